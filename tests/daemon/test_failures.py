@@ -2,13 +2,16 @@
 
 import asyncio
 import json
+import os
 import re
+import resource
 import signal
 import sys
 from urllib.parse import urlsplit
 
 import pytest
 from websockets.asyncio.client import connect
+from websockets.exceptions import ConnectionClosedError
 
 from tests.support import recorded
 
@@ -133,6 +136,70 @@ async def test_a_full_disk_ends_it_after_everybody_heard_what_was_said(started, 
     assert out.decode() == (tmp_path / "good.txt").read_text()
     assert out.decode().splitlines()[-1] == final["text"]
     assert not any(event["type"] == "error" for event in events)
+
+
+@pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="needs Linux")
+async def test_a_journal_that_gets_no_more_room_loses_nothing_that_was_heard(started, tmp_path):
+    journal = ("serve", "--journal", str(tmp_path / "journal"))
+    process, url = await started("", *journal)
+    pcm = (recorded.samples("sense_0880") * 32767).astype("<i2").tobytes()
+    async with connect(f"{url}?role=both&session=talk") as speaker:
+        hello = json.loads(await speaker.recv())
+        await speaker.send(json.dumps({"type": "start", "samples": 0}))
+        heard = []
+        for n in range(2):
+            await speaker.send(pcm)
+            await speaker.send(json.dumps({"type": "flush"}))
+            async for message in speaker:
+                heard.append(json.loads(message))
+                if heard[-1]["type"] in ("flushed", "eos"):
+                    break
+            if not n:
+                (file,) = (tmp_path / "journal").glob("**/*.jsonl")
+                size = file.stat().st_size
+                resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (size, size))
+    *_, error, eos = heard
+    assert (error["code"], error["fatal"], eos["reason"]) == ("journal", True, "error")
+    assert "File too large" in error["message"]
+    code, complaint, _ = await end_of(process)
+    assert (code, "File too large" in complaint) == (1, True)
+    finals = [event for event in heard if event["type"] == "final"]
+    assert finals
+    process, url = await started("", *journal)
+    epoch = hello["epoch"].partition(".")[0]
+    async with connect(f"{url}?session=talk&after=0&epoch={epoch}") as listener:
+        await listener.recv()
+        assert [json.loads(await listener.recv()) for _ in finals] == finals
+    process.send_signal(signal.SIGTERM)
+    assert (await end_of(process))[0] == 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems end it with another signal")
+async def test_a_prepared_model_that_is_cut_off_ends_it_and_the_next_start_makes_it_good(
+    started, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("STREAMD_CACHE", str(tmp_path))
+    pcm = (recorded.samples("sense_0880") * 32767).astype("<i2").tobytes()
+
+    async def transcribed(url: str) -> list[str]:
+        async with connect(f"{url}?role=both&session=talk") as speaker:
+            await speaker.send(pcm)
+            await speaker.send(json.dumps({"type": "stop"}))
+            heard = [json.loads(message) async for message in speaker]
+        return [event["text"] for event in heard if event["type"] == "final"]
+
+    options = ("serve", "--precision", "int8")
+    process, url = await started("", *options)
+    text = await transcribed(url)
+    for file in tmp_path.rglob("*.weights"):
+        os.truncate(file, file.stat().st_size // 3)
+    with pytest.raises(ConnectionClosedError):
+        await transcribed(url)
+    assert await process.wait() == -signal.SIGBUS
+    process, url = await started("", *options)
+    assert await transcribed(url) == text
+    process.send_signal(signal.SIGTERM)
+    assert (await end_of(process))[0] == 0
 
 
 async def test_a_model_that_cannot_be_loaded_is_told_to_who_is_connected(started):

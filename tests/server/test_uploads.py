@@ -203,6 +203,24 @@ async def test_the_text_as_server_sent_events():
     ]
 
 
+async def test_who_does_not_read_the_events_makes_room():
+    echo = Echo()
+    recording = form(("stream", "1"), file=b"\n".join([b"x" * 10_000] * 1000))
+    limits = {"max_uploads": 1, "send_deadline_ms": 200}
+    async with serving(CountingStreams(), recordings=echo, **limits) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port, limit=1)
+        writer.write(head(len(recording)) + recording)
+        await reader.readexactly(1)  # and no more
+        while (await post(server.port, form()))[0] != 200:
+            pass
+        got = b""
+        with suppress(ConnectionError):
+            while part := await reader.read(1 << 20):
+                got += part
+        assert b"transcript.text.done" not in got
+        writer.close()
+
+
 async def test_a_stream_that_fails_ends_with_an_error():
     echo = Echo()
     echo.late_failure = EngineError("broke")

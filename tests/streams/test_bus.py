@@ -3,8 +3,10 @@
 import asyncio
 import json
 import shutil
+import sys
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime, timedelta
+from types import SimpleNamespace
 
 import pytest
 from nats.errors import TimeoutError as NoAnswerError
@@ -22,7 +24,7 @@ from streamd.types import FRAME_MS, Frames
 from tests.support.fakes import WORD, ScriptedRecognizer, scripted_audio, scripted_session
 from tests.support.loop import turn
 from tests.support.nats import Nats
-from tests.support.serving import Client, client, serving
+from tests.support.serving import Client, Relay, client, serving
 
 SECRET = "5ec4e7"
 SPEECH = [False] * WORD + [True] * (5 * WORD) + [False] * 60
@@ -239,6 +241,61 @@ async def test_a_session_is_not_dropped_while_it_is_looked_up(nats):
         assert not channel.journal.closed
         await b.bus._beat()  # nobody wanted it
         assert "talk" not in b.bus._channels
+
+
+@asynccontextmanager
+async def cut_off(nats: Nats):
+    """Two nodes, of which the first reaches NATS over a line, and the line."""
+    async with Relay(nats.port) as line:
+        far = SimpleNamespace(url=f"nats://127.0.0.1:{line.port}")
+        async with Node(far) as a, Node(nats) as b:
+            yield a, b, line
+
+
+def part(line: Relay) -> None:
+    line.n_to_drop = sys.maxsize
+    line.cut()
+
+
+async def test_a_node_that_cannot_reach_nats_for_a_while_goes_on(nats):
+    async with cut_off(nats) as (a, b, line):
+        stream = await a.open()
+        await say(stream)
+        heard = await b.listen()
+        part(line)
+        stream.feed(more(stream))
+        saying = asyncio.create_task(stream.flush())
+        while not (stream.session.idle and a.streams.unready()):
+            await asyncio.wait([saying], timeout=0.05)
+        assert stream.lag_ms > 0
+        assert b.streams.unready() == []
+        assert [final.seq for final in await finals(heard, 1)] == [1]
+        with pytest.raises(WireError) as busy:  # nobody else can feed it
+            await b.open(secret="guess")
+        assert busy.value.code == "session_busy"
+        line.n_to_drop = 0
+        await saying
+        assert [final.seq for final in await finals(heard, 1)] == [2]
+
+
+async def test_whose_session_was_taken_while_it_could_not_reach_nats_stores_nothing(nats):
+    async with cut_off(nats) as (a, b, line):
+        first, replaced = await a.open(), asyncio.Event()
+        await say(first)
+        first.replaced = replaced.set
+        part(line)
+        first.feed(more(first))
+        saying = asyncio.create_task(first.flush())
+        second = await b.open(epoch=first.hub.epoch, secret=SECRET)
+        await say(second)
+        line.n_to_drop = 0
+        await replaced.wait()
+        await saying
+        told = await finals(await b.listen(), 2)
+        assert [final.seq for final in told] == [1, 2]
+        assert await finals(await a.listen(), 2) == told
+        assert a.streams.hub("talk") is first.hub
+        assert (a.is_alive, a.streams.unready()) == (True, [])
 
 
 async def test_nobody_else_feeds_a_session_meanwhile(nats):
