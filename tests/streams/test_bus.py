@@ -227,8 +227,29 @@ async def test_a_node_hears_that_a_session_is_fed_elsewhere_while_its_client_is_
         replaced = asyncio.Event()
         first.replaced = replaced.set
         await b.open(epoch=first.hub.epoch, secret=SECRET)
-        await a.bus._beat()
+        for _ in range(2):  # the first one sees that the node has stored something
+            await a.bus._beat()
         assert replaced.is_set()
+
+
+async def test_a_session_that_stores_something_is_not_asked_for(nats, monkeypatch):
+    async with nodes(nats, 1) as (a,):
+        stream, asked = await a.open(), []
+        newest = a.stream.newest
+
+        async def noted(subject):
+            asked.append(subject)
+            return await newest(subject)
+
+        monkeypatch.setattr(a.stream, "newest", noted)
+        channel = a.bus._channels["talk"]
+        async with channel.lock:  # the beats of the node itself leave it alone
+            for n_asked in range(2):
+                await say(stream)
+                await a.bus._look_after("talk", channel)
+                assert len(asked) == n_asked
+                await a.bus._look_after("talk", channel)
+                assert asked == [LEASE] * (n_asked + 1)
 
 
 async def test_a_session_is_not_dropped_while_it_is_looked_up(nats):

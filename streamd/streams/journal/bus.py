@@ -150,6 +150,8 @@ class Channel:
         self._unreadable = 0  # place of such a lease
         self.revision = 0
         """Place of the newest lease; 0: there is none."""
+        self.checked = 0, 0
+        """The newest line and lease when `Bus` last looked."""
         self.journal: BusJournal | None = None
         self.is_elsewhere = False
         """Whether the client that has asked last cannot feed the session here."""
@@ -663,6 +665,9 @@ class Bus:
         elif journal is not None and not journal.is_mine:
             await journal.catch_up()
         elif journal is not None and journal.at:
+            before, channel.checked = channel.checked, (journal.at, channel.revision)
+            if channel.checked != before:
+                return  # something was stored since: it is this node's
             lease, _ = await channel.lease()
             if lease and not journal.closed:
                 await self._is_still_mine(journal, lease)  # or lost while its client was away
