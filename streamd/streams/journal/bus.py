@@ -52,6 +52,8 @@ _HISTORY = 10_000
 """Finals of a session that a node keeps in memory for replay: a day of speech."""
 _PATIENCE_S = 10.0
 """How long a client waits for the bus to say what is known of its session."""
+_QUIET_BEATS = 4
+"""How often the lease of a session that stores nothing is read: it costs NATS more than a final."""
 _RELAYED = Partial | Vad | Lag | Stats | Fault
 """Events that other nodes hear of, but that are not stored."""
 
@@ -150,8 +152,8 @@ class Channel:
         self._unreadable = 0  # place of such a lease
         self.revision = 0
         """Place of the newest lease; 0: there is none."""
-        self.checked = 0, 0
-        """The newest line and lease when `Bus` last looked."""
+        self.stored, self.n_beats = (0, 0), 0
+        """The newest line and lease, and how many beats ago they came."""
         self.journal: BusJournal | None = None
         self.is_elsewhere = False
         """Whether the client that has asked last cannot feed the session here."""
@@ -665,9 +667,11 @@ class Bus:
         elif journal is not None and not journal.is_mine:
             await journal.catch_up()
         elif journal is not None and journal.at:
-            before, channel.checked = channel.checked, (journal.at, channel.revision)
-            if channel.checked != before:
-                return  # something was stored since: it is this node's
+            stored = journal.at, channel.revision
+            channel.n_beats = channel.n_beats + 1 if channel.stored == stored else 0
+            channel.stored = stored  # so it was this node's then
+            if channel.n_beats == 0 or channel.n_beats % _QUIET_BEATS:
+                return
             lease, _ = await channel.lease()
             if lease and not journal.closed:
                 await self._is_still_mine(journal, lease)  # or lost while its client was away
