@@ -1,6 +1,6 @@
 r"""Live captions from a Whisper model that runs on your own machine.
 
-As a library, streamd is these names (docs/recipes.md)::
+As a library, streamd is these names (docs/library.md)::
 
     from streamd import Captioner, Microphone, transcribe
 
@@ -21,6 +21,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from streamd.captioner import Captioner as Captioner
     from streamd.captioner import CaptionSession as CaptionSession
+    from streamd.captioner import FinalCaption as FinalCaption
+    from streamd.captioner import PartialCaption as PartialCaption
+    from streamd.captioner import Pause as Pause
+    from streamd.captioner import Speech as Speech
     from streamd.captioner import Transcript as Transcript
     from streamd.captioner import transcribe as transcribe
     from streamd.errors import ConfigError as ConfigError
@@ -28,17 +32,24 @@ if TYPE_CHECKING:
     from streamd.errors import ModelError as ModelError
     from streamd.errors import SourceError as SourceError
     from streamd.errors import StreamdError as StreamdError
-    from streamd.events import Final as Final
-    from streamd.events import Partial as Partial
+    from streamd.events import Flushed as Flushed
+    from streamd.events import Gap as Gap
+    from streamd.events import Lag as Lag
+    from streamd.events import SpeakerTurns as SpeakerTurns
     from streamd.events import TimedWord as TimedWord
+    from streamd.events import TurnEvent as TurnEvent
+    from streamd.events import Unclear as Unclear
     from streamd.sources.microphone import Microphone as Microphone
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "errors": ("ConfigError", "EngineError", "ModelError", "SourceError", "StreamdError"),
-    "events": ("Final", "Partial", "TimedWord"),
-    "captioner": ("CaptionSession", "Captioner", "Transcript", "transcribe"),
+    "events": ("Flushed", "Gap", "Lag", "SpeakerTurns", "TimedWord", "TurnEvent", "Unclear"),
+    "captioner": (
+        *("CaptionSession", "Captioner", "FinalCaption", "PartialCaption", "Pause", "Speech"),
+        *("Transcript", "transcribe"),
+    ),
     "sources.microphone": ("Microphone",),
 }
 _HOME = {name: f"streamd.{module}" for module, names in _HOMES.items() for name in names}

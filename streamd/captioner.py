@@ -1,4 +1,4 @@
-"""streamd as a library: a model that is opened once, and cheap sessions on it (docs/recipes.md).
+"""streamd as a library: a model that is opened once, and cheap sessions on it (docs/library.md).
 
 A `Captioner` runs an event loop of its own in a thread. On it are the same parts as in the daemon:
 `Streams`, the supervisor of the engine, and `caption`, which carries a source into a session. The
@@ -11,40 +11,100 @@ import os
 import secrets
 import sys
 import threading
-from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import CancelledError
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import Any, Self, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, Generic, Literal, Self, TypedDict, TypeVar, Unpack, cast, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from streamd.config import Config, of_options
+from streamd.config import Config, of_options, suggestion
 from streamd.daemon import MAX_BACKLOG, build, caption, supervise
 from streamd.daemon.control import Control
 from streamd.daemon.display import open_files
 from streamd.daemon.opening import open_model, recognizers
 from streamd.daemon.recording import FileTranscriber, finals_between
-from streamd.errors import EngineError, ModelError, SourceError, StreamdError
-from streamd.events import EndReason, Eos, Event, Fault, Final, Gap, Partial
+from streamd.errors import (
+    ConfigError,
+    EngineError,
+    ModelError,
+    SourceError,
+    StreamdError,
+    WireError,
+)
+from streamd.events import (
+    EndReason,
+    Eos,
+    Event,
+    Fault,
+    Final,
+    Flushed,
+    Gap,
+    Lag,
+    Partial,
+    SpeakerTurns,
+    TurnEvent,
+    Unclear,
+    Vad,
+)
 from streamd.models import store
 from streamd.models.catalog import offered
 from streamd.models.store.cache import places
+from streamd.options import EndpointRule
 from streamd.sinks.text import gap_notice
+from streamd.sinks.writing import sentences
 from streamd.sources import Source
 from streamd.sources.arrays import ArraySource
 from streamd.sources.file import FileSource
-from streamd.sources.framing import Block
 from streamd.streams import Streams
 from streamd.streams.stream import Stream
 from streamd.types import SAMPLE_RATE
 
 log = logging.getLogger(__name__)
 
-Audio = str | os.PathLike[str] | Source | Block | Iterable[Block]
-"""A file or address, a source such as `Microphone`, an array or an iterable of arrays."""
+Samples = NDArray[Any]
+"""(n,) or (n, channels) of float32 or float64 (-1 to 1), int16, int32 or uint8."""
+Recording = str | os.PathLike[str] | Samples | tuple[Samples, int]
+"""A file or address, samples at 16 kHz, or samples and their rate (as of ``soundfile.read``)."""
+Audio = Recording | Source | Iterable[Samples]
+"""A `Recording`, a source such as `Microphone`, or blocks of samples, one after the other."""
+_MAX_CHANNELS = 64
 
+
+class Chosen(TypedDict, total=False):
+    """What one session or recording may have of its own: options, as docs/options.md has them."""
+
+    language: str
+    task: Literal["transcribe", "translate"]
+    prompt: str
+    hotwords: str
+    endpoint: EndpointRule
+    endpoint_ms: int
+    speakers: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Speech:
+    """Somebody begins to speak, `t_ms` after the stream began."""
+
+    t_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """The speech that `Speech` announced is over, `t_ms` after the stream began."""
+
+    t_ms: int
+
+
+PartialCaption = Partial
+FinalCaption = Final
+"""The names in the library: `Final` would collide with ``typing.Final``."""
+Caption = Partial | Final
+AnyEvent = Caption | Speech | Pause | TurnEvent | SpeakerTurns | Unclear | Lag | Gap | Flushed
+EventT = TypeVar("EventT", bound=AnyEvent)
 ResultT = TypeVar("ResultT")
 
 
@@ -88,7 +148,7 @@ class Captioner:
         named = {name: value for name, value in given.items() if value}
         self._config = of_options({**(options or {}), **named})
         self._new_session = build.session_factory(self._config)
-        self._sessions: dict[CaptionSession, asyncio.Task[None]] = {}
+        self._sessions: dict[CaptionSession[Any], asyncio.Task[None]] = {}
         self._running = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -127,36 +187,90 @@ class Captioner:
         """The name of the model; known once it is open."""
         return self._config.decoding.model
 
-    def listen(self, audio: Audio) -> "CaptionSession":
+    @overload
+    def listen(
+        self, audio: Audio, *, rate_hz: int | None = None, **chosen: Unpack[Chosen]
+    ) -> "CaptionSession[Caption]": ...
+
+    @overload
+    def listen(
+        self,
+        audio: Audio,
+        *,
+        rate_hz: int | None = None,
+        events: Literal[True],
+        **chosen: Unpack[Chosen],
+    ) -> "CaptionSession[AnyEvent]": ...
+
+    def listen(
+        self,
+        audio: Audio,
+        *,
+        rate_hz: int | None = None,
+        events: bool = False,
+        **chosen: Unpack[Chosen],
+    ) -> "CaptionSession[Any]":
         """Caption a source; iterate over the result with ``for`` or ``async for``.
 
-        `audio` is a `Microphone`, a file or address (read as fast as it is transcribed), or samples
-        at 16 kHz, mono: an array, or an iterable of arrays. Leaving the loop closes the source. The
-        iteration raises `SourceError` where the audio cannot be had; what was captured before it
-        is final by then.
+        `audio` is a `Microphone`, a file or address (read as fast as it is transcribed), samples,
+        or an iterable of blocks of samples; `rate_hz` is the rate of samples, 16000 if it is not
+        given. Leaving the loop closes the source. The iteration raises `SourceError` where the
+        audio cannot be had; what was captured before it is final by then. With `events`, there are
+        `Speech`, `Pause` and others besides the captions.
+
+        `chosen` are language, task, prompt, hotwords, endpoint, endpoint_ms or speakers of this
+        session; without, those of the `Captioner` hold. Raises `ConfigError` if one is not allowed.
         """
-        if isinstance(audio, str | os.PathLike):
-            audio = FileSource(os.fspath(audio), realtime=False)
-        elif isinstance(audio, np.ndarray):
-            audio = ArraySource([audio])
-        elif isinstance(audio, Iterable):
-            audio = ArraySource(audio)
-        return self._begin(audio, owns_source=True)
+        return self._begin(_source(audio, rate_hz), chosen, owns_source=True, events=events)
 
-    def session(self, *, rate_hz: int = SAMPLE_RATE, channels: int = 1) -> "CaptionSession":
-        """Begin a session that the caller feeds with samples at `rate_hz`, such as 48000."""
-        return self._begin(ArraySource(rate_hz=rate_hz, channels=channels), owns_source=False)
+    @overload
+    def session(
+        self, *, rate_hz: int = SAMPLE_RATE, channels: int = 1, **chosen: Unpack[Chosen]
+    ) -> "CaptionSession[Caption]": ...
 
-    def transcribe(self, audio: "str | os.PathLike[str] | NDArray[Any]") -> "Transcript":
-        """Transcribe a whole recording: a file, an address, or samples at 16 kHz, mono.
+    @overload
+    def session(
+        self,
+        *,
+        rate_hz: int = SAMPLE_RATE,
+        channels: int = 1,
+        events: Literal[True],
+        **chosen: Unpack[Chosen],
+    ) -> "CaptionSession[AnyEvent]": ...
 
-        Better than captions of the same recording, for Whisper sees what comes after a word. Raises
+    def session(
+        self,
+        *,
+        rate_hz: int = SAMPLE_RATE,
+        channels: int = 1,
+        events: bool = False,
+        **chosen: Unpack[Chosen],
+    ) -> "CaptionSession[Any]":
+        """Begin a session that the caller feeds with samples at `rate_hz`, such as 48000.
+
+        The rest is as for `listen`.
+        """
+        source = ArraySource(rate_hz=rate_hz, channels=channels)
+        return self._begin(source, chosen, owns_source=False, events=events)
+
+    def transcribe(
+        self,
+        audio: Recording,
+        *,
+        rate_hz: int | None = None,
+        progress: Callable[[int, int], object] | None = None,
+        **chosen: Unpack[Chosen],
+    ) -> "Transcript":
+        """Transcribe a whole recording: a file, an address, or samples.
+
+        Better than captions of the same recording, for Whisper sees what comes after a word. The
+        arguments are as for `listen`. `progress` is called with how far the transcript reaches and
+        how long the recording is, in ms; it must not wait, and what it raises ends the work. Raises
         `SourceError` if the audio cannot be read to its end, `EngineError` if the engine fails.
         """
-        if isinstance(audio, str | os.PathLike):
-            file = os.fspath(audio)
-            return self._wait(self._transcribe(FileSource(file, realtime=False), file))
-        return self._wait(self._transcribe(ArraySource([audio]), ""))
+        file = os.fspath(audio) if isinstance(audio, str | os.PathLike) else ""
+        tell = progress or (lambda reached_ms, duration_ms: None)
+        return self._wait(self._transcribe(_source(audio, rate_hz), file, _known(chosen), tell))
 
     def close(self) -> None:
         """End all sessions and free the model; their unfinished utterances are dropped."""
@@ -165,8 +279,11 @@ class Captioner:
                 self._loop.call_soon_threadsafe(self._stop.set)
             self._thread.join()
 
-    def _begin(self, source: Source, *, owns_source: bool) -> "CaptionSession":
-        return self._wait(self._open(source, owns_source))
+    def _begin(
+        self, source: Source, chosen: Chosen, *, owns_source: bool, events: bool
+    ) -> "CaptionSession[Any]":
+        opening = self._open(source, _known(chosen), owns_source=owns_source, events=events)
+        return self._wait(opening)
 
     def _wait(self, work: Coroutine[Any, Any, ResultT]) -> ResultT:
         """Do it on the loop; raises `RuntimeError` if there is none."""
@@ -190,31 +307,86 @@ class Captioner:
         # A failed engine was reported to every session already.
         await asyncio.gather(*work, return_exceptions=True)
 
-    async def _open(self, source: Source, owns_source: bool) -> "CaptionSession":
+    async def _open(
+        self, source: Source, chosen: Mapping[str, object], *, owns_source: bool, events: bool
+    ) -> "CaptionSession[Any]":
         stream = self._streams.open(secrets.token_hex(8))
-        session = CaptionSession(self._loop, stream, source, owns_source=owns_source)
+        session: CaptionSession[Any] = CaptionSession(
+            self._loop, stream, source, owns_source=owns_source, events=events
+        )
+        try:
+            await stream.choose(chosen)
+        except WireError as error:
+            session.end()
+            raise ConfigError(str(error)) from None
         task = asyncio.create_task(caption([source], stream, Control()))
         self._sessions[session] = task
         task.add_done_callback(lambda done: self._ended(session, done))
         return session
 
-    def _ended(self, session: "CaptionSession", task: asyncio.Task[None]) -> None:
+    def _ended(self, session: "CaptionSession[Any]", task: asyncio.Task[None]) -> None:
         self._sessions.pop(session, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             session.fail(error)
 
-    async def _transcribe(self, source: Source, name: str) -> "Transcript":
-        opened = self._config, self._model, self._engine
-        transcriber = await asyncio.to_thread(FileTranscriber, *opened)
+    async def _transcribe(
+        self,
+        source: Source,
+        name: str,
+        chosen: Mapping[str, object],
+        progress: Callable[[int, int], object],
+    ) -> "Transcript":
+        choose = build.chooser(self._config, self._model)
+        config = build.with_choices(self._config, choose(self._streams.choices, chosen))
+        transcriber = await asyncio.to_thread(FileTranscriber, config, self._model, self._engine)
         file = transcriber.new_file(_warn)
         async with source:
             await file.read(source)
-        finals = finals_between(self._streams, transcriber, file)
+        finals = finals_between(self._streams, transcriber, file, progress)
         segments = tuple([final async for final in finals])
-        return Transcript(segments, file.duration_ms, self._config, name)
+        return Transcript(segments, file.duration_ms, config, name)
 
 
-class CaptionSession:
+def _known(chosen: Chosen) -> Mapping[str, object]:
+    """Return the choices; raises `TypeError` for names that do not exist."""
+    for name in chosen:
+        if name not in Chosen.__annotations__:
+            hint = suggestion(name, Chosen.__annotations__)
+            raise TypeError(f"no such argument: {name}{hint}")
+    return cast(Mapping[str, object], chosen)
+
+
+def _source(audio: Any, rate_hz: int | None) -> Source:  # noqa: ANN401 - it is checked here
+    """Return the source of what the caller gave; raises `TypeError` or `ValueError` at once."""
+    if isinstance(audio, tuple) and len(audio) == 2 and isinstance(audio[1], int):
+        samples, rate = audio
+        if rate_hz not in (None, rate):
+            raise ValueError(f"the samples are at {rate} Hz, but rate_hz is {rate_hz}")
+        return _source(samples, rate)
+    is_file, is_source = isinstance(audio, str | os.PathLike), hasattr(audio, "__aiter__")
+    if rate_hz is not None and (is_file or is_source):
+        raise ValueError("rate_hz is the rate of samples: a file or source knows its own")
+    if is_file:
+        if not (name := os.fspath(audio)):
+            raise ValueError("the name of the file is empty")
+        return FileSource(name, realtime=False)
+    if is_source:
+        return cast(Source, audio)
+    rate = SAMPLE_RATE if rate_hz is None else rate_hz
+    if hasattr(audio, "__array__") or isinstance(audio, bytes | bytearray | memoryview):
+        shape: tuple[int, ...] = np.shape(audio) if hasattr(audio, "__array__") else ()
+        channels = shape[1] if len(shape) == 2 and shape[1] <= _MAX_CHANNELS else 1
+        whole = ArraySource(rate_hz=rate, channels=channels)
+        whole.put(whole.checked(audio))
+        whole.stop()
+        return whole
+    if not isinstance(audio, Iterable) or hasattr(audio, "read"):
+        wanted = "a file's name, samples, an iterable of samples or a Microphone"
+        raise TypeError(f"audio must be {wanted}, got {type(audio).__name__}")
+    return ArraySource(audio, rate_hz=rate)
+
+
+class CaptionSession(Generic[EventT]):
     """One stream of audio and its captions: iterate over it with ``for`` or ``async for``.
 
     It yields a `Partial` whenever the text of the present utterance changes, and its `Final` when
@@ -224,42 +396,63 @@ class CaptionSession:
     """
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, stream: Stream, source: Source, *, owns_source: bool
+        self,
+        loop: asyncio.AbstractEventLoop,
+        stream: Stream,
+        source: Source,
+        *,
+        owns_source: bool,
+        events: bool = False,
     ) -> None:
         self._loop, self._stream, self._source = loop, stream, source
-        self._owns_source = owns_source
+        self._owns_source, self._all = owns_source, events
+        self._finished = False
         self._events = stream.hub.subscribe(after=0, listens=False)
         self._seq = 0
         self._error: BaseException | None = None
 
-    def feed(self, samples: "NDArray[Any]") -> None:
+    def feed(self, samples: Samples) -> None:
         """Take the next samples, any number of them; returns at once.
 
         They are float32 or float64 (-1 to 1), int16, int32 or uint8, of the shape (n,) or
         (n, channels), and are copied. Audio that comes faster than it is transcribed waits in
-        memory. Raises `TypeError`, `ValueError`, or `RuntimeError` if the session is over or
-        captions a source of its own.
+        memory. Raises `TypeError`, `ValueError`, or `RuntimeError` if the session is over, its
+        audio was finished, or it captions a source of its own.
         """
         if self._owns_source or not isinstance(self._source, ArraySource):
             raise RuntimeError("this session captions a source: only session() can be fed")
+        if self._finished:
+            raise RuntimeError("the session is over: finish() was called")
         if self._stream.hub.closed or not self._call(
             self._source.put, self._source.checked(samples)
         ):
             raise RuntimeError("the session is over")
 
+    def flush(self) -> None:
+        """Make what was fed or captured by now final, without waiting for a pause.
+
+        Returns at once. The finals come as others do; a session with `events` yields `Flushed`
+        after them.
+        """
+        if isinstance(self._source, ArraySource) and not self._owns_source:
+            self._call(self._source.put, self._flush)  # behind what was fed
+        else:
+            self._call(self._begin_flush)
+
     def finish(self) -> None:
         """End the audio: what was fed or captured by now becomes final, then the iteration ends."""
+        self._finished = True
         self._call(self._source.stop)
 
     def close(self) -> None:
         """End the session at once, without the text of the present utterance."""
         self._call(self.end)
 
-    def poll(self) -> "list[Partial | Final]":
-        """Return the captions that have come since the last call, without waiting."""
+    def poll(self) -> list[EventT]:
+        """Return the events that have come since the last call, without waiting."""
         return self._submit(self._drain()) or []
 
-    def __iter__(self) -> "Iterator[Partial | Final]":
+    def __iter__(self) -> Iterator[EventT]:
         try:
             while (event := self._submit(self._next())) is not None:
                 yield event
@@ -267,7 +460,7 @@ class CaptionSession:
             if self._owns_source:
                 self.close()
 
-    async def __aiter__(self) -> "AsyncIterator[Partial | Final]":
+    async def __aiter__(self) -> AsyncIterator[EventT]:
         try:
             while not self._loop.is_closed():
                 waiting = asyncio.run_coroutine_threadsafe(self._next(), self._loop)
@@ -317,7 +510,7 @@ class CaptionSession:
         self._error = error
         self._stream.fail(Fault(code="source", message=str(error), fatal=True))
 
-    async def _next(self) -> "Partial | Final | None":
+    async def _next(self) -> EventT | None:
         while True:
             event = await anext(self._events, None)
             if event is None and self._events.slow:
@@ -328,22 +521,33 @@ class CaptionSession:
             elif (shown := self._shown(event)) is not None:
                 return shown
 
-    async def _drain(self) -> "list[Partial | Final]":
+    async def _drain(self) -> list[EventT]:
         if self._events.slow:
             self._events = self._stream.hub.subscribe(after=self._seq, listens=False)
         waiting = iter(self._events.pop, None)
         return [shown for event in waiting if (shown := self._shown(event)) is not None]
 
-    def _shown(self, event: Event) -> "Partial | Final | None":
-        """Return a caption; raises the error of a fatal fault."""
+    def _begin_flush(self) -> None:
+        self._flushing = asyncio.create_task(self._flush())
+
+    async def _flush(self) -> None:
+        await self._stream.flush()
+        self._events.offer(Flushed(id="", seq=self._stream.hub.seq))
+
+    def _shown(self, event: Event) -> EventT | None:
+        """Return what the caller wants of an event; raises the error of a fatal fault."""
         if isinstance(event, Fault) and event.fatal:
             kind = {"source": SourceError, "engine": EngineError}.get(event.code, StreamdError)
             raise self._error or kind(event.message)
-        if isinstance(event, Gap):
+        if isinstance(event, Gap) and not self._all:
             _warn(event)
         if isinstance(event, Final):
             self._seq = event.seq
-        return event if isinstance(event, Partial | Final) else None
+        shown: object = event
+        if isinstance(event, Vad):
+            shown = Speech(event.t_ms) if event.speech else Pause(event.t_ms)
+        wanted = AnyEvent if self._all else Caption
+        return cast(EventT, shown) if isinstance(shown, wanted) else None
 
 
 def _warn(gap: Gap) -> None:
@@ -354,16 +558,21 @@ def _warn(gap: Gap) -> None:
 class Transcript:
     """The text of a whole recording.
 
-    `segments` are in order and do not overlap; each has `text`, `start` and `end` in seconds (and
-    `start_ms`, `end_ms`), `language`, and `words` with `text`, `start`, `end` and `prob`, 0 to 1.
-    With `speakers`, segments and words also have a `speaker`.
-    `duration_ms` is the length of the recording.
+    `segments` are the model's, in order and without overlap. Each has `text`, `start` and `end` in
+    seconds (and `start_ms`, `end_ms`), `language`, and `words` with `text`, `start`, `end` and
+    `prob`, 0 to 1. With `speakers`, segments and words also have a `speaker`. `duration_ms` is the
+    length of the recording.
     """
 
-    segments: tuple[Final, ...]
+    segments: tuple[Final, ...] = field(repr=False)
     duration_ms: int
-    _config: Config
+    _config: Config = field(repr=False)
     _file: str
+
+    @property
+    def sentences(self) -> list[Final]:
+        """The segments, which the model cuts anywhere, joined into sentences."""
+        return sentences(self.segments)
 
     @property
     def text(self) -> str:
@@ -374,6 +583,15 @@ class Transcript:
     def language(self) -> str:
         """The code of the recording's language, such as "en"; empty if nothing was said."""
         return self.segments[0].language if self.segments else ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return what JSON can hold: text, language, duration_ms and segments (docs/library.md)."""
+        return {
+            "text": self.text,
+            "language": self.language,
+            "duration_ms": self.duration_ms,
+            "segments": [segment.to_dict() for segment in self.segments],
+        }
 
     def save(self, path: "str | os.PathLike[str]") -> None:
         """Write a file whose ending chooses the format, such as .srt (docs/recipes.md).
@@ -393,19 +611,20 @@ class Transcript:
 
 
 def transcribe(
-    audio: "str | os.PathLike[str] | NDArray[Any]",
+    audio: Recording,
     model: str = "",
     *,
-    language: str = "",
-    speakers: bool = False,
+    rate_hz: int | None = None,
     options: Mapping[str, object] | None = None,
+    progress: Callable[[int, int], object] | None = None,
+    **chosen: Unpack[Chosen],
 ) -> Transcript:
     """Transcribe one recording: see `Captioner` and `Captioner.transcribe`.
 
     The model is opened for this call; use a `Captioner` for several recordings.
     """
-    with Captioner(model, language=language, speakers=speakers, options=options) as captioner:
-        return captioner.transcribe(audio)
+    with Captioner(model, options={**(options or {}), **_known(chosen)}) as captioner:
+        return captioner.transcribe(audio, rate_hz=rate_hz, progress=progress)
 
 
 def _with_model(config: Config) -> Config:

@@ -7,7 +7,7 @@ milliseconds since the stream began.
 from collections import Counter
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import ClassVar
+from typing import Any, ClassVar, Literal
 
 import msgspec
 
@@ -69,6 +69,12 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True):
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
     """Base of all events."""
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return what JSON can hold: the event as docs/protocol.md describes it."""
+        fields: dict[str, Any] = msgspec.to_builtins(self)
+        fields.pop("details", None)
+        return fields
+
 
 class _InSeconds:
     """Times in seconds, as users of the library want them; on the wire they are milliseconds."""
@@ -121,6 +127,12 @@ class _BySpeaker:
         return speaker_of(self.words)
 
 
+def _summary(event: "Partial | Final") -> str:
+    """A caption in one line; all of it is some kB."""
+    kind = "final" if event.is_final else "partial"
+    return f"<{kind} {event.start:.2f}-{event.end:.2f} s {event.text!r}>"
+
+
 def timed(words: Sequence[Word], n_final: int) -> tuple[TimedWord, ...]:
     """The words in wire form; the first `n_final` of them are final."""
     return tuple(
@@ -143,7 +155,8 @@ class Partial(Event, _InSeconds, _BySpeaker, frozen=True, kw_only=True, tag="par
     `lag_ms` is the audio that arrived while this was being transcribed.
     """
 
-    is_final: ClassVar = False
+    is_final: ClassVar[Literal[False]] = False
+    __repr__ = _summary
 
     seg: int
     rev: int
@@ -186,7 +199,8 @@ class Final(Event, _InSeconds, _BySpeaker, frozen=True, kw_only=True, tag="final
     With `continues`, a sentence is complete, but the utterance is not: more follows at once.
     """
 
-    is_final: ClassVar = True
+    is_final: ClassVar[Literal[True]] = True
+    __repr__ = _summary
 
     seq: int = 0
     seg: int

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import runpy
 import subprocess
 import sys
@@ -10,9 +11,24 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import soundfile
+from mypy import api as mypy
 
 import streamd
-from streamd import Captioner, ConfigError, EngineError, ModelError, SourceError, transcribe
+from streamd import (
+    Captioner,
+    ConfigError,
+    EngineError,
+    FinalCaption,
+    Flushed,
+    Microphone,
+    ModelError,
+    PartialCaption,
+    Pause,
+    SourceError,
+    Speech,
+    transcribe,
+)
 from streamd.captioner import CaptionSession
 from streamd.events import Final
 from streamd.sources.arrays import ArraySource
@@ -83,6 +99,63 @@ def test_a_session_takes_blocks_of_any_size_rate_and_type(captions):
             session.feed(stereo)
 
 
+def test_nothing_can_be_fed_after_the_end(captions):
+    with captions.session() as session:
+        session.finish()
+        with pytest.raises(RuntimeError, match=r"over: finish\(\) was called"):
+            session.feed(recorded.samples())
+
+
+def test_a_flush_makes_final_what_was_fed_before_it(captions):
+    with captions.session(events=True) as session:
+        session.feed(recorded.samples()[: 4 * 16_000])  # in the midst of the sentence
+        session.flush()
+        heard = []
+        for event in session:
+            heard.append(event)
+            if isinstance(event, Flushed):
+                break
+        assert [type(each) for each in heard][-2:] == [FinalCaption, Flushed]
+        assert heard[-1].seq == heard[-2].seq == 1
+        session.feed(recorded.samples()[4 * 16_000 :])
+        session.finish()
+        assert any(isinstance(event, FinalCaption) for event in session)
+
+
+def test_voices_are_told_of_before_words_if_they_are_wanted(captions):
+    heard = list(captions.listen(LAMP, events=True))
+    kinds = [type(event) for event in heard if not isinstance(event, PartialCaption)]
+    assert kinds[0] is Speech
+    assert {*kinds[1:]} == {Pause, FinalCaption}
+    assert {type(event) for event in captions.listen(LAMP)} <= {PartialCaption, FinalCaption}
+
+
+def test_a_session_and_a_recording_have_choices_of_their_own(captions):
+    with pytest.raises(ConfigError, match=r"language de: the model tiny\.en knows en only"):
+        captions.listen(LAMP, language="de")
+    with pytest.raises(ConfigError, match=r"language de: the model tiny\.en knows en only"):
+        captions.transcribe(LAMP, language="de")
+    with pytest.raises(ConfigError, match="endpoint_ms must be a whole number"):
+        captions.session(endpoint_ms=60_000)
+    for call in (captions.listen, captions.transcribe):
+        with pytest.raises(TypeError, match="no such argument: langauge"):
+            call(LAMP, langauge="en")
+    spelt = "Would you please turn on the living room Lampe?"
+    assert captions.transcribe(LAMP, hotwords="Lampe:3").text == spelt
+    (live,) = finals(captions.listen(LAMP, hotwords="Lampe:3"))
+    assert live.endswith(" Lampe?")
+    assert captions.transcribe(LAMP).text == LAMP_TEXT  # the others are as they were
+
+
+def test_a_session_that_is_refused_is_over(captions):
+    streams = captions._streams
+    before = streams.names()
+    with pytest.raises(ConfigError):
+        captions.session(language="xx")
+    (refused,) = {*streams.names()} - {*before}
+    assert streams.hub(refused).closed
+
+
 def test_what_was_fed_may_be_overwritten(captions):
     with captions.session() as session:
         block = np.zeros(16_000, np.float32)
@@ -120,7 +193,9 @@ def test_an_iterable_that_fails_raises_its_own_error(captions):
 @pytest.mark.parametrize(
     ("samples", "error", "said"),
     [
-        (np.zeros(4, np.complex64), TypeError, "samples must be float32, .* got complex64"),
+        (np.zeros(4, np.complex64), TypeError, "an array of float32, .* got complex64"),
+        (b"\0\0", TypeError, r"must be an array, got bytes: use np\.frombuffer"),
+        (None, TypeError, "an array of float32, .* got NoneType"),
         (np.zeros((4, 2), np.float32), ValueError, r"the shape \(n,\), got \(4, 2\)"),
         (np.float32(0), ValueError, r"the shape \(n,\), got \(\)"),
     ],
@@ -128,6 +203,47 @@ def test_an_iterable_that_fails_raises_its_own_error(captions):
 def test_samples_of_another_kind_are_refused_at_once(captions, samples, error, said):
     with captions.session() as session, pytest.raises(error, match=said):
         session.feed(samples)
+
+
+@pytest.mark.parametrize(
+    ("audio", "error", "said"),
+    [
+        (None, TypeError, "audio must be a file's name, .* got NoneType"),
+        (b"\0\0", TypeError, r"np\.frombuffer"),
+        (open(LAMP, "rb"), TypeError, "got BufferedReader"),  # noqa: SIM115
+        ("", ValueError, "the name of the file is empty"),
+        (np.zeros((2, 16_000), np.float32), ValueError, r"got \(2, 16000\): transpose them"),
+    ],
+)
+def test_what_is_no_audio_is_refused_at_once(captions, audio, error, said):
+    for call in (captions.listen, captions.transcribe):
+        with pytest.raises(error, match=said):
+            call(audio)
+
+
+def test_only_samples_have_a_rate_to_name(captions):
+    for audio in (LAMP, Microphone()):
+        with pytest.raises(ValueError, match="rate_hz is the rate of samples"):
+            captions.listen(audio, rate_hz=16_000)
+    with pytest.raises(ValueError, match="at 48000 Hz, but rate_hz is 16000"):
+        captions.transcribe((recorded.samples(), 48_000), rate_hz=16_000)
+
+
+def test_samples_of_any_rate_are_heard_if_it_is_named(captions):
+    thrice = np.repeat(recorded.samples(), 3)
+    blocks = iter(np.array_split(thrice, 7))
+    assert finals(captions.listen(thrice, rate_hz=48_000)) == [recorded.SENTENCE]
+    assert finals(captions.listen(blocks, rate_hz=48_000)) == [recorded.SENTENCE]
+    assert captions.transcribe((thrice, 48_000)).text == recorded.SENTENCE
+    stereo = np.stack([thrice, thrice], axis=1)
+    assert captions.transcribe(stereo, rate_hz=48_000).text == recorded.SENTENCE
+    assert captions.transcribe(soundfile.read(LAMP)).text == LAMP_TEXT
+
+
+def test_floats_at_the_scale_of_int16_are_told_how_to_become_right(captions, caplog):
+    list(captions.listen(recorded.samples() * 32768))
+    assert "divide the samples by 32768" in caplog.text
+    assert "the array has samples of " in caplog.text
 
 
 def test_only_a_session_of_the_callers_own_can_be_fed(captions):
@@ -259,11 +375,68 @@ def test_a_transcript_has_segments_and_saves_itself(captions, tmp_path):
         transcript.save(tmp_path / "a.docx")
 
 
+def test_a_transcript_has_sentences_and_is_short_where_it_is_looked_at(captions):
+    told = []
+    transcript = captions.transcribe(
+        recorded.RECORDING, progress=lambda done, whole: told.append((done, whole))
+    )
+    assert len(transcript.sentences) != len(transcript.segments)
+    assert " ".join(each.text for each in transcript.sentences) == transcript.text
+    assert told == sorted(told)
+    assert {whole for _, whole in told} == {transcript.duration_ms}
+    assert len(repr(transcript)) < 200
+    assert len(repr(transcript.segments[0])) < 300
+    written = json.loads(json.dumps(transcript.to_dict()))
+    assert written["text"] == transcript.text
+    assert written["segments"][0]["words"][0]["text"] == transcript.segments[0].words[0].text
+    assert "details" not in written["segments"][0]
+
+
+def test_what_progress_raises_ends_the_work(captions):
+    def refuse(*_: int) -> None:
+        raise InterruptedError("enough")
+
+    with pytest.raises(InterruptedError, match="enough"):
+        captions.transcribe(LAMP, progress=refuse)
+    assert captions.transcribe(LAMP).text == LAMP_TEXT
+
+
 def test_silence_has_no_segments_and_no_language(captions, tmp_path):
     transcript = captions.transcribe(np.zeros(16_000, np.float32))
     assert (transcript.segments, transcript.text, transcript.language) == ((), "", "")
     transcript.save(tmp_path / "a.vtt")
     assert (tmp_path / "a.vtt").read_text() == "WEBVTT\n\n"
+
+
+def programs() -> list[str]:
+    page = (ROOT / "docs/library.md").read_text()
+    return re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)
+
+
+def test_the_programs_of_the_page_are_typed(tmp_path):
+    assert len(programs()) >= 10
+    for number, program in enumerate(programs()):
+        (tmp_path / f"program_{number}.py").write_text(program)
+    files = sorted(map(str, tmp_path.glob("*.py")))
+    said, errors, code = mypy.run(
+        ["--strict", "--config-file=", "--disable-error-code=import-untyped", *files]
+    )
+    assert code == 0, said + errors
+
+
+@pytest.mark.parametrize("program", programs())
+def test_the_programs_of_the_page_run(program, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    samples, rate = soundfile.read(LAMP)
+    soundfile.write(tmp_path / "talk.flac", samples, rate)
+    said = program.replace("Microphone()", '"talk.flac"').replace("talk.m4a", "talk.flac")
+    exec(compile(said.replace("base.en", "tiny.en"), "program", "exec"), {"__name__": "program"})
+    assert capsys.readouterr().out
+
+
+def test_it_is_a_module_that_python_runs():
+    command = [sys.executable, "-m", "streamd", "--version"]
+    assert subprocess.run(command, capture_output=True, text=True).stdout.startswith("streamd ")
 
 
 def test_a_recording_in_one_call():

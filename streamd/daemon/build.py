@@ -52,6 +52,20 @@ def default_choices(config: Config) -> Choices:
     )
 
 
+def with_choices(config: Config, choices: Choices) -> Config:
+    """Return the configuration with what is chosen for one recording."""
+    decoding = replace(
+        config.decoding,
+        language=choices.language,
+        task="translate" if choices.task == "translate" else "transcribe",
+        prompt=choices.prompt,
+        hotwords=choices.hotwords,
+        speakers=choices.speakers is True,
+    )
+    endpoint = replace(config.endpoint, plain=frames_from_ms(choices.endpoint_ms))
+    return replace(config, decoding=decoding, endpoint=endpoint)
+
+
 def new_session(config: Config) -> Session:
     """Return a session with the configured options; raises as `session_factory` does."""
     return session_factory(config)(default_choices(config))

@@ -214,10 +214,17 @@ def _begin(turn: SpokenTurn) -> int:
 
 
 async def finals_between(
-    streams: Streams, transcriber: FileTranscriber, file: AudioFile
+    streams: Streams,
+    transcriber: FileTranscriber,
+    file: AudioFile,
+    progress: Callable[[int, int], object] = lambda reached_ms, duration_ms: None,
 ) -> AsyncIterator[Final]:
-    """Transcribe a file that was read, between live windows. Raises `EngineError`."""
+    """Transcribe a file that was read, between live windows. Raises `EngineError`.
+
+    `progress` is called after each window.
+    """
     windows = transcriber.transcribe(file)
     while (window := await streams.between(next, windows, None)) is not None:
         for final in window.finals:
             yield final
+        progress(window.reached_ms, file.duration_ms)

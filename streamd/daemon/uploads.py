@@ -53,16 +53,15 @@ class Uploads:
     def _new_transcriber(self, wanted: Wanted) -> FileTranscriber:
         config, (model, engine) = self._config, self.opened.result()
         choices = build.chooser(config, model)(self._streams.choices, wanted.chosen)
+        chosen = build.with_choices(config, choices)
         temperature = wanted.temperature
         decoding = replace(
-            config.decoding,
-            language=choices.language,
+            chosen.decoding,
             task=wanted.task,
-            prompt=choices.prompt,
-            speakers=wanted.speakers or config.decoding.speakers,
+            speakers=wanted.speakers or chosen.decoding.speakers,
             temperature=config.decoding.temperature if temperature is None else temperature,
         )
-        return FileTranscriber(replace(config, decoding=decoding), model, engine)
+        return FileTranscriber(replace(chosen, decoding=decoding), model, engine)
 
     def by_speaker(self, final: Final) -> Sequence[Final]:
         """Return a final in parts of one speaker each."""

@@ -3,6 +3,7 @@
 import os
 import shutil
 import stat
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
@@ -59,7 +60,20 @@ class SentenceSink(CaptionSink):
             self._sink.write(begun)
 
 
+def sentences(finals: Sequence[Final]) -> list[Final]:
+    """Return a model's segments as sentences."""
+    whole: list[Final] = []
+    for final in finals:
+        if whole and _goes_on(whole[-1], final):
+            whole[-1] = _joined(whole[-1], final)
+        else:
+            whole.append(final)
+    return whole
+
+
 def _goes_on(begun: Final, final: Final) -> bool:
+    if SENTENCE_END.search(begun.text):
+        return False
     is_soon = final.start_ms - begun.end_ms < PARAGRAPH_PAUSE_MS
     is_short = final.end_ms - begun.start_ms <= _MAX_MS
     same = begun.speaker == final.speaker

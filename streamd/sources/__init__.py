@@ -86,7 +86,12 @@ class FrameStream:
             _log.warning("%s has NaN or infinite samples, which count as silence", self._name)
         if not self._found_loud and (peak := self._framer.peak) > _FAR_BEYOND:
             self._found_loud = True
-            fix = "write it again with samples between -1 and 1"
+            is_int16 = 2**8 < peak <= 2**15  # cast to floats
+            fix = (
+                "divide the samples by 32768"
+                if is_int16
+                else "write it again with samples between -1 and 1"
+            )
             clipped = f"{peak:.3g} times full scale, which are clipped"
             _log.warning("%s has samples of %s: %s", self._name, clipped, fix)
         if not self._found_cancelled and self._framer.cancels:

@@ -1,7 +1,7 @@
 """Samples that the calling program has in memory, as numpy arrays."""
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Self
 
@@ -29,12 +29,12 @@ class ArraySource:
         rate_hz: int = SAMPLE_RATE,
         channels: int = 1,
     ) -> None:
-        self.name = "the samples"
+        self.name = "the array"
         self.live = False
         self.duration_ms: int | None = None
         self._channels = channels
         self._blocks = None if blocks is None else iter(blocks)
-        self._put: asyncio.Queue[Block | None] = asyncio.Queue()
+        self._put: asyncio.Queue[Block | Callable[[], Awaitable[None]] | None] = asyncio.Queue()
         self._thread = ThreadPoolExecutor(1, "samples")
         self._stopped = False
         self._frames = FrameStream(Framer(rate_hz, channels), self._next_block, name=self.name)
@@ -48,19 +48,25 @@ class ArraySource:
     def __aiter__(self) -> FrameStream:
         return self._frames
 
-    def put(self, block: Block) -> None:
-        """Take an array that `checked` returned."""
+    def put(self, block: Block | Callable[[], Awaitable[None]]) -> None:
+        """Take an array that `checked` returned, or what to await when all before it was read."""
         self._put.put_nowait(block)
 
     def checked(self, samples: Any) -> Block:  # noqa: ANN401  # whatever numpy can convert
         """Return a copy of the samples. Raises `TypeError` or `ValueError` for other kinds."""
+        if isinstance(samples, bytes | bytearray | memoryview):
+            fix = "np.frombuffer(data, np.int16), if they are PCM of 16 bits"
+            raise TypeError(f"samples must be an array, got {type(samples).__name__}: use {fix}")
         block = np.array(samples)
         if block.dtype.name not in _TYPES:
-            raise TypeError(f"samples must be {', '.join(_TYPES)}, got {block.dtype.name}")
+            got = type(samples).__name__ if block.dtype == object else block.dtype.name
+            raise TypeError(f"samples must be an array of {', '.join(_TYPES)}, got {got}")
         shape = (block.shape[0], 1) if block.ndim == 1 else block.shape
         if len(shape) != 2 or shape[1] != self._channels:
             wanted = "(n,)" if self._channels == 1 else f"(n, {self._channels})"
-            raise ValueError(f"samples must have the shape {wanted}, got {block.shape}")
+            is_wide = block.ndim == 2 and block.shape[0] < block.shape[1]
+            hint = ": transpose them" if is_wide else ""
+            raise ValueError(f"samples must have the shape {wanted}, got {block.shape}{hint}")
         return block
 
     def stop(self) -> None:
@@ -70,7 +76,9 @@ class ArraySource:
 
     async def _next_block(self) -> Block | None:
         if self._blocks is None:
-            return await self._put.get()
+            while callable(item := await self._put.get()):
+                await item()
+            return item
         if self._stopped:
             return None
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._read)

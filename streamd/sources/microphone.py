@@ -194,7 +194,7 @@ class Microphone:
 
     def stop(self) -> None:
         """End after the block that is being captured now."""
-        if self._stopping is None:
+        if self._stopping is None and self._stream is not None:
             self._stopping = asyncio.create_task(self._stop_capture())
 
     async def _stop_capture(self) -> None:

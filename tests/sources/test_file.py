@@ -285,7 +285,10 @@ async def test_a_header_that_does_not_know_the_length_is_no_fault(ramp_file, cap
     [
         (np.nan, "has NaN or infinite samples, which count as silence"),
         (-np.inf, "has NaN or infinite samples, which count as silence"),
-        (-3e4, "has samples of 3e+04 times full scale, which are clipped: write it again"),
+        (
+            -3e4,
+            "has samples of 3e+04 times full scale, which are clipped: divide the samples by 32768",
+        ),
         (1.5, ""),
     ],
 )

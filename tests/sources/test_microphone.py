@@ -137,6 +137,14 @@ async def test_an_unknown_device(fake):
         await Microphone("nobody").__aenter__()
 
 
+async def test_one_that_could_not_be_opened_can_be_stopped(fake):
+    microphone = Microphone("nowhere")
+    with pytest.raises(SourceError):
+        await microphone.__aenter__()
+    microphone.stop()
+    assert microphone._stopping is None  # no task is left that fails
+
+
 async def test_leaving_stops_and_closes(fake):
     async with Microphone():
         assert fake.streams[0].running
