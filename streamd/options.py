@@ -119,6 +119,9 @@ class InputOptions:
     realtime: Annotated[
         bool, Option("read files as fast as possible", off_flags=("--fast",), common=True)
     ] = True
+    skip_existing: Annotated[
+        bool, Option("leave out files that have their transcripts", common=True)
+    ] = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,6 +121,7 @@ COMMANDS = (
         target="streamd.daemon:run",
         operand="[FILE...]",
         takes=("input", *_LIVE, "output"),
+        lacks=("skip-existing",),
         needs_model=True,
         needs_microphone=True,
     ),

@@ -15,7 +15,7 @@ from streamd.config import OPTIONS, Config
 from streamd.daemon import phrases
 from streamd.engines.silero import Silero
 from streamd.engines.smart_turn import has_smart_turn, smart_turn
-from streamd.errors import ConfigError
+from streamd.errors import ConfigError, SourceError
 from streamd.events import Choices
 from streamd.models.model import Model
 from streamd.models.store import known_language
@@ -25,6 +25,7 @@ from streamd.session.commit import AlignAtt, CommitPolicy, LocalAgreement, Slidi
 from streamd.session.gate import Gate, WebRtcVad, any_sound
 from streamd.session.segmenter import Segmenter
 from streamd.sources import Source
+from streamd.sources.ffmpeg import is_url
 from streamd.sources.file import FileSource
 from streamd.sources.microphone import Microphone
 from streamd.sources.stdin import StdinSource
@@ -170,6 +171,10 @@ def own_sources(config: Config) -> list[Source]:
         return []
     if not config.input.files:
         return [microphone(config)]
+    # A mistyped name is told before hours of work, not after them.
+    names = [name for name in config.input.files if not (name == "-" or is_url(name))]
+    if missing := [name for name in names if not Path(name).exists()]:
+        raise SourceError(f"cannot read {', '.join(missing)}: no such file; check the path")
     return [_source(config, name) for name in config.input.files]
 
 

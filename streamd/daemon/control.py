@@ -11,12 +11,14 @@ import os
 import signal
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 INTERRUPTED = 130
 """Exit code."""
 
 log = logging.getLogger(__name__)
+
+ResultT = TypeVar("ResultT")
 
 
 class Control:
@@ -101,10 +103,10 @@ class Control:
         self._actions[number]()
 
 
-async def until_first_error(work: Coroutine[Any, Any, None]) -> None:
+async def until_first_error(work: Coroutine[Any, Any, ResultT]) -> ResultT:
     """Run it; of several errors at once raise only the first."""
     try:
-        await work
+        return await work
     except BaseExceptionGroup as group:
         error: BaseException = group
         while isinstance(error, BaseExceptionGroup):

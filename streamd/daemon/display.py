@@ -1,6 +1,7 @@
 """Opens the sinks that the output options ask for, for all commands that show captions."""
 
 import os
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
@@ -69,8 +70,7 @@ def open_files(
     With `segments` the finals are a model's segments, which people get as sentences. Raises
     `ConfigError` if one cannot be made, or would replace the sound.
     """
-    output = config.output
-    wanted = {**{Path(path): _format(path) for path in output.output}, **_in_folder(output, file)}
+    output, wanted = config.output, transcripts(config, file)
     _refuse_input(wanted, file)
     if output.output_dir:
         with os_error_as(ConfigError, f"--output-dir: {output.output_dir} cannot be made"):
@@ -86,21 +86,26 @@ def open_files(
     return sinks
 
 
-def check_files(config: Config, files: Sequence[str]) -> None:
-    """Raise `ConfigError` if the transcripts of `files` would overwrite each other or an input."""
-    output = config.output
-    if len(files) > 1 and output.output:
+def transcripts(config: Config, file: str) -> dict[Path, str]:
+    """Return the transcript files of `file`, as for `open_files`, with their formats."""
+    wanted = {Path(path): _format(path) for path in config.output.output}
+    return {**wanted, **_in_folder(config.output, file, config.input.files)}
+
+
+def check_files(config: Config) -> None:
+    """Raise `ConfigError` if the transcripts of the files would overwrite one, or each other."""
+    files = config.input.files
+    if len(files) > 1 and config.output.output:
         raise ConfigError("-o is for one transcript: use --output-dir for several files")
-    seen: dict[Path, str] = {}
+    owners: dict[Path, str] = {}
     for file in files:
-        wanted = _in_folder(output, file)
+        wanted = transcripts(config, file)
         for other in files:
-            _refuse_input((*map(Path, output.output), *wanted), other)
+            _refuse_input(wanted, other)
         for path in wanted:
-            if path in seen:
-                both = " and ".join(map(without_password, (seen[path], file)))
+            if (owner := owners.setdefault(path, file)) != file:
+                both = " and ".join(map(without_password, (owner, file)))
                 raise ConfigError(f"{both} would both be written to {path}: rename one")
-            seen[path] = file
 
 
 def _refuse_input(paths: Iterable[Path], file: str) -> None:
@@ -112,14 +117,32 @@ def _refuse_input(paths: Iterable[Path], file: str) -> None:
             )
 
 
-def _in_folder(output: OutputOptions, file: str) -> dict[Path, str]:
+def _in_folder(output: OutputOptions, file: str, files: Sequence[str]) -> dict[Path, str]:
     """Return the transcripts that are named after their sound file, with their formats."""
     if not (output.output_dir or output.output_format):
         return {}
     named = output.output_format or ("all",)
     names = (*FORMATS, *named) if "all" in named else named
-    stem = {"": "live", "-": "stdin"}.get(file) or _stem(file)
+    stem = {"": "live", "-": "stdin"}.get(file) or _names(files).get(file) or _stem(file)
     return {Path(output.output_dir, stem + suffix(name)): name for name in names if name != "all"}
+
+
+def _names(files: Sequence[str]) -> dict[str, str]:
+    """Return what the transcripts of each file are called: its stem, if no other has the same.
+
+    Of those that share it, each has its whole name, and a number if that is not enough.
+    """
+    stems = Counter(map(_stem, files))
+    named: dict[str, str] = {}
+    for file in dict.fromkeys(files):
+        whole = _stem(file) + PurePosixPath(urlsplit(file).path).suffix
+        name = base = _stem(file) if stems[_stem(file)] == 1 else whole
+        number = 1
+        while name in named.values():
+            number += 1
+            name = f"{base}-{number}"
+        named[file] = name
+    return named
 
 
 def _stem(file: str) -> str:

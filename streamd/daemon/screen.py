@@ -100,7 +100,8 @@ def show(
     """Show a session on the screen and write it to `sinks`, in tasks of their own."""
 
     async def on_screen() -> None:
-        with control.on(SIGWINCH, screen.redraw):
+        # An interrupt may have been typed: then ^C stands where the cursor was, on the captions.
+        with control.on(SIGWINCH, screen.redraw), control.stopping(screen.redraw):
             await screen.show(hub)
 
     tasks.create_task(_or_stop(on_screen, control))

@@ -11,8 +11,8 @@ from typing import TypeVar
 
 from streamd.config import Config
 from streamd.daemon import build
-from streamd.daemon.control import Control, until_first_error
-from streamd.daemon.display import check_files, open_display, open_files
+from streamd.daemon.control import INTERRUPTED, Control, until_first_error
+from streamd.daemon.display import check_files, open_display, open_files, transcripts
 from streamd.daemon.opening import open_model
 from streamd.daemon.recording import FileTranscriber
 from streamd.daemon.screen import Screen, show
@@ -21,7 +21,8 @@ from streamd.events import EndReason, Fault
 from streamd.server import LIVE
 from streamd.sinks.progress import Progress, transcription_line
 from streamd.sinks.terminal import TerminalSink, is_terminal
-from streamd.sinks.text import Look
+from streamd.sinks.text import Look, clock
+from streamd.sinks.writing import cut_short
 from streamd.sources import Source
 from streamd.streams.hub import Hub
 from streamd.streams.inference import STEP_DEADLINES, EngineThread
@@ -34,32 +35,47 @@ log = logging.getLogger(__name__)
 ResultT = TypeVar("ResultT")
 
 
-async def transcribe(config: Config) -> None:
-    """Transcribe the configured files as fast as the engine can, window by window.
+async def transcribe(config: Config) -> int:
+    """Transcribe the configured files as fast as the engine can, window by window; return 0.
 
-    Of several files those that cannot be read are reported, and the others are transcribed. Raises
-    as `streamd.daemon.run`, and `SourceError` if a file could not be read to its end.
+    If the user has interrupted it before the end of a file, it returns 130. Of several files those
+    that cannot be read are reported, and the others are transcribed. Raises as
+    `streamd.daemon.run`, and `SourceError` if a file could not be read to its end.
     """
-    check_files(config, config.input.files)
-    sources = build.own_sources(config)
+    check_files(config)
+    waiting = list(zip(config.input.files, build.own_sources(config), strict=True))
     check(config)
-    control, thread = Control(), EngineThread()
+    if config.input.skip_existing:
+        waiting = [each for each in waiting if not _is_done(config, each[0])]
+        log.info("%d of %d files have no transcript", len(waiting), len(config.input.files))
+    control, thread, n_files, is_cut = Control(), EngineThread(), len(waiting), False
     with control.signals(), closing(thread):
         batch = _Batch(config, control, thread)
         failures: list[SourceError] = []
-        for file, source in zip(config.input.files, sources, strict=True):
-            if control.stopped.is_set():
-                break
+        while waiting and not control.stopped.is_set():
             try:
-                await until_first_error(batch.transcribe(file, source))
+                is_cut = not await until_first_error(batch.transcribe(*waiting.pop(0)))
             except SourceError as error:
-                if len(sources) == 1:
+                if n_files == 1:
                     raise
                 log.error("%s", error)  # noqa: TRY400  # an error of the user's needs no traceback
                 failures.append(error)
     control.check()
+    if n_left := len(waiting) + is_cut:
+        if n_files > 1:
+            again = "" if config.input.skip_existing else ": run it again with --skip-existing"
+            log.warning("interrupted: %d of %d files are not done%s", n_left, n_files, again)
+        return INTERRUPTED
     if failures:
-        raise SourceError(f"{len(failures)} of {len(sources)} files failed, see above")
+        raise SourceError(f"{len(failures)} of {n_files} files failed, see above")
+    return 0
+
+
+def _is_done(config: Config, file: str) -> bool:
+    """Whether all transcripts of a file are there. Raises `ConfigError` if none is wanted."""
+    if not (wanted := transcripts(config, file)):
+        raise ConfigError("--skip-existing looks for transcripts: add -o FILE or --output-dir DIR")
+    return all(path.exists() for path in wanted)
 
 
 def check(config: Config) -> None:
@@ -92,10 +108,16 @@ class _Batch:
         self._config, self._control, self._thread = config, control, thread
         self._deadline_s = STEP_DEADLINES * config.decoding.engine_deadline_ms / 1000
         self._transcriber: FileTranscriber | None = None
+        self._is_whole = False  # whether all of the file was transcribed
+        self._reached_ms = self._duration_ms = 0
 
-    async def transcribe(self, name: str, source: Source) -> None:
-        """Read a file and publish its text; raises `StreamdError` after what it has published."""
-        hub, failure = Hub(LIVE, _HISTORY), None
+    async def transcribe(self, name: str, source: Source) -> bool:
+        """Read a file and publish its text; return whether it was all of it.
+
+        Raises `StreamdError` after what it has published.
+        """
+        hub, failure, self._is_whole = Hub(LIVE, _HISTORY), None, False
+        self._reached_ms, self._duration_ms = 0, source.duration_ms or 0
         async with asyncio.TaskGroup() as tasks:
             sinks = open_files(self._config, name, whole=True, segments=True)
             shown = open_display(self._config, sys.stdout, os.environ, segments=True)
@@ -115,10 +137,22 @@ class _Batch:
                 failure = error
                 code = "source" if isinstance(error, SourceError) else "engine"
                 hub.publish(Fault(code=code, message=str(error), fatal=True))
-            stopped = EndReason.STOP if self._control.stopped.is_set() else EndReason.END
-            hub.close(EndReason.ERROR if failure else stopped)
+            ending = EndReason.END if self._is_whole else EndReason.STOP
+            hub.close(EndReason.ERROR if failure else ending)
         if failure is not None:
             raise failure
+        if not self._is_whole:
+            self._tell_cut(name, source, has_text=hub.seq > 0)
+        return self._is_whole
+
+    def _tell_cut(self, name: str, source: Source, *, has_text: bool) -> None:
+        """Say how far a file was transcribed, and what holds its text."""
+        wanted = transcripts(self._config, name)
+        targets = [path.resolve() if path.is_symlink() else path for path in wanted]
+        files = [str(cut_short(path)) for path in targets]
+        holds = f"; {', '.join(files)} has what was said until then" if files and has_text else ""
+        of = f" of {clock(self._duration_ms)}" if self._duration_ms else ""
+        log.warning("%s: interrupted at %s%s%s", source.name, clock(self._reached_ms), of, holds)
 
     async def _run(self, source: Source, hub: Hub, progress: Progress) -> None:
         if self._transcriber is None:
@@ -130,6 +164,7 @@ class _Batch:
             await file.read(source)
         except SourceError as error:
             damage = error  # what came before the damage is transcribed
+        self._duration_ms = max(self._duration_ms, file.duration_ms)
         stopped, windows = self._control.stopped, transcriber.transcribe(file)
         was_stopped = stopped.is_set()  # which ends a pipe, but means that a file is not wanted
         is_wanted = not was_stopped or source.duration_ms is None
@@ -137,7 +172,9 @@ class _Batch:
             following = partial(next, windows, None)
             window = await self._in_thread(following, deadline_s=self._deadline_s)
             if window is None:
+                self._is_whole = True
                 break
+            self._reached_ms = window.reached_ms
             for final in window.finals:
                 hub.publish(final)
             progress.update(window.reached_ms, file.duration_ms)

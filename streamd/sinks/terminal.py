@@ -260,8 +260,9 @@ class TerminalSink:
     def close(self) -> None:
         """Leave the cursor, visible, below everything; words that never became final stay."""
         self._meter, self._status = "", None
-        self._draw()
+        self._draw(anew=True)  # an interrupt that was typed has left ^C at the cursor
         self._put(self._region.leave())
+        self._paragraphs, self._partial, self._open = [], None, False  # not to be drawn again
 
     def _put(self, text: str) -> None:
         if text:

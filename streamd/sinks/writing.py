@@ -115,6 +115,11 @@ class StreamSink(CaptionSink):
             put(self._stream, end)
 
 
+def cut_short(path: Path) -> Path:
+    """Return the name of a transcript that is not whole: nobody takes it for one that is."""
+    return path.with_name(f"{path.stem}.partial{path.suffix}")
+
+
 class FileSink:
     """Writes a transcript file, which is complete and valid whenever the process dies.
 
@@ -123,14 +128,15 @@ class FileSink:
     normally; a session that fails or is stopped before leaves no trace.
 
     With `whole` a regular file appears only when it is closed; until then it is ``.NAME.part``
-    beside it. Raises `ConfigError` if the file cannot be written.
+    beside it. If the session was stopped before its end, the file gets the name `cut_short`
+    instead. Raises `ConfigError` if the file cannot be written.
     """
 
     def __init__(self, path: Path, form: Format, *, whole: bool = False) -> None:
         self._path, self._form = path, form
         self._end = 0  # offset of the footer
         self._footer = b""
-        self._begun = self._failed = False
+        self._begun = self._failed = self._is_cut = False
         self._target = Path(os.path.realpath(path))  # a link stays a link
         self._is_new = not path.exists()
         may_be_replaced = self._is_new or path.is_file()
@@ -149,6 +155,7 @@ class FileSink:
         """Append the text of `event`; after a `StreamdError` the file is as it was before."""
         is_text = isinstance(event, Final | Gap)
         is_whole = isinstance(event, Eos) and event.reason == EndReason.END
+        self._is_cut = isinstance(event, Eos) and event.reason == EndReason.STOP
         if not self._begun and (is_text or is_whole):
             self._begun = True
             if stat.S_ISREG(os.fstat(self._file.fileno()).st_mode):
@@ -164,8 +171,9 @@ class FileSink:
                 if self._begun and not self._failed:
                     self._put("", complete=True)
                     if self._part:
+                        target = cut_short(self._target) if self._is_cut else self._target
                         with os_error_as(StreamdError, self._problem):
-                            os.replace(self._part, self._target)
+                            os.replace(self._part, target)
             finally:
                 unused = self._part or (self._path if self._is_new and not self._begun else None)
                 if unused:

@@ -55,7 +55,9 @@ def test_a_bad_file_is_reported_and_the_others_are_done(speech, tmp_path):
     again = tmp_path / "again.wav"
     again.write_bytes(speech.read_bytes())
     out = tmp_path / "out"
-    files = ("none.wav", speech, "bad.wav", again)
+    empty = tmp_path / "empty.wav"
+    empty.touch()
+    files = ("empty.wav", speech, "bad.wav", again)
     done = subprocess.run(
         [PROGRAM, "transcribe", "-q", *files, "--output-dir", out, "-f", "txt,json"],
         cwd=tmp_path,
@@ -65,7 +67,7 @@ def test_a_bad_file_is_reported_and_the_others_are_done(speech, tmp_path):
     )
     assert done.returncode == SourceError.exit_code
     first, second, last = done.stderr.splitlines()
-    assert first.startswith("streamd: error: cannot read none.wav: No such file")
+    assert first.startswith("streamd: error: empty.wav is empty")
     assert second.startswith("streamd: error: bad.wav is damaged")
     assert last == "streamd: 2 of 4 files failed, see above"
     assert sorted(path.name for path in out.iterdir()) == [
@@ -77,8 +79,17 @@ def test_a_bad_file_is_reported_and_the_others_are_done(speech, tmp_path):
     assert done.stdout == text * 2
 
 
+@pytest.mark.parametrize("command", [run, transcribe])
+async def test_names_are_checked_before_anything_begins(speech, tmp_path, capfd, command):
+    files = [str(speech), str(tmp_path / "typo.wav"), str(tmp_path / "also.wav")]
+    given = {"model": "tiny.en", "files": files, "server": "false"}
+    with pytest.raises(SourceError, match=r"typo\.wav, .*also\.wav: no such file; check the path"):
+        await command(load(given, {}))
+    assert capfd.readouterr().out == ""
+
+
 async def test_a_model_that_is_missing_is_told_once(speech, tmp_path, caplog):
-    files = [str(speech), str(tmp_path / "other.wav")]
+    files = [str(speech), str(speech)]
     with pytest.raises(StreamdError, match="'none' not found"):
         await transcribe(load({"model": "none", "files": files}, {}))
     assert caplog.records == []

@@ -1,19 +1,20 @@
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from streamd.config import Config
-from streamd.daemon.display import check_files, open_files
+from streamd.daemon.display import check_files, open_files, transcripts
 from streamd.errors import ConfigError
 from streamd.events import Eos
-from streamd.options import OutputOptions
+from streamd.options import InputOptions, OutputOptions
 from streamd.sinks.formats import FORMATS, suffix
 from streamd.sinks.writing import FileSink
 
 
-def wanted(**options) -> Config:
-    return Config(output=OutputOptions(**options))
+def wanted(files=(), **options) -> Config:
+    return Config(input=InputOptions(files=tuple(files)), output=OutputOptions(**options))
 
 
 def made(output, file=""):
@@ -74,14 +75,21 @@ def test_if_one_cannot_be_opened_the_others_are_closed(tmp_path, monkeypatch):
 
 
 def test_transcripts_must_not_overwrite_each_other():
-    check_files(wanted(output=("a.srt",)), ["a.mp3"])
-    check_files(wanted(output_dir="out"), ["a.mp3", "b.mp3"])
+    check_files(wanted(["a.mp3"], output=("a.srt",)))
+    check_files(wanted(["a.mp3", "b.mp3"], output_dir="out"))
     with pytest.raises(ConfigError, match=r"-o is for one transcript: .* --output-dir"):
-        check_files(wanted(output=("a.srt",)), ["a.mp3", "b.mp3"])
-    with pytest.raises(
-        ConfigError, match=r"x/a\.mp3 and y/a\.wav would both be written to out/a\.srt"
-    ):
-        check_files(wanted(output_dir="out", output_format=("srt",)), ["x/a.mp3", "y/a.wav"])
+        check_files(wanted(["a.mp3", "b.mp3"], output=("a.srt",)))
+    both = r"a\.full\.mp3 and a\.mp3 would both be written to out/a\.full\.json"
+    with pytest.raises(ConfigError, match=both):
+        check_files(wanted(["a.full.mp3", "a.mp3"], output_dir="out"))
+
+
+def test_inputs_with_the_same_stem_are_named_apart():
+    files = ["x/a.mp3", "y/a.wav", "z/a.wav", "b.mp3", "https://host/a.mp3?x"]
+    config = wanted(files, output_dir="out", output_format=("srt",))
+    check_files(config)
+    names = [path.name for file in files for path in transcripts(config, file)]
+    assert names == ["a.mp3.srt", "a.wav.srt", "a.wav-2.srt", "b.srt", "a.mp3-2.srt"]
 
 
 def test_the_format_asked_for_counts_and_not_the_ending_of_the_sound(tmp_path):
@@ -95,9 +103,10 @@ def test_the_format_asked_for_counts_and_not_the_ending_of_the_sound(tmp_path):
 def test_a_transcript_does_not_replace_the_sound_that_it_is_of(tmp_path, monkeypatch, output):
     monkeypatch.chdir(tmp_path)
     Path("a.txt").write_bytes(b"precious")
-    for refused in (open_files, lambda output, file: check_files(output, [file])):
-        with pytest.raises(ConfigError, match=r"^a.txt is the input and would"):
-            refused(output, "a.txt")
+    with pytest.raises(ConfigError, match=r"^a.txt is the input and would"):
+        open_files(output, "a.txt")
+    with pytest.raises(ConfigError, match=r"^a.txt is the input and would"):
+        check_files(replace(output, input=InputOptions(files=("a.txt",))))
     assert Path("a.txt").read_bytes() == b"precious"
     assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
 
@@ -107,4 +116,4 @@ def test_nor_the_sound_of_another_one(tmp_path, monkeypatch):
     Path("b.wav").touch()
     Path("a.txt").symlink_to("b.wav")
     with pytest.raises(ConfigError, match=r"^a.txt is the input"):
-        check_files(wanted(output_format=("txt",)), ["x/a.mp3", "b.wav"])
+        check_files(wanted(["x/a.mp3", "b.wav"], output_format=("txt",)))

@@ -10,6 +10,8 @@ import signal
 import socket
 import subprocess
 import sys
+import termios
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +22,7 @@ from websockets.exceptions import InvalidStatus
 
 from tests.golden import load
 from tests.support import recorded
+from tests.support.emulator import Emulator
 from tests.support.recorded import RECORDING, SENTENCE
 
 PROGRAM = [str(Path(sys.executable).with_name("streamd"))]
@@ -187,6 +190,39 @@ async def test_the_first_interrupt_makes_final_what_was_said(sentences):
     assert finals[-1]["seg"] == event["seg"]
     assert [e for e in heard if e["type"] == "final"][-1] == finals[-1]
     assert heard[-1] == {"type": "eos", "seq": finals[-1]["seq"], "reason": "stop"}
+
+
+def typed_interrupt(*args: str) -> tuple[Emulator, int]:
+    """What is on the screen, and the exit code, after Ctrl-C behind the first words."""
+    master, terminal = pty.openpty()
+    termios.tcsetwinsize(terminal, (30, 40))
+    process = subprocess.Popen(
+        [*PROGRAM, *args],
+        **dict.fromkeys(("stdin", "stdout", "stderr"), terminal),
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+    )
+    os.close(terminal)
+    screen, heard = Emulator(40, 30), b""
+    with suppress(OSError):  # the terminal is gone when the program is
+        while data := os.read(master, 4096):
+            heard += data
+            if b"1800" in heard and b"^C" not in heard:
+                os.write(master, b"\x03")
+                while b"^C" not in heard:  # the terminal prints it
+                    heard += os.read(master, 4096)
+    os.close(master)
+    screen.write(heard.decode())
+    assert b"^C" in heard
+    return screen, process.wait()
+
+
+def test_an_interrupt_that_is_typed_leaves_no_mark_in_the_captions(sentence):
+    screen, code = typed_interrupt("--no-server", "-m", "tiny.en", str(sentence))
+    assert code == 0
+    rows = "\n".join(screen.rows())
+    assert "^C" not in rows
+    assert "1800" in rows
 
 
 OLD, NEW = "an old and long token", "a new and long token"

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import signal
 import sys
 from pathlib import Path
@@ -158,12 +159,54 @@ async def test_an_interrupt_ends_a_file_behind_the_window_at_hand(tmp_path):
     first = await process.stdout.readline()
     process.send_signal(signal.SIGINT)
     rest, complaints = await process.communicate()
-    assert process.returncode == 0, complaints
+    assert process.returncode == 130, complaints
     *said, eos = [json.loads(line) for line in (first + rest).splitlines()]
     assert said[-1]["end_ms"] < 200_000
     assert eos == {"type": "eos", "seq": len(said), "reason": "stop"}
-    text = " ".join((tmp_path / "a.txt").read_text().splitlines())
+    cut = tmp_path / "a.partial.txt"  # nobody takes it for the whole transcript
+    assert sorted(tmp_path.iterdir()) == [cut, long]
+    text = " ".join(cut.read_text().splitlines())
     assert text == " ".join(final["text"] for final in said)
+    assert re.search(
+        rf"{long}: interrupted at 0:0\d:\d\d of 0:04:2\d; {cut} has what was said until then\n$",
+        complaints.decode(),
+    )
+
+
+async def test_an_interrupted_batch_is_done_with_the_same_command(tmp_path):
+    sounds = [recorded.wav(tmp_path / f"{n}.wav", recorded.samples()) for n in range(2)]
+    sounds.append(recorded.wav(tmp_path / "2.wav", np.tile(recorded.three_sentences(), 15)))
+    sounds.append(recorded.wav(tmp_path / "3.wav", recorded.samples()))
+    out = tmp_path / "out"
+    command = (PROGRAM, "transcribe", *map(str, sounds), "-f", "srt", "--output-dir", str(out))
+    process = await asyncio.create_subprocess_exec(
+        *command, "--jsonl", stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    ended, line = 0, b""
+    while ended < 2 or b'"final"' not in line:
+        line = await process.stdout.readline()
+        ended += b'"eos"' in line
+    process.send_signal(signal.SIGINT)
+    _, complaints = await process.communicate()
+    assert process.returncode == 130
+    said = "interrupted: 2 of 4 files are not done: run it again with --skip-existing\n"
+    assert complaints.decode().endswith(said)
+    assert sorted(os.listdir(out)) == ["0.srt", "1.srt", "2.partial.srt"]
+    recorded.wav(sounds[2], recorded.samples())  # a shorter one
+    before = (out / "0.srt").stat().st_mtime_ns
+    rest = await asyncio.create_subprocess_exec(
+        *command, "--skip-existing", "--jsonl", stdout=asyncio.subprocess.PIPE
+    )
+    printed, _ = await rest.communicate()
+    assert (rest.returncode, printed.count(b'"eos"')) == (0, 2)
+    assert sorted(os.listdir(out)) == ["0.srt", "1.srt", "2.partial.srt", "2.srt", "3.srt"]
+    assert (out / "0.srt").stat().st_mtime_ns == before
+
+
+async def test_there_must_be_transcripts_to_look_for(tmp_path):
+    given = {"model": "tiny.en", "files": [str(recorded.RECORDING)], "skip-existing": "true"}
+    with pytest.raises(ConfigError, match="--skip-existing looks for transcripts: add -o FILE"):
+        await transcribe(load(given, {}))
 
 
 async def test_an_interrupt_ends_a_pipe_and_what_it_gave_is_written():
@@ -226,11 +269,12 @@ async def test_a_window_that_never_returns_cannot_prevent_the_end(
             break
     process.send_signal(number)
     out, complaints = await asyncio.wait_for(process.communicate(), 60)
-    assert process.returncode == 0, complaints
-    last = complaints.decode().splitlines()[-1]
-    assert last == f"streamd: warning: {long}: its end could not be transcribed in time"
+    assert process.returncode == 130, complaints
+    why, last = complaints.decode().splitlines()[-2:]
+    assert why == f"streamd: warning: {long}: its end could not be transcribed in time"
+    assert f"{long}: interrupted at 0:00:" in last
     assert recorded.SENTENCE in out.decode()
-    assert out.decode() == text.read_text()
+    assert out.decode() == text.with_name("a.partial.txt").read_text()
 
 
 async def test_an_engine_that_hangs_ends_it_after_the_deadline(hung, long, tmp_path):
