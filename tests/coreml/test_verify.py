@@ -19,8 +19,9 @@ from tests.golden import load
 from tests.support.coreml_runs import find, model
 
 N_CTX = 96
-HALF = 6e-3
-"""What rounding to half precision costs these models; measured: 5.2e-3, with noise for silence."""
+HALF = 7e-3
+"""What rounding to half precision costs these models, with noise for silence. Measured: 5.2e-3 on
+one processor, 6.2e-3 on another, whose matrix products add in another order."""
 
 
 MODELS = {"writes": model, "random": lambda: load.model("random")}
