@@ -93,11 +93,18 @@ class Recognizer(Generic[FeaturesT]):
     def recognize(self, window: Window) -> Hypothesis:
         """Return the words in the window after its prefix. Raises `EngineError`.
 
+        Raises `ValueError` for tokens that the model does not have, as those of a session that was
+        resumed with another model may be; the engine would end for everybody.
+
         A window that is not `last` is decoded once, greedily, with its draft; a `last` one with
         beam search and temperature fallback as the options say. What looks wrong is marked as
         suspect.
         """
         self.counters.windows += 1
+        given = (*window.prompt, *window.before, *window.prefix)
+        n_vocab = self._engine.dims.n_vocab
+        if not all(0 <= token < n_vocab for token in given):
+            raise ValueError(f"text of another model: it has tokens beyond {n_vocab}")
         options = self._thorough if window.last else self._quick
         rng = np.random.default_rng([options.seed, window.start, window.end])
         view = self._view(window)

@@ -62,6 +62,15 @@ def window(n_frames: int = 200, **known) -> Window:
     return Window(start=1000, end=1000 + n_frames, samples=samples, **known)
 
 
+@pytest.mark.parametrize("part", ["prompt", "before", "prefix"])
+@pytest.mark.parametrize("token", [-1, N_VOCAB])
+def test_text_of_another_model_does_not_reach_the_engine(part, token):
+    engine = ScriptedEngine(script(b"x"))
+    with pytest.raises(ValueError, match="text of another model"):
+        Recognizer(engine, TOKENIZER, PLAIN).recognize(window(**{part: (token,)}))
+    assert engine.encoded == []
+
+
 def recognizer(script: Predict, **options):
     engine = ScriptedEngine(script)
     return Recognizer(engine, TOKENIZER, replace(PLAIN, **options)), engine
