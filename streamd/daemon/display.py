@@ -56,7 +56,7 @@ def open_display(
 
 def open_stream(config: Config, stream: TextIO, form: str, *, segments: bool) -> CaptionSink:
     """Return the sink that writes this format of files; `segments`: as for `open_files`."""
-    sink = StreamSink(stream, FORMATS[form](config.cues))
+    sink = StreamSink(stream, FORMATS[form](config.cues), at_once=not segments)
     return SentenceSink(sink) if segments and form not in SEGMENTED else sink
 
 

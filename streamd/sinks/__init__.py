@@ -21,6 +21,10 @@ class Format(Protocol):
         """Return the end of the file; while more events may come, each event replaces it."""
         return ""
 
+    def rest(self, final: Final) -> str:
+        """Return what `append` has kept back of a final, if it cannot be added later."""
+        return ""
+
     def append(self, event: Event) -> str:
         """Return the text that `event` adds; empty if there is none."""
         if isinstance(event, Gap):

@@ -1,28 +1,57 @@
 """Cuts a final into subtitle cues that are easy to read.
 
 By default a cue has at most two lines of 42 cells (Latin letters take one cell, Chinese and
-Japanese characters two) and seven seconds, and ends where a reader would pause, as broadcasters'
-subtitling guides ask.
+Japanese characters two) and seven seconds. The limits are those that broadcasters publish for their
+subtitles; how many cues keep to them is counted by ``benchmarks/subtitles.py``.
 """
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
-from streamd.events import Event, Final
+from streamd.events import Final
 from streamd.options import CueLayout
+from streamd.session.segmenter import UNFINISHED
 from streamd.sinks.text import SENTENCE_END, aligned, chunks, clean, width
 
 MAX_CUE_MS = 7000
 MIN_CUE_MS = 1000
 """A cue stays this long if the next one leaves the time."""
+CELLS_PER_S = 17
+"""Reading speed for which a cue stays longer than its words, if the next one leaves the time."""
+_LINGER_MS = 1500
+"""But not longer than this."""
+_APART_MS = 80
+"""Two frames, by which the eye sees that one cue follows another."""
 _PAUSE_MS = 500
 """A silence between two words that is as good a break as a comma."""
+_LONG_PAUSE_MS = 1000
+"""A silence over which no cue should stay."""
 _ORPHAN_CELLS = 12
 """Less text than this should not be left for a cue of its own."""
 
+BINDING = UNFINISHED | frozenset(
+    word
+    for line in (
+        "am are be been can could did do does had has have i is may might must no not shall she",
+        "should some very was we were when where which who whose will would you he they it its his",
+        "her any every between through under over into about after before",
+    )
+    for word in line.split()
+)
+"""English words that belong to the one after them."""
+_OPENING = frozenset(
+    word
+    for line in (
+        "although and as at because before but by for from if in into nor on or since so than that",
+        "though through unless until when where whether which while who whose with without",
+    )
+    for word in line.split()
+)
+"""English words that begin a clause or a phrase."""
+_LATIN = re.compile(r"[-\u2010\u2011'\u2019A-Za-z\u00c0-\u024f]")
 _CLAUSE_END = re.compile(r"[,;:–—、，；：][\"'”’»)」』]*$")
 
 
@@ -50,6 +79,8 @@ class Cue:
     start_ms: int
     end_ms: int
     lines: tuple[Line, ...]
+    speaker: int | None = None
+    is_answer: bool = False  # whether another speaker had the cue before
 
     @property
     def pieces(self) -> Line:
@@ -75,18 +106,38 @@ def joined(line: Sequence[Piece], draw: Callable[[Piece], str] = lambda piece: p
 
 
 class Cues:
-    """Makes the cues of a stream of events; none begins before the previous one has ended."""
+    """Makes the cues of a stream of finals; none begins before the previous one has ended.
+
+    The last one is `held` back, since it may stay until the next one begins.
+    """
 
     def __init__(self, layout: CueLayout) -> None:
         self._layout = layout
-        self._end_ms = 0
+        self.held: Cue | None = None
+        self._free_ms = 0
+        self._speaker: int | None = None
 
-    def of(self, event: Event) -> Iterator[Cue]:
-        """Yield the cues of a final; other events have none."""
-        if isinstance(event, Final):
-            for cue in cues(event, self._end_ms, self._layout):
-                self._end_ms = cue.end_ms
-                yield cue
+    def of(self, final: Final) -> Iterator[Cue]:
+        """Yield the cues that can be written now: the one that was held, and all but the last."""
+        for cue in cues(final, self._free_ms, self._layout):
+            if self.held is not None:
+                yield _ended(self.held, cue.start_ms)
+            is_answer, self._speaker = final.speaker != self._speaker, final.speaker
+            self.held = replace(cue, speaker=final.speaker, is_answer=is_answer)
+            self._free_ms = max(cue.pieces[-1].end_ms, cue.start_ms + 1)
+
+    def release(self, until_ms: int) -> Iterator[Cue]:
+        """Yield the cue that was held: nothing is known of what begins after `until_ms`."""
+        if self.held is not None:
+            last = _ended(self.held, max(until_ms, self._free_ms))
+            self._free_ms, self.held = last.end_ms, None
+            yield last
+
+
+def _ended(cue: Cue, next_ms: int) -> Cue:
+    """Return a cue that ends before the next one begins: apart, if its words leave the time."""
+    latest_ms = max(next_ms - _APART_MS, min(cue.pieces[-1].end_ms, next_ms), cue.start_ms + 1)
+    return replace(cue, end_ms=min(cue.end_ms, latest_ms))
 
 
 def cues(final: Final, not_before_ms: int = 0, layout: CueLayout | None = None) -> Iterator[Cue]:
@@ -96,17 +147,21 @@ def cues(final: Final, not_before_ms: int = 0, layout: CueLayout | None = None) 
     begins at `not_before_ms` or later.
     """
     layout = layout or CueLayout()
-    pieces = list(_pieces(final, layout.line_cells))
-    free_ms = not_before_ms
-    while pieces:
-        n = _cut(pieces, layout)
-        shown, pieces = pieces[:n], pieces[n:]
-        start = max(shown[0].start_ms, free_ms)
-        limit = pieces[0].start_ms if pieces else max(final.end_ms, shown[-1].end_ms)
-        end = min(max(shown[-1].end_ms, start + MIN_CUE_MS), limit)
+    text = _Cutter(list(_pieces(final, layout.line_cells)), layout)
+    start, waiting = not_before_ms, None
+    for i, k in pairwise(text.cuts()):
+        shown = text.pieces[i:k]
+        start = max(shown[0].start_ms, start)
         # Words may have no length, or lie before the end of the previous cue.
-        free_ms = max(end, start + 1)
-        yield Cue(start, free_ms, _lines(shown, layout))
+        spoken_ms = max(shown[-1].end_ms, start + 1)
+        end = max(spoken_ms, start + text.wanted_ms(i, k))
+        end = max(spoken_ms, min(end, spoken_ms + _LINGER_MS, start + MAX_CUE_MS))
+        if waiting is not None:
+            yield _ended(waiting, start)
+        waiting = Cue(start, end, _lines(shown, layout))
+        start = spoken_ms
+    if waiting is not None:
+        yield waiting
 
 
 def _pieces(final: Final, line_cells: int) -> Iterator[Piece]:
@@ -139,44 +194,94 @@ def _cells(pieces: Sequence[Piece]) -> list[int]:
     return list(accumulate((len(p.blank) + width(p.text) for p in pieces), initial=0))
 
 
-def _cut(pieces: Sequence[Piece], layout: CueLayout) -> int:
-    """Return how many of `pieces` the next cue takes: all that fit, or fewer for a better break."""
-    n = _n_that_fit(pieces, layout)
-    if n == len(pieces):
-        return n
-    # Only whether an orphan follows matters, so a few pieces beyond the cue are enough. Without
-    # this bound a long final would take quadratic time.
-    cells = _cells(pieces[: n + _ORPHAN_CELLS])
+class _Cutter:
+    """The pieces of a final, and where to cut them into cues."""
 
-    def worth(k: int) -> float:
-        orphan = 0.5 if cells[-1] - cells[k] < _ORPHAN_CELLS else 0.0
-        return cells[k] / cells[n] + _break(pieces, k) - orphan
+    def __init__(self, pieces: Sequence[Piece], layout: CueLayout) -> None:
+        self.pieces, self._layout = pieces, layout
+        self._cells = _cells(pieces)
+        self._breaks = [_break(pieces, k) for k in range(1, len(pieces))]
+        long = (1 if _pause_ms(pieces, k) >= _LONG_PAUSE_MS else 0 for k in range(1, len(pieces)))
+        self._n_pauses = list(accumulate(long, initial=0))
 
-    return max(range(1, n + 1), key=worth)
+    def wanted_ms(self, i: int, k: int) -> int:
+        """Return how long readers need for the pieces from `i` to `k`."""
+        return max(MIN_CUE_MS, self._length(i, k) * 1000 // CELLS_PER_S)
+
+    def cuts(self) -> list[int]:
+        """Return where cues begin, and the end: the best way to cut all of the text.
+
+        Dynamic programming from the end on: `costs[i]` is that of the pieces from `i` on.
+        """
+        n = len(self.pieces)
+        costs, nexts = [0.0] * (n + 1), [n] * (n + 1)
+        for i in range(n - 1, -1, -1):
+            ends = [k for k in range(i + 1, self._reach(i) + 1) if k == n or self._may_break(k)]
+            ways = [(self._cost(i, k) + costs[k], -k) for k in ends or [self._reach(i)]]
+            costs[i], last = min(ways)
+            nexts[i] = -last
+        found = [0]
+        while found[-1] < n:
+            found.append(nexts[found[-1]])
+        return found
+
+    def _length(self, i: int, k: int) -> int:
+        return self._cells[k] - self._cells[i] - len(self.pieces[i].blank)
+
+    def _may_break(self, k: int) -> bool:
+        return _may_break(self.pieces, k, self._layout.line_cells)
+
+    def _reach(self, i: int) -> int:
+        """Return how far a cue that begins with piece `i` can go; at least over that piece."""
+        pieces, layout = self.pieces, self._layout
+        line, begin = 1, i
+        for k in range(i + 1, len(pieces) + 1):
+            if k - i > 1 and pieces[k - 1].end_ms - pieces[i].start_ms > MAX_CUE_MS:
+                return k - 1
+            if 0 < layout.max_words < k - i:
+                return k - 1
+            if k - begin > 1 and self._length(begin, k) > layout.line_cells:
+                line, begin = line + 1, k - 1
+                if line > layout.max_lines:
+                    return k - 1
+        return len(pieces)
+
+    def _cost(self, i: int, k: int) -> float:
+        """Return how bad a cue is: hurried, short, over a silence, cut at a bad place."""
+        is_last = k == len(self.pieces)
+        spoken_ms = self.pieces[k - 1].end_ms
+        free_ms = _LINGER_MS if is_last else max(0, self.pieces[k].start_ms - spoken_ms)
+        shown_ms = max(1, spoken_ms - self.pieces[i].start_ms + min(free_ms, _LINGER_MS))
+        speed, length = self._length(i, k) * 1000 / shown_ms, self._length(i, k)
+        cost = 0.5 + 0.1 * max(0.0, min(speed, 40) - CELLS_PER_S)
+        cost += 1.0 - min(1.0, shown_ms / MIN_CUE_MS)
+        cost += 0.6 if length < _ORPHAN_CELLS else 0.0
+        cost += 1.5 * (self._n_pauses[k - 1] - self._n_pauses[i])
+        return cost if is_last else cost + 1.2 * (1.0 - self._breaks[k - 1])
 
 
-def _n_that_fit(pieces: Sequence[Piece], layout: CueLayout) -> int:
-    """Return how many of `pieces` fit into one cue; at least one."""
-    line, used = 1, 0
-    for n, piece in enumerate(pieces):
-        if n and (piece.end_ms - pieces[0].start_ms > MAX_CUE_MS or 0 < layout.max_words <= n):
-            return n
-        cells = width(piece.text)
-        if used and used + len(piece.blank) + cells > layout.line_cells:
-            line, used = line + 1, 0
-            if line > layout.max_lines:
-                return n
-        used += cells + (len(piece.blank) if used else 0)
-    return len(pieces)
+def _pause_ms(pieces: Sequence[Piece], k: int) -> int:
+    """Return the silence before piece `k`."""
+    return pieces[k].start_ms - pieces[k - 1].end_ms
+
+
+def _may_break(pieces: Sequence[Piece], k: int, line_cells: int) -> bool:
+    """Whether there may be a break before piece `k`: not inside "self-evident"."""
+    before, after = pieces[k - 1].text, pieces[k].text
+    is_inside = not pieces[k].blank and _LATIN.match(before[-1:]) and _LATIN.match(after[:1])
+    return not is_inside or width(before) + width(after) > line_cells
 
 
 def _break(pieces: Sequence[Piece], k: int) -> float:
-    """Return how good a break after the first `k` pieces is, from 0 to 1."""
-    text = pieces[k - 1].text
+    """Return how good a break after the first `k` pieces is, from -1 to 1."""
+    text, pause_ms = pieces[k - 1].text, _pause_ms(pieces, k)
     if SENTENCE_END.search(text):
         return 1.0
-    pause_ms = pieces[k].start_ms - pieces[k - 1].end_ms
-    return 0.5 if _CLAUSE_END.search(text) or pause_ms >= _PAUSE_MS else 0.0
+    if _CLAUSE_END.search(text) or pause_ms >= _PAUSE_MS:
+        return 0.5 if pause_ms < _LONG_PAUSE_MS else 0.75
+    if text.lower() in BINDING:
+        return -0.5
+    return 0.3 if pieces[k].text.lower() in _OPENING else 0.0
 
 
 class _Way(NamedTuple):
@@ -203,6 +308,8 @@ def _lines(pieces: Sequence[Piece], layout: CueLayout) -> tuple[Line, ...]:
             # A line takes at least one piece, even if that is too long.
             if k > i + 1 and length(i, k) > limit:
                 return
+            if k > i + 1 and not _may_break(pieces, k, limit):
+                continue
             longest = max(length(i, k), shorter[k].longest)
             worth = _break(pieces, k) + shorter[k].worth
             yield _Way(longest, worth, (k, *shorter[k].ends))

@@ -1,7 +1,7 @@
 """The formats of transcripts, by name."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from html import escape
 from pathlib import Path
@@ -128,20 +128,42 @@ _ARROW = re.compile("--+>")
 _LRC_TIME = re.compile(r"[\[<](?=\s*\d)")
 
 
-class _Timed(Format):
-    """What srt and vtt share: blocks of a line of times and the lines of text."""
+class _InCues(Format):
+    """A format of cues. Its end is the last cue, which may stay until the next one begins."""
 
     def __init__(self, layout: CueLayout) -> None:
         self._layout, self._cues = layout, Cues(layout)
 
-    def _blocks(self, final: Final, point: str) -> Iterator[list[str]]:
-        """Yield the lines of each cue, or of each of its moments; `point` is the decimal point."""
-        for cue in self._cues.of(final):
-            whole = (cue.start_ms, cue.end_ms, None)
-            for start_ms, end_ms, spoken in cue.moments() if self._layout.highlight else (whole,):
-                times = f"{timestamp(start_ms, point)} --> {timestamp(end_ms, point)}"
-                shown = partial(self._shown, spoken=spoken)
-                yield [times, *(joined(line, shown) for line in cue.lines)]
+    def _final(self, final: Final) -> str:
+        return self._written(self._cues.of(final))
+
+    def rest(self, final: Final) -> str:
+        """Return the last cue, as if the next one could begin at once."""
+        return self._written(self._cues.release(final.end_ms))
+
+    def end(self, *, complete: bool) -> str:
+        """Return the last cue."""
+        return self._cue(self._cues.held) if self._cues.held else ""
+
+    def _written(self, cues: Iterable[Cue]) -> str:
+        return "".join(map(self._cue, cues))
+
+    def _cue(self, cue: Cue) -> str:
+        raise NotImplementedError
+
+
+class _Timed(_InCues):
+    """What srt and vtt share: blocks of a line of times and the lines of text."""
+
+    def _blocks(self, cue: Cue, point: str) -> Iterator[list[str]]:
+        """Yield the lines of a cue, or of each of its moments; `point` is the decimal point."""
+        for start_ms, end_ms, spoken in self._moments(cue):
+            times = f"{timestamp(start_ms, point)} --> {timestamp(end_ms, point)}"
+            shown = partial(self._shown, spoken=spoken)
+            yield [times, *(joined(line, shown) for line in cue.lines)]
+
+    def _moments(self, cue: Cue) -> Iterable[tuple[int, int, Piece | None]]:
+        return cue.moments() if self._layout.highlight else ((cue.start_ms, cue.end_ms, None),)
 
     def _shown(self, piece: Piece, spoken: Piece | None) -> str:
         return f"<u>{self._draw(piece)}</u>" if piece is spoken else self._draw(piece)
@@ -157,20 +179,22 @@ class Srt(_Timed):
     shortened, as in openai-whisper, and braces, whose inside players hide, become parentheses.
     """
 
-    _n_cues = 0
-    _speaker: int | None = None
+    _n_blocks = 0  # without those of the cue that is held
 
-    def _final(self, final: Final) -> str:
+    def _written(self, cues: Iterable[Cue]) -> str:
         text = ""
-        for times, *lines in self._blocks(final, ","):
-            self._n_cues += 1
-            shown = [_ARROW.sub("->", line) for line in lines]
-            if final.speaker != self._speaker:
-                self._speaker = final.speaker
-                shown[0] = (
-                    f"{speaker_name(final.speaker)}: {shown[0]}" if final.speaker else shown[0]
-                )
-            text += "\n".join((str(self._n_cues), times, *shown)) + "\n\n"
+        for cue in cues:
+            text += self._cue(cue)
+            self._n_blocks += sum(1 for _ in self._moments(cue))
+        return text
+
+    def _cue(self, cue: Cue) -> str:
+        name = f"{speaker_name(cue.speaker)}: " if cue.speaker and cue.is_answer else ""
+        text = ""
+        for number, (times, *lines) in enumerate(self._blocks(cue, ","), self._n_blocks + 1):
+            first, *more = (_ARROW.sub("->", line) for line in lines)
+            text += "\n".join((str(number), times, name + first, *more)) + "\n\n"
+            name = ""
         return text
 
     def _draw(self, piece: Piece) -> str:
@@ -189,13 +213,15 @@ class Vtt(_Timed):
         style = f"STYLE\n{''.join(rules)}\n" if layout.confidence else ""
         self.header = f"WEBVTT\n\n{style}"
 
-    def _final(self, final: Final) -> str:
-        voice = f"<v {speaker_name(final.speaker)}>" if final.speaker else ""
-        blocks = ((times, voice + first, *more) for times, first, *more in self._blocks(final, "."))
+    def _cue(self, cue: Cue) -> str:
+        voice = f"<v {speaker_name(cue.speaker)}>" if cue.speaker else ""
+        blocks = ((times, voice + first, *more) for times, first, *more in self._blocks(cue, "."))
         return "".join("\n".join(lines) + "\n\n" for lines in blocks)
 
     def _gap(self, gap: Gap) -> str:
-        return f"NOTE {timestamp(gap.t_ms, '.')} {escape(gap_notice(gap), quote=False)}\n\n"
+        before = self._written(self._cues.release(gap.t_ms))
+        note = f"{timestamp(gap.t_ms, '.')} {escape(gap_notice(gap), quote=False)}"
+        return f"{before}NOTE {note}\n\n"
 
     def _draw(self, piece: Piece) -> str:
         shown = escape(piece.text, quote=False)  # of ">", too: a cue may not contain "-->"
@@ -205,7 +231,7 @@ class Vtt(_Timed):
         return shown
 
 
-class Lrc(Format):
+class Lrc(_InCues):
     """Lyrics, one line for each cue. The format has no comments, so gaps are left out.
 
     A bracket that a player would take for a time becomes a parenthesis.
@@ -213,16 +239,10 @@ class Lrc(Format):
 
     header = "[re:streamd]\n"
 
-    def __init__(self, layout: CueLayout) -> None:
-        self._cues = Cues(layout)
-
-    def _final(self, final: Final) -> str:
-        text = ""
-        for cue in self._cues.of(final):
-            minutes, ms = divmod(cue.start_ms, 60_000)
-            line = _LRC_TIME.sub("(", joined(cue.pieces))
-            text += f"[{minutes:02}:{ms // 1000:02}.{ms % 1000 // 10:02}]{line}\n"
-        return text
+    def _cue(self, cue: Cue) -> str:
+        minutes, ms = divmod(cue.start_ms, 60_000)
+        line = _LRC_TIME.sub("(", joined(cue.pieces))
+        return f"[{minutes:02}:{ms // 1000:02}.{ms % 1000 // 10:02}]{line}\n"
 
 
 _ASS_HEAD = """[Script Info]
@@ -244,7 +264,7 @@ Format: Layer, Start, End, Style, Name, MarginL, MarginR, MarginV, Effect, Text
 # The style's last number lets a line begin where its language does, right or left.
 
 
-class Ass(Format):
+class Ass(_InCues):
     """Karaoke as Advanced SubStation subtitles: words change colour as they are spoken.
 
     Gaps are left out. Source of the tags: https://aegisub.org/docs/latest/ass_tags/.
@@ -252,11 +272,8 @@ class Ass(Format):
 
     header = _ASS_HEAD
 
-    def __init__(self, layout: CueLayout) -> None:
-        self._cues = Cues(layout)
-
-    def _final(self, final: Final) -> str:
-        return "".join(map(_dialogue, self._cues.of(final)))
+    def _cue(self, cue: Cue) -> str:
+        return _dialogue(cue)
 
 
 def _dialogue(cue: Cue) -> str:

@@ -94,14 +94,18 @@ class StreamSink(CaptionSink):
     """Writes a format to a text stream that is not a terminal; raises as `stdio.put` does.
 
     Nothing is written of a session that fails before its first words: no document without text.
+    With `at_once`, a format keeps nothing back for later.
     """
 
-    def __init__(self, stream: TextIO, form: Format) -> None:
+    def __init__(self, stream: TextIO, form: Format, *, at_once: bool = False) -> None:
         self._stream, self._form, self._begun = stream, form, False
+        self._at_once = at_once
 
     def write(self, event: Event) -> None:
         """Append the text of `event` and flush it."""
         text = self._form.append(event)
+        if self._at_once and isinstance(event, Final):
+            text += self._form.rest(event)
         has_ended = isinstance(event, Eos) and event.reason != EndReason.ERROR
         if not self._begun and (text or has_ended):
             self._begun = True

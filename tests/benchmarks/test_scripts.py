@@ -49,6 +49,28 @@ def test_a_stream_and_its_log_give_the_same_scores(tmp_path):
     assert {**again["streaming"][0], "file": sound.name} == row
 
 
+def test_cues_that_break_a_limit_are_counted(tmp_path):
+    (tmp_path / "a.srt").write_text(
+        "1\n00:00:00,000 --> 00:00:01,000\nTwenty-one characters\n\n"
+        "2\n00:00:02,000 --> 00:00:09,500\nNothing is wrong with\nthis one but its length.\n\n"
+        "3\n00:00:09,540 --> 00:00:10,000\nThe\n\n"
+    )
+    table, told = run("subtitles.py", tmp_path / "a.srt")
+    (counted,) = told["subtitles"].values()
+    assert {what: n for what, n in counted.items() if n} == {
+        "cues": 3,
+        "over 20 characters/s": 1,
+        "over 17 characters/s": 1,
+        "under 5/6 s": 1,
+        "over 7 s": 1,
+        "line ends mid-phrase": 2,
+        "cue ends mid-phrase": 1,
+        "0 to 2 frames apart": 1,
+        "too fast with room": 1,
+    }
+    assert "| over 7 s | 1 |" in table
+
+
 def test_a_long_recording_of_joined_clips(tmp_path):
     clips = json.loads((ROOT / "tests/golden/clips.json").read_text())
     lines = [

@@ -2,12 +2,15 @@ from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from streamd.events import TimedWord
 from streamd.options import CueLayout
 from streamd.sinks import cues as cut
-from streamd.sinks.cues import MAX_CUE_MS, cues
+from streamd.sinks.cues import MAX_CUE_MS, Cues, cues
+from streamd.sinks.formats import FORMATS
 from streamd.sinks.text import width
+from streamd.sinks.writing import FileSink
 from tests.support.said import SPEECH, final, spoken
 
 
@@ -54,6 +57,79 @@ def test_a_short_word_is_shown_for_a_second_if_nothing_follows():
     word = TimedWord(text="Yes.", start_ms=500, end_ms=700, prob=0.9, final=True)
     (cue,) = cues(final("Yes.", end_ms=2000, words=(word,)))
     assert (cue.start_ms, cue.end_ms) == (500, 1500)
+
+
+def said(text, *, word_ms=300, pauses=()):
+    """A final whose words take `word_ms` each, with `pauses` (ms) behind some words, by number."""
+    t_ms, words = 0, []
+    for n, word in enumerate(text.split()):
+        words.append(
+            TimedWord(text=word, start_ms=t_ms, end_ms=t_ms + word_ms, prob=0.9, final=True)
+        )
+        t_ms += word_ms + dict(pauses).get(n, 0)
+    return final(text, end_ms=words[-1].end_ms, words=tuple(words))
+
+
+def shown_as(event):
+    return [" ".join(lines(cue)) for cue in cues(event)]
+
+
+def test_a_sentence_is_cut_at_clauses_and_pauses_not_where_a_cue_is_full():
+    jfk = (
+        "And so my fellow Americans, ask not what your country can do for you, "
+        "ask what you can do for your country."
+    )
+    first, second = shown_as(said(jfk, word_ms=320))
+    assert first.endswith("for you,")
+    assert second == "ask what you can do for your country."
+    first, second = shown_as(said(jfk, word_ms=320, pauses=((6, 1000),)))
+    assert first.endswith("ask not")  # where he pauses
+    assert second.startswith("what your country can do for you,")
+    period = (
+        "In short, the period was so far like the present period that some of its noisiest "
+        "authorities insisted on its being received, for good or for evil, in the superlative "
+        "degree of comparison only."
+    )
+    for word_ms in (250, 300, 350, 400):
+        ends = [text.rsplit(" ", 2)[1:] for text in shown_as(said(period, word_ms=word_ms))]
+        assert {end for _, end in ends}.isdisjoint({"noisiest", "superlative", "the", "its"})
+    country = "ask what your country can do for you and nothing else that anybody may ever want"
+    assert not any(text.endswith(" can") for text in shown_as(said(country, word_ms=450)))
+
+
+def test_no_break_inside_a_hyphenated_word():
+    text = "but thou contracted to thine own bright eyes feedst thy light flame with self"
+    event = said(f"{text} -substantial fuel", word_ms=300)
+    joined = replace(event, text=event.text.replace("self -", "self-"))
+    found = [line for cue in cues(joined) for line in lines(cue)]
+    assert any("self-substantial" in line for line in found)
+
+
+def test_a_cue_stays_until_it_can_be_read_if_nothing_follows_so_soon():
+    hurried = "but it cares about nothing that anybody could have said of it before"
+    (cue,) = cues(said(hurried, word_ms=100))
+    assert cue.end_ms - cue.start_ms == 1300 + 1500  # its words, and no longer than that after
+    shown = Cues(CueLayout())
+    first = said("but it cares.", word_ms=190)
+    assert list(shown.of(first)) == []
+    (ended,) = shown.of(spoken("Something else.", start_ms=5000, seq=2))
+    assert (ended.start_ms, ended.end_ms) == (0, 1000)
+    (ended,) = shown.of(spoken("At once.", start_ms=5700, seq=3))
+    assert (ended.start_ms, ended.end_ms) == (5000, 5620)  # two frames before the next
+    (ended,) = shown.of(spoken("And again.", start_ms=6300, seq=4))
+    assert ended.end_ms == 6300  # there is no time between its words and the next ones
+
+
+def test_a_file_has_all_that_was_said_while_it_grows(tmp_path):
+    sink = FileSink(tmp_path / "a.srt", FORMATS["srt"](CueLayout()))
+    sink.write(said("but it cares.", word_ms=190))
+    assert (tmp_path / "a.srt").read_text() == "1\n00:00:00,000 --> 00:00:01,000\nbut it cares.\n\n"
+    sink.write(spoken("Yes.", start_ms=900, seq=2))
+    assert (tmp_path / "a.srt").read_text() == (
+        "1\n00:00:00,000 --> 00:00:00,820\nbut it cares.\n\n"
+        "2\n00:00:00,900 --> 00:00:01,900\nYes.\n\n"
+    )
+    sink.close()
 
 
 timed_words = st.tuples(
@@ -115,9 +191,9 @@ def test_cues_keep_to_any_limits(words, line_cells, max_lines, max_words):
 
 
 def test_a_cue_takes_as_few_lines_as_will_do_and_of_about_the_same_length():
-    (cue,) = cues(spoken("a bb " * 10, word_ms=10), layout=CueLayout(line_cells=20, max_lines=9))
-    assert lines(cue) == ("a bb a bb a bb", "a bb a bb a bb a", "bb a bb a bb a bb")
-    (cue,) = cues(spoken("a bb " * 10, word_ms=10), layout=CueLayout(line_cells=60, max_lines=9))
+    (cue,) = cues(spoken("x bb " * 10, word_ms=10), layout=CueLayout(line_cells=20, max_lines=9))
+    assert lines(cue) == ("x bb x bb x bb", "x bb x bb x bb x", "bb x bb x bb x bb")
+    (cue,) = cues(spoken("x bb " * 10, word_ms=10), layout=CueLayout(line_cells=60, max_lines=9))
     assert len(cue.lines) == 1
 
 
