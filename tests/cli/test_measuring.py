@@ -13,9 +13,10 @@ import pytest
 from streamd.cli import main
 from streamd.cli.bench import StreamCost
 from streamd.cli.doctor import _microphone, _options
-from streamd.cli.model_check import HeardClip, hear, judged
+from streamd.cli.model_check import HeardClip, hear, judged, listener
 from streamd.config import load
 from streamd.daemon import build
+from streamd.daemon.opening import open_model
 from streamd.engines.golden_clips import GoldenClip
 from streamd.engines.prepared import open_in_memory
 from streamd.errors import ModelError
@@ -39,6 +40,7 @@ def test_the_check_of_the_bundled_model_tells_all_and_succeeds(capsys):
     assert "expected: Eight of spades, four of close, seven of hearts.\n" in out
     assert "wrong words          0 of 32 in int8\n" in out, "as openai-whisper reads them"
     assert "CPU seconds per second; rtf 0." in out
+    assert told["verdict"].startswith("tiny.en works, ")
     assert "listening to 3 clips" in err
 
 
@@ -70,6 +72,16 @@ def test_of_other_weights_what_was_said_is_expected(capsys, tmp_path):
     out, _ = capsys.readouterr()
     assert "expected: eight of spades four of clubs seven of hearts\n" in out
     assert "wrong words          2 of 33 in int8\n" in out
+
+
+def test_words_that_a_live_stream_would_doubt_count_in_a_clip_of_speech():
+    config = load({"model": "tiny.en", "threads": "1"}, {})
+    model, engine = open_model(config)
+    doubting = load({"model": "tiny.en", "no-speech-threshold": "0"}, {})
+    (*_, digits) = hear("tiny.en", build.recognizer(doubting, model, engine))
+    assert (digits.clip.name, digits.text) == ("digits", "")
+    (*_, digits) = hear("tiny.en", listener(doubting, model, engine))
+    assert digits.n_wrong == 0
 
 
 def _scaled(weights):
