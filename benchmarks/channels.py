@@ -1,21 +1,26 @@
 """Recordings as they arrive over a telephone or from a microphone across a room, to measure with.
 
 What is said and when stays the same, so references stay exact. The telephone is G.711 (mu-law) or
-GSM full rate at 8 kHz, by libsndfile; the room is a simulation by pyroomacoustics (dependency group
-``rooms``): 6 by 5 by 3 m, a speaker and a table microphone in it.
+GSM full rate by libsndfile, or AMR at 7.95 kbit/s by FFmpeg, all at 8 kHz; the room is a simulation
+by pyroomacoustics (dependency group ``rooms``): 6 by 5 by 3 m, a speaker and a table microphone in
+it.
 """
 
 import io
 import sys
 from importlib import import_module
 from pathlib import Path
+from typing import cast
 
+import av
 import numpy as np
 import soundfile
+from av.audio.codeccontext import AudioCodecContext
 from numpy.typing import NDArray
 
 SAMPLE_RATE, TELEPHONE_RATE = 16_000, 8_000
-_CODECS = {"g711": "ULAW", "gsm": "GSM610"}
+_CODECS = {"g711": "ULAW", "gsm": "GSM610", "amr": "libopencore_amrnb"}
+_AMR_BIT_RATE, _AMR_FRAME = 7_950, 160
 _ROOMS = {"table": (1.0, 0.4), "hall": (3.0, 0.8)}
 """Distance in m, and the seconds in which an echo dies away by 60 dB."""
 CHANNELS = (*_CODECS, *_ROOMS)
@@ -37,11 +42,32 @@ def write(path: Path, channel: str, folder: Path) -> Path:
 def telephone(sound: Sound, codec: str) -> Sound:
     """The sound after 8 kHz and a codec of telephones."""
     narrow = _resampled(sound, len(sound) * TELEPHONE_RATE // SAMPLE_RATE)
-    coded = io.BytesIO()
-    soundfile.write(coded, narrow, TELEPHONE_RATE, subtype=_CODECS[codec], format="WAV")
-    coded.seek(0)
-    heard, _ = soundfile.read(coded)
+    if codec == "amr":
+        heard = _through_amr(narrow)
+    else:
+        coded = io.BytesIO()
+        soundfile.write(coded, narrow, TELEPHONE_RATE, subtype=_CODECS[codec], format="WAV")
+        coded.seek(0)
+        heard, _ = soundfile.read(coded)
     return _resampled(heard[: len(narrow)], len(sound))
+
+
+def _through_amr(narrow: Sound) -> Sound:
+    encoder = cast("AudioCodecContext", av.CodecContext.create(_CODECS["amr"], "w"))
+    encoder.sample_rate, encoder.layout, encoder.format = TELEPHONE_RATE, "mono", "s16"
+    encoder.bit_rate = _AMR_BIT_RATE
+    decoder = cast("AudioCodecContext", av.CodecContext.create("amrnb", "r"))
+    decoder.sample_rate, decoder.layout = TELEPHONE_RATE, "mono"
+    padded = np.pad(narrow, (0, -len(narrow) % _AMR_FRAME + _AMR_FRAME))  # it is late by a frame
+    heard = []
+    for at in range(0, len(padded), _AMR_FRAME):
+        samples = np.clip(padded[at : at + _AMR_FRAME] * 32_768, -32_768, 32_767).astype(np.int16)
+        frame = av.AudioFrame.from_ndarray(samples[None], format="s16", layout="mono")
+        frame.sample_rate, frame.pts = TELEPHONE_RATE, at
+        for packet in encoder.encode(frame):
+            heard += [each.to_ndarray()[0] for each in decoder.decode(packet)]
+    found: Sound = np.concatenate(heard).astype(np.float64)
+    return found
 
 
 def room(sound: Sound, name: str) -> Sound:
