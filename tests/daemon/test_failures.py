@@ -18,6 +18,7 @@ from tests.support import recorded
 # The program, with a model that takes until a line comes in on stdin, or never returns.
 PROGRAM = """
 import logging
+import os
 import sys
 from threading import Event
 from streamd import daemon
@@ -61,6 +62,13 @@ def recognize_until_told(self, window):
     return recognize(self, window)
 
 
+def slow_fsync(file):
+    Event().wait(0.3)
+    fsync(file)
+
+
+if failure == "slow disk":
+    fsync, os.fsync = os.fsync, slow_fsync
 daemon.open_model, Recognizer.recognize = open_model, recognize_until_told
 if failure == "upload":
     Uploads._new_transcriber = lambda *_: hang()
@@ -170,6 +178,26 @@ async def test_a_journal_that_gets_no_more_room_loses_nothing_that_was_heard(sta
     async with connect(f"{url}?session=talk&after=0&epoch={epoch}") as listener:
         await listener.recv()
         assert [json.loads(await listener.recv()) for _ in finals] == finals
+    process.send_signal(signal.SIGTERM)
+    assert (await end_of(process))[0] == 0
+
+
+async def test_a_slow_disk_delays_what_is_said_and_loses_none_of_it(started, tmp_path):
+    journal = ("--journal", str(tmp_path), "--set", "journal.fsync=always")
+    process, url = await started("slow disk", "serve", *journal)
+    pcm = (recorded.samples("sense_0880", "jfk") * 32767).astype("<i2").tobytes()
+    async with connect(f"{url}?role=both&session=talk") as speaker:
+        await speaker.send(pcm)
+        await speaker.send(json.dumps({"type": "stop"}))
+        heard = [json.loads(message) async for message in speaker]
+    assert heard[-1]["reason"] == "stop"
+    finals = [event for event in heard if event["type"] == "final"]
+    assert [final["seq"] for final in finals] == list(range(1, len(finals) + 1))
+    (file,) = tmp_path.glob("**/*.jsonl")
+    events = [json.loads(line).get("event", {}) for line in file.read_text().splitlines()]
+    assert [each["text"] for each in events if each["type"] == "final"] == [
+        final["text"] for final in finals
+    ]
     process.send_signal(signal.SIGTERM)
     assert (await end_of(process))[0] == 0
 
