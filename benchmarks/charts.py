@@ -1,4 +1,7 @@
-"""Draws the charts of docs/figures.md from figures.json: ``python benchmarks/charts.py``.
+"""Draws the charts of the documents: ``python benchmarks/charts.py``.
+
+Those of docs/figures.md come from figures.json, docs/scale.svg from scale.json, which is the last
+line that `thousand_nodes.py` prints, and before it date, commit, load and command.
 
 figures.json is the last line that `live_peers.py` prints, of one run over all programs, and before
 it date, commit, machine, load, command and sounds. Nothing of another run goes into it, so what is
@@ -12,6 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import date
 from html import escape
+from itertools import pairwise
 from math import floor, log10
 from pathlib import Path
 
@@ -21,6 +25,7 @@ from tables import table
 
 HERE = Path(__file__).resolve().parent
 FIGURES = HERE / "figures.json"
+SCALE = HERE / "scale.json"
 RESULTS = HERE / "RESULTS.md"
 CHARTS = HERE.parent / "docs"
 
@@ -90,6 +95,11 @@ class Sitting(msgspec.Struct, frozen=True, kw_only=True):
 def read(path: Path = FIGURES) -> Sitting:
     """Return what was measured."""
     return msgspec.json.decode(path.read_bytes(), type=Sitting)
+
+
+def read_scale(path: Path = SCALE) -> "Scale":
+    """Return what was computed for many nodes."""
+    return msgspec.json.decode(path.read_bytes(), type=Scale)
 
 
 # -- the table -------------------------------------------------------------------------------
@@ -421,18 +431,61 @@ def _short(seconds: float) -> str:
     return f"{seconds:.{2 if seconds < 1 else 1 if seconds < 10 else 0}f}"
 
 
-def made(sitting: Sitting) -> dict[Path, str]:
+class Scale(msgspec.Struct, frozen=True, kw_only=True):
+    """What `thousand_nodes.py` computed, and when it was measured."""
+
+    date: str
+    load: str
+    simulated: list[dict[str, float]]
+
+
+def carried(scale: Scale) -> str:
+    """The chart of how busy NATS is with so many nodes, as SVG."""
+    top, bottom, most = 90, 330, 100
+    rows = scale.simulated
+    axis = LogAxis.over((row["nodes"] for row in rows), left=52, right=WIDTH - 40)
+    heights = {share: bottom - share * (bottom - top) / most for share in range(0, most + 1, 25)}
+    lines = [
+        _text(20, 54, "Share of a processor core that each stream of NATS takes, %", "soft"),
+        *axis.drawn("nodes on one NATS cluster, 100 sessions each", top=top, bottom=bottom),
+        *(_line((axis.left, y), (axis.right, y)) for y in heights.values()),
+        *(_text(axis.left - 10, y + 4, str(n), "soft", "end") for n, y in heights.items()),
+    ]
+    told = []
+    names = {"leases": ("orange", "leases", -12, "end"), "log": ("blue", "finals", 14, "start")}
+    for stream, (colour, name, aside, anchor) in names.items():
+        busy = [row[f"{stream} busy %"] for row in rows]
+        places = [
+            (axis.at(row["nodes"]), round(bottom - share * (bottom - top) / most, 1))
+            for row, share in zip(rows, busy, strict=True)
+            if share <= most
+        ]
+        lines += [_line(a, b, colour) for a, b in pairwise(places)]
+        lines += [_dot(x, y, colour) for x, y in places]
+        x, y = places[-2]
+        lines.append(_text(x + aside, y + aside, name, colour, anchor))
+        told.append(f"{name} {busy[0]:g} % at {rows[0]['nodes']:g} nodes to {busy[-1]:g} %")
+    notes = (
+        f"Simulated from what one machine measured ({scale.date}; load {scale.load}). Above 100 % "
+        "requests wait ever longer; a stream has no second core, so more nodes need more clusters."
+    )
+    about = f"At {rows[-1]['nodes']:g} nodes of streamd: {'; '.join(told)}"
+    return _svg(bottom, ("How busy nodes keep NATS", about), lines, notes)
+
+
+def made(sitting: Sitting, scale: Scale) -> dict[Path, str]:
     """The files that follow from the figures, with their contents."""
     return {
         CHARTS / "accuracy.svg": accuracy(sitting),
         CHARTS / "latency.svg": latency(sitting),
+        CHARTS / "scale.svg": carried(scale),
         RESULTS: with_tables(RESULTS.read_text(encoding="utf-8"), sitting),
     }
 
 
 def main() -> None:
     """Write them."""
-    for path, text in made(read()).items():
+    for path, text in made(read(), read_scale()).items():
         path.write_text(text, encoding="utf-8")
 
 

@@ -1,30 +1,40 @@
 """What NATS costs: the delay of a final, and processor and memory of the nodes and of NATS.
 
     python benchmarks/cluster.py [--seconds 20] [--speakers 4]
+    python benchmarks/cluster.py --scale [--seconds 20] [--sessions 200] [--minutes 30]
 
 Everything twice: one node without a bus, and two nodes on a NATS server of their own with storage
 on disk. Delay: a process publishes finals twenty times a second, without an engine, and a listener
 here notes how late they come, on that node and on the other one. Cost: ``streamd serve`` with real
 speech in real time; the listeners are on the other node. Prints a table and, last, a JSON line.
+
+With ``--scale``, what `scale.py` says, of 1, 3 and 6 nodes without an engine; memory over time is
+that of ``streamd serve`` with two speakers and as many listeners as ``--sessions``.
 """
 
 import argparse
 import asyncio
 import importlib.util
 import json
+import math
 import os
+import socket
 import statistics
 import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import soundfile
 
+import scale
 from sounds import RECORDING
 from streamd.config import load
 from streamd.daemon import build, serving
@@ -39,29 +49,41 @@ SPEAK = Path(__file__).parents[1] / "clients/python/speak.py"
 PERIOD_S = 0.05
 
 
-async def publish(bus: str, session: str) -> None:
-    """Serve, and publish finals in `session`, if it has a name, until standard input ends."""
-    config = load({"port": "0", "source": "false", "bus": bus}, {})
+async def publish(bus: str, session: str, n_feeds: int) -> None:
+    """Serve, and publish finals until standard input ends: in `session`, if it has a name.
+
+    `n_feeds` further sessions publish one final after the other, each when the last one is stored.
+    """
+    limits = {"max-streams": "1000", "max-subscribers": "1000"}
+    config = load({"port": "0", "source": "false", "bus": bus, **limits}, {})
     with serving.storage(config) as storage:
         every = Streams(
-            lambda _: build.new_session(config), max_backlog=500, max_ingest=8, storage=storage
+            lambda _: build.new_session(config), max_backlog=500, max_ingest=1000, storage=storage
         )
         keeping = asyncio.create_task(every.keep())
         ended = asyncio.create_task(asyncio.to_thread(sys.stdin.read))
-        async with serving.server(config, every) as server:
+        async with serving.server(config, every) as server, asyncio.TaskGroup() as tasks:
             assert server is not None
+            names = [f"{os.getpid()}-{n}" for n in range(n_feeds)]
+            feeding = [tasks.create_task(feed(every, name, 0)) for name in names]
             if session:
-                await every.prepare(session, feeds=True)
-                stream = every.open(session)
-                await stream.stored()
+                feeding.append(tasks.create_task(feed(every, session, PERIOD_S)))
             print(server.port, flush=True)
-            while not ended.done():
-                await asyncio.sleep(PERIOD_S)
-                if session:
-                    text = f"{time.monotonic():.6f}"
-                    final = Final(seg=1, start_ms=0, end_ms=0, text=text, language="en")
-                    stream.hub.publish(final)
+            await ended
+            for each in feeding:
+                each.cancel()
         keeping.cancel()
+
+
+async def feed(streams: Streams, session: str, period_s: float) -> None:
+    """Publish finals until cancelled; with a period of 0 as fast as they are stored."""
+    await streams.prepare(session, feeds=True)
+    stream = streams.open(session)
+    while True:
+        await (asyncio.sleep(period_s) if period_s else stream.stored())
+        text = f"{time.monotonic():.6f}"
+        final = Final(seg=1, start_ms=0, end_ms=0, text=text, language="en")
+        stream.hub.publish(final)
 
 
 @asynccontextmanager
@@ -173,18 +195,111 @@ async def cost(bus: str, n_speakers: int, seconds: float, nats: int) -> list[dic
     ]
 
 
+@dataclass
+class Running:
+    """A node: its process's number and its address."""
+
+    pid: int
+    url: str
+
+
+@asynccontextmanager
+async def nodes_of(
+    bus: str, n: int, *, session: str = "", n_feeds: int = 0
+) -> AsyncIterator[list[Running]]:
+    """Run nodes without an engine, of which the first publishes in `session`."""
+    async with AsyncExitStack() as stack:
+        found = []
+        for name in (session, *[""] * (n - 1)):
+            own = (sys.executable, __file__, "--publish", bus, "--session", name)
+            own += ("--feeds", str(n_feeds))
+            pid, line = await stack.enter_async_context(program(*own, ready=b"\n"))
+            found.append(Running(pid, f"ws://127.0.0.1:{int(line)}"))
+        yield found
+
+
+async def measure_scale(seconds: float, n: int, minutes: float) -> dict[str, Any]:
+    """Measure how far it carries, and print the tables."""
+    found: dict[str, Any] = {"machine": msgspec.to_builtins(machine())}
+    opening, finals = dict[str, dict[str, float]](), dict[str, dict[str, float]]()
+    async with nats_server() as (bus, nats):
+        for n_nodes in scale.N_NODES:
+            async with nodes_of(bus, n_nodes) as nodes:
+                meter = partial(scale.Meter, used, nodes, nats)
+                opening[f"{n_nodes} nodes"] = await scale.opening(meter, nodes, n)
+            async with nodes_of(bus, n_nodes, n_feeds=scale.N_FEEDS) as nodes:
+                meter = partial(scale.Meter, used, nodes, nats)
+                finals[f"{n_nodes} nodes"] = await scale.finals(meter, nodes, bus, seconds)
+        meter = partial(scale.Meter, used, [], nats)
+        before_mb = used(nats)[1]
+        found["ask"] = await scale.operations(meter, bus, 100 * n)
+        await asyncio.sleep(seconds)  # NATS drops what it has cached of messages
+        found["kept"] = {"NATS kB a session": 1024 * (used(nats)[1] - before_mb) / (100 * n)}
+        async with nodes_of(bus, 2, session="talk") as nodes:
+            found["deliver"] = {
+                name: await scale.delivering(used, node, "talk", n, seconds)
+                for name, node in zip(("node that is fed", "other node"), nodes, strict=True)
+            }
+        async with nodes_of(bus, 1) as nodes:
+            meter = partial(scale.Meter, used, nodes, nats)
+            found["hold"] = await scale.holding(meter, nodes[0], bus, min(n, 100), seconds)
+        async with nodes_of(bus, 1) as nodes:
+            found["size"] = await scale.sizes(used, nodes[0], n)
+    found |= {"open": opening, "final": finals}
+    for title, rows in (
+        ("sessions opened", opening),
+        ("finals stored", finals),
+        ("what is asked of NATS", found["ask"]),
+        ("finals sent to listeners", found["deliver"]),
+        ("a session that is held", {"": found["hold"]}),
+        ("memory", {"": found["size"] | found["kept"]}),
+    ):
+        print(f"\n{title}\n{scale.printed(rows)}")
+    if minutes:
+        found["memory"] = await measure_memory(n, minutes)
+        found["growth"] = scale.growth(found["memory"])
+        print(f"\nMB a minute: {found['growth']}; at last {found['memory'][-1][1]} MB")
+    return found
+
+
+async def measure_memory(n_listeners: int, minutes: float) -> list[tuple[float, float]]:
+    """Return the resident memory (MB) of a whole node by time (minutes)."""
+    sound, _ = soundfile.read(RECORDING, dtype="int16")
+    pcm = np.tile(sound, math.ceil(minutes)).tobytes()
+    limit = "--max-subscribers", str(2 * n_listeners)
+    async with nats_server() as (bus, _):
+        command = (str(BIN / "streamd"), "serve", "-m", "tiny.en", "--port", "0", "--bus", bus)
+        async with program(*command, *limit, ready=b"listening on") as (pid, line):
+            node = Running(pid, line.split()[-1].decode().removesuffix("/v1/stream"))
+            return await scale.memory(
+                used,
+                node,
+                lambda name: speak(node.url, name, pcm),
+                n_listeners=n_listeners,
+                minutes=minutes,
+            )
+
+
+@asynccontextmanager
+async def nats_server() -> AsyncIterator[tuple[str, int]]:
+    """Run NATS with storage on disk; give its address and its process's number."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
+    with tempfile.TemporaryDirectory() as folder:
+        own = (str(BIN / "nats-server"), "-js", "-sd", folder, "-a", "127.0.0.1", "-p", port)
+        async with program(*own, ready=b"Server is ready") as (pid, _):
+            yield f"nats://127.0.0.1:{port}", pid
+
+
 async def measure(seconds: float, n_speakers: int) -> dict[str, Any]:
     """Measure everything and print the table."""
-    with tempfile.TemporaryDirectory() as folder:
-        bus = "nats://127.0.0.1:24222"
-        server = (str(BIN / "nats-server"), "-js", "-sd", folder, "-a", "127.0.0.1", "-p", "24222")
-        async with program(*server, ready=b"Server is ready") as (nats, _):
-            (alone,) = await delay_of_finals("", seconds)
-            here, there = await delay_of_finals(bus, seconds)
-            costs = {
-                "without a bus": await cost("", n_speakers, seconds, nats),
-                "on NATS": await cost(bus, n_speakers, seconds, nats),
-            }
+    async with nats_server() as (bus, nats):
+        (alone,) = await delay_of_finals("", seconds)
+        here, there = await delay_of_finals(bus, seconds)
+        costs = {
+            "without a bus": await cost("", n_speakers, seconds, nats),
+            "on NATS": await cost(bus, n_speakers, seconds, nats),
+        }
     rows = {"without a bus": alone, "on NATS, the same node": here, "on NATS, another node": there}
     told = {
         name: {
@@ -209,8 +324,15 @@ if __name__ == "__main__":
     parser.add_argument("--speakers", type=int, default=4)
     parser.add_argument("--publish", help=argparse.SUPPRESS)
     parser.add_argument("--session", default="", help=argparse.SUPPRESS)
+    parser.add_argument("--feeds", type=int, default=0, help=argparse.SUPPRESS)
+    parser.add_argument("--scale", action="store_true", help="how far it carries")
+    parser.add_argument("--sessions", type=int, default=200, help="opened, with --scale")
+    parser.add_argument("--minutes", type=float, default=30.0, help="of memory, with --scale")
     args = parser.parse_args()
     if args.publish is not None:
-        asyncio.run(publish(args.publish, args.session))
+        asyncio.run(publish(args.publish, args.session, args.feeds))
+    elif args.scale:
+        told = asyncio.run(measure_scale(args.seconds, args.sessions, args.minutes))
+        print(json.dumps(told))
     else:
         print(json.dumps(asyncio.run(measure(args.seconds, args.speakers))))

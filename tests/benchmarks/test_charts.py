@@ -11,21 +11,24 @@ from charts import (
     Box,
     LogAxis,
     accuracy,
+    carried,
     delays,
     labels,
     latency,
     made,
     points,
     read,
+    read_scale,
     with_tables,
 )
 
-SITTING = read()
+SITTING, SCALE = read(), read_scale()
+CHARTS = [accuracy(SITTING), latency(SITTING), carried(SCALE)]
 SVG = "{http://www.w3.org/2000/svg}"
 
 
 def test_charts_and_tables_are_current():
-    for path, text in made(SITTING).items():
+    for path, text in made(SITTING, SCALE).items():
         assert path.read_text(encoding="utf-8") == text, "run: make docs"
 
 
@@ -43,17 +46,17 @@ def test_words_and_cpu_time_of_all_sounds_count_as_one():
     assert point.cpu == pytest.approx((0.6 * 44.4 + 0.78 * 60.7) / (44.4 + 60.7))
 
 
-@pytest.mark.parametrize("draw", [accuracy, latency])
-def test_a_chart_says_what_it_shows_and_follows_light_and_dark(draw):
-    chart = ElementTree.fromstring(draw(SITTING))
+@pytest.mark.parametrize("drawn", CHARTS)
+def test_a_chart_says_what_it_shows_and_follows_light_and_dark(drawn):
+    chart = ElementTree.fromstring(drawn)
     assert chart.findtext(f"{SVG}title")
     assert "streamd" in (chart.findtext(f"{SVG}desc") or "")
     assert "prefers-color-scheme: dark" in (chart.findtext(f"{SVG}style") or "")
 
 
-@pytest.mark.parametrize("draw", [accuracy, latency])
-def test_no_text_of_a_chart_lies_on_another_or_leaves_it(draw):
-    chart = ElementTree.fromstring(draw(SITTING))
+@pytest.mark.parametrize("drawn", CHARTS)
+def test_no_text_of_a_chart_lies_on_another_or_leaves_it(drawn):
+    chart = ElementTree.fromstring(drawn)
     paper = Box(0, 0, float(chart.get("width", 0)), float(chart.get("height", 0)))
     boxes = [(text.text, written(text)) for text in chart.findall(f"{SVG}text")]
     assert [text for text, box in boxes if not box.inside(paper)] == []
