@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Struct
 
 import streamd.options
+from streamd.cli.commands import COMMANDS
 from streamd.config import CONFIG_VARIABLE, OPTIONS, SECTIONS, SET_VARIABLE, SETTINGS, Config
 from streamd.config.table import Field
 from streamd.events import PROTOCOL, SessionEvent
@@ -172,8 +173,46 @@ def protocol_schema() -> dict[str, Any]:
     }
 
 
+def man_page() -> str:
+    """The manual page, in man(7)'s macros."""
+    lines = [
+        '.TH STREAMD 1 "" "streamd" "User Commands"',
+        ".SH NAME\nstreamd \\- live captions from a Whisper model on your own machine",
+        ".SH SYNOPSIS\n.B streamd\n[COMMAND] [OPTION...] [FILE...]\n.SH COMMANDS",
+    ]
+    for command in COMMANDS:
+        name = f"streamd {command.name} {command.operand}".replace("  ", " ").strip()
+        lines.append(f".TP\n.B {_roff(name)}\n{_roff(command.summary)}")
+    for section, title in SECTIONS.items():
+        lines.append(f".SH {title.upper()}")
+        for option in OPTIONS.values():
+            if option.section == section and option.flags:
+                flags = ", ".join((*option.shown_flags, *option.opt.values))
+                allowed = _allowed(option)
+                lines.append(f".TP\n.B {_roff(flags)}\n{_roff(option.opt.help)}")
+                lines += [f".br\n{_roff(allowed)}"] if allowed else []
+    lines.append(".SH ENVIRONMENT\nEach option has a variable: STREAMD_ENDPOINT_MS for")
+    lines.append(_roff("--endpoint-ms."))
+    lines.append(".SH EXIT STATUS")
+    for status, meaning in _exit_codes():
+        lines.append(f".TP\n.B {status}\n{_roff(meaning)}")
+    return "\n".join(lines) + "\n"
+
+
+def _roff(text: str) -> str:
+    return text.replace("\\", "\\e").replace("-", "\\-").replace("`", "").replace("…", " to ")
+
+
+def _exit_codes() -> list[tuple[str, str]]:
+    page = (_DOCS / "troubleshooting.md").read_text(encoding="utf-8")
+    section = page.partition("## Exit codes\n")[2].partition("\n\n")[0]
+    rows = (line.removeprefix("- ").partition(": ") for line in section.splitlines())
+    return [(status, meaning) for status, _, meaning in rows]
+
+
 def main() -> None:
     """Write all of them beside this file."""
+    (_DOCS / "streamd.1").write_text(man_page(), encoding="utf-8")
     (_DOCS / "options.md").write_text(options_page(), encoding="utf-8")
     for name, schema in (
         ("json", document_schema("json")),

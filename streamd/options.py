@@ -111,7 +111,7 @@ class InputOptions:
         str,
         "ID|NAME",
         Option(
-            "microphone, by number or part of its name; monitor: what this computer plays",
+            "microphone by number or name; monitor: what plays",
             flags=("-d", "-c", "--capture"),
             common=True,
         ),
@@ -582,6 +582,7 @@ class OutputOptions:
     format: Annotated[
         Literal["text", TimedFormat], Option("format on stdout", values={"--jsonl": "jsonl"})
     ] = "text"
+    json: Annotated[bool, Option("print JSON, for programs", common=True)] = False
     colors: Annotated[
         Literal["auto", "always", "never"], Option("when to use colours on the terminal")
     ] = "auto"

@@ -15,7 +15,8 @@ from typing import NoReturn
 
 from msgspec import inspect
 
-from streamd.config import OPTIONS, SECTIONS, SET, successor, suggestion
+from streamd.cli.hints import meant
+from streamd.config import OPTIONS, SECTIONS, SET, SETTINGS, successor, suggestion
 from streamd.config.table import Field
 from streamd.errors import ConfigError
 
@@ -55,6 +56,8 @@ ACTIONS = {
     "version": "show the version",
     "print-config": "print the effective configuration as TOML",
 }
+_LISTS = ("help", "list", "?")
+"""Values of ``--set`` that ask what there is."""
 """Flags of every command, in the order of precedence. The command itself does not run then."""
 
 
@@ -63,7 +66,7 @@ class Request:
     """A command line that was read.
 
     `given` has the unchecked text of each option, or a list if it may repeat; `action` is one of
-    `ACTIONS`, or empty to run the command.
+    `ACTIONS`, "settings" for ``--set help``, or empty to run the command.
     """
 
     command: Command
@@ -88,6 +91,8 @@ def parse(argv: Sequence[str], commands: Sequence[Command]) -> Request:
     values = vars(namespace)
     asked_for = {name: values.pop(name) for name in ACTIONS}
     action = next((name for name in ACTIONS if asked_for[name]), "")
+    if not action and {*(values[SET] or ())} & {*_LISTS}:
+        action = "settings"
     config_file = values.pop("config") or ""
     operands = (*rest, *words[len(before) + 1 :])
     if not action:
@@ -159,6 +164,8 @@ def _refuse_unknown(rest: Sequence[str], command: Command) -> None:
         if not word.startswith("-") or word == "-":
             continue
         flag, *_ = word.split("=")
+        if flag.startswith("--") and (instead := meant(flag)):
+            raise ConfigError(f"unknown option {flag}: use {instead}")
         if any(flag in option.every_flag for option in OPTIONS.values()):
             here = command.name or "streamd without a command"
             raise ConfigError(f"{here} has no option {flag}")
@@ -185,6 +192,8 @@ def _refuse_misplaced(words: Sequence[str], names: Sequence[str]) -> None:
         if word != "-" and not Path(word).suffix and "/" not in word and not Path(word).exists():
             if word in names:
                 raise ConfigError(f"put the command first: streamd {word} ...")
+            if instead := meant(word):
+                raise ConfigError(f"{word}: no such command or file: use {instead}")
             raise ConfigError(f"{word}: no such command or file{suggestion(word, names)}")
 
 
@@ -202,7 +211,7 @@ _OPENAI = {
     "--word_timestamps": "--no-word-timestamps, to turn them off",
 }
 _CPP = {
-    "-di --diarize -tdrz --tinydiarize": "no option: who speaks is not told apart",
+    "-di --diarize -tdrz --tinydiarize": "--speakers",
     "-dl --detect-language": "--language auto, the default; json and jsonl tell what it was",
     "-dtw --dtw": "no option: all word times come from attention",
     "-bo": "--set search.best_of=N",
@@ -265,6 +274,16 @@ def refuse_foreign(words: Sequence[str]) -> None:
         for flags, replacement in rows.items():
             for flag in used.intersection(flags.split()):
                 raise ConfigError(f"{flag} is {program}'s; streamd has {replacement}")
+
+
+def settings_text() -> str:
+    """Return what ``--set help`` shows: all fields without an option, and their defaults."""
+    lines = ["The settings for --set, with their defaults (docs/options.md says what each means):"]
+    for name, setting in SETTINGS.items():
+        value = setting.written(setting.default)
+        shown = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+        lines.append(f"  {name}={shown}  ({setting.allowed})")
+    return "\n".join(lines) + "\n"
 
 
 WIDTH = 80

@@ -16,8 +16,9 @@ from inspect import iscoroutine
 from typing import TYPE_CHECKING
 
 from streamd import __version__
-from streamd.cli.arguments import Command, Request, help_text, parse
-from streamd.config import Config, as_toml, load, suggestion
+from streamd.cli.arguments import Command, Request, help_text, parse, settings_text
+from streamd.cli.hints import command_in_group
+from streamd.config import Config, as_toml, load
 from streamd.errors import ConfigError, SourceError, StreamdError
 from streamd.system import stdio
 from streamd.system.stdio import log_to
@@ -60,9 +61,11 @@ def _find_microphone(config: Config) -> None:
 
 
 def _devices(config: Config) -> "Iterator[str]":
+    from streamd.events import encode
     from streamd.sources.microphone import list_devices
 
-    return device_table(list_devices())
+    devices = list_devices()
+    return iter([encode(devices)]) if config.output.json else device_table(devices)
 
 
 def device_table(devices: "Sequence[Device]") -> Iterator[str]:
@@ -76,8 +79,12 @@ def device_table(devices: "Sequence[Device]") -> Iterator[str]:
         )
 
 
-def _models(config: Config, word: str, *_: str) -> None:
-    _refuse("models", word)
+def _models(config: Config, *words: str) -> "Iterator[str]":
+    from streamd.cli.models import table
+
+    if words:
+        _refuse("models", words[0])
+    return table(config)
 
 
 def _vocabulary(config: Config, word: str, *_: str) -> None:
@@ -87,7 +94,7 @@ def _vocabulary(config: Config, word: str, *_: str) -> None:
 def _refuse(group: str, word: str) -> None:
     """Refuse a word that names no command of the group."""
     names = (command.name.partition(" ") for command in COMMANDS)
-    hint = suggestion(word, [part for first, _, part in names if first == group and part])
+    hint = command_in_group(word, [part for first, _, part in names if first == group and part])
     raise ConfigError(f"{group} {word}: no such command{hint}")
 
 
@@ -121,7 +128,7 @@ COMMANDS = (
         target="streamd.daemon:run",
         operand="[FILE...]",
         takes=("input", *_LIVE, "output"),
-        lacks=("skip-existing",),
+        lacks=("skip-existing", "json"),
         needs_model=True,
         needs_microphone=True,
     ),
@@ -140,7 +147,7 @@ COMMANDS = (
         target="streamd.daemon.transcribe:transcribe",
         operand="FILE...",
         takes=("input", "vad", "decoding", "longform", "output"),
-        lacks=("source", "device", "realtime"),
+        lacks=("source", "device", "realtime", "json"),
         preset={"realtime": "false"},
         needs_model=True,
     ),
@@ -150,6 +157,7 @@ COMMANDS = (
         target="streamd.cli.viewing:show",
         operand="URL",
         takes=("output", "token-file"),
+        lacks=("json",),
     ),
     Command(
         "export",
@@ -157,8 +165,14 @@ COMMANDS = (
         target="streamd.cli.viewing:export",
         operand="[SESSION]",
         takes=("output", "journal"),
+        lacks=("json",),
     ),
-    Command("devices", "list the microphones", target="streamd.cli.commands:_devices"),
+    Command(
+        "devices",
+        "list the microphones",
+        target="streamd.cli.commands:_devices",
+        takes=("json",),
+    ),
     Command(
         "bench",
         "measure what live captions cost on this machine",
@@ -170,19 +184,20 @@ COMMANDS = (
         "doctor",
         "check this machine, and say how to fix problems",
         target="streamd.cli.doctor:report",
-        takes=("source", "model", *_ENGINE, "compute", "host", "port", *_LOG),
+        takes=("source", "model", *_ENGINE, "compute", "host", "port", "json", *_LOG),
     ),
     Command(
         "models",
         "list, download, check and remove models",
         target="streamd.cli.commands:_models",
-        operand="list|get|import|check|build|remove ...",
+        operand="[list|get|import|check|build|remove ...]",
+        takes=("json",),
     ),
     Command(
         "models list",
         "list the models on this machine and those to download by name",
         target="streamd.cli.models:table",
-        takes=("language", "task", *_LOG),
+        takes=("language", "task", "json", *_LOG),
     ),
     Command(
         "models get",
@@ -233,6 +248,12 @@ COMMANDS = (
         takes=("language", "model", *_LOG),
         needs_model=True,
     ),
+    Command(
+        "completion",
+        "complete commands in bash, zsh or fish",
+        target="streamd.cli.completion:script",
+        operand="SHELL",
+    ),
 )
 """The first one runs if none is named."""
 
@@ -266,6 +287,9 @@ def _run(request: Request) -> int:
     if request.action in ("help", "help-all"):
         full = request.action == "help-all"
         stdio.put(sys.stdout, help_text(request.command, COMMANDS, full=full))
+        return 0
+    if request.action == "settings":
+        stdio.put(sys.stdout, settings_text())
         return 0
     if request.action == "version":
         stdio.put(sys.stdout, f"streamd {__version__}\n")

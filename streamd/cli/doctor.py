@@ -23,6 +23,7 @@ from streamd.engines.golden_clips import clips, transcribed
 from streamd.engines.precision import choose_precision
 from streamd.engines.prepared import open_in_memory
 from streamd.errors import StreamdError
+from streamd.events import encode
 from streamd.models import store
 from streamd.models.catalog import dimensions
 from streamd.models.store import cache, imports
@@ -67,10 +68,11 @@ class Finding(NamedTuple):
 
 
 def report(config: Config) -> int:
-    """Print what `examine` finds; return 1 if there is a problem, else 0."""
+    """Print what `examine` finds, a line each; return 1 if there is a problem, else 0."""
     n_wrong = 0
     for finding in examine(config):
-        stdio.put(sys.stdout, f"{finding}\n")
+        line = encode(finding._asdict()) if config.output.json else str(finding)
+        stdio.put(sys.stdout, f"{line}\n")
         n_wrong += finding.state == "!!"
     return int(n_wrong > 0)
 
@@ -99,8 +101,9 @@ def _processor(config: Config) -> Iterator[Finding]:
 
 def _versions(config: Config) -> Iterator[Finding]:
     program = f"streamd {streamd.__version__}, Python {platform.python_version()}"
-    packages = (f"{package} {version(package)}" for package in _PACKAGES)
-    yield Finding("ok", ", ".join([program, *packages, platform.platform()]))
+    wanted = _PACKAGES if config.output.verbose else _PACKAGES[:1]
+    packages = (f"{package} {version(package)}" for package in wanted)
+    yield Finding("ok", ", ".join([program, *packages, platform.platform(terse=True)]))
 
 
 def _options(config: Config) -> Iterator[Finding]:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from streamd.config import Config
 from streamd.errors import ConfigError, ModelError
+from streamd.events import encode
 from streamd.models import store
 from streamd.models.catalog import CATALOG, ENGLISH, entry, languages, offered
 from streamd.models.model import Outline
@@ -214,6 +215,9 @@ def table(config: Config) -> Iterator[str]:
     here = places()
     default = store.best(here, config.decoding) or store.BUNDLED[0]
     rows = sorted(_rows(here), key=lambda row: not row.state)
+    if config.output.json:
+        yield encode([{**row._asdict(), "default": row.name == default} for row in rows])
+        return
     for row in (Row("NAME", "SIZE", "LANGUAGES", "HERE", "FROM"), *rows):
         star = "*" if row.name == default else " "
         cells = f"{row.name:16} {row.size:>7} {row.languages:9} {row.state:10} {row.origin}"

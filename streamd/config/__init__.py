@@ -5,6 +5,7 @@ daemon hands each part its own dataclass of the `Config`; no part sees the whole
 """
 
 import os
+import re
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -140,10 +141,13 @@ def _from_file(path: str, culprit: str) -> Iterator[_Value]:
     try:
         sections = msgspec.toml.decode(content, type=dict[str, object])
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: not a TOML file: {error}") from None
+        raise ConfigError(f"{path}: not a TOML file: {error}{_quotes(content, error)}") from None
     for group, keys in sections.items():
         if not isinstance(keys, dict):
-            raise ConfigError(f"{path}: key {group} stands outside any section{_home(group)}")
+            near = get_close_matches(group, OPTIONS, n=1, cutoff=0.75)
+            hint = f"; did you mean {near[0]}, in [{OPTIONS[near[0]].section}]?" if near else ""
+            hint = _home(group) or hint
+            raise ConfigError(f"{path}: key {group} stands outside any section{hint}")
         if group == SET:
             for name, value in _flat(keys):
                 yield _set(name, value, f"{path}: {SET}.{name}")
@@ -153,6 +157,15 @@ def _from_file(path: str, culprit: str) -> Iterator[_Value]:
         else:
             hint = suggestion(group, [*SECTIONS, SET])
             raise ConfigError(f"{path}: unknown section [{group}]{hint}")
+
+
+def _quotes(content: bytes, error: Exception) -> str:
+    """Return a hint if the line that TOML's reader refuses has a text without quotes."""
+    if found := re.search(r"line (\d+)", str(error)):
+        line = content.decode(errors="replace").splitlines()[int(found[1]) - 1]
+        if bare := re.fullmatch(r"\s*([\w.-]+)\s*=\s*([A-Za-z][^\"'#]*?)\s*(#.*)?", line):
+            return f'; a text needs quotes: {bare[1]} = "{bare[2]}"'
+    return ""
 
 
 def _flat(keys: Mapping[str, object]) -> Iterator[tuple[str, object]]:

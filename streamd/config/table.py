@@ -198,8 +198,7 @@ def suggestion(word: str, known: Iterable[str]) -> str:
     names = list(known)
     # A whole part, such as --rate of --input-rate, says more than some letters in common.
     parts = [name for name in names if word.lstrip("-") in name.split("-")]
-    slips = get_close_matches(word, names, n=1, cutoff=0.75)
-    near = slips or parts or get_close_matches(word, names, n=1)
+    near = get_close_matches(word, names, n=1, cutoff=0.75) or parts
     return f"; did you mean {near[0]}?" if near else ""
 
 

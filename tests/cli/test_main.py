@@ -224,7 +224,6 @@ def test_file_named_like_a_command(run, tmp_path):
         ("speech", "speech: no such command or file"),
         ("-l klingon", "--language must be auto or languages: german, de, en,es, got klingon"),
         ("transcribe", "transcribe needs FILE..."),
-        ("models", "models needs list|get|import|check|build|remove ..."),
         ("models get", "models get needs NAME"),
         ("models import a b c", "models import has no use for c"),
         ("models list --step 500", "models list has no option --step"),

@@ -1,0 +1,69 @@
+"""What people try who do not know streamd's words yet, and what to use instead."""
+
+from collections.abc import Iterable, Mapping
+
+from streamd.config import suggestion
+
+_LIVE = "streamd alone, which captions the microphone"
+_FILE = "-o FILE, whose ending is the format"
+_GET = "streamd models get NAME"
+_MEANT = {
+    "gpu cuda use-gpu ngl metal mps rocm device-index": (
+        "--compute gpu, on a Mac; elsewhere models run on the CPU"
+    ),
+    "cpu": "--compute cpu, on a Mac; elsewhere nothing else is used",
+    "json": "--jsonl for events on stdout, or -o FILE.json",
+    "srt vtt txt subtitle subtitles subs text": _FILE,
+    "output-file outfile out file-output save write": _FILE,
+    "input in file input-file i audio": "the name of the file alone",
+    "list-devices devices list-microphones list-mics show-devices": "streamd devices",
+    "list-models show-models": "streamd models list",
+    "list": "streamd models list, and streamd devices",
+    "download pull install fetch get add": _GET,
+    "mic microphone input-device source": "--device NAME; streamd devices lists them",
+    "live stream start run listen record realtime caption captions dictate": _LIVE,
+    "fast-mode speed batch": "--fast, or streamd transcribe FILE",
+    "ui web gui open page browser overlay": "streamd, whose page is at the address that it shows",
+    "api rest websocket server-only daemon": "streamd serve",
+    "convert decode whisper": "streamd transcribe FILE",
+    "translate-to target-language": "--translate, into English only",
+    "words keywords boost phrases keyterms custom-vocabulary": "--hotwords or --vocabulary FILE",
+    "diarization speaker-labels speaker who": "--speakers",
+    "silence pause silence-ms": "--endpoint-ms N",
+    "lan public bind listen-all network phone qr": "--share, or --host and --token-file",
+    "password api-key key auth secret": "--token-file FILE",
+    "resume continue skip": "--skip-existing, with streamd transcribe",
+    "debug trace log log-level": "-v, or -vv",
+    "silent": "--quiet",
+    "test check diagnose status info": "streamd doctor",
+    "benchmark measure speedtest": "streamd bench",
+    "update upgrade self-update": "pip install --upgrade streamd-captions",
+    "uninstall": "pip uninstall streamd-captions",
+    "config settings show-config options": "--print-config; docs/options.md explains all options",
+    "print-colors color colour": "--colors always, and --confidence",
+    "completion-script completions": "streamd completion bash|zsh|fish",
+}
+_IN_GROUP = {
+    "download pull install fetch add": "get",
+    "ls show all": "list",
+    "rm delete uninstall del": "remove",
+    "convert copy load": "import",
+    "test verify bench info": "check",
+    "compile export": "build",
+}
+
+
+def meant(word: str) -> str:
+    """Return what to use in place of an option or command that does not exist, or nothing."""
+    return _looked_up(word.lstrip("-").replace("_", "-").lower(), _MEANT)
+
+
+def command_in_group(word: str, names: Iterable[str]) -> str:
+    """Return the end of a message about an unknown command of a group."""
+    there = list(names)
+    found = _looked_up(word.lower(), _IN_GROUP)
+    return f"; did you mean {found}?" if found in there else suggestion(word, there)
+
+
+def _looked_up(word: str, table: Mapping[str, str]) -> str:
+    return next((answer for words, answer in table.items() if word in words.split()), "")
