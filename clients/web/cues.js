@@ -7,8 +7,27 @@ const LINE_CELLS = 42;
 const MAX_LINES = 2;
 const MAX_CUE_MS = 7000;
 const MIN_CUE_MS = 1000;
+const CELLS_PER_S = 17;
+const LINGER_MS = 1500;
+const APART_MS = 80;
 const PAUSE_MS = 500;
+const LONG_PAUSE_MS = 1000;
 const ORPHAN_CELLS = 12;
+const BINDING = new Set(
+  (
+    "a about after am an and any are as at be because been before between but by can could did do does er every " +
+    "for from had has have he her his i if in into is it its may might must my no not of on or our over shall she " +
+    "should so some than that the their they this through to uh um under very was we were when where which who " +
+    "whose will with would you your"
+  ).split(" "),
+);
+const OPENING = new Set(
+  (
+    "although and as at because before but by for from if in into nor on or since so than that though through " +
+    "unless until when where whether which while who whose with without"
+  ).split(" "),
+);
+const LATIN = /[-\u2010\u2011'\u2019A-Za-z\u00c0-\u024f]/;
 
 export const SENTENCE_END = /(?:[?!…。？！]|(?<!\b(?:M[rs]|Mrs|Dr|St|Prof|[A-HJ-Z]))\.)["'”’»)」』]*$/u;
 const CLAUSE_END = /[,;:–—、，；：]["'”’»)」』]*$/u;
@@ -73,39 +92,71 @@ function running(list) {
   return cells;
 }
 
-/** How many pieces fit into one cue; at least one. */
-function room(list) {
-  let line = 1;
-  let used = 0;
-  for (const [n, { blank, text, end_ms }] of list.entries()) {
-    if (n > 0 && end_ms - list[0].start_ms > MAX_CUE_MS) return n;
-    const cells = width(text);
-    if (used > 0 && used + blank.length + cells > LINE_CELLS) {
-      line += 1;
-      used = 0;
-      if (line > MAX_LINES) return n;
-    }
-    used += cells + (used > 0 ? blank.length : 0);
-  }
-  return list.length;
+const pause = (list, k) => list[k].start_ms - list[k - 1].end_ms;
+
+/** Whether there may be a break before piece `k`: not inside "self-evident". */
+function mayBreak(list, k) {
+  const [before, after] = [list[k - 1].text, list[k].text];
+  const isInside = list[k].blank === "" && LATIN.test(before.at(-1)) && LATIN.test(after[0]);
+  return !isInside || width(before) + width(after) > LINE_CELLS;
 }
 
-/** How good a break after the first `k` pieces is, from 0 to 1. */
+/** How good a break after the first `k` pieces is, from -1 to 1. */
 function worthOfBreak(list, k) {
-  const { text, end_ms } = list[k - 1];
+  const { text } = list[k - 1];
+  const pause_ms = pause(list, k);
   if (SENTENCE_END.test(text)) return 1;
-  return CLAUSE_END.test(text) || list[k].start_ms - end_ms >= PAUSE_MS ? 0.5 : 0;
+  if (CLAUSE_END.test(text) || pause_ms >= PAUSE_MS) return pause_ms < LONG_PAUSE_MS ? 0.5 : 0.75;
+  if (BINDING.has(text.toLowerCase())) return -0.5;
+  return OPENING.has(list[k].text.toLowerCase()) ? 0.3 : 0;
 }
 
-/** How many of the pieces the next cue takes. */
-function cut(list) {
-  const n = room(list);
-  if (n === list.length) return n;
-  const cells = running(list.slice(0, n + ORPHAN_CELLS));
-  const worth = (k) => cells[k] / cells[n] + worthOfBreak(list, k) - (cells.at(-1) - cells[k] < ORPHAN_CELLS ? 0.5 : 0);
-  let best = 1;
-  for (let k = 2; k <= n; k++) if (worth(k) > worth(best)) best = k;
-  return best;
+/** Where cues begin, and the end: the best way to cut all of the pieces. */
+function cuts(list, length) {
+  const n = list.length;
+  const worth = list.map((_, k) => (k === 0 ? 0 : worthOfBreak(list, k)));
+  const nPauses = [0];
+  for (let k = 1; k < n; k++) nPauses.push(nPauses[k - 1] + (pause(list, k) >= LONG_PAUSE_MS ? 1 : 0));
+
+  /** How far a cue that begins with piece `i` can go; at least over that piece. */
+  const reach = (i) => {
+    let [line, begin] = [1, i];
+    for (let k = i + 1; k <= n; k++) {
+      if (k - i > 1 && list[k - 1].end_ms - list[i].start_ms > MAX_CUE_MS) return k - 1;
+      if (k - begin > 1 && length(begin, k) > LINE_CELLS) {
+        [line, begin] = [line + 1, k - 1];
+        if (line > MAX_LINES) return k - 1;
+      }
+    }
+    return n;
+  };
+
+  const cost = (i, k) => {
+    const spoken_ms = list[k - 1].end_ms;
+    const free_ms = k === n ? LINGER_MS : Math.max(0, list[k].start_ms - spoken_ms);
+    const shown_ms = Math.max(1, spoken_ms - list[i].start_ms + Math.min(free_ms, LINGER_MS));
+    let bad = 0.5 + 0.1 * Math.max(0, Math.min((length(i, k) * 1000) / shown_ms, 40) - CELLS_PER_S);
+    bad += 1 - Math.min(1, shown_ms / MIN_CUE_MS);
+    bad += length(i, k) < ORPHAN_CELLS ? 0.6 : 0;
+    bad += 1.5 * (nPauses[k - 1] - nPauses[i]);
+    return k === n ? bad : bad + 1.2 * (1 - worth[k]);
+  };
+
+  const costs = Array(n + 1).fill(0);
+  const nexts = Array(n + 1).fill(n);
+  for (let i = n - 1; i >= 0; i--) {
+    const last = reach(i);
+    let best = Infinity;
+    for (let k = last; k > i; k--) {
+      const isAllowed = k === n || mayBreak(list, k);
+      if (isAllowed && cost(i, k) + costs[k] < best) [best, nexts[i]] = [cost(i, k) + costs[k], k];
+    }
+    if (best === Infinity) [best, nexts[i]] = [cost(i, last) + costs[last], last];
+    costs[i] = best;
+  }
+  const found = [0];
+  while (found.at(-1) < n) found.push(nexts[found.at(-1)]);
+  return found;
 }
 
 /** Break a cue into as few lines as possible, of similar length, at a clause if one is near. */
@@ -122,6 +173,7 @@ function lines(list) {
     ways = ways.slice(0, -1).map((_, i) => {
       let best = null;
       for (let k = i + 1; k < ways.length && (k === i + 1 || length(i, k) <= LINE_CELLS); k++) {
+        if (k > i + 1 && !mayBreak(list, k)) continue;
         const { longest, worth, ends } = ways[k];
         const way = { longest: Math.max(length(i, k), longest), worth: worthOfBreak(list, k) + worth, ends: [k, ...ends] };
         if (best === null || isWorse(best, way)) best = way;
@@ -132,22 +184,32 @@ function lines(list) {
   return ways[0].ends.map((end, i, ends) => list.slice(ends[i - 1] ?? 0, end));
 }
 
+/** The end of a cue before the next one begins: apart, if its words leave the time. */
+function ended(cue, next_ms) {
+  const latest_ms = Math.max(next_ms - APART_MS, Math.min(cue.spoken_ms, next_ms), cue.start_ms + 1);
+  return { ...cue, end_ms: Math.min(cue.end_ms, latest_ms) };
+}
+
 /** All cues of the finals: [{start_ms, end_ms, lines}], in order and without overlap. */
 export function cues(finals) {
   const found = [];
   let free_ms = 0;
   for (const final of finals) {
-    let rest = pieces(final);
-    while (rest.length > 0) {
-      const n = cut(rest);
-      const shown = rest.slice(0, n);
-      rest = rest.slice(n);
+    const list = pieces(final);
+    const cells = running(list);
+    const length = (i, k) => cells[k] - cells[i] - list[i].blank.length;
+    const edges = list.length > 0 ? cuts(list, length) : [0];
+    for (let n = 1; n < edges.length; n++) {
+      const [i, k] = [edges[n - 1], edges[n]];
+      const shown = list.slice(i, k);
       const start = Math.max(shown[0].start_ms, free_ms);
-      const limit = rest[0]?.start_ms ?? Math.max(final.end_ms, shown.at(-1).end_ms);
-      const end = Math.min(Math.max(shown.at(-1).end_ms, start + MIN_CUE_MS), limit);
-      free_ms = Math.max(end, start + 1);
-      const texts = lines(shown).map((line) => line.map(({ blank, text }, i) => (i > 0 ? blank : "") + text).join(""));
-      found.push({ start_ms: start, end_ms: free_ms, lines: texts });
+      const spoken = Math.max(shown.at(-1).end_ms, start + 1);
+      const wanted = Math.max(MIN_CUE_MS, Math.floor((length(i, k) * 1000) / CELLS_PER_S));
+      const end = Math.max(spoken, Math.min(Math.max(spoken, start + wanted), spoken + LINGER_MS, start + MAX_CUE_MS));
+      if (found.length > 0) found.push(ended(found.pop(), start));
+      const texts = lines(shown).map((line) => line.map(({ blank, text }, j) => (j > 0 ? blank : "") + text).join(""));
+      found.push({ start_ms: start, end_ms: end, lines: texts, spoken_ms: shown.at(-1).end_ms });
+      free_ms = spoken;
     }
   }
   return found;

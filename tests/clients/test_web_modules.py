@@ -156,4 +156,5 @@ def test_the_page_cuts_cues_as_the_files_do(transcripts):
     for transcript, files in zip(transcripts, made, strict=True):
         for name, text in zip(("txt", "srt", "vtt"), files, strict=True):
             writer = FORMATS[name](CueLayout())
-            assert text == writer.header + "".join(writer.append(final) for final in transcript)
+            said = "".join(writer.append(final) for final in transcript)
+            assert text == writer.header + said + writer.end(complete=True)
