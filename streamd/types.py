@@ -13,7 +13,7 @@ import numpy as np
 from msgspec import UNSET, UnsetType
 from numpy.typing import NDArray
 
-from streamd.speakers import HeardVoices, HearingRequest
+from streamd.speakers import HearingRequest, Roster
 
 SAMPLE_RATE = 16_000
 """Hertz, of all audio after the framer."""
@@ -104,7 +104,7 @@ class Window:
     the prompt; text that is too long loses its beginning. `vocabulary` are phrases to expect, one a
     line. `given_words` are the words of `before` and `prefix`, if the marks and capitals of all
     words are to be decided anew. Somebody who has spoken since frame `turn_start` may be done at
-    the window's end; None: nobody asks. `hear` asks who speaks in a part of it.
+    the window's end; None: nobody asks. `hear` asks who speaks.
     """
 
     start: int
@@ -125,7 +125,7 @@ class Window:
     vocabulary: str = ""
     given_words: tuple[Word, ...] | None = None
     turn_start: int | None = None
-    hear: HearingRequest | None = None
+    hear: HearingRequest | None = field(default=None, compare=False, repr=False)
     encoded: Encoded | None = field(default=None, compare=False, repr=False)
 
 
@@ -153,7 +153,7 @@ class Hypothesis:
     or is None: suspect words are never agreed upon, and unless the window is `last` they are not
     shown. `given_words` are the window's, with the marks and capitals that are right now.
     `turn_prob` is how probable it is that the speaker is done; None if the window did not ask, or
-    nothing can tell. `heard` answers the window's `hear`.
+    nothing can tell. `heard` has what is known after each step of the window's `hear`.
     """
 
     words: tuple[Word, ...] = ()
@@ -168,7 +168,7 @@ class Hypothesis:
     suspect: Suspect | None = None
     given_words: tuple[Word, ...] = ()
     turn_prob: float | None = None
-    heard: HeardVoices | None = field(default=None, compare=False, repr=False)
+    heard: tuple[Roster, ...] = field(default=(), compare=False, repr=False)
     encoded: Encoded | None = field(default=None, compare=False, repr=False)
 
     @property

@@ -72,10 +72,10 @@ class AudioFile:
             return
         self._n_frames += len(item)
         self.mel.append(item.reshape(-1))
-        if self.speech is not None:
-            self.speech.feed(item)
+        always_open = [(0, 0)] * len(item)
+        gate = always_open if self.speech is None else self.speech.feed(item)
         if self.voices is not None:
-            self.voices.feed(item)
+            self.voices.feed(item, gate)
 
     @property
     def duration_ms(self) -> int:

@@ -5,6 +5,7 @@ local speakers talks. The embedding is WeSpeaker's ResNet34 (arXiv 2210.17016), 
 filter banks. Both are loaded when the first voice comes, and all streams share them.
 """
 
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
 from typing import Protocol
@@ -15,14 +16,13 @@ from onnxruntime import InferenceSession, SessionOptions
 
 from streamd.speakers import (
     Activity,
-    Embedding,
-    HeardVoices,
-    HearingRequest,
+    Roster,
     SpokenTurn,
-    samples,
-    stretches,
+    Step,
+    Steps,
+    normal,
 )
-from streamd.speakers.clustering import STEP, VoiceRecording
+from streamd.speakers.clustering import Embedding
 from streamd.system.disk import asset
 from streamd.types import FRAME, SAMPLE_RATE, Frames, Hypothesis, Samples, Window
 
@@ -48,53 +48,54 @@ class Listener:
     def recognize(self, window: Window) -> Hypothesis:
         """Transcribe the window, and hear what its `hear` asks for."""
         hypothesis = self._recognizer.recognize(window)
-        if window.hear is None:
+        if (request := window.hear) is None:
             return hypothesis
-        first, after = (FRAME * (at - window.start) for at in (window.hear.start, window.hear.end))
-        return replace(hypothesis, heard=hear(window.samples[first:after], window.hear))
+        heard = [request.roster]
+        for step in request.steps:
+            heard.append(heard[-1].copy())  # the session may read its own meanwhile
+            hear(heard[-1], step, request.audio, start=request.start)
+        return replace(hypothesis, heard=tuple(heard[1:]))
 
 
 class RecordedVoices:
     """Hears who speaks in a whole recording while it is read."""
 
     def __init__(self) -> None:
-        self._recording = VoiceRecording()
-        self._audio: list[Samples] = []  # from where the next request begins, at the latest
+        self._roster, self._steps = Roster(whole=True), Steps()
+        self._audio = np.empty(0, np.float32)
         self._begin = self._end = 0
 
-    def feed(self, frames: Frames) -> None:
-        """Take the next (n, 320) frames."""
-        self._audio.append(frames.reshape(-1))
-        self._end += len(frames)
-        while self._end - self._recording.heard >= STEP:
-            self._hear(self._recording.heard + STEP)
+    def feed(self, frames: Frames, gate: Iterable[tuple[int, int]]) -> None:
+        """Take the next (n, 320) frames, and what the gate says of each (`Steps.push`)."""
+        for silence, late in gate:
+            self._end += 1
+            self._steps.push(self._end, silence, late)
+        self._audio = np.concatenate([self._audio, frames.reshape(-1)])
+        self._hear()
 
     def turns(self, n_speakers: int = 0) -> list[SpokenTurn]:
-        """End the recording, and return its turns; see `VoiceRecording.turns`."""
-        if self._end > self._recording.heard:
-            self._hear(self._end)
-        return self._recording.turns(n_speakers)
+        """End the recording, and return who talks when; `n_speakers`: see `Roster.finish`."""
+        self._steps.flush()
+        self._hear()
+        self._roster.finish(n_speakers)
+        return self._roster.turns
 
-    def _hear(self, end: int) -> None:
-        request = self._recording.request(end)
-        audio = np.concatenate(self._audio)[FRAME * (request.start - self._begin) :]
-        self._audio, self._begin = [audio], request.start
-        self._recording.hear(hear(audio[: FRAME * (end - request.start)], request))
+    def _hear(self) -> None:
+        for step in self._steps.take(self._end):
+            hear(self._roster, step, self._audio, start=self._begin)
+        n_old = self._steps.oldest - self._begin
+        self._audio, self._begin = self._audio[FRAME * n_old :], self._begin + n_old
 
 
-def hear(audio: Samples, request: HearingRequest) -> HeardVoices:
-    """Hear the audio of a request's frames."""
-    activity = segment(audio)
-    levels = 10 * np.log10((audio.reshape(-1, FRAME).astype(np.float64) ** 2).mean(1) + 1e-10)
-    found = stretches(activity, request)
-    for i, place in enumerate(samples(activity, levels, request, found)):
-        if place is not None:
-            first, after = place
-            talks = activity[first:after]
-            alone = talks[:, found[i].local] & (talks.sum(1) == 1)
-            voice = embed(audio[FRAME * first : FRAME * after], alone)
-            found[i] = replace(found[i], embedding=voice, n=after - first)
-    return HeardVoices(request, tuple(found))
+def hear(roster: Roster, step: Step, audio: Samples, *, start: int) -> None:
+    """Have a roster hear a step, in audio that begins at frame `start`."""
+    part = audio[FRAME * (step.start - start) : FRAME * (step.end - start)]
+    levels = 10 * np.log10((part.reshape(-1, FRAME).astype(np.float64) ** 2).mean(1) + 1e-10)
+    chosen = roster.follow(step, segment(part), levels)
+    voices = [
+        (each, embed(part[FRAME * each.first : FRAME * each.end], each.alone)) for each in chosen
+    ]
+    roster.learn(step, voices)
 
 
 def segment(audio: Samples) -> Activity:
@@ -112,8 +113,7 @@ def embed(audio: Samples, alone: NDArray[np.bool_]) -> Embedding:
     banks = filter_banks(audio)
     weights = np.repeat(alone, FRAME // _HOP)[: len(banks)].astype(np.float32)
     (voice,) = _model("embedding").run(None, {"fbank": banks[None], "weights": weights[None]})[0]
-    embedding: Embedding = voice / np.linalg.norm(voice)
-    return embedding
+    return normal(voice)
 
 
 def filter_banks(audio: Samples) -> NDArray[np.float32]:

@@ -200,6 +200,8 @@ class Session:
         for frame in frames:
             level = level_db(frame)
             silence = self._gate.update(frame, level)
+            if self._options.speakers:
+                self._who.push(self._segmenter.end + 1, silence, self._gate.late)
             events += self._segmenter.push(silence, level, self._gate.late)
             events += self._release()
         if lost:
@@ -224,6 +226,7 @@ class Session:
 
     def flush(self) -> list[SessionEvent]:
         """End the utterance here. Everything is final when `next_window` has no window any more."""
+        self._who.flush()
         events: list[SessionEvent] = list(self._segmenter.flush(doubtful=self._gate.doubtful))
         return self._after(events + self._release())
 
@@ -268,7 +271,7 @@ class Session:
             given_words=segment.given_words if last else None,
             turn_start=segment.utterance.start if self._asks_turn(segment) else None,
             encoded=self._encoded,
-            hear=self._who.request((segment.anchor, end), segment.utterance.start, last=last)
+            hear=self._who.request(end, self._ring.start, self._ring.read)
             if self._options.speakers
             else None,
         )
@@ -282,10 +285,10 @@ class Session:
         segment.on(Move.RETURN)
         self._out, self._encoded = None, hypothesis.encoded
         self._transcribed = max(self._transcribed, window.end)
+        turns = self._who.hear(hypothesis.heard)
         segment.punctuate(hypothesis.given_words)
         segment.latest = hypothesis = self._usable(segment, window, hypothesis)
         utterance, events = segment.utterance, []
-        turns = self._who.hear(hypothesis.heard)
         if (change := self._language.learn(window, hypothesis)) is not None:
             self._change(segment, change)
         elif self._left_out(segment, window):
@@ -588,7 +591,9 @@ class Session:
         oldest = self._segment.anchor if self._segment else self._segmenter.oldest
         if self._segment is None and self._continues(oldest):
             oldest = min(oldest, self._previous.anchor)
-        self._ring.forget(oldest)
+        # Who speaks is heard in steps of its own, which may begin before the next window.
+        unheard = self._who.oldest if self._options.speakers else oldest
+        self._ring.forget(min(oldest, max(unheard, oldest - REACH)))
         if self._encoded and self._encoded.start < oldest:
             self._encoded = None  # tens of megabytes
         self._segmenter.forget(oldest - 2)

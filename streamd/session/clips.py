@@ -24,16 +24,19 @@ class SpeechClips:
         self._gate, self._segmenter = gate, segmenter
         self._voiced = bytearray()
 
-    def feed(self, frames: Frames) -> None:
-        """Take the next (n, 320) frames."""
+    def feed(self, frames: Frames) -> list[tuple[int, int]]:
+        """Take the next (n, 320) frames; return `Gate.update` and `Gate.late` of each."""
+        gate = []
         for frame in frames:
             level = level_db(frame)
             silence = self._gate.update(frame, level)
+            gate.append((silence, self._gate.late))
             self._voiced.append(silence == 0)
             self._segmenter.push(silence, level, self._gate.late)
             self._segmenter.forget(
                 self._segmenter.cursor - self._segmenter.options.trailing_silence - 2
             )
+        return gate
 
     @property
     def voiced(self) -> Voiced:

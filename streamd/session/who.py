@@ -1,13 +1,13 @@
 """Who says the words of a session's events."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from streamd.events import Final, Partial, SessionEvent, SpeakerTurn, SpeakerTurns, TimedWord
-from streamd.speakers import HeardVoices, HearingRequest, Roster
-from streamd.types import frames_from_ms, ms_from_frames
+from streamd.speakers import REMEMBERED, HearingRequest, Roster, SpokenTurn, Steps, speaker_at
+from streamd.types import Samples, frames_from_ms, ms_from_frames
 
 
 class WhoSpeaks:
@@ -15,6 +15,8 @@ class WhoSpeaks:
 
     def __init__(self) -> None:
         self._roster: Roster | None = None
+        self._steps = Steps()
+        self._turns: list[SpokenTurn] = []
 
     def resume(self, voiceprints: tuple[bytes, ...] | UnsetType) -> None:
         """Know the speakers of an earlier process."""
@@ -26,27 +28,50 @@ class WhoSpeaks:
         """What another session needs to know the speakers."""
         return self._roster.voiceprints if self._roster else UNSET
 
-    def request(self, window: tuple[int, int], since: int, *, last: bool) -> HearingRequest | None:
-        """Return what is to be heard of a window, whose utterance begins at `since`."""
-        self._roster = self._roster or Roster()
-        return self._roster.request(*window, since=since, last=last)
+    def push(self, end: int, silence: int, late: int) -> None:
+        """Take what the gate says of a frame; see `Steps.push`."""
+        self._steps.push(end, silence, late)
 
-    def hear(self, heard: HeardVoices | None) -> list[SessionEvent]:
-        """Take what the models found, and return who talks in the new audio."""
-        if heard is None or self._roster is None:
-            return []
-        start, end = self._roster.hear(heard)
+    def flush(self) -> None:
+        """What was said so far is heard with the next window."""
+        self._steps.flush()
+
+    @property
+    def oldest(self) -> int:
+        """The frame from which on audio is still to be heard."""
+        return self._steps.oldest
+
+    def request(
+        self, end: int, held: int, read: Callable[[int, int], Samples]
+    ) -> HearingRequest | None:
+        """Return what is due to be heard up to frame `end`; `read` audio from frame `held` on."""
+        self._roster = self._roster or Roster()
+        steps = tuple(step for step in self._steps.take(end) if step.start >= held)
+        if not steps:
+            return None
+        start = min(step.start for step in steps)
+        return HearingRequest(steps, start, read(start, steps[-1].end), self._roster)
+
+    def hear(self, heard: Sequence[Roster]) -> list[SessionEvent]:
+        """Take what was heard, step by step, and return who talks wherever that changes."""
+        return [self._changed(roster) for roster in heard]
+
+    def _changed(self, roster: Roster) -> SpeakerTurns:
+        start, end = self._roster.heard if self._roster else 0, roster.heard
+        before, self._roster, self._turns = self._turns, roster, roster.turns
+        changed = min((turn.start for turn in {*before} ^ {*self._turns}), default=start)
+        start = max(min(start, changed), end - REMEMBERED, 0)
         turns = tuple(
             SpeakerTurn(
                 start_ms=ms_from_frames(max(turn.start, start)),
-                end_ms=ms_from_frames(min(turn.end, end)),
+                end_ms=ms_from_frames(turn.end),
                 speaker=turn.speaker,
             )
-            for turn in self._roster.turns
-            if turn.start < end and turn.end > start
+            for turn in self._turns
+            if turn.end > start
         )
         start_ms, end_ms = ms_from_frames(start), ms_from_frames(end)
-        return [SpeakerTurns(start_ms=start_ms, end_ms=end_ms, turns=turns)]
+        return SpeakerTurns(start_ms=start_ms, end_ms=end_ms, turns=turns)
 
     def name(self, events: Sequence[SessionEvent]) -> list[SessionEvent]:
         """Return the events with the speaker of each word."""
@@ -61,5 +86,5 @@ class WhoSpeaks:
 
     def _named(self, word: TimedWord) -> TimedWord:
         start, end = frames_from_ms(word.start_ms), frames_from_ms(word.end_ms)
-        speaker = self._roster.speaker(start, end) if self._roster else 0
+        speaker = speaker_at(self._turns, start, end)
         return replace(word, speaker=speaker) if speaker else word

@@ -1,50 +1,58 @@
 """Who speaks: tells the voices of a stream apart, without I/O, clock or model.
 
 The models (`streamd.engines.voices`) say in which frames each of up to three *local* speakers of a
-piece of audio talks (segmentation), and describe a voice by a vector (embedding). `Roster` gives
-each stretch of speech the number of a speaker, from 1, by comparing its voice with those it knows.
+piece of audio talks (segmentation), and describe a voice by a vector (embedding). What one local
+speaker says without a pause is a *voice*. `Steps` says which audio is heard when, from what the
+gate says of each frame, so that it does not matter how fast audio arrives. `Roster` has the voices
+of a stream, and clusters them: each cluster is a speaker, who has a number from 1.
 
 An embedding costs ten times as much as the segmentation of the same audio. So they are rationed:
-each stretch gets one, of the frames in which its speaker is alone and loudest, until the share that
-may be embedded is used up; those that continue a voice, by the segmentation, come last.
+each voice gets one, of the frames in which its speaker is alone and loudest, until the share that
+may be embedded is used up.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
+from streamd.speakers.clustering import Embedding, clustered, likeness
+
 Activity = NDArray[np.bool_]
 """(n, 3): whether each local speaker talks in each of n frames."""
 Levels = NDArray[np.float64]
 """(n,): the loudness of each frame in dB."""
-Embedding = NDArray[np.float32]
-"""(256,): a voice, of the length 1."""
 Places = tuple[tuple[int, int], ...]
 """Each the first frame and the first after it."""
 
-FIRST, EVERY = 60, 150
-"""Frames of an utterance that are heard first (1.2 s), and then at a time."""
+FIRST, EVERY = 50, 150
+"""Frames after a pause that are heard first (1 s), and then at a time (3 s)."""
 CONTEXT = 75
-"""Frames before them that are heard again, so that a local speaker is known from before."""
-GAP = 15
-"""Frames of silence after which a speaker is recognised anew: the segmentation takes similar voices
-for one."""
-SAMPLE, LEAST_SAMPLE = 60, 15
-"""Frames of a stretch that are embedded, and fewer that tell nothing."""
-SHARE, MOST_SPARE = 0.3, 300
+"""Frames before them that are heard again, if there was no pause, so that a local speaker is known
+from before."""
+ATTACK, QUIET = 5, 8
+"""Frames that speech may have begun before the gate opens, and silent frames that end it. With 12
+and 12, voices of several speakers were taken for one: 23 instead of 18 % of the time is wrong."""
+GAP = 8
+"""Frames of silence after which a local speaker is taken for another voice: the segmentation takes
+similar voices for one."""
+BRIDGED = 25
+"""Frames of silence between what the same speaker says, up to which it is one turn."""
+SAMPLE, LEAST_SAMPLE = 75, 20
+"""Frames of a voice that are embedded, and fewer that tell nothing."""
+WHOLE_SAMPLE = 100
+"""As `SAMPLE`, for a whole recording."""
+SHARE, MOST_SPARE = 0.5, 300
 """Frames that may be embedded for each new one, on average, and how many may be saved up."""
-SAME, SAME_SHORT, SHORT = 0.25, 0.1, 40
-"""Cosine from which a voice is that of a known speaker, and if fewer frames than SHORT were
-embedded: they found no new speaker."""
-CHECKED = 75
-"""Frames of a stretch from which its voice is embedded although it continues one."""
+CLEAR = 30
+"""Embedded frames from which a voice may be that of a new speaker."""
 LEAST_SHARE = 0.3
 """Share of its known frames that a local speaker has to share with a voice to continue it."""
 MOST = 16
-"""Speakers that are told apart; a further one gets the number of the most similar."""
+"""Speakers that are told apart live."""
 VOICEPRINT_BYTES = 256
 """Of what another session needs to know a speaker."""
 REMEMBERED = 3_000
@@ -61,48 +69,323 @@ class SpokenTurn:
 
 
 @dataclass(frozen=True, slots=True)
-class HearingRequest:
-    """Audio to be heard: frames `start` to `end`, of which those from `new` on are new.
+class Step:
+    """Frames `start` to `end` are heard, of which those from `new` on are new.
 
-    `known` are the places of the voices before, by their numbers; `spare` is how many frames may be
-    embedded, at most `sample` of each stretch.
+    That is known at frame `due`, and depends on nothing after it.
     """
 
     start: int
     new: int
     end: int
-    spare: int
-    known: Mapping[int, Places]
-    sample: int = SAMPLE
+    due: int
+
+
+class Steps:
+    """Which audio is heard when: what the gate says of each frame decides, and nothing else."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[Step] = deque()
+        self._now = self._new = self._begin = 0
+        self._is_open = False
+
+    def push(self, end: int, silence: int, late: int = 0) -> None:
+        """Take what the gate says of the frame before `end`: `Gate.update` and `Gate.late`."""
+        self._now = end
+        if silence == 0 and not self._is_open:
+            self._is_open = True
+            self._new = self._begin = max(self._new, self._now - ATTACK - late)
+        if silence == 0:
+            is_first = self._new == self._begin
+            if self._now - self._new >= (FIRST if is_first else EVERY):
+                self._add(self._now)
+        elif self._is_open and silence >= QUIET:
+            self._add(self._now - silence)
+            self._is_open = False
+
+    def flush(self) -> None:
+        """What was said so far is heard now."""
+        if self._is_open:
+            self._add(self._now)
+
+    def take(self, until: int) -> list[Step]:
+        """Take the steps that are due at frame `until`, in order."""
+        due = []
+        while self._waiting and self._waiting[0].due <= until:
+            due.append(self._waiting.popleft())
+        return due
+
+    @property
+    def oldest(self) -> int:
+        """The frame from which on audio is still to be heard."""
+        if self._waiting:
+            return self._waiting[0].start
+        return max(0, (self._new if self._is_open else self._now) - CONTEXT)
+
+    def _add(self, end: int) -> None:
+        if end > self._new:
+            start = max(self._begin, self._new - CONTEXT)
+            self._waiting.append(Step(start, self._new, end, self._now))
+            self._new = end
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class VoiceStretch:
-    """New speech of one local speaker without a long pause.
+class Voice:
+    """What one local speaker says at `places`; `before` is that of the same one before a pause.
 
-    If `same`, it goes on with the voice of number `voice`; otherwise that one talked before it (0:
-    nobody), says the segmentation. `n` frames of it made the `embedding`, if there is one.
+    `total` is the sum of the embeddings of its frames, `n` of them (n = 0: none yet).
     """
 
     places: Places
-    local: int
-    voice: int
-    same: bool
-    embedding: Embedding | None = None
+    before: int
+    total: Embedding
     n: int = 0
+    speaker: int = 0
 
     @property
-    def length(self) -> int:
-        """Frames of speech."""
-        return sum(end - start for start, end in self.places)
+    def end(self) -> int:
+        """The first frame after it."""
+        return self.places[-1][1]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class HeardVoices:
-    """What the models found in the audio of a request."""
+class HearingRequest:
+    """Steps to be heard, the audio from frame `start` on, and what is known of the voices."""
 
-    request: HearingRequest
-    stretches: tuple[VoiceStretch, ...]
+    steps: tuple[Step, ...]
+    start: int
+    audio: NDArray[np.float32]
+    roster: "Roster"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sample:
+    """Frames `first` to `end` of a step, to be embedded for a voice, which is `alone` in some."""
+
+    voice: int
+    first: int
+    end: int
+    alone: NDArray[np.bool_]
+
+
+class Roster:
+    """The speakers of one stream, and who of them talked when.
+
+    Live, the last minute is remembered; of a `whole` recording all is, and `finish` says who talks.
+    """
+
+    def __init__(self, known: Iterable[bytes] = (), *, whole: bool = False) -> None:
+        """`known` are the `voiceprints` of an earlier roster."""
+        self._centres: dict[int, tuple[Embedding, int]] = {}  # of voices that are forgotten
+        for number, print_ in enumerate(known, 1):
+            if any(print_):
+                centre = np.frombuffer(print_, np.int8).astype(np.float32)
+                self._centres[number] = 10 * SAMPLE * normal(centre), 10 * SAMPLE
+        self._voices: dict[int, Voice] = {}
+        self._n_voices = 0
+        self._n_speakers = max(self._centres, default=0)
+        self._spare = float(MOST_SPARE)
+        self._whole = whole
+        self.heard = 0
+        """The frame up to which audio was heard."""
+
+    def copy(self) -> "Roster":
+        """Return another one that knows the same."""
+        other = Roster(whole=self._whole)
+        other._centres, other._voices = dict(self._centres), dict(self._voices)
+        other._n_voices, other._n_speakers = self._n_voices, self._n_speakers
+        other._spare, other.heard = self._spare, self.heard
+        return other
+
+    @property
+    def voiceprints(self) -> tuple[bytes, ...]:
+        """The voices of the speakers in order, 256 bytes each; zeros for a number without one."""
+        totals = {speaker: total for speaker, (total, _) in self._centres.items()}
+        for voice in self._voices.values():
+            if voice.n:
+                totals[voice.speaker] = totals.get(voice.speaker, 0) + voice.total
+        nobody = np.zeros(VOICEPRINT_BYTES, np.float32)
+        order = range(1, max(totals, default=0) + 1)
+        return tuple(_as_bytes(totals.get(speaker, nobody)) for speaker in order)
+
+    @property
+    def turns(self) -> list[SpokenTurn]:
+        """Who talked when, in order, as far as it is remembered."""
+        places: dict[int, list[tuple[int, int]]] = {}
+        for voice in self._voices.values():
+            places.setdefault(voice.speaker, []).extend(voice.places)
+        turns = []
+        for speaker, each in places.items():
+            last_start, last_end = -1, -1
+            for start, end in sorted(each):
+                if last_start < 0 or start - last_end >= BRIDGED:
+                    last_start, last_end = start, end
+                    turns.append(SpokenTurn(start, end, speaker))
+                last_end = max(last_end, end)
+                turns[-1] = SpokenTurn(last_start, last_end, speaker)
+        return sorted(turns, key=lambda turn: (turn.start, turn.end, turn.speaker))
+
+    def follow(self, step: Step, activity: Activity, levels: Levels) -> list[Sample]:
+        """Take who talks in the frames of a step, and return what is to be embedded of it.
+
+        `learn` has to come next.
+        """
+        found = self._spoken(step, activity)
+        alone = activity & (activity.sum(1, keepdims=True) == 1)
+        most = WHOLE_SAMPLE if self._whole else SAMPLE
+        self._spare = min(self._spare + SHARE * (step.end - step.new), MOST_SPARE)
+        chosen = []
+        for number, local, new in sorted(found, key=lambda each: self._voices[each[0]].n):
+            n = min(most - self._voices[number].n, step.end - step.start)
+            if not self._whole:
+                n = min(n, int(self._spare))
+            if n < LEAST_SAMPLE:
+                continue
+            usable = np.zeros(len(activity), np.bool_)
+            for start, end in new:
+                usable[start - step.start : end - step.start] = True
+            usable &= alone[:, local]
+            worth = np.where(usable, np.maximum(levels + 60, 1), 0)
+            first = int(np.convolve(worth, np.ones(n), "valid").argmax())
+            inside = np.flatnonzero(usable[first : first + n])
+            if len(inside) >= LEAST_SAMPLE:
+                first, end = first + int(inside[0]), first + int(inside[-1]) + 1
+                chosen.append(Sample(number, first, end, alone[first:end, local]))
+                self._spare -= end - first
+        return chosen
+
+    def learn(self, step: Step, voices: Sequence[tuple[Sample, Embedding]]) -> None:
+        """Take the embeddings of the samples of `follow`, and tell the speakers apart anew."""
+        for sample, embedding in voices:
+            voice, n = self._voices[sample.voice], sample.end - sample.first
+            total: Embedding = voice.total + n * embedding
+            self._voices[sample.voice] = replace(voice, total=total, n=voice.n + n)
+        self.heard = step.end
+        if not self._whole:
+            self._forget(step.end - REMEMBERED)
+            self._assign()
+
+    def finish(self, n_speakers: int = 0) -> None:
+        """Tell the speakers of a whole recording apart; `n_speakers`: how many, if it is known."""
+        self._assign(n_speakers)
+
+    def changes(self, start: int, end: int) -> list[int]:
+        """Return the frames between `start` and `end` at which another speaker begins."""
+        pairs = pairwise(self.turns)
+        return [b.start for a, b in pairs if a.speaker != b.speaker and start < b.start < end]
+
+    def _spoken(self, step: Step, activity: Activity) -> list[tuple[int, int, Places]]:
+        """Return the voices of a step: number, local speaker and new places of each."""
+        n_known, continued = step.new - step.start, self._continued(step, activity)
+        found = []
+        for local, active in enumerate(activity.T):
+            for places in runs(active, GAP):
+                new = tuple((max(a, n_known), b) for a, b in places if b > n_known)
+                if new:
+                    found.append((_moved(new, step.start), local, places[0][0] < n_known))
+        voices = []
+        for new, local, goes_on in sorted(found):
+            before = continued.get(local, 0)
+            if before and goes_on:
+                voice = self._voices[before]
+                self._voices[before] = replace(voice, places=voice.places + new)
+            else:
+                self._n_voices += 1
+                nothing = np.zeros(VOICEPRINT_BYTES, np.float32)
+                self._voices[self._n_voices] = Voice(new, before, nothing)
+                continued[local] = self._n_voices
+            voices.append((continued[local], local, new))
+        return voices
+
+    def _continued(self, step: Step, activity: Activity) -> dict[int, int]:
+        """Return which local speaker is which voice from before, those heard last first."""
+        known = activity[: step.new - step.start]
+        pairs = []
+        for number, voice in self._voices.items():
+            if voice.end <= step.start:
+                continue
+            mask = np.zeros(len(known), np.bool_)
+            for start, end in _moved(voice.places, -step.start):
+                mask[max(0, start) : max(0, end)] = True
+            for local, active in enumerate(known.T):
+                shared = int((active & mask).sum())
+                if shared and shared >= LEAST_SHARE * int(active.sum()):
+                    pairs.append((voice.end, shared, local, number))
+        found: dict[int, int] = {}
+        for *_, local, number in sorted(pairs, reverse=True):
+            if local not in found and number not in found.values():
+                found[local] = number
+        return found
+
+    def _assign(self, n_speakers: int = 0) -> None:
+        """Cluster the voices, and give each cluster the number that most of it had before."""
+        clear = [number for number, voice in self._voices.items() if voice.n >= CLEAR]
+        known = list(self._centres.items())
+        totals = [total for _, (total, _) in known] + [self._voices[v].total for v in clear]
+        ns = [n for _, (_, n) in known] + [self._voices[v].n for v in clear]
+        before = [number for number, _ in known] + [self._voices[v].speaker for v in clear]
+        if not totals:
+            return self._name_others({})
+        most = 0 if self._whole else MOST
+        labels = clustered(np.stack(totals), np.array(ns), n_clusters=n_speakers, most=most)
+        speakers = self._numbered(labels, ns, before, n_known=len(known))
+        centres: dict[int, Embedding] = {}
+        for label, total in zip(labels, totals, strict=True):
+            centres[speakers[label]] = centres.get(speakers[label], 0) + total
+        kept: dict[int, tuple[Embedding, int]] = {}
+        for (_, (total, n)), label in zip(known, labels, strict=False):
+            other, n_other = kept.get(speakers[label], (0, 0))
+            kept[speakers[label]] = other + total, n_other + n
+        self._centres = kept
+        for number, label in zip(clear, labels[len(known) :], strict=True):
+            self._voices[number] = replace(self._voices[number], speaker=speakers[label])
+        return self._name_others(centres)
+
+    def _numbered(
+        self, labels: Sequence[int], ns: Sequence[int], before: Sequence[int], *, n_known: int
+    ) -> dict[int, int]:
+        """Return the speaker of each cluster. Speakers of forgotten voices keep their numbers."""
+        shares: dict[tuple[int, int], tuple[bool, int]] = {}
+        for i, (label, n, speaker) in enumerate(zip(labels, ns, before, strict=True)):
+            is_known, total = shares.get((label, speaker), (False, 0))
+            shares[label, speaker] = is_known or i < n_known, total + n
+        speakers: dict[int, int] = {}
+        for (label, speaker), _ in sorted(shares.items(), key=lambda item: item[1], reverse=True):
+            if speaker and label not in speakers and speaker not in speakers.values():
+                speakers[label] = speaker
+        for label in labels:
+            if label not in speakers:
+                speakers[label] = self._new_speaker({*speakers.values(), *before})
+        return speakers
+
+    def _new_speaker(self, taken: set[int]) -> int:
+        if self._n_speakers < MOST or self._whole:
+            self._n_speakers += 1
+            return self._n_speakers
+        free = (number for number in range(1, MOST + 1) if number not in taken)
+        return next(free, MOST)
+
+    def _name_others(self, centres: dict[int, Embedding]) -> None:
+        """Name the voices of which too little was embedded to be of a new speaker."""
+        last = min(centres, default=1)
+        for number, voice in sorted(self._voices.items(), key=lambda item: item[1].places):
+            speaker = voice.speaker
+            if voice.n < CLEAR:
+                if voice.n and centres:
+                    speaker = max(centres, key=lambda each: likeness(voice.total, centres[each]))
+                elif voice.before in self._voices:
+                    speaker = self._voices[voice.before].speaker
+                speaker = speaker or last
+                self._voices[number] = replace(voice, speaker=speaker)
+            last = speaker
+        self._n_speakers = max(self._n_speakers, last)
+
+    def _forget(self, before: int) -> None:
+        for number in [n for n, voice in self._voices.items() if voice.end <= before]:
+            voice = self._voices.pop(number)
+            if voice.n >= CLEAR:
+                total, n = self._centres.get(voice.speaker, (0, 0))
+                self._centres[voice.speaker] = total + voice.total, n + voice.n
 
 
 def runs(active: NDArray[np.bool_], gap: int = 1) -> list[Places]:
@@ -117,67 +400,6 @@ def runs(active: NDArray[np.bool_], gap: int = 1) -> list[Places]:
     return groups
 
 
-def stretches(activity: Activity, request: HearingRequest) -> list[VoiceStretch]:
-    """Return the new stretches of speech in the activity of a request's frames."""
-    n_known, continued = request.new - request.start, _continued(activity, request)
-    found = []
-    for local, active in enumerate(activity.T):
-        voice = continued.get(local, 0)
-        for places in runs(active, GAP):
-            new = tuple((max(a, n_known), b) for a, b in places if b > n_known)
-            same = voice > 0 and places[0][0] < n_known
-            if new:
-                found.append(VoiceStretch(_moved(new, request.start), local, voice, same))
-    return found
-
-
-def _continued(activity: Activity, request: HearingRequest) -> dict[int, int]:
-    """Return which local speaker is which voice: {local: number}, those heard last first."""
-    known = activity[: request.new - request.start]
-    pairs = []
-    for number, places in request.known.items():
-        mask = np.zeros(len(known), np.bool_)
-        for start, end in _moved(places, -request.start):
-            mask[max(0, start) : max(0, end)] = True
-        for local, active in enumerate(known.T):
-            shared = int((active & mask).sum())
-            if shared and shared >= LEAST_SHARE * int(active.sum()):
-                pairs.append((places[-1][1], shared, local, number))
-    found: dict[int, int] = {}
-    for *_, local, number in sorted(pairs, reverse=True):
-        if local not in found and number not in found.values():
-            found[local] = number
-    return found
-
-
-def samples(
-    activity: Activity, levels: Levels, request: HearingRequest, found: Sequence[VoiceStretch]
-) -> list[tuple[int, int] | None]:
-    """Choose what to embed of each stretch: frames from the request's start, or None."""
-    alone = activity & (activity.sum(1, keepdims=True) == 1)
-    chosen: list[tuple[int, int] | None] = [None] * len(found)
-    spare = request.spare
-    for i in sorted(range(len(found)), key=lambda i: (found[i].voice > 0, found[i].places)):
-        stretch = found[i]
-        n = min(request.sample, spare, len(activity))
-        if n < LEAST_SAMPLE or (stretch.same and stretch.length < CHECKED):
-            continue
-        usable = np.zeros(len(activity), np.bool_)
-        for start, end in _moved(stretch.places, -request.start):
-            usable[start:end] = alone[start:end, stretch.local]
-        worth = np.where(usable, np.maximum(levels + 60, 1), 0)
-        first = int(np.convolve(worth, np.ones(n), "valid").argmax())
-        inside = np.flatnonzero(usable[first : first + n])
-        if len(inside) >= LEAST_SAMPLE:
-            place = chosen[i] = first + int(inside[0]), first + int(inside[-1]) + 1
-            spare -= place[1] - place[0]
-    return chosen
-
-
-def _moved(places: Places, by: int) -> Places:
-    return tuple((start + by, end + by) for start, end in places)
-
-
 def speaker_at(turns: Iterable[SpokenTurn], start: int, end: int) -> int:
     """Return who talks most in these frames, or next to them; 0 if there are no turns near."""
     inside: dict[int, int] = {}
@@ -190,105 +412,12 @@ def speaker_at(turns: Iterable[SpokenTurn], start: int, end: int) -> int:
     return max(inside, key=lambda each: inside[each]) if inside else nearest[1]
 
 
-@dataclass(slots=True)
-class _Voice:
-    places: Places
-    speaker: int
+def _moved(places: Places, by: int) -> Places:
+    return tuple((start + by, end + by) for start, end in places)
 
 
-class Roster:
-    """The speakers of one stream, and who of them talked when in the last minute."""
-
-    def __init__(self, known: Iterable[bytes] = ()) -> None:
-        """`known` are the `voiceprints` of an earlier roster."""
-        self._centres: dict[int, NDArray[np.float32]] = {}
-        for number, print_ in enumerate(known, 1):
-            centre = np.frombuffer(print_, np.int8).astype(np.float32)
-            self._centres[number] = 10 * SAMPLE * _normal(centre)
-        self._voices: dict[int, _Voice] = {}
-        self._n_voices = 0
-        self._spare = float(MOST_SPARE)
-        self._recent: list[int] = []  # speakers, the last one at the end
-        self.heard = 0
-        """The frame up to which audio was heard."""
-
-    @property
-    def voiceprints(self) -> tuple[bytes, ...]:
-        """The voices of the speakers in order, 256 bytes each."""
-        order = range(1, max(self._centres, default=0) + 1)
-        return tuple(_as_bytes(self._centres[speaker]) for speaker in order)
-
-    @property
-    def turns(self) -> list[SpokenTurn]:
-        """Who talked when in the last minute, in order."""
-        every = (SpokenTurn(*place, v.speaker) for v in self._voices.values() for place in v.places)
-        return sorted(every, key=lambda turn: (turn.start, turn.end, turn.speaker))
-
-    def request(self, start: int, end: int, *, since: int, last: bool) -> HearingRequest | None:
-        """Return what is to be heard of the window from `start` to `end`, if anything.
-
-        Its utterance began at `since`; a `last` window ends it.
-        """
-        new = max(self.heard, since, start)
-        least = 1 if last else FIRST if self.heard <= since else EVERY
-        if end - new < least:
-            return None
-        start = max(start, new - CONTEXT)
-        known = {n: v.places for n, v in self._voices.items() if v.places[-1][1] > start}
-        return HearingRequest(start, new, end, int(self._spare), known)
-
-    def hear(self, heard: HeardVoices) -> tuple[int, int]:
-        """Take what was found; return the frames in which it is now known better who talks."""
-        request = heard.request
-        self._spare += SHARE * (request.end - request.new) - sum(s.n for s in heard.stretches)
-        self._spare = min(self._spare, MOST_SPARE)
-        self.heard = request.end
-        newest: dict[int, int] = {}
-        for stretch in sorted(heard.stretches, key=lambda stretch: stretch.places):
-            voice = self._voices.get(stretch.voice)
-            before = self._voices.get(newest.get(stretch.local, stretch.voice))
-            speaker = self._name(stretch, before.speaker if before else 0)
-            if voice is not None and stretch.same and voice.speaker == speaker:
-                voice.places += stretch.places
-                continue
-            self._n_voices += 1
-            newest[stretch.local] = self._n_voices
-            self._voices[self._n_voices] = _Voice(stretch.places, speaker)
-            self._recent = [*(each for each in self._recent if each != speaker), speaker]
-        self._forget(request.end - REMEMBERED)
-        return request.new, request.end
-
-    def speaker(self, start: int, end: int) -> int:
-        """Return who talks most in these frames, or next to them; 0 if nobody is known."""
-        return speaker_at(self.turns, start, end)
-
-    def changes(self, start: int, end: int) -> list[int]:
-        """Return the frames between `start` and `end` at which another speaker begins."""
-        pairs = pairwise(self.turns)
-        return [b.start for a, b in pairs if a.speaker != b.speaker and start < b.start < end]
-
-    def _name(self, stretch: VoiceStretch, carried: int) -> int:
-        if stretch.embedding is None:
-            # The segmentation has found another than the one before, not who it is.
-            others = [speaker for speaker in self._recent[:-1] if speaker in self._centres]
-            return carried or (others or self._recent or [1])[-1]
-        likely = {
-            speaker: float(stretch.embedding @ _normal(centre))
-            for speaker, centre in self._centres.items()
-        }
-        best = max(likely, key=lambda each: likely[each], default=0)
-        least = SAME if stretch.n >= SHORT else SAME_SHORT
-        if not best or (likely[best] < least and len(likely) < MOST):
-            best = len(self._centres) + 1
-        self._centres[best] = self._centres.get(best, 0) + stretch.n * stretch.embedding
-        return best
-
-    def _forget(self, before: int) -> None:
-        for number in [n for n, v in self._voices.items() if v.places[-1][1] <= before]:
-            del self._voices[number]
-
-
-def _normal(vector: NDArray[np.float32]) -> Embedding:
+def normal(vector: NDArray[np.float32]) -> Embedding:
+    """Return a vector of the length 1."""
     return vector / max(float(np.linalg.norm(vector)), 1e-9)
 
 

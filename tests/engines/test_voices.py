@@ -6,8 +6,15 @@ import sys
 import numpy as np
 import pytest
 
-from streamd.engines.voices import Listener, embed, filter_banks, hear, segment
-from streamd.speakers import HearingRequest
+from streamd.engines.voices import (
+    Listener,
+    RecordedVoices,
+    embed,
+    filter_banks,
+    hear,
+    segment,
+)
+from streamd.speakers import HearingRequest, Roster, Step, speaker_at
 from streamd.types import FRAME, Hypothesis, Window
 from tests.support.recorded import samples
 
@@ -44,14 +51,25 @@ def test_a_voice_is_more_like_itself_than_like_others():
     assert min(same) > max(others)
 
 
-def test_a_change_of_speaker_within_a_request_is_found():
+def test_a_change_of_speaker_within_a_step_is_found():
     sound = np.concatenate([piece(READER, 50, 150), piece(JFK, 30, 150)])
-    heard = hear(sound, HearingRequest(0, 0, 300, 300, {}))
-    who = {stretch.local: stretch for stretch in heard.stretches}
-    assert len(who) == 2
-    first, second = sorted(who.values(), key=lambda each: each.places)
-    assert abs(second.places[0][0] - 150) < 25
-    assert float(first.embedding @ second.embedding) < 0.3
+    roster = Roster()
+    hear(roster, Step(0, 0, 300, 300), sound, start=0)
+    (change,) = roster.changes(0, 300)
+    assert abs(change - 150) < 25
+    assert {turn.speaker for turn in roster.turns} == {1, 2}
+
+
+def test_the_speakers_of_a_recording_are_told_apart():
+    pieces = [piece(READER, 50, 150), piece(JFK, 30, 150), piece(READER, 250, 150)]
+    sound = np.concatenate(pieces).reshape(-1, FRAME)
+    voices = RecordedVoices()
+    for first in range(0, len(sound), 70):
+        part = sound[first : first + 70]
+        voices.feed(part, [(0, 0)] * len(part))
+    turns = voices.turns()
+    who = [speaker_at(turns, middle - 20, middle + 20) for middle in (75, 225, 375)]
+    assert who == [1, 2, 1]
 
 
 def test_filter_banks_are_kaldis():
@@ -71,12 +89,15 @@ def test_only_windows_that_ask_are_listened_to():
             return Hypothesis(language="en")
 
     sound = piece(READER, 50, 100)
-    asked = HearingRequest(110, 110, 200, 300, {})
+    asked = HearingRequest(
+        (Step(110, 110, 160, 160), Step(140, 160, 200, 200)), 100, sound, Roster()
+    )
     listener = Listener(Fake())
-    assert listener.recognize(Window(100, 200, sound)).heard is None
+    assert listener.recognize(Window(100, 200, sound)).heard == ()
     heard = listener.recognize(Window(100, 200, sound, hear=asked)).heard
-    assert heard.request is asked
-    assert all(110 <= a < b <= 200 for each in heard.stretches for a, b in each.places)
+    assert [roster.heard for roster in heard] == [160, 200]
+    assert asked.roster.heard == 0
+    assert all(110 <= turn.start < turn.end <= 200 for turn in heard[-1].turns)
 
 
 def test_nothing_is_loaded_before_it_is_needed():

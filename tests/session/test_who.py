@@ -1,16 +1,30 @@
 """Who says the words of a session's events."""
 
+from dataclasses import replace
+
 import msgspec
 import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from msgspec import UNSET
 
 from streamd.events import Final, Gap, SpeakerTurn, SpeakerTurns, TimedWord, Vad
+from streamd.options import SessionOptions
 from streamd.session.timeline import Timeline
 from streamd.session.who import WhoSpeaks
 from streamd.sinks.text import by_speaker
-from streamd.speakers import HeardVoices, VoiceStretch
+from streamd.speakers import Step
 from streamd.streams.journal import JournalLine, read_line
-from streamd.types import ResumeState
+from streamd.types import FRAME, ResumeState
+from tests.support.fakes import (
+    LOUD,
+    ScriptedRecognizer,
+    drain,
+    ending,
+    scripted_audio,
+    scripted_session,
+    speech_of,
+)
 
 ANA, BEN = np.eye(256, dtype=np.float32)[:2]
 
@@ -28,22 +42,33 @@ def final(*words):
 SAID = final(("Who", 100, 400), ("is", 400, 600), ("there?", 600, 1000), ("Me.", 1600, 1900))
 
 
-def heard():
+def heard(who, *talk):
+    """Have it hear a step of two seconds, in which (start, end, voice) talk; return the events."""
+    for frame in range(100):
+        who.push(frame + 1, 0, 0)
+    who.flush()
+    request = who.request(100, 0, lambda start, end: np.zeros(320 * (end - start), np.float32))
+    roster, step = request.roster.copy(), Step(0, 0, 100, 100)
+    activity = np.zeros((100, 3), np.bool_)
+    for local, (start, end, _) in enumerate(talk):
+        activity[start:end, local] = True
+    samples = roster.follow(step, activity, np.zeros(100))
+    of = {start: voice for start, _, voice in talk}
+    roster.learn(step, [(sample, of[sample.first]) for sample in samples])
+    return who.hear([roster])
+
+
+def dialogue():
     """Ana talks until 1 s, Ben from 1.5 s on."""
     who = WhoSpeaks()
-    request = who.request((0, 100), 0, last=True)
-    stretches = (
-        VoiceStretch(((2, 50),), 0, 0, False, ANA, 48),
-        VoiceStretch(((75, 98),), 1, 0, False, BEN, 23),
-    )
-    return who, who.hear(HeardVoices(request, stretches))
+    return who, heard(who, (2, 50, ANA), (68, 98, BEN))
 
 
 def test_nothing_changes_unless_it_is_wanted():
     who = WhoSpeaks()
     events = [Vad(speech=True, t_ms=0), SAID]
     assert who.name(events) == events
-    assert who.hear(None) == []
+    assert who.hear([]) == []
     assert who.voiceprints is UNSET
     line = msgspec.json.encode(JournalLine(resume_state=ResumeState()))
     assert b"voice" not in line
@@ -51,10 +76,10 @@ def test_nothing_changes_unless_it_is_wanted():
 
 
 def test_words_have_the_speaker_who_talks_meanwhile():
-    who, told = heard()
+    who, told = dialogue()
     turns = (
         SpeakerTurn(start_ms=40, end_ms=1000, speaker=1),
-        SpeakerTurn(start_ms=1500, end_ms=1960, speaker=2),
+        SpeakerTurn(start_ms=1360, end_ms=1960, speaker=2),
     )
     assert told == [SpeakerTurns(start_ms=0, end_ms=2000, turns=turns)]
     (named,) = who.name([SAID])
@@ -69,13 +94,12 @@ def test_words_have_the_speaker_who_talks_meanwhile():
 
 
 def test_the_next_process_knows_the_speakers():
-    who, _ = heard()
+    who, _ = dialogue()
     state = ResumeState(voiceprints=who.voiceprints)
     kept = read_line(msgspec.json.encode(JournalLine(resume_state=state))).resume_state
     resumed = WhoSpeaks()
     resumed.resume(kept.voiceprints)
-    request = resumed.request((0, 100), 0, last=True)
-    resumed.hear(HeardVoices(request, (VoiceStretch(((5, 95),), 0, 0, False, BEN, 60),)))
+    heard(resumed, (5, 95, BEN))
     (named,) = resumed.name([SAID])
     assert {word.speaker for word in named.words} == {2}
 
@@ -83,11 +107,75 @@ def test_the_next_process_knows_the_speakers():
 def test_turns_are_moved_by_gaps_too():
     timeline = Timeline()
     timeline.jump(1000, 60_000)
-    _, told = heard()
+    _, told = dialogue()
     (moved,) = timeline.correct(told)
     assert (moved.start_ms, moved.end_ms) == (0, 62_000)
     assert [(turn.start_ms, turn.end_ms) for turn in moved.turns] == [
         (40, 61_000),
-        (61_500, 61_960),
+        (61_360, 61_960),
     ]
     assert timeline.correct([Gap(t_ms=500, duration_ms=1, why="x")])[0].t_ms == 500
+
+
+class Ear(ScriptedRecognizer):
+    """Hears the scripted words, and in each two seconds Ana or Ben in turn."""
+
+    def recognize(self, window):
+        hypothesis = super().recognize(window)
+        if window.hear is None:
+            return hypothesis
+        request, heard = window.hear, [window.hear.roster]
+        for step in request.steps:
+            heard.append(heard[-1].copy())
+            first, after = (FRAME * (at - request.start) for at in (step.start, step.end))
+            frames = request.audio[first:after].reshape(-1, FRAME)
+            assert round(float(frames[0, 0]) / 2.0**-20) == step.start
+            activity = np.zeros((len(frames), 3), np.bool_)
+            activity[:, 0] = frames[:, 1] > LOUD
+            voices = [
+                (each, (ANA, BEN)[(step.start + each.first) // 100 % 2])
+                for each in heard[-1].follow(step, activity, np.zeros(len(frames)))
+            ]
+            heard[-1].learn(step, voices)
+        return replace(hypothesis, heard=tuple(heard[1:]))
+
+
+SPEECH = speech_of([(84, 12), (36, 60), (200, 24), (96, 120), (60, 12), (480, 100)])
+
+
+def who_talks(block, *, every=1, speakers=True):
+    """The finals, and who talked when at last, if audio comes in blocks of frames.
+
+    The recognizer is free only after `every` blocks.
+    """
+    options = SessionOptions(step=25, length=300, speakers=speakers)
+    session, ear, events = scripted_session(options), Ear(ending), []
+    frames = scripted_audio(SPEECH)
+    for i, first in enumerate(range(0, len(frames), block)):
+        events += session.feed(frames[first : first + block])
+        if i % every == 0:
+            events += drain(session, ear, [])
+    events += [*session.flush(), *drain(session, ear, [])]
+    at_last = np.zeros((len(frames), 17), np.bool_)
+    for event in events:
+        if isinstance(event, SpeakerTurns):
+            at_last[event.start_ms // 20 : event.end_ms // 20] = False
+            for turn in event.turns:
+                at_last[turn.start_ms // 20 : turn.end_ms // 20, turn.speaker] = True
+    return [event for event in events if isinstance(event, Final)], at_last
+
+
+@given(st.sampled_from([1, 7, 25, 100, 5000]), st.sampled_from([1, 3, 40]))
+@settings(max_examples=20)
+def test_who_talks_does_not_depend_on_how_fast_audio_or_the_recognizer_is(block, every):
+    _, expected = who_talks(1)
+    assert 0.8 * sum(SPEECH) < expected.any(1).sum() <= 1.2 * sum(SPEECH)
+    assert expected[:, 1:3].any(0).all()
+    assert (who_talks(block, every=every)[1] == expected).all()
+
+
+def test_without_speakers_the_same_is_captioned():
+    with_them, without = who_talks(25)[0], who_talks(25, speakers=False)[0]
+    assert [final.text for final in with_them] == [final.text for final in without]
+    assert any(word.speaker for final in with_them for word in final.words)
+    assert not any(word.speaker for final in without for word in final.words)
