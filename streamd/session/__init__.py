@@ -22,6 +22,7 @@ What there is between two calls:
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import takewhile
 
 import numpy as np
 
@@ -30,7 +31,7 @@ from streamd.options import SessionOptions
 from streamd.session.commit import CommitPolicy, count_ended
 from streamd.session.evidence import believable, is_probable
 from streamd.session.gate import Gate, level_db
-from streamd.session.language import Change, Language
+from streamd.session.language import EVERY, SURE, Change, Language
 from streamd.session.ring import Ring
 from streamd.session.segment import Move, Segment, Stage
 from streamd.session.segmenter import Segmenter
@@ -314,6 +315,13 @@ class Session:
             self._prompt.forget()
             return
         first, last = change.between
+        sure = takewhile(lambda word: word.prob >= SURE, segment.latest.words)
+        # The words that were read in the language before are more exact than spans of two seconds.
+        read = max((word.end for word in (*segment.committed, *sure)), default=first)
+        if read < first:  # in the language before, there was nothing more to read
+            first, last = read, first
+        elif read <= last + EVERY // 2:
+            first, last = read, read + EVERY // 5
         first = max(first, segment.read_until, segment.utterance.start + LEAST_READ)
         self._segmenter.split(segment.utterance, first, max(first, last))
         self._language.change(change)

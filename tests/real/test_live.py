@@ -90,6 +90,7 @@ PAIRS = [
     *((first, second, 1.0) for first, second in permutations(["en", "ja", "ko", "de", "fr"], 2)),
     *((first, second, 0.0) for first, second in permutations(["en", "de", "fr"], 2)),
     *((first, "en", 0.0) for first in ("ja", "ko")),
+    *((first, second, 0.0) for first, second in permutations(["ja", "ko"])),
 ]
 
 
@@ -113,8 +114,8 @@ def test_the_language_is_heard_unless_it_is_named(code):
 def test_a_translation_is_english_and_decoded_once(code):
     heard = live(code, task="translate")
     assert heard.finals
-    # Once if the text repeats itself, as base's from Chinese; if their order counted, all of them at
-    # every temperature.
+    # Once if the text repeats itself, as base's from Chinese; if their order counted, all of them
+    # at every temperature.
     assert heard.n_decoded_again <= sum(window.last for window in heard.windows)
     for final in heard.finals:
         assert final.text.isascii(), final.text

@@ -319,8 +319,10 @@ class Bilingual(ScriptedRecognizer):
         )
 
 
-def language_of_words(switch: int, speech: list[bool]) -> dict[int, str]:
-    session, recognizer = scripted_session(), Bilingual(switch)
+def language_of_words(
+    switch: int, speech: list[bool], recognizer_type: type[Bilingual] = Bilingual
+) -> dict[int, str]:
+    session, recognizer = scripted_session(), recognizer_type(switch)
     events = []
     for frame in scripted_audio(speech):
         events += session.feed(frame[None]) + drain(session, recognizer, [])
@@ -345,3 +347,22 @@ def test_both_languages_are_read_whatever_the_pause_between_them(n_before, n_aft
     for n, language in found.items():
         if abs(n * WORD - switch) > 60 and n_after * WORD > 250 and n_before * WORD > 150:
             assert language == ("ja" if n * WORD < switch else "en")
+
+
+class Deaf(Bilingual):
+    """In one language, it reads nothing of what is said in the other."""
+
+    def recognize(self, window: Window) -> Hypothesis:
+        plain = super().recognize(window)
+        if plain.language != "ja":
+            return plain
+        words = tuple(word for word in plain.words if word.end <= self._switch)
+        return replace(plain, words=words, tokens=tuple(t for word in words for t in word.tokens))
+
+
+@pytest.mark.parametrize("n_before", range(12, 30))
+def test_without_a_pause_the_change_is_behind_the_last_word_that_was_read(n_before):
+    """The first words of the other language went to the utterance before, and were lost."""
+    speech = [True] * ((n_before + 30) * WORD)
+    found = language_of_words(n_before * WORD, [*speech, *[False] * 100], Deaf)
+    assert found == {n: "ja" if n < n_before else "en" for n in range(n_before + 30)}

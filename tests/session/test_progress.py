@@ -233,7 +233,7 @@ session_options = st.builds(
     keep_context=st.booleans(),
     language_after=st.sampled_from([100, 0, 1500]),
     backlog=st.sampled_from([30_000, 1500, 500]),
-    language=st.sampled_from(["", "en"]),
+    languages=st.sampled_from([(), ("en",), ("en", "de")]),
     task=st.sampled_from(["", "", "translate"]),
 )
 pauses = st.sampled_from([0, 1, 20, 30, 60])
