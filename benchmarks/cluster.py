@@ -1,15 +1,15 @@
 """What NATS costs: the delay of a final, and processor and memory of the nodes and of NATS.
 
     python benchmarks/cluster.py [--seconds 20] [--speakers 4]
-    python benchmarks/cluster.py --scale [--seconds 20] [--sessions 200] [--minutes 30]
+    python benchmarks/cluster.py --scale [--nodes 1 3 6] [--sessions 200] [--minutes 30]
 
 Everything twice: one node without a bus, and two nodes on a NATS server of their own with storage
 on disk. Delay: a process publishes finals twenty times a second, without an engine, and a listener
 here notes how late they come, on that node and on the other one. Cost: ``streamd serve`` with real
 speech in real time; the listeners are on the other node. Prints a table and, last, a JSON line.
 
-With ``--scale``, what `scale.py` says, of 1, 3 and 6 nodes without an engine; memory over time is
-that of ``streamd serve`` with two speakers and as many listeners as ``--sessions``.
+With ``--scale``, what `scale.py` says, of so many ``--nodes`` without an engine; the memory over
+time is that of ``streamd serve`` with two speakers and as many listeners as ``--sessions``.
 """
 
 import argparse
@@ -218,12 +218,14 @@ async def nodes_of(
         yield found
 
 
-async def measure_scale(seconds: float, n: int, minutes: float) -> dict[str, Any]:
+async def measure_scale(
+    seconds: float, n: int, minutes: float, numbers: list[int]
+) -> dict[str, Any]:
     """Measure how far it carries, and print the tables."""
     found: dict[str, Any] = {"machine": msgspec.to_builtins(machine())}
     opening, finals = dict[str, dict[str, float]](), dict[str, dict[str, float]]()
     async with nats_server() as (bus, nats):
-        for n_nodes in scale.N_NODES:
+        for n_nodes in numbers:
             async with nodes_of(bus, n_nodes) as nodes:
                 meter = partial(scale.Meter, used, nodes, nats)
                 opening[f"{n_nodes} nodes"] = await scale.opening(meter, nodes, n)
@@ -326,13 +328,14 @@ if __name__ == "__main__":
     parser.add_argument("--session", default="", help=argparse.SUPPRESS)
     parser.add_argument("--feeds", type=int, default=0, help=argparse.SUPPRESS)
     parser.add_argument("--scale", action="store_true", help="how far it carries")
+    parser.add_argument("--nodes", type=int, nargs="+", default=[1, 3, 6], help="with --scale")
     parser.add_argument("--sessions", type=int, default=200, help="opened, with --scale")
     parser.add_argument("--minutes", type=float, default=30.0, help="of memory, with --scale")
     args = parser.parse_args()
     if args.publish is not None:
         asyncio.run(publish(args.publish, args.session, args.feeds))
     elif args.scale:
-        told = asyncio.run(measure_scale(args.seconds, args.sessions, args.minutes))
+        told = asyncio.run(measure_scale(args.seconds, args.sessions, args.minutes, args.nodes))
         print(json.dumps(told))
     else:
         print(json.dumps(asyncio.run(measure(args.seconds, args.speakers))))

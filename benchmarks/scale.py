@@ -20,7 +20,6 @@ from websockets.exceptions import ConnectionClosed
 from streamd.streams.journal.jetstream import LEASES, LOG, JetStream
 from tables import table
 
-N_NODES = (1, 3, 6)
 _AT_ONCE = 16
 """Clients that open sessions at the same time."""
 N_FEEDS = 16

@@ -329,6 +329,19 @@ def test_what_nats_costs():
     assert [row["process"] for row in told["cost"]["on NATS"]][-1] == "NATS"
 
 
+def test_how_far_a_cluster_carries(tmp_path):
+    options = ("--seconds", "1", "--nodes", "1", "--sessions", "12", "--minutes", "0.3")
+    table, told = run("cluster.py", "--scale", *options)
+    assert "sessions opened" in table
+    assert told["open"]["1 nodes"]["a second"] > 0
+    assert told["final"]["1 nodes"]["a second"] > 0
+    assert told["memory"]
+    (tmp_path / "measured").write_text(json.dumps(told))
+    table, computed = run("thousand_nodes.py", tmp_path / "measured")
+    assert computed["simulated"][-1]["nodes"] == 1000
+    assert "leases busy %" in table
+
+
 def test_when_turns_end_and_how_soon_it_is_told(tmp_path):
     text = json.loads((ROOT / "tests/golden/clips.json").read_text())["lamp"]
     seconds = soundfile.info(ROOT / "tests/golden/lamp.flac").duration
