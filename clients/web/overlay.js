@@ -1,25 +1,34 @@
 // Captions over a picture, for OBS's browser source: no controls, reconnects by itself.
 //
 // /overlay?session=live&lines=2&size=48&width=24em&font=Roboto&outline=3&align=top-center
-//         &color=white&bg=transparent&box=%23000a&fade=6&partials=1
+//         &color=white&bg=transparent&box=%23000a&fade=6&partials=1&calm=0
 
 import { Listening } from "./connection.js";
-import { RollUp } from "./rollup.js";
+import { agreed, RollUp } from "./rollup.js";
 import { Transcript } from "./transcript.js";
 
 const options = new URLSearchParams(location.search);
 const lines = document.getElementById("lines");
 const style = document.documentElement.style;
 
+const NAMES = "session lines size width font outline align color bg box fade partials calm".split(" ");
+const PLACES = "top middle bottom left center right".split(" ");
+const wrong = [...options.keys()].filter((name) => !NAMES.includes(name)).map((name) => `${name} is no option`);
+
 /** Return a numeric option within limits, or the default if it is not a number. */
 function number(name, otherwise, least, most) {
-  const value = parseFloat(options.get(name) ?? "");
+  const given = options.get(name);
+  if (given === null) return otherwise;
+  const value = Number(given.trim() || NaN);
+  if (!(value >= least && value <= most)) wrong.push(`${name} must be from ${least} to ${most}, got ${given}`);
   return Number.isFinite(value) ? Math.min(most, Math.max(least, value)) : otherwise;
 }
 
 /** Apply an option to a variable of the style sheet, if the browser accepts it for `property`. */
 function css(name, property, value = options.get(name)) {
-  if (value !== null && CSS.supports(property, value)) style.setProperty(`--${name}`, value);
+  if (value === null) return;
+  if (CSS.supports(property, value)) style.setProperty(`--${name}`, value);
+  else wrong.push(`${name} is not CSS: ${value}`);
 }
 
 const size = number("size", 48, 8, 400);
@@ -33,29 +42,43 @@ css("width", "width", /^\d+$/.test(width) ? `${width}px` : width);
 const outline = number("outline", 0, 0, 40);
 style.setProperty("--outline", `${outline}px`);
 if (outline > 0) document.body.dataset.outline = "";
-document.body.dataset.align = (options.get("align") ?? "").replaceAll("-", " ");
+const align = (options.get("align") ?? "").split("-").filter(Boolean);
+for (const place of align) if (!PLACES.includes(place)) wrong.push(`align has no ${place}`);
+document.body.dataset.align = align.join(" ");
 const fadeMs = 1000 * number("fade", 6, 0, 3600);
 const partials = options.get("partials") !== "0";
+const calm = options.get("calm") === "1";
 
 let fading = null;
+let before = { seg: undefined, text: "" }; // the last guess
 const transcript = new Transcript({ history: false });
 const rollUp = new RollUp(lines, {
-  nLines: Math.round(number("lines", 2, 1, 20)),
+  nLines: Math.min(Math.round(number("lines", 2, 1, 20)), Math.max(1, Math.floor((0.96 * innerHeight) / (1.3 * size)))),
   longest: Math.max(1, Math.floor(lines.clientWidth / size)),
 });
 
 function show(item) {
+  if (wrong.length > 0) rollUp.clear(); // it was told
+  wrong.length = 0;
   // What has faded does not come back.
   if (lines.classList.contains("silent")) rollUp.clear();
   if (item?.type === "final") rollUp.settle(item.text);
   const partial = partials ? transcript.partial : null;
-  rollUp.show(partial?.text ?? "", partial?.stable);
+  const text = partial?.text ?? "";
+  const isSame = partial?.seg === before.seg;
+  rollUp.show(calm ? agreed(text, isSame ? before.text : "", partial?.stable ?? 0) : text, partial?.stable);
+  before = { seg: partial?.seg, text };
   lines.classList.toggle("silent", lines.textContent === "");
   clearTimeout(fading);
   if (fadeMs > 0) fading = setTimeout(() => lines.classList.add("silent"), fadeMs);
 }
 
 lines.classList.add("silent");
+if (wrong.length > 0) {
+  console.warn(`overlay: ${wrong.join("; ")}`);
+  rollUp.settle(wrong.join("; "));
+  lines.classList.remove("silent");
+}
 addEventListener("resize", () => rollUp.clear());
 new Listening(options.get("session") ?? "live", transcript, {
   changed: (kind) => {

@@ -68,7 +68,7 @@ function showNew() {
   shown = { name: "", isOwn: true };
   transcript = new Transcript();
   nShown = 0;
-  view.clear("Start the microphone.");
+  view.clear("Start the microphone, or choose a session above.");
   status("idle");
 }
 
@@ -166,9 +166,11 @@ async function sessions() {
   const kept = ((await archive?.list()) ?? []).filter(({ nItems }) => nItems > 0).map(({ name }) => name);
   const asked = new URLSearchParams(location.search).get("session");
   const now = shown.name || (shown.isOwn ? "" : asked);
+  const isAlone = known.length > 0 && !known.includes("live"); // others speak, whom the visitor may choose
   const options = [...new Set([...known, ...kept])].map((name) => new Option(label(name), name));
   $("session").replaceChildren(...options, new Option("New transcript", ""));
-  offer(now ?? (known.length === 0 || known.includes("live") ? "live" : known.at(-1)));
+  if (now === null && isAlone) $("session").value = "";
+  else offer(now ?? "live");
 }
 
 $("session").onfocus = sessions;
@@ -285,7 +287,9 @@ addEventListener("keydown", (event) => {
 async function begin() {
   archive ??= await Archive.open().catch(() => null); // without one nothing is kept
   await sessions();
-  if (!$("ask").open) show($("session").value || "live");
+  if ($("ask").open) return;
+  if ($("session").value) show($("session").value);
+  else showNew();
 }
 
 appearance(view.scrollToEnd);

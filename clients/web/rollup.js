@@ -1,13 +1,14 @@
 // Captions that roll up: lines are filled from the left and broken once, and a word on the screen
 // moves only upwards, with its line.
 
-import { isUnspaced } from "./transcript.js";
+import { isUnspaced, script } from "./transcript.js";
 
 const GRAPHEMES = new Intl.Segmenter(undefined, { granularity: "grapheme" });
 const CLOSING = /^[\p{Pe}\p{Pf}\p{Po}\p{Lm}\p{M}]/u;
 const OPENING = /[\p{Ps}\p{Pi}]$/u;
 const N_KEPT = 200; // pieces, more than the screen can hold
 const LATER_MS = 250;
+const HOLD_MS = 150;
 
 /** Cut a text where a line may break, after at most `longest` characters; blanks stay in front. */
 export function pieces(text, longest = Infinity) {
@@ -32,6 +33,17 @@ export function pieces(text, longest = Infinity) {
 
 const bare = (piece) => piece.toLowerCase().replace(/[\p{P}\s]/gu, "");
 
+/** The beginning of a guess that the one before it had, too, and the `stable` characters at least. */
+export function agreed(text, before, stable) {
+  const earlier = pieces(before);
+  let at = 0;
+  for (const [i, piece] of pieces(text).entries()) {
+    if (at >= stable && (i >= earlier.length || bare(piece) !== bare(earlier[i]))) break;
+    at += piece.length;
+  }
+  return text.slice(0, at);
+}
+
 /** The lines in `box`, an element of fixed width; its children are the lines, newest last. */
 export class RollUp {
   #box;
@@ -54,16 +66,35 @@ export class RollUp {
   show(text, stable = text.length) {
     this.#own = pieces(text, this.#longest);
     this.#stable = stable;
-    if (this.#final.length > 0 && this.#own.length > 0 && !isUnspaced(this.#own[0])) {
-      this.#own[0] = ` ${this.#own[0]}`;
+    const between = this.#between();
+    if (between) {
+      this.#own[0] = `${between}${this.#own[0]}`;
       this.#stable += 1;
     }
-    this.#render();
+    clearTimeout(this.#timer);
+    // A guess that only lost its end is mostly about to get another: without a wait it would flash.
+    if (this.#shrinks()) this.#timer = setTimeout(() => this.#render(), HOLD_MS);
+    else this.#render();
+  }
+
+  /** What stands before the present segment: a new line for another script, or a blank. */
+  #between() {
+    if (this.#final.length === 0 || this.#own.length === 0) return "";
+    const before = this.#final.findLast((piece) => script(piece) >= 0) ?? "";
+    const scripts = new Set([script(before), script(this.#own.join("")), -1]);
+    if (scripts.size > 2) return "\n";
+    return isUnspaced(this.#own[0]) ? "" : " ";
+  }
+
+  #shrinks() {
+    const shown = this.#shown.slice(this.#final.length);
+    return this.#own.length < shown.length && this.#own.every((piece, i) => bare(piece) === bare(shown[i].text));
   }
 
   /** Show this text of the current segment, which is complete: the next one follows it. */
   settle(text) {
     this.show(text);
+    this.#render();
     this.#final.push(...this.#own);
     this.#own = [];
     const n = Math.min(this.#final.length, this.#shown.length) - N_KEPT;
@@ -118,6 +149,7 @@ export class RollUp {
     // If its line has left the screen, the text goes on in the first that has not.
     if (line === null) line = this.#roll();
     else if (!line.isConnected) line = this.#box.firstElementChild;
+    if (text.startsWith("\n") && line.firstChild !== null) line = line.nextElementSibling ?? this.#roll();
     node.textContent = line.firstChild === null ? text.trimStart() : text;
     line.append(node);
     if (line.firstChild !== node && line.offsetWidth > this.#box.clientWidth) {

@@ -136,6 +136,17 @@ export function placed(text, words) {
 /** Whether a text is in a script without blanks between words. */
 export const isUnspaced = (text) => UNSPACED.test(text);
 
+const SCRIPTS = "Latin Cyrillic Greek Arabic Hebrew Devanagari Bengali Tamil Thai Hangul Hiragana Katakana Han".split(" ");
+const SCRIPT = SCRIPTS.map((name) => new RegExp(`\\p{Script=${name}}`, "u"));
+
+/** The script of a text's first letter: a number that only equals its own; -1 if there is none. */
+export function script(text) {
+  const letter = /\p{L}/u.exec(text)?.[0];
+  if (letter === undefined) return -1;
+  const found = SCRIPT.findIndex((each) => each.test(letter));
+  return found > SCRIPTS.indexOf("Hangul") ? SCRIPTS.length : found; // Japanese has three
+}
+
 /** 83000 -> "1:23", 3723000 -> "1:02:03". */
 export function clock(ms) {
   const s = Math.floor(ms / 1000);
@@ -154,7 +165,7 @@ export function sessionName(source, now = new Date()) {
 /** How people read the name of a session: "Chrome, 22:37", with the date unless it is today's. */
 export function label(name, now = new Date()) {
   if (name === "live") return "Live";
-  const [, source, day, hours, minutes] = /^(.+)-(\d{8})-(\d\d)(\d\d)\d\d$/.exec(name) ?? [];
+  const [, source, day, hours, minutes] = /^(.+)-(\d{8})-(\d\d)(\d\d)\d\d(?:-[0-9a-f]{8})?$/.exec(name) ?? [];
   if (source === undefined) return name;
   const isToday = sessionName("", now).startsWith(`-${day}-`);
   const date = isToday ? "" : `${day.slice(0, 4)}-${day.slice(4, 6)}-${day.slice(6)} `;

@@ -3,12 +3,14 @@
 
 import { SENTENCE_END } from "./cues.js";
 import { nameTag, parts } from "./speakers.js";
-import { clock, isUnspaced, placed } from "./transcript.js";
+import { clock, isUnspaced, placed, script } from "./transcript.js";
 
 const $ = (id) => document.getElementById(id);
 const MAX_PARAGRAPHS = 1000;
 const PAUSE_MS = 2000; // begins a paragraph
-const LONG = 500; // characters after which the end of a sentence does, too
+const LONG = 330; // characters, about 60 words, after which a shorter pause behind a sentence does, too
+const BREATH_MS = 400;
+const LONGEST = 2 * LONG; // after which the end of a sentence does
 
 const GAPS = {
   overrun: "the microphone's driver overflowed",
@@ -59,7 +61,11 @@ let speaker; // of that paragraph
 function continues(event) {
   if (last === null || event.start_ms - last.end_ms >= PAUSE_MS) return false;
   if (![undefined, speaker].includes(parts(event)[0].speaker)) return false;
-  return log.lastElementChild.textContent.length < LONG || !SENTENCE_END.test(last.text);
+  const scripts = new Set([script(last.text), script(event.text), -1]);
+  if (scripts.size > 2) return false; // each script has a direction of its own
+  const length = log.lastElementChild.textContent.length;
+  const isBreath = event.start_ms - last.end_ms >= BREATH_MS || length >= LONGEST;
+  return length < LONG || !isBreath || !SENTENCE_END.test(last.text);
 }
 
 const blank = (event) => (isUnspaced(last.text.at(-1)) || isUnspaced(event.text[0] ?? "") ? "" : " ");

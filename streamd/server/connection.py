@@ -2,8 +2,10 @@
 
 import asyncio
 import logging
+import secrets
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from functools import lru_cache
 from socket import SO_LINGER, SOL_SOCKET
 from struct import pack
@@ -191,7 +193,8 @@ class Connection:
             if hub is None:
                 raise WireError("no_such_session", f"there is no session {session or LIVE!r}")
             return hub
-        self._ingest = self._ingests.connect(session or "", epoch=self._query.epoch, feeder=self)
+        name = session or session_name(type(self._dialect).__name__)
+        self._ingest = self._ingests.connect(name, epoch=self._query.epoch, feeder=self)
         return self._ingest.session.hub
 
     @property
@@ -312,6 +315,12 @@ class Connection:
         if isinstance(tell.message, Event):
             return self._hub.encode(tell.message)
         return encode(tell.message)
+
+
+def session_name(client: str) -> str:
+    """Return a new name for a session of a client's `Dialect`, in words for the caption page."""
+    known = "Client" if client == "Native" else client
+    return f"{known}-{datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
 
 
 async def refuse(socket: Socket, dialect: Dialect, error: WireError) -> None:

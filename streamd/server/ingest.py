@@ -253,11 +253,9 @@ class Ingests:
     def connect(self, session: str, *, epoch: str | None, feeder: Feeder) -> Ingest:
         """Return the ingest that the client knows by its `epoch` and secret, or a new one.
 
-        After a restart, the first client that resumes the session brings its secret. An empty
-        `session` gets a random name. Raises `WireError` if another client feeds the
-        session, it has ended, or there are too many.
+        After a restart, the first client that resumes the session brings its secret. Raises
+        `WireError` if another client feeds the session, it has ended, or there are too many.
         """
-        session = session or secrets.token_hex(4)
         for name, run, received_ms in self._ended:
             if (name, run) == (session, epoch):
                 what = "the session ended in the meantime"

@@ -32,6 +32,7 @@ _TYPES = {
     ".css": "text/css; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
+    ".webmanifest": "application/manifest+json",
 }
 _ADDRESSES = {"index.html": "/", "overlay.html": "/overlay"}
 """Files that are served under another name than their own."""
@@ -78,6 +79,7 @@ def serve_page(page: Page, host: str) -> Response:
         "Content-Type": content_type,
         "Content-Security-Policy": (
             "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+            "manifest-src 'self'; "
             # 'self' does not include websockets in every browser.
             f"connect-src 'self' ws://{host} wss://{host}; "
             "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"

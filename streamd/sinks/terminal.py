@@ -15,8 +15,11 @@ from typing import TextIO
 
 from streamd.events import Event, Fault, Final, Gap, Lag, Partial
 from streamd.sinks.text import (
+    BREATH_MS,
     FAINT,
+    LONG_PARAGRAPH,
     PARAGRAPH_PAUSE_MS,
+    SENTENCE_END,
     Look,
     Span,
     after_rows,
@@ -137,6 +140,7 @@ class TerminalSink:
         self._open = False  # whether the last paragraph may go on
         self._end_ms = 0
         self._speaker: int | None = None  # of the last paragraph
+        self._text = ""  # of the last paragraph
 
     def write(self, event: Event) -> None:
         """Show `event` at once."""
@@ -162,15 +166,20 @@ class TerminalSink:
 
     def _append(self, final: Final) -> None:
         """Add a final to the paragraph, or begin another."""
+        more = self._more(final)
         if not self._continues(final):
             self._paragraphs.append(_Paragraph(self._size()[0]))
-        self._paragraphs[-1].add(self._more(final))
+            self._text = ""
+        self._text += final.text
+        self._paragraphs[-1].add(more)
         self._open, self._end_ms = True, final.end_ms
         self._speaker = final.speaker or self._speaker
 
     def _continues(self, event: Partial | Final) -> bool:
         """Whether a caption belongs to the paragraph of the last final; a stamp begins a line."""
-        is_soon = event.start_ms - self._end_ms < PARAGRAPH_PAUSE_MS
+        is_over = len(self._text) >= LONG_PARAGRAPH and SENTENCE_END.search(self._text)
+        pause_ms = event.start_ms - self._end_ms
+        is_soon = pause_ms < (BREATH_MS if is_over else PARAGRAPH_PAUSE_MS)
         same = event.speaker in (None, self._speaker)
         return self._open and is_soon and same and not self._look.stamp(event.start_ms)
 

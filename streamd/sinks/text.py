@@ -156,6 +156,9 @@ SENTENCE_END = re.compile(rf"(?:[?!…。？！]|{_TITLE}\.)[\"'”’»)」』]
 """A full stop behind a title or an initial ends no sentence."""
 PARAGRAPH_PAUSE_MS = 2000
 """A silence after which a reader expects a new paragraph, as on the caption page."""
+LONG_PARAGRAPH = 330
+"""Characters, about 60 words, after which a shorter silence behind a sentence ends one, too."""
+BREATH_MS = 400
 _NO_START = frozenset("、。，．：；？！」』）】〉》・ーっゃゅょッャュョ々…")
 """No row begins with these (JIS X 4051)."""
 

@@ -152,7 +152,7 @@ async def test_the_overlay_shows_what_is_asked_for(context):
     streams = CountingStreams()
     streams.live.publish(final("before it came"))
     async with serving(streams) as server:
-        query = "size=64&color=rgb(1,2,3)&bg=nonsense;}&font=Courier&outline=3&width=80vw&fade=0"
+        query = "size=64&color=rgb(1,2,3)&font=Courier&outline=3&width=80vw&fade=0"
         page, wrong = await visit(context, f"http://127.0.0.1:{server.port}/overlay?{query}")
         shown = page.locator("#lines")
         await expect(shown).to_have_text("")
@@ -176,3 +176,60 @@ async def test_the_overlay_shows_what_is_asked_for(context):
         assert shadow.count("3px") == 4
         assert width == 1024
         assert wrong == []
+
+
+async def test_wrong_values_in_the_address_are_told_until_somebody_speaks(context):
+    streams = CountingStreams()
+    async with serving(streams) as server:
+        query = "lines=99&align=foo-left&size=abc&bg=nonsense;}&lnes=3&fade=0"
+        page, wrong = await visit(context, f"http://127.0.0.1:{server.port}/overlay?{query}")
+        shown = page.locator("#lines")
+        await expect(shown).to_contain_text("abc")  # the end of it: there are two lines
+        (told,) = wrong
+        assert told == (
+            "overlay: lnes is no option; size must be from 8 to 400, got abc; "
+            "bg is not CSS: nonsense;}; align has no foo; lines must be from 1 to 20, got 99"
+        )
+        streams.live.publish(final("turn on"))
+        await expect(shown).to_have_text("turn on")
+
+
+async def test_no_more_lines_are_shown_than_fit(context):
+    words = " ".join(f"word{n}" for n in range(200))
+    page, _ = await replayed(context, "fade=0&lines=20&size=100", [spoken_as(words)])
+    first = await page.locator("#lines p").first.bounding_box()
+    assert first["y"] >= 0
+
+
+async def test_a_guess_that_loses_its_end_does_not_flash(context):
+    page, _ = await replayed(context, "fade=0", [spoken_as("nothing going on, you know")])
+    texts = await page.evaluate(
+        """(guesses) => guesses.map((text) => {
+             hear({ type: "partial", seg: 1, text, stable: 0 });
+             return document.getElementById("lines").textContent;
+           })""",
+        ["nothing going on,", "nothing going on, we're just"],
+    )
+    assert texts == ["nothing going on, you know", "nothing going on, we're just"]
+    await page.evaluate("hear({ type: 'partial', seg: 1, text: 'nothing going', stable: 0 })")
+    await page.evaluate("later()")  # no other guess came
+    assert await page.locator("#lines").text_content() == "nothing going"
+
+
+async def test_calm_captions_show_what_was_guessed_twice(context):
+    guesses = ["turn", "turn of", "turn on the", "turn on the lamb"]
+    events = [spoken_as(text) for text in guesses]
+    events += [spoken_as("turn on the lamp and", stable=16)]
+    _, screens = await replayed(context, "fade=0&calm=1", events)
+    shown = [" ".join(word for word, *_ in screen) for screen in screens[1::2]]
+    assert shown == ["", "turn", "turn", "turn on the", "turn on the lamp"]
+
+
+async def test_another_script_begins_a_line_of_its_own(context):
+    hello = "السلام عليكم"
+    events = [
+        {"type": "final", "seq": n, "seg": n, "text": text, "start_ms": n, "end_ms": n + 1}
+        for n, text in enumerate(["Hello.", hello, "And 95%."], 1)
+    ]
+    page, _ = await replayed(context, "fade=0&lines=9", events)
+    assert await page.locator("#lines p").all_text_contents() == ["Hello.", hello, "And 95%."]

@@ -556,6 +556,87 @@ async def test_everybody_can_read_and_press_it(context):
             assert await page.evaluate(SMALL) == []
 
 
+async def test_tentative_words_are_told_apart_where_the_user_has_chosen_the_colours(context):
+    streams = CountingStreams()
+    streams.live.publish(final("Some words", 0))
+    async with serving(streams) as server:
+        page, _ = await visit(context, f"http://127.0.0.1:{server.port}/")
+        await page.emulate_media(forced_colors="active")
+        streams.live.publish(
+            Partial(seg=1, rev=0, start_ms=1000, end_ms=1900, text="and more", stable=3)
+        )
+        await expect(page.locator("#partial")).to_contain_text("and more")
+        look = "(({color, fontStyle}) => [color, fontStyle])(getComputedStyle(%s))"
+        final_look, stable, tentative = [
+            await page.evaluate(look % f"document.querySelector('{where}')")
+            for where in ("#log .text", "#partial .stable", "#partial")
+        ]
+        assert stable == final_look
+        assert tentative[0] != final_look[0]
+        assert (tentative[1], final_look[1]) == ("italic", "normal")
+        dots = "['#status', '#microphone .dot'].map((where) => getComputedStyle("
+        dots += "document.querySelector(where), where === '#status' ? '::before' : null)"
+        assert await page.evaluate(f"{dots}.borderTopWidth)") != ["0px", "0px"]
+        assert (await Axe().run(page)).response["violations"] == []
+
+
+async def test_a_long_paragraph_ends_where_somebody_breathes(context):
+    streams = CountingStreams()
+    sentence = "Twelve words that somebody says one after the other, and no more."
+    for n in range(12):  # each takes 3.6 s; every fifth one is followed by a breath
+        start_ms = 3_600 * n + 500 * (n // 5)
+        streams.live.publish(final(sentence, start_ms, seg=n))
+    async with serving(streams) as server:
+        page, _ = await visit(context, f"http://127.0.0.1:{server.port}/")
+        await expect(page.locator("#log .text")).to_have_count(12)
+        counts = "(all) => all.map((p) => p.querySelectorAll('.text').length)"
+        assert await page.locator("#log p").evaluate_all(counts) == [5, 5, 2]
+
+
+async def test_each_script_has_a_paragraph_and_a_direction_of_its_own(context):
+    streams = CountingStreams()
+    texts = ["Some letters.", "这是句子。", "السلام عليكم 95%.", "And English."]
+    for n, text in enumerate(texts):
+        streams.live.publish(final(text, 1000 * n, seg=n))
+    async with serving(streams) as server:
+        page, wrong = await visit(context, f"http://127.0.0.1:{server.port}/")
+        await expect(page.locator("#log p")).to_have_count(4)
+        assert wrong == []
+        directions = "(all) => all.map((p) => getComputedStyle(p).direction)"
+        found = await page.locator("#log p").evaluate_all(directions)
+        assert found == ["ltr", "ltr", "rtl", "ltr"]
+
+
+async def test_a_visitor_is_invited_and_sees_nobody_elses_words_unasked(context):
+    async with serving(streams := CountingStreams()) as server:
+        audio = f"ws://127.0.0.1:{server.port}/v1/listen?encoding=linear16&sample_rate=16000"
+        async with connect(audio) as deepgram:
+            await deepgram.send(bytes(6400))
+            await deepgram.send('{"type": "Finalize"}')
+            await deepgram.recv()
+            body = json.dumps({"sessions": [{"name": n} for n in streams.names() if n != "live"]})
+            page = await context.new_page()
+            await page.route("**/v1/sessions", lambda route: route.fulfill(body=body))
+            await page.goto(f"http://127.0.0.1:{server.port}/")
+            await expect(page.locator("#hint")).to_contain_text("Start the microphone")
+            await expect(page.locator("#status")).to_have_text("not started")
+            assert await lines(page) == []
+            offered = await page.locator("#session option").all_text_contents()
+            assert re.fullmatch(r"Deepgram, \d\d:\d\d", offered[0])
+            await page.locator("#session").select_option(offered[0])
+            await expect(page.locator("#log .text")).not_to_have_count(0)
+
+
+async def test_it_can_be_installed(context):
+    async with serving(CountingStreams()) as server:
+        page, wrong = await visit(context, f"http://127.0.0.1:{server.port}/")
+        devtools = await context.new_cdp_session(page)
+        manifest = await devtools.send("Page.getAppManifest")
+        assert manifest["errors"] == []
+        assert json.loads(manifest["data"])["display"] == "standalone"
+        assert wrong == []
+
+
 async def test_a_listener_that_is_stopped_before_it_is_connected_logs_no_error(context):
     async with serving(CountingStreams()) as server:
         page, wrong = await visit(context, f"http://127.0.0.1:{server.port}/")

@@ -1,4 +1,5 @@
 import io
+import textwrap
 from datetime import UTC, datetime
 from itertools import accumulate, pairwise
 
@@ -15,6 +16,7 @@ from streamd.sinks.terminal import TerminalSink
 from streamd.sinks.text import Look, Span, blank_between, confidence_ramp, width, wrapped
 from streamd.sinks.writing import StreamSink
 from tests.support.emulator import Emulator, plain_rows
+from tests.support.said import spoken
 
 WIDTHS = (30, 60, 80, 120)
 CJK = "東京都では今日は雨が降っていますが明日は晴れるでしょうと気象庁が発表しました"
@@ -362,6 +364,17 @@ def test_jsonl_prints_every_event_in_wire_form():
     assert pipe.getvalue() == (
         '{"type":"lag","lag_ms":20}\n{"type":"eos","seq":3,"reason":"stop"}\n'
     )
+
+
+def test_a_long_paragraph_ends_where_somebody_breathes():
+    emulator = Emulator(60, 40)
+    sink = TerminalSink(emulator, Look(), size=emulator.size)
+    sentence = "Twelve words that somebody says one after the other, and no more."
+    for n in range(12):  # every sixth one is followed by a breath
+        sink.write(spoken(sentence, start_ms=3_600 * n + 500 * (n // 6), seq=n + 1))
+    sink.close()
+    paragraphs = [" ".join([sentence] * n) for n in (6, 6)]
+    assert emulator.rows() == [row for each in paragraphs for row in textwrap.wrap(each, 60)]
 
 
 def test_subtitles_can_be_printed():
