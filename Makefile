@@ -30,7 +30,7 @@ help: ## say what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 18
 
 demo: $(RUNTIME) ## live captions of 64 s of recorded speech
-	$(BIN)/streamd --model tiny.en --step 500 --length 5000 tests/speech/recording.flac
+	$(BIN)/streamd --model tiny.en --play tests/speech/recording.flac
 
 test: $(INSTALLED) ## all tests that need no system package
 	PYTHONASYNCIODEBUG=1 $(BIN)/pytest --numprocesses auto --dist loadfile --no-loadscope-reorder

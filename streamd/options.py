@@ -119,6 +119,7 @@ class InputOptions:
     realtime: Annotated[
         bool, Option("read files as fast as possible", off_flags=("--fast",), common=True)
     ] = True
+    play: Annotated[bool, Option("play files while they are captioned", common=True)] = False
     skip_existing: Annotated[
         bool, Option("leave out files that have their transcripts", common=True)
     ] = False
@@ -528,7 +529,7 @@ class ModelOptions:
     ] = "auto"
     compute: Annotated[
         Literal["auto", "ane", "gpu", "cpu"],
-        Option("processor to use on a Mac; ane: Neural Engine; auto: the GPU", common=True),
+        Option("processor of a Mac; ane: Neural Engine", common=True),
     ] = "auto"
 
 

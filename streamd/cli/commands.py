@@ -147,7 +147,7 @@ COMMANDS = (
         target="streamd.daemon.transcribe:transcribe",
         operand="FILE...",
         takes=("input", "vad", "decoding", "longform", "output"),
-        lacks=("source", "device", "realtime", "json"),
+        lacks=("source", "device", "realtime", "play", "json"),
         preset={"realtime": "false"},
         needs_model=True,
     ),

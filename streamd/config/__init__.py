@@ -252,6 +252,8 @@ def _check(config: Config, culprits: Mapping[str, str]) -> None:
             raise ConfigError(f"{named} must be at least {culprit(name)} ({least * FRAME_MS} ms)")
     if config.bind.share != "off" and not config.bind.enabled:
         raise ConfigError(f"{culprit('sharing')} needs the server; drop --no-server")
+    if config.input.play and not config.input.realtime:
+        raise ConfigError(f"{culprit('play')} needs real time; drop --fast")
     if not (config.bind.enabled or config.input.source):
         raise ConfigError(f"{culprit('server')}: without a server and a source there is no audio")
 

@@ -25,6 +25,8 @@ from streamd.daemon.uploads import Uploads
 from streamd.errors import SourceError
 from streamd.events import EndReason, Fault, GapReason
 from streamd.server import LIVE
+from streamd.sinks.loudspeaker import loudspeaker
+from streamd.sinks.tally import Tally
 from streamd.sinks.terminal import is_terminal
 from streamd.sources import Lost, Source
 from streamd.streams import Chooser, Streams
@@ -63,14 +65,17 @@ async def run(config: Config) -> int:
         def log_state() -> None:
             log.warning("; ".join(streams.state()) or "no sessions")
 
+        tally = Tally()
         with control.on(SIGUSR1, control.toggle_pause), control.on(SIGUSR2, log_state):
-            await until_first_error(_live(config, sources, streams, control))
+            await until_first_error(_live(config, sources, streams, control, tally))
     control.check()
+    if line := tally.line():
+        log.info("%s", line)
     return 0
 
 
 async def _live(
-    config: Config, sources: Sequence[Source], streams: Streams, control: Control
+    config: Config, sources: Sequence[Source], streams: Streams, control: Control, tally: Tally
 ) -> None:
     uploads, loop = Uploads(config, streams), asyncio.get_running_loop()
 
@@ -92,8 +97,10 @@ async def _live(
             live.broken = control.stop  # which raises it when the others have ended in order
             in_time = _end_in_time(streams, control, config.limits.shutdown_ms / 1000)
             running.append(tasks.create_task(in_time))
-            _show(config, live, control, tasks)
+            _show(config, live, control, tasks, tally)
         async with AsyncExitStack() as stack:
+            if live is not None and config.input.play and config.input.files:
+                live.heard = stack.enter_context(loudspeaker())
             server = await stack.enter_async_context(serving.server(config, streams, uploads))
             if server is not None and not is_terminal(sys.stdout, os.environ):
                 reload = partial(serving.reload, config, server)
@@ -111,11 +118,17 @@ async def _live(
             task.cancel()
 
 
-def _show(config: Config, live: Stream, control: Control, tasks: asyncio.TaskGroup) -> None:
+def _show(
+    config: Config, live: Stream, control: Control, tasks: asyncio.TaskGroup, tally: Tally
+) -> None:
     file = config.input.files[0] if len(config.input.files) == 1 else ""
-    screen = Screen(open_display(config, sys.stdout, os.environ))
-    show(screen, live.hub, control, tasks, sinks=open_files(config, file))
-    if not config.input.files and is_terminal(sys.stdout, os.environ):
+    screen, sinks = Screen(open_display(config, sys.stdout, os.environ)), open_files(config, file)
+    has_terminal = is_terminal(sys.stdout, os.environ)
+    if has_terminal and config.input.files and config.input.realtime:
+        log.info("captions, as if it were spoken now; what is grey may still change")
+        sinks = [*sinks, tally]
+    show(screen, live.hub, control, tasks, sinks=sinks)
+    if has_terminal and not config.input.files:
         live.heard = screen.heard
 
 

@@ -89,6 +89,10 @@ class FakePortAudio:
         if not self.accepts(samplerate, channels):
             raise PortAudioError("Invalid sample rate [PaErrorCode -9997]")
 
+    def OutputStream(self, **settings):  # noqa: N802  # sounddevice's name
+        self.streams.append(InputStream(self, settings | {"finished_callback": lambda: None}))
+        return self.streams[-1]
+
     def InputStream(self, **settings):  # noqa: N802  # sounddevice's name
         self.streams.append(InputStream(self, settings))
         return self.streams[-1]

@@ -1,0 +1,63 @@
+"""What a file sounds like while it is captioned, through PortAudio."""
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamd.errors import SourceError
+from streamd.sources.microphone import load_portaudio
+from streamd.types import SAMPLE_RATE, Frames
+
+log = logging.getLogger(__name__)
+
+
+class _Waiting:
+    """Samples between the loop, which puts blocks, and PortAudio's thread, which takes them."""
+
+    def __init__(self) -> None:
+        self._blocks: deque[NDArray[np.float32]] = deque()
+
+    def put(self, frames: Frames) -> None:
+        """Take the next (n, 320) frames."""
+        self._blocks.append(frames.reshape(-1))
+
+    def fill(self, out: NDArray[np.float32], *_: Any) -> None:  # noqa: ANN401 - PortAudio's
+        """Fill (n, 1) samples; what has not come yet is silence."""
+        n = 0
+        while n < len(out) and self._blocks:
+            block = self._blocks.popleft()
+            part = block[: len(out) - n]
+            out[n : n + len(part), 0] = part
+            n += len(part)
+            if len(part) < len(block):
+                self._blocks.appendleft(block[len(part) :])
+        out[n:] = 0
+
+
+@contextmanager
+def loudspeaker() -> Iterator[Callable[[Frames], None] | None]:
+    """Give a function that plays frames, or None, with a message, where nothing can be heard."""
+    waiting, stream = _Waiting(), None
+    try:
+        portaudio = load_portaudio()
+        try:
+            stream = portaudio.OutputStream(
+                samplerate=SAMPLE_RATE, channels=1, dtype="float32", callback=waiting.fill
+            )
+            stream.start()
+        except portaudio.PortAudioError as error:
+            raise SourceError(str(error.args[0])) from None
+    except SourceError as error:
+        log.warning("nothing is played: %s", error)
+        yield None
+        return
+    try:
+        yield waiting.put
+    finally:
+        stream.stop()
+        stream.close()
