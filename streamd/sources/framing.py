@@ -68,6 +68,9 @@ _SCALES = {
 }
 """By kind and bytes of a sample: the value of silence, and its distance to full scale."""
 
+_N_MIXED = 1 << 18
+"""Samples that are mixed at once, which takes some 10 times their memory: a block may be hours."""
+
 _LOUD = 160.0
 """Sum of samples of one channel, as of 1 s at -40 dBFS, before it can be told that it is lost."""
 _CANCELLED = 0.03
@@ -113,7 +116,9 @@ class Framer:
         `block` is (n, channels), or (n,) if there is one channel, of uint8, int16, int32, float32
         or float64 in any byte order. 24-bit samples are the upper bytes of int32.
         """
-        return self._cut(self._mono(block), last=False)
+        n = _N_MIXED // self._channels
+        pieces = (block[at : at + n] for at in range(0, max(1, len(block)), n))
+        return np.concatenate([self._cut(self._mono(piece), last=False) for piece in pieces])
 
     def flush(self) -> Frames:
         """Return the remaining frames, the last one padded with zeros. No `push` may follow."""

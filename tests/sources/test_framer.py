@@ -1,4 +1,5 @@
 import itertools
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -168,3 +169,15 @@ def test_24_bits_pass_unchanged():
     data = b"".join(int(value).to_bytes(3, "little", signed=True) for value in ramp)
     out = framed(Framer(16_000), [PcmDecoder("s24le", 1).push(data)]).reshape(-1)[: len(ramp)]
     assert np.array_equal(np.rint(out.astype(np.float64) * 2**23), ramp)
+
+
+@pytest.mark.parametrize("channels", [1, 2, 32])
+def test_a_block_of_hours_takes_less_memory_than_it_has_itself(channels):
+    block = noise(np.random.default_rng(3), 4_000_000 // channels, channels, "<f4")
+    tracemalloc.start()
+    try:
+        Framer(48_000, channels).push(block)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < block.nbytes
