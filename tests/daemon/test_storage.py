@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+from datetime import datetime, timedelta
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -11,6 +13,8 @@ from streamd.errors import StreamdError, WireError
 from streamd.events import Choices, Eos, Fault, Final, Gap, Partial
 from streamd.options import JournalOptions
 from streamd.streams import SessionStorage, Streams
+from streamd.streams import hub as streams_hub
+from streamd.streams import stream as streams_stream
 from streamd.streams.journal import proof_of
 from streamd.streams.journal.files import Folder, JournalPolicy, transcript
 from streamd.streams.stream import Stream
@@ -78,6 +82,32 @@ async def test_the_next_process_goes_on_with_higher_numbers_and_later_times(tmp_
     await second.die()
     kinds = [type(event) for event in transcript(tmp_path, "talk")]
     assert kinds == [Final, Gap, Final]
+
+
+@pytest.mark.parametrize("days", [-1, 1])
+async def test_a_clock_that_jumps_turns_no_time_of_a_session_back(tmp_path, monkeypatch, days):
+    class Jumped(datetime):
+        @classmethod
+        def now(cls, tz=None):
+            return datetime.now(tz) + timedelta(days=days)
+
+    first = Daemon(tmp_path)
+    stream = first.streams.open("talk")
+    before = await said(stream)
+    for module in (streams_stream, streams_hub):
+        monkeypatch.setattr(module, "datetime", Jumped)
+    n_heard = stream.session.now
+    stream.feed(scripted_audio([False] * n_heard + SPEECH)[n_heard:])
+    await stream.flush()
+    with stream.hub.subscribe(after=1) as replay:
+        again = replay.pop()
+    assert before[-1].end_ms <= again.start_ms < before[-1].end_ms + 3_600_000
+    await first.die()
+    second = Daemon(tmp_path)
+    finals = await said(second.streams.open("talk"))
+    await second.die()
+    assert [final.seq for final in finals] == [1, 2, 3]
+    assert all(a.end_ms <= b.start_ms for a, b in pairwise(finals))
 
 
 async def test_who_sends_again_what_was_not_settled_goes_on_without_a_gap(tmp_path):
