@@ -38,6 +38,8 @@ from tests.support.nats import Nats, free_port
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = str(Path(sys.executable).with_name("streamd"))
 N_KILLS = int(os.environ.get("STREAMD_KILLS", "100"))
+N_REPLACED = max(4, N_KILLS // 5)
+"""How often a node is replaced by one of the other version."""
 N_NODES, N_SPEAKERS, N_LISTENERS = 3, 12, 30
 BLOCK = SAMPLE_RATE // 10
 CLIPS = ("sense_0880", "jfk")
@@ -336,7 +338,7 @@ def release(tmp_path) -> Path:
     return folder
 
 
-@pytest.mark.timeout(180 + 30 * min(N_KILLS, 20))
+@pytest.mark.timeout(180 + 40 * N_REPLACED)
 async def test_nodes_of_two_versions_lose_nothing_of_each_others_sessions(tmp_path, release):
     rng = random.Random(N_KILLS)
     async with AsyncExitStack() as stack:
@@ -354,7 +356,7 @@ async def test_nodes_of_two_versions_lose_nothing_of_each_others_sessions(tmp_pa
             await talk.begun.wait()
             for node in nodes:
                 tasks.create_task(talk.listen(node.url, news.put_nowait))
-        for n in range(min(N_KILLS, 20)):
+        for n in range(N_REPLACED):
             await some(news, rng)
             node = nodes[n % N_NODES]
             await node.end(rng.choice((signal.SIGKILL, signal.SIGTERM)))
