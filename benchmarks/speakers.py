@@ -1,18 +1,22 @@
 """How well speakers are told apart, live and in whole recordings.
 
-    python benchmarks/speakers.py [-m MODEL] [--snr DB] SOUND.flac...
-    python benchmarks/speakers.py [-m MODEL] [--snr DB] --lines LINES.jsonl [--seed N] [--count N]
+    python benchmarks/speakers.py [-m MODEL] [--snr DB] [--wordless] SOUND.flac...
+    python benchmarks/speakers.py ... --lines LINES.jsonl [--sizes 2 4 8] [--seed N] [--count N]
 
 A SOUND has its speakers beside it, in SOUND.rttm, and its words in SOUND.json (``segments`` with
 ``speaker`` and ``ref_words``). Of LINES, single lines with ``path``, ``speaker``, ``speech`` (its
 bounds in s), ``game`` and ``text``, dialogues of 2, 4 and 8 speakers are built (`dialogues`).
 ``--snr`` adds white noise. The package meeteval has to be installed (the group ``speakers``).
 
-DER: wrong, missed and invented speaker time, without a collar and with overlap, in % of the
-speakers' time, by the last word of the events ``speakers``; `said`: that of the words of finals, as
-they were published, mostly without overlap. cpWER: by the same words. delay: from the first word of
-a turn until an event names its speaker rightly, in the time of the audio (computing comes on top).
-CPU: of the models that tell speakers apart, for a second of sound. Prints a line of JSON for each.
+Who talks when depends on the audio alone, so it is measured without a recognizer, live in steps and
+offline at once; with ``--wordless`` nothing else is. DER: missed, invented and wrong speaker time,
+without a collar and with overlap, in % of the speakers' time, by the last word of the events
+``speakers``; `known`: offline, if it is said how many they are. The others are of the program:
+`program` its DER live; `said`: that of the words of finals, as they were published, mostly without
+overlap. cpWER: by the same words. delay: from the first word of a turn until an event names its
+speaker rightly, in the time of the audio (computing comes on top; with ``--real-time`` the sound is
+fed at its own pace). CPU: of the models that tell speakers apart, for a second of sound. Prints a
+line of JSON for each.
 """
 
 import argparse
@@ -34,8 +38,12 @@ from scipy.optimize import linear_sum_assignment
 from whisper_normalizer.english import EnglishTextNormalizer
 
 from dialogues import Talk, built
-from streamd.engines.voices import hear
-from streamd.speakers import Roster
+from streamd.config import Config
+from streamd.daemon import build
+from streamd.engines.voices import RecordedVoices, hear
+from streamd.events import SpeakerTurns
+from streamd.session.gate import level_db
+from streamd.session.who import WhoSpeaks
 from streamd.system.processor import machine
 from streamd.types import FRAME, SAMPLE_RATE
 
@@ -75,16 +83,32 @@ def built_dialogue(lines: Path, n_speakers: int, seed: int) -> Dialogue:
     return Dialogue(made.name, made.sound, [*made.talk], texts)
 
 
-def error_rate(truth: Sequence[Talk], found: Sequence[Talk]) -> tuple[float, dict[str, str]]:
-    """Return the DER in %, and which speaker that was found is which true one."""
+def with_noise(dialogue: Dialogue, snr_db: float) -> Dialogue:
+    """Add white noise."""
+    sound = dialogue.sound
+    power = float(np.square(sound[np.abs(sound) > 1e-3]).mean()) * 10 ** (-snr_db / 10)
+    noise = np.random.default_rng(0).standard_normal(len(sound)) * power**0.5
+    return dialogue._replace(sound=(sound + noise).astype(np.float32))
+
+
+def error_rate(
+    truth: Sequence[Talk], found: Sequence[Talk]
+) -> tuple[dict[str, float], dict[str, str]]:
+    """Return the DER and its parts in %, and which speaker that was found is which true one."""
     n = round(max(talk.end for talk in (*truth, *found)) / STEP_S) + 1
     true_names, names = (sorted({talk.speaker for talk in each}) for each in (truth, found))
     true, said = _active(truth, true_names, n), _active(found, names, n)
     shared = true.astype(np.int64) @ said.T.astype(np.int64)
     rows, columns = linear_sum_assignment(-shared)
-    wrong = np.maximum(true.sum(0), said.sum(0)).sum() - shared[rows, columns].sum()
+    n_true, n_said = true.sum(0), said.sum(0)
+    frames = {
+        "missed": np.maximum(n_true - n_said, 0).sum(),
+        "invented": np.maximum(n_said - n_true, 0).sum(),
+        "confused": np.minimum(n_true, n_said).sum() - shared[rows, columns].sum(),
+    }
+    frames["der"] = sum(frames.values())
     mapping = {names[j]: true_names[i] for i, j in zip(rows, columns, strict=True)}
-    return 100 * float(wrong) / float(true.sum()), mapping
+    return {k: round(100 * float(v) / float(true.sum()), 1) for k, v in frames.items()}, mapping
 
 
 def _active(talk: Iterable[Talk], names: Sequence[str], n: int) -> NDArray[np.bool_]:
@@ -144,30 +168,62 @@ def delays(
         last = talk.speaker
 
 
-def cpu_ms(sound: NDArray[np.float32], events: Iterable[dict[str, Any]]) -> float:
-    """Return the CPU time of the models for a second of sound, with its utterances by `vad`."""
-    roster, spent, begin = Roster(), 0.0, 0
-    for event in events:
-        at = min(event["t_ms"] // 20, len(sound) // FRAME)
-        if event["speech"]:
-            begin = at
-            continue
-        for end in (*range(begin + 25, at, 25), at):
-            if request := roster.request(max(0, begin - 200), end, since=begin, last=end == at):
-                start_s = time.process_time()
-                found = hear(sound[FRAME * request.start : FRAME * request.end], request)
-                roster.hear(found)
-                spent += time.process_time() - start_s
-    return 1000 * spent / (len(sound) / SAMPLE_RATE)
+def heard(sound: NDArray[np.float32]) -> tuple[list[SpeakerTurns], RecordedVoices, float]:
+    """Hear a sound live and as a recording; return the events, the latter, and the CPU time in s.
+
+    The time is that of the models, live.
+    """
+    frames = sound[: len(sound) // FRAME * FRAME].reshape(-1, FRAME)
+    gate, who, voices = build.gate(Config()), WhoSpeaks(), RecordedVoices()
+    events: list[SpeakerTurns] = []
+    spent = 0.0
+    for end, frame in enumerate(frames, 1):
+        silence = gate.update(frame, level_db(frame))
+        who.push(end, silence, gate.late)
+        voices.feed(frame[None], [(silence, gate.late)])
+        if end == len(frames):
+            who.flush()
+        request = who.request(end, 0, lambda first, after: sound[FRAME * first : FRAME * after])
+        if request is not None:
+            start_s = time.process_time()
+            rosters = [request.roster]
+            for step in request.steps:
+                rosters.append(rosters[-1].copy())
+                hear(rosters[-1], step, request.audio, start=request.start)
+            spent += time.process_time() - start_s
+            events += [each for each in who.hear(rosters[1:]) if isinstance(each, SpeakerTurns)]
+    return events, voices, spent
 
 
-def measure(dialogue: Dialogue, model: str) -> dict[str, Any]:
+def by_voices(dialogue: Dialogue) -> dict[str, Any]:
+    """Tell the speakers of a dialogue apart, live and at once, and compare."""
+    events, voices, spent = heard(dialogue.sound)
+    live = turns_of(msgspec.to_builtins(events))
+    n_speakers = len(dialogue.texts)
+    offline, known = (
+        [Talk(t.start / 50, t.end / 50, str(t.speaker)) for t in voices.turns(n)]
+        for n in (0, n_speakers)
+    )
+    return {
+        "sound": dialogue.name,
+        "speakers": n_speakers,
+        "live": error_rate(dialogue.talk, live)[0],
+        "found": len({talk.speaker for talk in live}),
+        "offline": error_rate(dialogue.talk, offline)[0],
+        "found_offline": len({talk.speaker for talk in offline}),
+        "known": error_rate(dialogue.talk, known)[0]["der"],
+        "cpu_ms": round(1000 * spent / (len(dialogue.sound) / SAMPLE_RATE), 1),
+    }
+
+
+def by_program(dialogue: Dialogue, model: str, *, real_time: bool) -> dict[str, Any]:
     """Caption and transcribe a dialogue, and compare."""
     with tempfile.TemporaryDirectory() as folder:
         path, form = Path(folder, "sound.wav"), Path(folder, "offline.jsonl")
         soundfile.write(path, dialogue.sound, SAMPLE_RATE)
         options = ["-m", model, "-l", "en", "-q", "--speakers", str(path)]
-        live = [STREAMD, "--fast", "--no-server", "--jsonl", *options]
+        pace = [] if real_time else ["--fast"]
+        live = [STREAMD, *pace, "--no-server", "--jsonl", *options]
         done = subprocess.run(live, capture_output=True, text=True, check=True)
         offline = [STREAMD, "transcribe", "-o", str(form), *options]
         subprocess.run(offline, capture_output=True, check=True)
@@ -176,24 +232,18 @@ def measure(dialogue: Dialogue, model: str) -> dict[str, Any]:
     of: dict[str, list[dict[str, Any]]] = {}
     for event in events:
         of.setdefault(event["type"], []).append(event)
-    turns = turns_of(of["speakers"])
-    der, mapping = error_rate(dialogue.talk, turns)
+    der, mapping = error_rate(dialogue.talk, turns_of(of["speakers"]))
     said, texts = spoken(word for final in of["final"] for word in final["words"])
     captions = [event for event in events if event["type"] in ("partial", "final")]
     waits = sorted(delays(dialogue.talk, captions, mapping))
     whole, whole_texts = spoken(word for final in finals for word in final["words"])
     return {
-        "sound": dialogue.name,
-        "speakers": len(dialogue.texts),
-        "found": len({talk.speaker for talk in turns}),
-        "der_live": round(der, 1),
-        "der_said_live": round(error_rate(dialogue.talk, said)[0], 1),
-        "cpwer_live": round(cp_wer(dialogue.texts, texts), 1),
+        "program": der["der"],
+        "said": error_rate(dialogue.talk, said)[0]["der"],
+        "cpwer": round(cp_wer(dialogue.texts, texts), 1),
         "delay_s": round(waits[len(waits) // 2], 2) if waits else None,
-        "der_said_offline": round(error_rate(dialogue.talk, whole)[0], 1),
+        "said_offline": error_rate(dialogue.talk, whole)[0]["der"],
         "cpwer_offline": round(cp_wer(dialogue.texts, whole_texts), 1),
-        "found_offline": len({talk.speaker for talk in whole}),
-        "cpu_ms": round(cpu_ms(dialogue.sound, of["vad"]), 1),
     }
 
 
@@ -203,6 +253,9 @@ def main() -> None:
     parser.add_argument("sounds", nargs="*", type=Path)
     parser.add_argument("-m", "--model", default="tiny.en")
     parser.add_argument("--lines", type=Path)
+    parser.add_argument("--sizes", nargs="+", type=int, default=[2, 4, 8])
+    parser.add_argument("--wordless", action="store_true")
+    parser.add_argument("--real-time", action="store_true")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--count", type=int, default=2, help="dialogues of each size")
     parser.add_argument("--snr", type=float)
@@ -210,16 +263,15 @@ def main() -> None:
     dialogues = [read(path) for path in args.sounds]
     if args.lines:
         seeds = range(args.seed, args.seed + args.count)
-        dialogues += [built_dialogue(args.lines, n, seed) for n in (2, 4, 8) for seed in seeds]
+        dialogues += [built_dialogue(args.lines, n, seed) for n in args.sizes for seed in seeds]
     facts = msgspec.to_builtins(machine())
     print(json.dumps({"machine": facts, "model": args.model, "snr_db": args.snr}))
     for dialogue in dialogues:
-        sound = dialogue.sound
-        if args.snr is not None:
-            power = float(np.square(sound[np.abs(sound) > 1e-3]).mean()) * 10 ** (-args.snr / 10)
-            noise = np.random.default_rng(0).standard_normal(len(sound)) * power**0.5
-            sound = (sound + noise).astype(np.float32)
-        print(json.dumps(measure(dialogue._replace(sound=sound), args.model)), flush=True)
+        noisy = dialogue if args.snr is None else with_noise(dialogue, args.snr)
+        facts = by_voices(noisy)
+        if not args.wordless:
+            facts |= by_program(noisy, args.model, real_time=args.real_time)
+        print(json.dumps(facts), flush=True)
 
 
 if __name__ == "__main__":
