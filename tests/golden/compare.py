@@ -170,6 +170,7 @@ def transcribe(
     decoding = DecodingOptions(
         temperatures=(temperature,) if isinstance(temperature, float) else tuple(temperature),
         best_of=o.pop("best_of", 1),  # openai-whisper's default outside its command line
+        languages=(o.pop("language"),) if "language" in o else (),
         loops=None,
         audio_ctx=1500,
         **decoding_options(o),

@@ -297,7 +297,7 @@ def test_the_language_is_detected_when_none_is_named():
     found = Recognizer(engine, tokenizer, PLAIN).recognize(window())
     assert (text_of(found.words), found.language) == ("ja", "de")
     assert (257, 260, 358, 362) in engine.given
-    named = Recognizer(engine, tokenizer, replace(PLAIN, language="en")).recognize(window())
+    named = Recognizer(engine, tokenizer, PLAIN).recognize(window(languages=("en",)))
     assert named.language == "en"
 
 
@@ -349,13 +349,22 @@ def test_another_language_must_be_clear(probs, before, language):
     assert found.detected_prob == pytest.approx(probs[language], abs=1e-3)
 
 
-def test_the_language_of_the_options_needs_no_hearing():
+def test_the_only_language_that_may_be_spoken_needs_no_detection():
     engine = ScriptedEngine(speaks(de=0.9))
-    ours = Recognizer(engine, MULTILINGUAL, replace(PLAIN, language="fr"))
-    found = ours.recognize(window(language="en"))
+    ours = Recognizer(engine, MULTILINGUAL, PLAIN)
+    found = ours.recognize(window(languages=("fr",), language="en"))
     assert (found.language, found.detected_prob) == ("fr", None)
     found = ours.recognize(window(language="en", detect=False, detect_from=None))
     assert found.language == "en", "the window's is certain, and its own"
+
+
+def test_only_languages_that_may_be_spoken_are_detected():
+    ours = Recognizer(ScriptedEngine(speaks(de=0.5, fr=0.3, ja=0.1)), MULTILINGUAL, PLAIN)
+    found = ours.recognize(window(languages=("ja", "fr")))
+    assert found.language == "fr"
+    assert found.detected_prob == pytest.approx(0.75)
+    found = ours.recognize(window(languages=("xx", "ja")))  # the model lacks the other one
+    assert (found.language, found.detected_prob) == ("ja", None)
 
 
 def test_a_translation_is_asked_for_and_is_in_english():
@@ -415,8 +424,8 @@ def test_languages_other_than_english_may_have_more_tokens_in_a_second():
     counts = {}
     for code in ("en", "de"):
         engine = ScriptedEngine(endless)
-        ours = Recognizer(engine, MULTILINGUAL, replace(PLAIN, language=code, loops=None))
-        counts[code] = len(ours.recognize(window(50)).tokens)
+        ours = Recognizer(engine, MULTILINGUAL, replace(PLAIN, loops=None))
+        counts[code] = len(ours.recognize(window(50, languages=(code,))).tokens)
     assert counts == {"en": 15, "de": 21}  # ceil(1 s * 6.5 or 13) + 8
 
 

@@ -17,7 +17,7 @@ from tests.golden import load
 from tests.support.coreml_runs import core_ml, model, on_cpu
 
 # Random weights find nothing probable.
-PLAIN = DecodingOptions(temperatures=(0.0,), language="en", least_evidence=-100.0)
+PLAIN = DecodingOptions(temperatures=(0.0,), least_evidence=-100.0)
 TOLERANCE = 1e-5
 
 
