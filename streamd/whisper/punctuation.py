@@ -5,8 +5,10 @@ it has begun with. A stream begins with a second of audio, in which the style is
 its words on every later window, so all of an utterance may lack them. Here the words stay, and only
 what stands between them is decoded anew: at each place the most probable of the marks, or none, and
 each word with or without a capital. Each choice is given to the decoder for the next one, so that
-the first mark brings the others. The words are run in one pass, which is a draft: it is right up to
-the first place where something else is more probable, and from there the rest is run again.
+the first mark brings the others. The prompt is a text that has them: it can bring no words here, as
+it would where words are free (a constant prompt makes a crowd speak). The words are run in one
+pass, which is a draft: it is right up to the first place where something else is more probable, and
+from there the rest is run again.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,6 +25,11 @@ _KEPT = 1.0
 """By how much (nats) another mark must be more probable than the one that is there. It keeps 24
 instead of 21 of 49 commas of read speech, and fewer marks change that were shown; of 195 ends of
 sentences in conversation it finds 163 instead of 172."""
+_BEFORE = {"en": " Well, yes. No, I don't think so. Do you?"}
+"""What stands before the words, by language. Side by side in one run, live, tiny.en: in four scenes
+of conversation 247 instead of 234 of 331 sentences keep their end, of read speech 25 instead of 22
+of 28, and as many commas (30 of 52); base 140 instead of 139 of 191. It helps where a text has no
+marks at all. No other language was measured."""
 _Tokens = tuple[int, ...]
 
 
@@ -43,7 +50,7 @@ def punctuated(
     if not words or tokenizer.written(language) in SPACELESS:
         return list(words)
     spellings = [_spelling(word, tokenizer, spelled) for word in words]
-    start = (*tokenizer.sot_sequence_for(language), tokenizer.notimestamps)
+    start = (*_before(tokenizer, language), tokenizer.notimestamps)
     n_most = len(start) + sum(spelling.n_most for spelling in spellings)
     decoder = new_decoder(n_most)
     if n_most > decoder.n_text_ctx:
@@ -53,6 +60,12 @@ def punctuated(
         replace(word, text=text, tokens=tokens, n_mark=n_mark)
         for word, (text, tokens, n_mark) in zip(words, chosen, strict=True)
     ]
+
+
+def _before(tokenizer: Tokenizer, language: str) -> _Tokens:
+    text = _BEFORE.get(language, "")
+    prompt = (tokenizer.startofprev, *tokenizer.encode(text)) if text else ()
+    return (*prompt, *tokenizer.sot_sequence_for(language))
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,10 @@ RANKS = {**vocabulary(), **{pair: 256 + i for i, pair in enumerate(PAIRS)}}
 N_ALL = N_VOCAB + len(PAIRS)
 TOKENIZER = Tokenizer(RANKS, N_ALL, multilingual=False)
 EOT_OF_ALL = TOKENIZER.eot
-START = (TOKENIZER.sot, TOKENIZER.notimestamps)
+STYLE = " Well, yes. No, I don't think so. Do you?"
+START = (
+    TOKENIZER.startofprev, *TOKENIZER.encode(STYLE), TOKENIZER.sot, TOKENIZER.notimestamps,
+)  # fmt: skip
 MARKS = (",", ".", "?", "!")
 
 
@@ -113,7 +116,8 @@ def preferring(text: str) -> Callable:
 
     def predict(context):
         logits = np.zeros(N_ALL)
-        logits[tokens[min(len(context) - len(START), len(tokens) - 1)]] = 5.0
+        n_said = max(0, len(context) - len(START))
+        logits[tokens[min(n_said, len(tokens) - 1)]] = 5.0
         return logits, np.zeros((1, 4))
 
     return predict
