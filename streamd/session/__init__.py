@@ -531,7 +531,8 @@ class Session:
         events: list[SessionEvent] = []
         if self._segmenter.options.exact_cut:
             return events
-        while (final := segment.sentence(self._seg, segment.latest)) is not None:
+        changes = self._who.changes
+        while (final := segment.sentence(self._seg, segment.latest, changes)) is not None:
             self._seg, self._rev = self._seg + 1, 0
             self._previous = replace(
                 self._previous,

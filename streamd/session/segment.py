@@ -348,12 +348,15 @@ class Segment:
             )
         ]
 
-    def sentence(self, seg: int, hypothesis: Hypothesis) -> Final | None:
+    def sentence(
+        self, seg: int, hypothesis: Hypothesis, changes: Sequence[int] = ()
+    ) -> Final | None:
         """The final of the first sentence, if another one has begun, which is now the first.
 
-        The words of the sentence are the context of those that follow.
+        The words of the sentence are the context of those that follow. At the frames `changes`,
+        another speaker begins.
         """
-        words, n = self.committed, self._n_first()
+        words, n = self.committed, self._n_first(changes)
         if n == 0:
             return None
         at = max(self.utterance.start, (words[n - 1].end + words[n].start) // 2)
@@ -368,11 +371,19 @@ class Segment:
         self.rev, self._shown = 0, ("", 0)
         return final
 
-    def _n_first(self) -> int:
-        """How many committed words are the first sentence; 0: it is the only one."""
+    def _n_first(self, changes: Sequence[int]) -> int:
+        """How many committed words are the first sentence; 0: it is the only one.
+
+        A mark, a gap and another speaker each may be wrong; two of them are enough.
+        """
         for n, (word, following) in enumerate(pairwise(self.committed), 1):
-            is_end = ends_sentence(word.text) and not is_mark(following.text)
-            if is_end and following.start - word.end >= SENTENCE_GAP:
+            if is_mark(following.text):
+                continue
+            is_end = ends_sentence(word.text)
+            is_gap = following.start - word.end >= SENTENCE_GAP
+            first, last = word.start + word.end, following.start + following.end
+            is_change = any(first < 2 * at <= last for at in changes)
+            if is_end + is_gap + is_change >= 2:
                 return n
         return 0
 

@@ -6,7 +6,15 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from streamd.events import Final, Partial, SessionEvent, SpeakerTurn, SpeakerTurns, TimedWord
-from streamd.speakers import REMEMBERED, HearingRequest, Roster, SpokenTurn, Steps, speaker_at
+from streamd.speakers import (
+    REMEMBERED,
+    HearingRequest,
+    Roster,
+    SpokenTurn,
+    Steps,
+    changes,
+    speaker_at,
+)
 from streamd.types import Samples, frames_from_ms, ms_from_frames
 
 
@@ -72,6 +80,11 @@ class WhoSpeaks:
         )
         start_ms, end_ms = ms_from_frames(start), ms_from_frames(end)
         return SpeakerTurns(start_ms=start_ms, end_ms=end_ms, turns=turns)
+
+    @property
+    def changes(self) -> list[int]:
+        """The frames of the last minute at which another speaker begins."""
+        return changes(self._turns)
 
     def name(self, events: Sequence[SessionEvent]) -> list[SessionEvent]:
         """Return the events with the speaker of each word."""

@@ -269,11 +269,6 @@ class Roster:
         """Tell the speakers of a whole recording apart; `n_speakers`: how many, if it is known."""
         self._assign(n_speakers)
 
-    def changes(self, start: int, end: int) -> list[int]:
-        """Return the frames between `start` and `end` at which another speaker begins."""
-        pairs = pairwise(self.turns)
-        return [b.start for a, b in pairs if a.speaker != b.speaker and start < b.start < end]
-
     def _spoken(self, step: Step, activity: Activity) -> list[tuple[int, int, Places]]:
         """Return the voices of a step: number, local speaker and new places of each."""
         n_known, continued = step.new - step.start, self._continued(step, activity)
@@ -398,6 +393,11 @@ def runs(active: NDArray[np.bool_], gap: int = 1) -> list[Places]:
         else:
             groups.append((place,))
     return groups
+
+
+def changes(turns: Iterable[SpokenTurn]) -> list[int]:
+    """Return the frames at which another speaker begins than the one who began before."""
+    return [b.start for a, b in pairwise(turns) if a.speaker != b.speaker]
 
 
 def speaker_at(turns: Iterable[SpokenTurn], start: int, end: int) -> int:

@@ -14,7 +14,7 @@ from streamd.engines.voices import (
     hear,
     segment,
 )
-from streamd.speakers import HearingRequest, Roster, Step, speaker_at
+from streamd.speakers import HearingRequest, Roster, Step, changes, speaker_at
 from streamd.types import FRAME, Hypothesis, Window
 from tests.support.recorded import samples
 
@@ -55,7 +55,7 @@ def test_a_change_of_speaker_within_a_step_is_found():
     sound = np.concatenate([piece(READER, 50, 150), piece(JFK, 30, 150)])
     roster = Roster()
     hear(roster, Step(0, 0, 300, 300), sound, start=0)
-    (change,) = roster.changes(0, 300)
+    (change,) = changes(roster.turns)
     assert abs(change - 150) < 25
     assert {turn.speaker for turn in roster.turns} == {1, 2}
 

@@ -258,6 +258,27 @@ def test_nor_does_a_title_however_long_the_gap():
     assert final.text == "And Mr. Dashwood"
 
 
+@pytest.mark.parametrize(
+    ("words", "changes", "first"),
+    [
+        (["Who?", "Me", "too"], [31], "Who?"),  # a mark, but no gap
+        (["But", (50, "Me"), "too"], [40], "But"),  # a gap, but no mark
+        (["But", "Me", "too"], [31], None),
+        (["Who?", "Me", "too"], [], None),
+        (["But", (50, "Me"), "too"], [], None),
+        (["Who?", "Me", "too"], [80], None),  # a change elsewhere
+    ],
+)
+def test_another_speaker_and_a_mark_or_a_gap_end_a_sentence(words, changes, first):
+    segment, at = Segment(Utterance(0), 0, 25), 10
+    for each in words:
+        at, text = each if isinstance(each, tuple) else (at, each)
+        segment.committed.append(said(text, at, at + 20))
+        at += 22
+    final = segment.sentence(1, Hypothesis(), changes)
+    assert (final and final.text) == first
+
+
 def test_lines_of_fixed_length_are_not_cut_at_sentences():
     session = scripted_session(endpoint=EndpointOptions(longest=200, overlap=10, exact_cut=True))
     words = (said("No.", 10, 30), said("Yes.", 60, 90))

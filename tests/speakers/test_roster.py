@@ -22,6 +22,7 @@ from streamd.speakers import (
     SpokenTurn,
     Step,
     Steps,
+    changes,
     runs,
     speaker_at,
 )
@@ -63,7 +64,7 @@ def test_a_change_within_an_utterance_and_talk_at_once_are_turns_of_their_own():
     roster = Roster()
     hear(roster, talk(200, a=(10, 110), b=(100, 190)), [0, 1])
     assert roster.turns == [SpokenTurn(10, 110, 1), SpokenTurn(100, 190, 2)]
-    assert roster.changes(0, 200) == [100]
+    assert changes(roster.turns) == [100]
     who = [speaker_at(roster.turns, *at) for at in ((20, 40), (150, 160), (195, 200))]
     assert who == [1, 2, 2]
 
