@@ -120,7 +120,9 @@ class Steps:
         """The frame from which on audio is still to be heard."""
         if self._waiting:
             return self._waiting[0].start
-        return max(0, (self._new if self._is_open else self._now) - CONTEXT)
+        if self._is_open:
+            return max(self._begin, self._new - CONTEXT)
+        return max(self._new, self._now - CONTEXT)  # speech may begin late (`Gate.late`)
 
     def _add(self, end: int) -> None:
         if end > self._new:

@@ -60,16 +60,19 @@ def test_a_change_of_speaker_within_a_step_is_found():
     assert {turn.speaker for turn in roster.turns} == {1, 2}
 
 
-def test_the_speakers_of_a_recording_are_told_apart():
-    pieces = [piece(READER, 50, 150), piece(JFK, 30, 150), piece(READER, 250, 150)]
+@pytest.mark.parametrize("block", [1, 70, 1000])
+def test_the_speakers_of_a_recording_are_told_apart(block):
+    silence = np.zeros(100 * FRAME, np.float32)
+    pieces = [piece(READER, 50, 150), silence, piece(JFK, 30, 150), piece(READER, 250, 150)]
     sound = np.concatenate(pieces).reshape(-1, FRAME)
+    gate = [(0, 0)] * 150 + [(8 + i, 0) for i in range(100)] + [(0, 20)] * 300
     voices = RecordedVoices()
-    for first in range(0, len(sound), 70):
-        part = sound[first : first + 70]
-        voices.feed(part, [(0, 0)] * len(part))
+    for first in range(0, len(sound), block):
+        voices.feed(sound[first : first + block], gate[first : first + block])
     turns = voices.turns()
-    who = [speaker_at(turns, middle - 20, middle + 20) for middle in (75, 225, 375)]
+    who = [speaker_at(turns, middle - 20, middle + 20) for middle in (75, 325, 475)]
     assert who == [1, 2, 1]
+    assert all(turn.end <= 150 or turn.start >= 225 for turn in turns)
 
 
 def test_filter_banks_are_kaldis():

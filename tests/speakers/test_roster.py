@@ -241,4 +241,5 @@ def test_audio_is_kept_until_it_was_heard(gate, taken_every):
         steps.push(end, silence, late)
         if end % taken_every == 0:
             assert all(step.start >= oldest for step in steps.take(end))
-            oldest = max(oldest, steps.oldest)
+        assert steps.oldest >= oldest
+        oldest = steps.oldest
