@@ -8,7 +8,8 @@ first clips count that have a rare word: one of at least four letters that is no
 commonest of wordfreq, whatever the model makes of it. Speakers are halved by a checksum of their
 names: settings are chosen on the half "design", and only "judge" says how good they are. A list of
 N phrases has the rare words of these clips, then those of all other clips, then rare words of
-wordfreq, every other one with a capital. --strength is the weight of each; --prompt gives as much
+wordfreq, every other one with a capital. A false alarm is a listed word that nobody said and that
+is not there without a list. --strength is the weight of each; --prompt gives as much
 of the list as fits as a prompt instead. Prints a table and, last, a line of JSON. Needs wordfreq.
 """
 
@@ -82,17 +83,28 @@ def phrases(spoken: Sequence[Clip], every: Sequence[Clip], others: Sequence[str]
     return [*(own | elsewhere | dict.fromkeys(foreign))]
 
 
-def score(spoken: Sequence[Clip], traces: Sequence[Trace], listed: Sequence[str]) -> dict[str, Any]:
-    """A row of the table; recall is of all rare words of the clips, listed or not."""
+def score(
+    spoken: Sequence[Clip],
+    traces: Sequence[Trace],
+    listed: Sequence[str],
+    plain: Sequence[Trace],
+) -> dict[str, Any]:
+    """A row of the table; recall is of all rare words of the clips, listed or not.
+
+    `plain` are the same clips without a list.
+    """
     wanted = {_normalized(word) for clip in spoken for word in clip.rare}
     known = {_normalized(form) for phrase in listed for form in forms(phrase)}
     n_said = n_right = n_false = 0
-    for clip, trace in zip(spoken, traces, strict=True):
+    for clip, trace, unlisted in zip(spoken, traces, plain, strict=True):
+        there = Counter(_normalized(unlisted.text).split())
         said = Counter(_normalized(clip.sound.reference).split())
         read = Counter(_normalized(trace.text).split())
         n_said += sum(said[word] for word in wanted)
         n_right += sum(min(said[word], read[word]) for word in wanted)
-        n_false += sum(max(0, n - said[word]) for word, n in read.items() if word in known)
+        n_false += sum(
+            max(0, n - max(said[word], there[word])) for word, n in read.items() if word in known
+        )
     errors = scores.run_errors(list(zip((c.sound for c in spoken), traces, strict=True)))
     return {
         "listed": len(listed),
@@ -111,7 +123,9 @@ def main() -> None:
     parser.add_argument("-m", "--model", default="tiny.en", help="as streamd's")
     parser.add_argument("--runs", nargs="+", default=["offline", "live"])
     parser.add_argument("--half", choices=["design", "judge"], default="judge")
-    parser.add_argument("--lists", type=int, nargs="+", default=[0, 10, 100, 1_000, 5_000])
+    parser.add_argument(
+        "--lists", type=int, nargs="+", default=[0, 10, 100, 1_000, 5_000], help="0 is the first"
+    )
     parser.add_argument("--strength", type=float, nargs="+", default=[1.0])
     parser.add_argument("--prompt", action="store_true", help="the list as a prompt")
     parser.add_argument("--per-speaker", type=int, default=12)
@@ -129,6 +143,7 @@ def main() -> None:
     args.out.mkdir(parents=True, exist_ok=True)
     rows = []
     for kind in args.runs:
+        plain: list[Trace] = []
         for n in args.lists:
             for strength in args.strength if n and not args.prompt else [0.0]:
                 listed = ranked[:n]
@@ -136,7 +151,8 @@ def main() -> None:
                 option = _option(args.out, listed, strength, as_prompt=args.prompt)
                 run = Run(f"{name}:{option}", args.model, args.out)
                 traces = list(run.traces([clip.sound for clip in spoken]))
-                rows.append({"run": name} | score(spoken, traces, listed))
+                plain = plain if n else traces
+                rows.append({"run": name} | score(spoken, traces, listed, plain or traces))
                 print(rows[-1], file=sys.stderr, flush=True)
     print(f"## {Path(args.model).name}: {len(spoken)} clips of {args.half}\n")
     print(table([*rows[0]], [tuple(row.values()) for row in rows]))

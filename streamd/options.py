@@ -433,8 +433,6 @@ class LongformOptions:
     ] = False
     prefix: Annotated[str, Option("text that the first window continues; it is not written")] = ""
     """openai-whisper begins every window with it; SYSTRAN/faster-whisper the first, as here."""
-    vocabulary: Annotated[str, DERIVED] = ""
-    """Phrases to expect, one a line."""
     num_speakers: Annotated[
         int, Meta(ge=0, le=64), Option("how many people speak, with --speakers; 0: unknown")
     ] = 0

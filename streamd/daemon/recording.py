@@ -29,6 +29,7 @@ from streamd.whisper.engine import Engine
 from streamd.whisper.longform import LONGEST_WINDOW, Transcriber
 from streamd.whisper.longform.segments import TimedSegment, clips_at, in_ms, ms_of
 from streamd.whisper.mel import RecordingMel
+from streamd.whisper.vocabulary import Vocabularies
 
 _SILENT_FRAMES = 1_500
 """Lost audio becomes silence in pieces of this length, because a gap may be long."""
@@ -101,15 +102,19 @@ class FileTranscriber:
             build.decoding_options(config, model),
             timestamps=not config.longform.without_timestamps,
         )
-        longform = replace(
-            config.longform,
-            initial_prompt=config.decoding.prompt,
-            vocabulary=phrases.joined(
-                phrases.read(config.decoding.vocabulary), config.decoding.hotwords
-            ),
+        longform = replace(config.longform, initial_prompt=config.decoding.prompt)
+        expected = phrases.joined(
+            phrases.read(config.decoding.vocabulary), config.decoding.hotwords
         )
         self._detects = model.language is None and len(decoding.languages) != 1
-        self._new_transcriber = partial(Transcriber, engine, self._tokenizer, decoding, longform)
+        self._new_transcriber = partial(
+            Transcriber,
+            engine,
+            self._tokenizer,
+            decoding,
+            longform,
+            Vocabularies(self._tokenizer).of(expected),
+        )
 
     def new_file(self, report: Callable[[Gap], object]) -> AudioFile:
         """Return an empty `AudioFile` to read a file into."""

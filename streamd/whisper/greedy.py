@@ -161,11 +161,14 @@ class _Trial:
             return self._begin(allowed, path, preferred)
         vocabulary = self._expected.vocabulary
         token, worth = vocabulary.best_next(allowed, self._node)
+        if (whole := vocabulary.worth_whole(self._node)) > 0:
+            # It has gained all that. To go on must pay for itself.
+            worth, self._cost = worth - whole, 0.0
         if token >= 0 and self._cost + float(allowed[preferred] - allowed[token]) <= worth:
             self._cost += float(allowed[preferred] - allowed[token])
             (self._node,) = vocabulary.then((self._node,), token)[:1]
             return token
-        if vocabulary.is_whole(self._node) and not vocabulary.goes_on(preferred):
+        if whole > 0 and not vocabulary.goes_on(preferred):
             self.is_open = False
             return preferred
         return None

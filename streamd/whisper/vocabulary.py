@@ -54,16 +54,20 @@ class Vocabulary:
         self._next: dict[tuple[int, int], int] = {}
         worth, whole, parents, depths = [0.0], [0.0], [_ROOT], [0]
         for phrase in phrases:
+            n_most = 0  # tokens of the phrase itself: a plural is worth no more
             for form in forms(phrase.text):
                 node = _ROOT
-                for n, token in enumerate(tokenizer.encode(form)):
+                tokens = tokenizer.encode(form)
+                n_most = n_most or len(tokens)
+                for n, token in enumerate(tokens):
                     after = self._next.setdefault((node, token), len(worth))
                     if after == len(worth):
                         worth.append(0.0)
                         whole.append(0.0)
                         parents.append(node)
                         depths.append(n + 1)
-                    worth[after] = max(worth[after], phrase.weight * (START + STEP * n))
+                    score = phrase.weight * (START + STEP * min(n, n_most - 1))
+                    worth[after] = max(worth[after], score)
                     node = after
                 whole[node] = max(whole[node], worth[node])
         words = (word for phrase in phrases for word in phrase.text.split())
@@ -134,9 +138,9 @@ class Vocabulary:
             node = int(self._nodes[self._bounds[node]])
         return tuple(tokens)
 
-    def is_whole(self, node: int) -> bool:
-        """Whether a phrase is complete."""
-        return bool(self._whole[node])
+    def worth_whole(self, node: int) -> float:
+        """What the phrase that is complete there is worth; 0: none is."""
+        return float(self._whole[node])
 
     def goes_on(self, token: int) -> bool:
         """Whether the token continues the word before it."""

@@ -88,6 +88,15 @@ def test_a_word_that_only_begins_like_a_phrase_gains_nothing(options):
     assert said(predict, phrases("Ada"), options) == " adopt"
 
 
+@searches
+def test_a_plural_gains_no_more_than_the_phrase(options):
+    listed = phrases("graft")
+    assert (
+        said(heard((" hard graft", 0.0), (" hard grafts", 1.0)), listed, options) == " hard graft"
+    )
+    assert said(heard((" crafts", 0.0), (" grafts", 1.5)), listed, options) == " grafts"
+
+
 def test_a_second_phrase_is_tried_if_the_first_breaks_off():
     predict = heard((" tea", 0.0), (" Bow", 2.5), (" Key", 1.0), (" Bo", 59.0))
     assert said(predict, phrases("Bow", "Kemble")) == " Bow"

@@ -59,7 +59,7 @@ from streamd.whisper.longform.segments import (
 from streamd.whisper.mel import RecordingMel
 from streamd.whisper.prompt import Prompt
 from streamd.whisper.tokenizer import Tokenizer
-from streamd.whisper.vocabulary import Vocabularies, Vocabulary
+from streamd.whisper.vocabulary import Vocabulary
 from streamd.whisper.words import align
 
 LEAST_SILENT_REST = 100
@@ -96,8 +96,9 @@ class Transcriber(Generic[FeaturesT]):
         tokenizer: Tokenizer,
         decoding: DecodingOptions,
         options: LongformOptions | None = None,
+        vocabulary: Vocabulary | None = None,
     ) -> None:
-        """For openai-whisper's results, `decoding` has timestamps."""
+        """For openai-whisper's results, `decoding` has timestamps; `vocabulary`: what to expect."""
         self._engine, self._tokenizer = engine, tokenizer
         # Guards of live captions, which openai-whisper does not have.
         self._decoding = replace(
@@ -108,7 +109,7 @@ class Transcriber(Generic[FeaturesT]):
             stop_margin=0.0,
         )
         self._options = options or LongformOptions()
-        self._vocabulary = Vocabularies(tokenizer).of(self._options.vocabulary)
+        self._vocabulary = vocabulary
         self._latest: FeaturesT | None = None
 
     def language(self, mel: RecordingMel, first: int = 0) -> str:

@@ -9,6 +9,7 @@ from streamd.options import DecodingOptions, LongformOptions
 from streamd.whisper.longform import Transcriber
 from streamd.whisper.longform.segments import clips_at
 from streamd.whisper.tokenizer import Tokenizer
+from streamd.whisper.vocabulary import Vocabularies
 from tests.support.decoders import NOTIMESTAMPS, SOT, ContextDecoder, vocabulary
 
 N_VOCAB = 256 + 1608
@@ -56,11 +57,12 @@ class Mel:
         return np.zeros(width)
 
 
-def told(**options) -> tuple[list[tuple[int, ...]], str]:
+def told(expected: str = "", **options) -> tuple[list[tuple[int, ...]], str]:
     engine = Engine()
     decoding = DecodingOptions(timestamps=False, loops=None, temperatures=(0.0,))
     longform = LongformOptions(word_timestamps=False, **options)
-    transcriber = Transcriber(engine, TOKENIZER, decoding, longform)
+    vocabulary = Vocabularies(TOKENIZER).of(expected)
+    transcriber = Transcriber(engine, TOKENIZER, decoding, longform, vocabulary)
     heard = transcriber.transcribe(Mel(), clips_at((), 6_000), language="en")
     text = "".join(segment.text for window in heard for segment in window.segments)
     return engine.given, text
@@ -69,8 +71,8 @@ def told(**options) -> tuple[list[tuple[int, ...]], str]:
 def test_phrases_are_expected_in_every_window(monkeypatch):
     # The engine's decoder finds anything but "ab" improbable by 40 nats.
     monkeypatch.setattr("streamd.whisper.vocabulary.START", 50.0)
-    assert told(vocabulary="東:9\ny")[1] == "東東"
-    assert told(vocabulary="y")[1] == "abab"
+    assert told("東:9\ny")[1] == "東東"
+    assert told("y")[1] == "abab"
 
 
 def test_a_prefix_begins_the_first_window_and_is_not_written_again():
