@@ -220,7 +220,7 @@ async def test_a_prepared_model_that_is_cut_off_ends_it_and_the_next_start_makes
     process, url = await started("", *options)
     text = await transcribed(url)
     for file in tmp_path.rglob("*.weights"):
-        os.truncate(file, file.stat().st_size // 3)
+        os.truncate(file, 0)
     with pytest.raises(ConnectionClosedError):
         await transcribed(url)
     assert await process.wait() == -signal.SIGBUS
