@@ -202,6 +202,7 @@ async def test_a_slow_disk_delays_what_is_said_and_loses_none_of_it(started, tmp
     assert (await end_of(process))[0] == 0
 
 
+@pytest.mark.timeout(300)  # the model is prepared twice
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems end it with another signal")
 async def test_a_prepared_model_that_is_cut_off_ends_it_and_the_next_start_makes_it_good(
     started, tmp_path, monkeypatch
