@@ -329,6 +329,7 @@ def test_what_nats_costs():
     assert [row["process"] for row in told["cost"]["on NATS"]][-1] == "NATS"
 
 
+@pytest.mark.timeout(400)  # it starts six nodes, one after the other
 def test_how_far_a_cluster_carries(tmp_path):
     options = ("--seconds", "1", "--nodes", "1", "--sessions", "12", "--minutes", "0.3")
     table, told = run("cluster.py", "--scale", *options)
