@@ -3,11 +3,13 @@
 import ast
 import inspect
 import json
-from itertools import pairwise
+from html import escape
+from itertools import groupby, pairwise
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TextIO, cast, get_args
 
 import msgspec
+import pyte
 from msgspec import Struct
 
 import streamd.options
@@ -17,6 +19,8 @@ from streamd.config.table import Field
 from streamd.events import PROTOCOL, SessionEvent
 from streamd.server.wire import Command, Hello
 from streamd.sinks.documents import JsonFullSegment, JsonGap, JsonSegment
+from streamd.sinks.terminal import TerminalSink
+from streamd.sinks.text import FAINT, Look
 
 _DOCS = Path(__file__).parent
 
@@ -210,8 +214,68 @@ def _exit_codes() -> list[tuple[str, str]]:
     return [(status, meaning) for status, _, meaning in rows]
 
 
+_COLUMNS, _ROWS = 76, 7
+_EVENTS = _DOCS.parent / "tests" / "clients" / "recorded_events.jsonl"
+"""What tiny.en wrote of the recording of `make demo`, without times."""
+_SCENE = slice(49, 84)
+"""From "It was the best of times" on, until a moment at which a word is not certain yet."""
+_CELL_W, _CELL_H = 9.6, 22
+
+
+class _Terminal:
+    """An emulator that draws faint text blue, since it knows no faint text."""
+
+    def __init__(self) -> None:
+        self.screen = pyte.Screen(_COLUMNS, _ROWS)
+        self._stream = pyte.Stream(self.screen)
+
+    def write(self, text: str) -> None:
+        self._stream.feed(text.replace(f"\x1b[{FAINT}m", "\x1b[34m"))
+
+    def flush(self) -> None:
+        pass
+
+
+def terminal_picture() -> str:
+    """The picture of the README: what `TerminalSink` draws of recorded events, as SVG."""
+    terminal = _Terminal()
+    terminal.write("$ streamd --play tests/speech/recording.flac\r\n")
+    sink = TerminalSink(cast(TextIO, terminal), Look(), size=lambda: (_COLUMNS, _ROWS))
+    for line in _EVENTS.read_text(encoding="utf-8").splitlines()[_SCENE]:
+        timeless = {"rev": 0, "start_ms": 0, "end_ms": 0, "language": "en", **json.loads(line)}
+        sink.write(msgspec.convert(timeless, SessionEvent))
+    width, height = _COLUMNS * _CELL_W + 40, _ROWS * _CELL_H + 30
+    rows = "\n".join(_svg_row(terminal.screen, y) for y in range(_ROWS))
+    return f"""\
+<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height}" role="img"
+ aria-label="Captions in a terminal: white words are final, grey ones may still change">
+<style>text {{ font: 16px ui-monospace, "DejaVu Sans Mono", Menlo, monospace; fill: #eef1f3 }}
+.tentative {{ fill: #7d8a93 }}</style>
+<rect width="100%" height="100%" rx="8" fill="#0f1316"/>
+{rows}
+</svg>
+"""
+
+
+def _svg_row(screen: pyte.Screen, y: int) -> str:
+    cells = [screen.buffer[y][x] for x in range(_COLUMNS)]
+    spans, x = [], 0
+    for is_faint, run in groupby(cells, lambda cell: cell.fg == "blue"):
+        text = "".join(cell.data for cell in run)
+        style = ' class="tentative"' if is_faint else ""
+        if text.strip():
+            left, length = 20 + x * _CELL_W, len(text.rstrip()) * _CELL_W
+            spans.append(
+                f'<text x="{left:.1f}" y="{30 + y * _CELL_H}" xml:space="preserve" '
+                f'textLength="{length:.1f}"{style}>{escape(text.rstrip())}</text>'
+            )
+        x += len(text)
+    return "".join(spans)
+
+
 def main() -> None:
     """Write all of them beside this file."""
+    (_DOCS / "captions.svg").write_text(terminal_picture(), encoding="utf-8")
     (_DOCS / "streamd.1").write_text(man_page(), encoding="utf-8")
     (_DOCS / "options.md").write_text(options_page(), encoding="utf-8")
     for name, schema in (

@@ -19,6 +19,7 @@ import soundfile
 from safetensors import safe_open
 
 import streamd
+from docs.make import terminal_picture
 from streamd.cli import main
 from streamd.cli.commands import COMMANDS
 
@@ -46,10 +47,11 @@ def pyproject() -> dict[str, dict[str, object]]:
     return tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
-def readme_tree() -> list[tuple[str, str]]:
-    """(path, description) of each line of the README's file tree."""
-    block = re.search(r"^## Project layout\n+```\n(.*?)^```", _readme(), re.M | re.S)
-    assert block, "README.md has no file tree under '## Project layout'"
+def file_tree() -> list[tuple[str, str]]:
+    """(path, description) of each line of the file tree in CONTRIBUTING.md."""
+    page = (ROOT / "CONTRIBUTING.md").read_text()
+    block = re.search(r"^## Project layout\n+```\n(.*?)^```", page, re.M | re.S)
+    assert block, "CONTRIBUTING.md has no file tree under '## Project layout'"
     entries = []
     folder = ""
     for line in block[1].splitlines():
@@ -60,10 +62,6 @@ def readme_tree() -> list[tuple[str, str]]:
         else:
             entries.append((folder + name, description.strip()))
     return entries
-
-
-def _readme() -> str:
-    return (ROOT / "README.md").read_text()
 
 
 # -- the source ------------------------------------------------------------------------------
@@ -125,15 +123,15 @@ def test_a_function_fits_on_a_screen() -> None:
 # -- the paper -------------------------------------------------------------------------------
 
 
-def test_the_readme_tree_names_what_is_there() -> None:
-    entries = readme_tree()
+def test_the_file_tree_names_what_is_there() -> None:
+    entries = file_tree()
     missing = [name for name, _ in entries if not (ROOT / name).exists()]
     assert not missing
     assert all(description for _, description in entries)
 
 
-def test_the_readme_tree_leaves_nothing_out() -> None:
-    named = {name.rstrip("/") for name, _ in readme_tree()}
+def test_the_file_tree_leaves_nothing_out() -> None:
+    named = {name.rstrip("/") for name, _ in file_tree()}
     there = {path.relative_to(ROOT).parts[:1] for path in tracked()}
     there |= {path.relative_to(ROOT).parts[:2] for path in tracked("streamd")}
     small_print = {".gitignore", ".pre-commit-config.yaml"}
@@ -147,6 +145,11 @@ def test_every_make_command_on_paper_exists(page: str) -> None:
     on_paper = set(re.findall(r"(?:^|`)make ([a-z-]+)", (ROOT / page).read_text(), re.M))
     assert on_paper
     assert on_paper <= targets
+
+
+def test_the_picture_of_the_readme_is_what_the_program_draws() -> None:
+    assert (ROOT / "docs/captions.svg").read_text() == terminal_picture(), "run: make docs"
+    assert 'class="tentative"' in terminal_picture()
 
 
 def _examples(text: str) -> list[list[str]]:

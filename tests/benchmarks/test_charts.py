@@ -1,6 +1,7 @@
 """The charts show what was measured, and can be read."""
 
 from itertools import combinations
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
@@ -30,6 +31,20 @@ SVG = "{http://www.w3.org/2000/svg}"
 def test_charts_and_tables_are_current():
     for path, text in made(SITTING, SCALE).items():
         assert path.read_text(encoding="utf-8") == text, "run: make docs"
+
+
+def test_the_table_of_the_readme_is_that_of_the_sitting():
+    page = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    for program, sounds in SITTING.rows(MODEL).items():
+        name = f"**{program}**" if program == "streamd" else program
+        rows = sounds.values()
+        cells = [
+            ", ".join(row.wer for row in rows),
+            ", ".join(row.shown.split("/")[0] for row in rows),
+            ", ".join(row.committed.split("/")[0] for row in rows),
+            ", ".join(str(row.cpu) for row in rows),
+        ]
+        assert f"| {' | '.join([name, *cells])} |" in page
 
 
 def test_both_charts_have_every_program_of_the_sitting():
