@@ -16,10 +16,10 @@ from onnxruntime import InferenceSession, SessionOptions
 
 from streamd.speakers import (
     Activity,
+    HearingStep,
+    HearingSteps,
     Roster,
     SpokenTurn,
-    Step,
-    Steps,
     normal,
 )
 from streamd.speakers.clustering import Embedding
@@ -61,12 +61,12 @@ class RecordedVoices:
     """Hears who speaks in a whole recording while it is read."""
 
     def __init__(self) -> None:
-        self._roster, self._steps = Roster(whole=True), Steps()
+        self._roster, self._steps = Roster(whole=True), HearingSteps()
         self._audio = np.empty(0, np.float32)
         self._begin = self._end = 0
 
     def feed(self, frames: Frames, gate: Iterable[tuple[int, int]]) -> None:
-        """Take the next (n, 320) frames, and what the gate says of each (`Steps.push`)."""
+        """Take the next (n, 320) frames, and what the gate says of each (`HearingSteps.push`)."""
         for silence, late in gate:
             self._end += 1
             self._steps.push(self._end, silence, late)
@@ -87,7 +87,7 @@ class RecordedVoices:
         self._audio, self._begin = self._audio[FRAME * n_old :], self._begin + n_old
 
 
-def hear(roster: Roster, step: Step, audio: Samples, *, start: int) -> None:
+def hear(roster: Roster, step: HearingStep, audio: Samples, *, start: int) -> None:
     """Have a roster hear a step, in audio that begins at frame `start`."""
     part = audio[FRAME * (step.start - start) : FRAME * (step.end - start)]
     levels = 10 * np.log10((part.reshape(-1, FRAME).astype(np.float64) ** 2).mean(1) + 1e-10)

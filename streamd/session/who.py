@@ -9,9 +9,9 @@ from streamd.events import Final, Partial, SessionEvent, SpeakerTurn, SpeakerTur
 from streamd.speakers import (
     REMEMBERED,
     HearingRequest,
+    HearingSteps,
     Roster,
     SpokenTurn,
-    Steps,
     changes,
     speaker_at,
 )
@@ -23,7 +23,7 @@ class WhoSpeaks:
 
     def __init__(self) -> None:
         self._roster: Roster | None = None
-        self._steps = Steps()
+        self._steps = HearingSteps()
         self._turns: list[SpokenTurn] = []
 
     def resume(self, voiceprints: tuple[bytes, ...] | UnsetType) -> None:
@@ -37,7 +37,7 @@ class WhoSpeaks:
         return self._roster.voiceprints if self._roster else UNSET
 
     def push(self, end: int, silence: int, late: int) -> None:
-        """Take what the gate says of a frame; see `Steps.push`."""
+        """Take what the gate says of a frame; see `HearingSteps.push`."""
         self._steps.push(end, silence, late)
 
     def flush(self) -> None:

@@ -2,11 +2,11 @@
 
 The models (`streamd.engines.voices`) say in which frames each of up to three *local* speakers of a
 piece of audio talks (segmentation), and describe a voice by a vector (embedding). What one local
-speaker says without a pause is a *voice*. `Steps` says which audio is heard when, from what the
-gate says of each frame, so that it does not matter how fast audio arrives. `Roster` has the voices
-of a stream, and clusters them: each cluster is a speaker, who has a number from 1.
+speaker says without a pause is a *voice*. `HearingSteps` says which audio is heard when, from what
+the gate says of each frame, so that it does not matter how fast audio arrives. `Roster` has the
+voices of a stream, and clusters them: each cluster is a speaker, who has a number from 1.
 
-An embedding costs ten times as much as the segmentation of the same audio. So they are rationed:
+An embedding costs five times as much as the segmentation of the same audio. So they are rationed:
 each voice gets one, of the frames in which its speaker is alone and loudest, until the share that
 may be embedded is used up.
 """
@@ -69,7 +69,7 @@ class SpokenTurn:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class HearingStep:
     """Frames `start` to `end` are heard, of which those from `new` on are new.
 
     That is known at frame `due`, and depends on nothing after it.
@@ -81,11 +81,11 @@ class Step:
     due: int
 
 
-class Steps:
+class HearingSteps:
     """Which audio is heard when: what the gate says of each frame decides, and nothing else."""
 
     def __init__(self) -> None:
-        self._waiting: deque[Step] = deque()
+        self._waiting: deque[HearingStep] = deque()
         self._now = self._new = self._begin = 0
         self._is_open = False
 
@@ -108,7 +108,7 @@ class Steps:
         if self._is_open:
             self._add(self._now)
 
-    def take(self, until: int) -> list[Step]:
+    def take(self, until: int) -> list[HearingStep]:
         """Take the steps that are due at frame `until`, in order."""
         due = []
         while self._waiting and self._waiting[0].due <= until:
@@ -127,7 +127,7 @@ class Steps:
     def _add(self, end: int) -> None:
         if end > self._new:
             start = max(self._begin, self._new - CONTEXT)
-            self._waiting.append(Step(start, self._new, end, self._now))
+            self._waiting.append(HearingStep(start, self._new, end, self._now))
             self._new = end
 
 
@@ -154,7 +154,7 @@ class Voice:
 class HearingRequest:
     """Steps to be heard, the audio from frame `start` on, and what is known of the voices."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[HearingStep, ...]
     start: int
     audio: NDArray[np.float32]
     roster: "Roster"
@@ -227,7 +227,7 @@ class Roster:
                 turns[-1] = SpokenTurn(last_start, last_end, speaker)
         return sorted(turns, key=lambda turn: (turn.start, turn.end, turn.speaker))
 
-    def follow(self, step: Step, activity: Activity, levels: Levels) -> list[Sample]:
+    def follow(self, step: HearingStep, activity: Activity, levels: Levels) -> list[Sample]:
         """Take who talks in the frames of a step, and return what is to be embedded of it.
 
         `learn` has to come next.
@@ -256,7 +256,7 @@ class Roster:
                 self._spare -= end - first
         return chosen
 
-    def learn(self, step: Step, voices: Sequence[tuple[Sample, Embedding]]) -> None:
+    def learn(self, step: HearingStep, voices: Sequence[tuple[Sample, Embedding]]) -> None:
         """Take the embeddings of the samples of `follow`, and tell the speakers apart anew."""
         for sample, embedding in voices:
             voice, n = self._voices[sample.voice], sample.end - sample.first
@@ -271,7 +271,7 @@ class Roster:
         """Tell the speakers of a whole recording apart; `n_speakers`: how many, if it is known."""
         self._assign(n_speakers)
 
-    def _spoken(self, step: Step, activity: Activity) -> list[tuple[int, int, Places]]:
+    def _spoken(self, step: HearingStep, activity: Activity) -> list[tuple[int, int, Places]]:
         """Return the voices of a step: number, local speaker and new places of each."""
         n_known, continued = step.new - step.start, self._continued(step, activity)
         found = []
@@ -294,7 +294,7 @@ class Roster:
             voices.append((continued[local], local, new))
         return voices
 
-    def _continued(self, step: Step, activity: Activity) -> dict[int, int]:
+    def _continued(self, step: HearingStep, activity: Activity) -> dict[int, int]:
         """Return which local speaker is which voice from before, those heard last first."""
         known = activity[: step.new - step.start]
         pairs = []

@@ -6,7 +6,7 @@ from numpy.typing import NDArray
 Embedding = NDArray[np.float32]
 """(256,): a voice, of the length 1 where it is not a sum."""
 
-SAME, FEW = 0.22, 75
+SAME, FEW = 0.24, 75
 """The mean cosine from which two clusters of voices are one speaker's; with n frames of the smaller
 one, n / (n + FEW) of it, since little that was heard of a voice is less like itself. Without FEW,
 23 instead of 20 % of the time of built dialogues is wrong."""

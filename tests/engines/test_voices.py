@@ -14,7 +14,7 @@ from streamd.engines.voices import (
     hear,
     segment,
 )
-from streamd.speakers import HearingRequest, Roster, Step, changes, speaker_at
+from streamd.speakers import HearingRequest, HearingStep, Roster, changes, speaker_at
 from streamd.types import FRAME, Hypothesis, Window
 from tests.support.recorded import samples
 
@@ -54,7 +54,7 @@ def test_a_voice_is_more_like_itself_than_like_others():
 def test_a_change_of_speaker_within_a_step_is_found():
     sound = np.concatenate([piece(READER, 50, 150), piece(JFK, 30, 150)])
     roster = Roster()
-    hear(roster, Step(0, 0, 300, 300), sound, start=0)
+    hear(roster, HearingStep(0, 0, 300, 300), sound, start=0)
     (change,) = changes(roster.turns)
     assert abs(change - 150) < 25
     assert {turn.speaker for turn in roster.turns} == {1, 2}
@@ -93,7 +93,7 @@ def test_only_windows_that_ask_are_listened_to():
 
     sound = piece(READER, 50, 100)
     asked = HearingRequest(
-        (Step(110, 110, 160, 160), Step(140, 160, 200, 200)), 100, sound, Roster()
+        (HearingStep(110, 110, 160, 160), HearingStep(140, 160, 200, 200)), 100, sound, Roster()
     )
     listener = Listener(Fake())
     assert listener.recognize(Window(100, 200, sound)).heard == ()

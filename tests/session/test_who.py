@@ -13,7 +13,7 @@ from streamd.options import SessionOptions
 from streamd.session.timeline import Timeline
 from streamd.session.who import WhoSpeaks
 from streamd.sinks.text import by_speaker
-from streamd.speakers import Step
+from streamd.speakers import HearingStep
 from streamd.streams.journal import JournalLine, read_line
 from streamd.types import FRAME, ResumeState
 from tests.support.fakes import (
@@ -48,7 +48,7 @@ def heard(who, *talk):
         who.push(frame + 1, 0, 0)
     who.flush()
     request = who.request(100, 0, lambda start, end: np.zeros(320 * (end - start), np.float32))
-    roster, step = request.roster.copy(), Step(0, 0, 100, 100)
+    roster, step = request.roster.copy(), HearingStep(0, 0, 100, 100)
     activity = np.zeros((100, 3), np.bool_)
     for local, (start, end, _) in enumerate(talk):
         activity[start:end, local] = True

@@ -18,10 +18,10 @@ from streamd.speakers import (
     REMEMBERED,
     SAMPLE,
     SHARE,
+    HearingStep,
+    HearingSteps,
     Roster,
     SpokenTurn,
-    Step,
-    Steps,
     changes,
     runs,
     speaker_at,
@@ -38,7 +38,7 @@ def hear(roster, activity, voices, *, start=0, new=0):
     Returns the samples that it wanted.
     """
     end = start + len(activity)
-    step = Step(start, start + new, end, end)
+    step = HearingStep(start, start + new, end, end)
     chosen = roster.follow(step, activity, np.zeros(len(activity)))
     locals_ = [int(activity[each.first : each.end][each.alone].sum(0).argmax()) for each in chosen]
     roster.learn(step, [(s, VOICES[voices[k]]) for s, k in zip(chosen, locals_, strict=True)])
@@ -81,7 +81,7 @@ def test_a_voice_goes_on_from_one_step_to_the_next():
 def test_a_voice_after_a_pause_may_be_that_of_another_though_the_segmentation_hears_no_change():
     roster = Roster()
     activity = talk(200, a=(5, 90)) | talk(200, a=(120, 195))
-    step = Step(0, 0, 200, 200)
+    step = HearingStep(0, 0, 200, 200)
     first, second = sorted(roster.follow(step, activity, np.zeros(200)), key=lambda s: s.first)
     roster.learn(step, [(first, VOICES[0]), (second, VOICES[1])])
     assert [turn.speaker for turn in roster.turns] == [1, 2]
@@ -108,7 +108,7 @@ def test_speakers_that_turn_out_to_be_one_get_the_same_number():
     roster = Roster()
     between = (VOICES[0] + VOICES[1]) / np.sqrt(2)
     for i, voice in enumerate([VOICES[0], VOICES[1], between, between]):
-        step = Step(500 * i, 500 * i, 500 * i + 100, 500 * i + 100)
+        step = HearingStep(500 * i, 500 * i, 500 * i + 100, 500 * i + 100)
         chosen = roster.follow(step, talk(100, a=(10, 90)), np.zeros(100))
         roster.learn(step, [(sample, voice.astype(np.float32)) for sample in chosen])
         if i == 1:
@@ -188,7 +188,7 @@ def test_no_more_is_embedded_than_may_be(spare):
 
 def pushed(gate, *, taken_every=1):
     """The steps of a gate's words about frames, taken at some of these."""
-    steps, found = Steps(), []
+    steps, found = HearingSteps(), []
     for end, (silence, late) in enumerate(gate, 1):
         steps.push(end, silence, late)
         if end % taken_every == 0:
@@ -203,9 +203,9 @@ def test_speech_is_heard_early_then_in_longer_steps_and_up_to_its_pause():
     begin, end = 101 - ATTACK, 100 + FIRST + EVERY + 21 - QUIET
     first = begin + FIRST
     assert pushed(gate) == [
-        Step(begin, begin, first, first),
-        Step(max(begin, first - CONTEXT), first, first + EVERY, first + EVERY),
-        Step(first + EVERY - CONTEXT, first + EVERY, end, 101 + FIRST + EVERY + 20),
+        HearingStep(begin, begin, first, first),
+        HearingStep(max(begin, first - CONTEXT), first, first + EVERY, first + EVERY),
+        HearingStep(first + EVERY - CONTEXT, first + EVERY, end, 101 + FIRST + EVERY + 20),
     ]
 
 
@@ -236,7 +236,7 @@ def test_speech_is_heard_once_and_in_order(gate):
 
 @given(gates, st.integers(1, 500))
 def test_audio_is_kept_until_it_was_heard(gate, taken_every):
-    steps, oldest = Steps(), 0
+    steps, oldest = HearingSteps(), 0
     for end, (silence, late) in enumerate(gate, 1):
         steps.push(end, silence, late)
         if end % taken_every == 0:
