@@ -98,8 +98,8 @@ def test_a_segment_with_a_hole_in_it_is_decoded_again():
     ("words", "seek"),
     [
         ([(0.0, 0.98)], STRETCH.end),
-        ([(0.2, 0.6), (9.0, 29.0)], STRETCH.end),
-        ([(9.0, 12.0)], SEEK + 1_200),  # the hole behind it; for the one before see below
+        ([(0.2, 0.6)], STRETCH.end),
+        ([(9.0, 11.0)], SEEK + 1_100),  # the hole behind it; for the one before see below
     ],
 )
 def test_what_would_be_the_same_window_again_is_not_tried(words, seek):
@@ -121,13 +121,21 @@ def test_what_comes_before_the_first_word_is_decoded_alone():
     ("found", "voiced"),
     [
         (ends_early(segment((9.0, 12.0))), speech((0.0, 5.0), (9.0, 12.0))),
-        (ends_early(segment((0.5, 1.0), (20.0, 21.0))), speech((0.0, 30.0))),
+        (ends_early(segment((0.5, 0.9), (20.0, 21.0))), speech((0.0, 30.0))),  # too short alone
+        (ends_early(segment((0.5, 2.0), (7.0, 8.0))), speech((0.0, 30.0))),
         (ends_early(segment((29.5, 30.0))), speech((0.0, 30.0))),  # it would be all of the window
         (ends_early(), speech((0.0, 30.0))),
     ],
 )
 def test_without_much_speech_before_the_first_word_nothing_is(found, voiced):
     assert missed_first(found, STRETCH, voiced) is None
+
+
+@pytest.mark.parametrize("words", [[(0.5, 2.5), (9.0, 12.0)], [(0.5, 14.0), (14.0, 15.0)]])
+def test_what_comes_before_a_hole_in_the_first_segment_is_decoded_alone(words):
+    """Two turns were lost under a word that seemed to last for 11 s."""
+    found = ends_early(segment(*words))
+    assert missed_first(found, STRETCH, speech((0.0, 30.0))) == Stretch(SEEK, 250)
 
 
 N_VOCAB = 256 + 1608
