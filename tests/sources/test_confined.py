@@ -172,3 +172,31 @@ def test_a_header_that_states_a_thousand_channels_takes_nothing(tmp_path):
     said, n_mb = read_elsewhere(path)
     assert said == "talk: 1024 channels are not supported: use at most 32"
     assert n_mb < 100
+
+
+MOST = b"\xff" * 8
+DECLARED = {
+    "FLAC": lambda data: data[:22] + MOST[:4] + data[26:],
+    "AIFF": lambda data: patched(data, b"COMM", 6, b"\x7f" + MOST[:3]),
+    "CAF": lambda data: patched(data, b"data", 0, b"\x7f" + MOST[:7]),
+    "W64": lambda data: patched(data, b"data", 12, MOST[:7] + b"\x7f"),
+    "RF64": lambda data: patched(data, b"ds64", 4, (MOST[:7] + b"\x7f") * 3),
+    "AU": lambda data: data[:8] + b"\x7f" + MOST[:3] + data[12:],
+}
+"""How a file of each format says that it holds as much as its header can say."""
+
+
+def patched(data: bytes, mark: bytes, after: int, put: bytes) -> bytes:
+    """Return the data with other bytes so far behind a mark."""
+    at = data.index(mark) + len(mark) + after
+    return data[:at] + put + data[at + len(put) :]
+
+
+@needs_linux
+@pytest.mark.parametrize("form", DECLARED)
+def test_a_length_that_is_not_there_takes_no_memory(tmp_path, form):
+    soundfile.write(path := tmp_path / "talk", SECOND, SAMPLE_RATE, format=form)
+    path.write_bytes(DECLARED[form](path.read_bytes()))
+    said, n_mb = read_elsewhere(path)
+    assert said.startswith("talk") or abs(int(said) - len(SECOND)) < SAMPLE_RATE
+    assert n_mb < 350
