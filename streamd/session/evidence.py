@@ -4,12 +4,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from streamd.types import Hypothesis, Suspect, text_of
+from streamd.whisper.decode import PROBABLE
 from streamd.whisper.guards import is_famous
 
-PROBABLE = -1.0
-"""The evidence from which a hypothesis counts. With less, its words are shown, but none of them is
-committed, the next utterance does not begin with them, and an utterance of which no hypothesis had
-more has no final. Of real speech nine windows of ten have more, of noise one of twenty."""
 MOST_VOICED = 0.2
 """The share of voiced frames below which such a phrase was not said there. It matters with `--vad
 webrtc` and `off`, which let noise into windows; with Silero, one word of 1,170 changes without."""

@@ -50,6 +50,10 @@ def spoken(probs: Mapping[str, float], before: str, options: DecodingOptions) ->
     return best_code if clear else before
 
 
+PROBABLE = -1.0
+"""The evidence from which a text counts. With less, live words are shown, but none of them is
+committed, the next utterance does not begin with them, and an utterance of which no hypothesis had
+more has no final. Of real speech nine windows of ten have more, of noise one of twenty."""
 _NEW = 150
 """Frames at the end of a window (3 s): given tokens that attend to them are run again,
 since the encoder computed the last 1.5 s of the window before anew, and a step was added."""
@@ -336,6 +340,21 @@ def needs_fallback(decoded: Decoded, options: DecodingOptions) -> bool:
         or decoded.loop is not None
     )
     return poor and not is_silence(decoded, options)
+
+
+def with_phrases(
+    attempt: Callable[[Vocabulary | None], Search[Decoded]],
+    vocabulary: Vocabulary | None,
+) -> Search[Decoded]:
+    """Decode with phrases to expect, and once more without if the result is improbable.
+
+    What a phrase costs would otherwise lose the utterance of which it is most.
+    """
+    decoded = yield from attempt(vocabulary)
+    if vocabulary is None or decoded.evidence >= PROBABLE:
+        return decoded
+    plain = yield from attempt(None)
+    return max(decoded, plain, key=lambda each: each.evidence)
 
 
 def with_fallback(

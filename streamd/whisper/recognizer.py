@@ -8,6 +8,7 @@ may come in any order.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Generic, cast
 
 import numpy as np
@@ -22,6 +23,7 @@ from streamd.whisper.decode import (
     slots_needed,
     spoken,
     with_fallback,
+    with_phrases,
 )
 from streamd.whisper.engine import Engine, FeaturesT, Search, alone
 from streamd.whisper.marks import with_marks
@@ -29,7 +31,7 @@ from streamd.whisper.mel import MelCache, log_mel
 from streamd.whisper.paths import CachedTokens
 from streamd.whisper.punctuation import punctuated
 from streamd.whisper.tokenizer import Tokenizer
-from streamd.whisper.vocabulary import Vocabularies
+from streamd.whisper.vocabulary import Vocabularies, Vocabulary
 from streamd.whisper.words import find_words, n_attended, spread_words, tighten
 
 _SPARE_TOKENS = 8
@@ -114,7 +116,10 @@ class Recognizer(Generic[FeaturesT]):
 
         def attempt(temperature: float) -> Search[Decoded]:
             self.counters.fallbacks += temperature != options.temperatures[0]
-            return self._decode(view, options, temperature, rng)
+            with_these = partial(self._decode, view, options, temperature, rng)
+            if temperature > 0 or not window.last:
+                return with_these(view.context.vocabulary)
+            return with_phrases(with_these, view.context.vocabulary)
 
         decoded = alone(with_fallback(attempt, options))
         hypothesis = self._punctuated(window, view, self._hypothesis(window, view, decoded))
@@ -199,6 +204,7 @@ class Recognizer(Generic[FeaturesT]):
         options: DecodingOptions,
         temperature: float,
         rng: np.random.Generator,
+        vocabulary: Vocabulary | None,
     ) -> Search[Decoded]:
         n_text_ctx = self._engine.dims.n_text_ctx
         n_slots = slots_needed(view.context, options=options, n_text_ctx=n_text_ctx)
@@ -206,7 +212,7 @@ class Recognizer(Generic[FeaturesT]):
             self._engine.decoder(view.features, n_slots),
             view.tokenizer,
             options=options,
-            context=view.context,
+            context=replace(view.context, vocabulary=vocabulary),
             temperature=temperature,
             rng=rng,
         )

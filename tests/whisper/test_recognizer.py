@@ -429,6 +429,17 @@ def test_languages_other_than_english_may_have_more_tokens_in_a_second():
     assert counts == {"en": 15, "de": 21}  # ceil(1 s * 6.5 or 13) + 8
 
 
+def test_a_phrase_does_not_lose_the_utterance_of_which_it_is_most():
+    """With "lump:4" in the list, "lamp" had no final: the phrase was too improbable to believe."""
+    ours = Recognizer(ScriptedEngine(script(b" ab")), TOKENIZER, PLAIN)
+    found = ours.recognize(window(vocabulary="as:9", last=True))
+    assert text_of(found.words) == "ab"
+    assert found.evidence > -1.0
+    ours = Recognizer(ScriptedEngine(script(b" abcdefghij")), TOKENIZER, PLAIN)
+    found = ours.recognize(window(vocabulary="abcdefghis:9", last=True))
+    assert text_of(found.words) == "abcdefghis"
+
+
 def test_each_window_has_its_vocabulary():
     # 0.9 of the probability is the script's, and the rest is shared by the letters p to w.
     ours = Recognizer(ScriptedEngine(script(b" ab")), TOKENIZER, PLAIN)

@@ -11,6 +11,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Generic
 
 import numpy as np
@@ -26,6 +27,7 @@ from streamd.whisper.decode import (
     slots_needed,
     spoken,
     with_fallback,
+    with_phrases,
 )
 from streamd.whisper.engine import (
     Answer,
@@ -396,16 +398,22 @@ class _Reader(Generic[FeaturesT]):
         )
         n_slots = slots_needed(context, options=options, n_text_ctx=n_text_ctx)
 
-        def attempt(temperature: float) -> Search[Decoded]:
+        def expecting(temperature: float, vocabulary: Vocabulary | None) -> Search[Decoded]:
             decoded = yield from decode(
                 self._engine.decoder(features, n_slots),
                 self._tokenizer,
                 options=options,
-                context=context,
+                context=replace(context, vocabulary=vocabulary),
                 temperature=temperature,
                 rng=self._rng,
             )
             return decoded if self._voiced is None else self._without_loop(decoded)
+
+        def attempt(temperature: float) -> Search[Decoded]:
+            with_these = partial(expecting, temperature)
+            if temperature > 0:
+                return with_these(context.vocabulary)
+            return with_phrases(with_these, context.vocabulary)
 
         return (yield from with_fallback(attempt, options))
 

@@ -71,6 +71,8 @@ def told(expected: str = "", **options) -> tuple[list[tuple[int, ...]], str]:
 def test_phrases_are_expected_in_every_window(monkeypatch):
     # The engine's decoder finds anything but "ab" improbable by 40 nats.
     monkeypatch.setattr("streamd.whisper.vocabulary.START", 50.0)
+    assert told("東:9\ny")[1] == "abab"  # no phrase at any price
+    monkeypatch.setattr("streamd.whisper.decode.PROBABLE", -100.0)
     assert told("東:9\ny")[1] == "東東"
     assert told("y")[1] == "abab"
 
