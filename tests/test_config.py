@@ -255,7 +255,7 @@ def test_a_time_is_rounded_up_to_frames(ms, frames):
         ("vad-aggressiveness", "4", "must be a whole number from 0 to 3, got 4"),
         ("temperature", "nan", "must be a number from 0.0 to 1.0, got nan"),
         ("vad", "ten", "must be silero, webrtc or off, got ten"),
-        ("language", "inglish", "must be auto or a language: german, de, got inglish"),
+        ("language", "inglish", "must be auto or languages: german, de, en,es, got inglish"),
         ("keep-context", "maybe", "must be true or false, got maybe"),
         ("suppress-tokens", "1,x", "must be whole numbers from -1, separated by commas, got 1,x"),
     ],
