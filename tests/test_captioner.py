@@ -21,6 +21,7 @@ from streamd import (
     EngineError,
     FinalCaption,
     Flushed,
+    Lag,
     Microphone,
     ModelError,
     PartialCaption,
@@ -124,7 +125,8 @@ def test_a_flush_makes_final_what_was_fed_before_it(captions):
 
 def test_voices_are_told_of_before_words_if_they_are_wanted(captions):
     heard = list(captions.listen(LAMP, events=True))
-    kinds = [type(event) for event in heard if not isinstance(event, PartialCaption)]
+    untold = (PartialCaption, Lag)  # a busy machine lags
+    kinds = [type(event) for event in heard if not isinstance(event, untold)]
     assert kinds[0] is Speech
     assert {*kinds[1:]} == {Pause, FinalCaption}
     assert {type(event) for event in captions.listen(LAMP)} <= {PartialCaption, FinalCaption}
