@@ -7,6 +7,7 @@ import sys
 import zlib
 from pathlib import Path
 
+import av
 import numpy as np
 import pytest
 import soundfile
@@ -199,4 +200,36 @@ def test_a_length_that_is_not_there_takes_no_memory(tmp_path, form):
     path.write_bytes(DECLARED[form](path.read_bytes()))
     said, n_mb = read_elsewhere(path)
     assert said.startswith("talk") or abs(int(said) - len(SECOND)) < SAMPLE_RATE
+    assert n_mb < 350
+
+
+@needs_linux
+def test_boxes_within_boxes_end(tmp_path):
+    inner = b""
+    for kind in (b"moov", b"trak", b"mdia", b"minf") * 5_000:
+        inner = box(kind, inner)
+    (path := tmp_path / "talk").write_bytes(box(b"ftyp", b"isom\0\0\2\0isom") + inner)
+    said, n_mb = read_elsewhere(path)
+    assert said.startswith("talk is damaged or not a sound file")
+    assert n_mb < 350
+
+
+@needs_linux
+def test_the_picture_of_a_film_is_not_decoded(tmp_path):
+    path = tmp_path / "talk"
+    with av.open(str(path), "w", format="mov") as film:
+        screen = film.add_stream("png", rate=1)
+        screen.width = screen.height = 16_000
+        screen.pix_fmt = "rgb24"
+        sound = film.add_stream("pcm_s16le", rate=SAMPLE_RATE, layout="mono")
+        packet = av.Packet(picture(16_000))
+        packet.stream, packet.pts, packet.dts = screen, 0, 0
+        film.mux(packet)
+        samples = (SECOND * 32_767).astype(np.int16)[None]
+        frame = av.AudioFrame.from_ndarray(samples, format="s16", layout="mono")
+        frame.sample_rate, frame.pts = SAMPLE_RATE, 0
+        film.mux(sound.encode(frame))
+        film.mux(sound.encode(None))
+    said, n_mb = read_elsewhere(path)
+    assert abs(int(said) - len(SECOND)) < 2_000
     assert n_mb < 350
