@@ -31,7 +31,7 @@ from streamd.options import SessionOptions
 from streamd.session.commit import CommitPolicy, count_ended
 from streamd.session.evidence import believable, is_probable
 from streamd.session.gate import Gate, level_db
-from streamd.session.language import EVERY, SURE, Change, Language
+from streamd.session.language import SURE, Change, Language
 from streamd.session.ring import Ring
 from streamd.session.segment import Move, Segment, Stage
 from streamd.session.segmenter import Segmenter
@@ -75,6 +75,9 @@ fit into the 30 s before words have to leave."""
 LEAST_KEPT = 150
 """Frames of committed words that stay in every window. With a `--length` of a few frames, words are
 said twice where windows meet (``tests/session/test_hostile.py``); 3 s were enough for any cut."""
+STILL_READ, BEHIND = 25, 10
+"""Frames (0.5 s) after the last possible place of a change of language up to which words of the
+language before count, and frames (0.2 s) behind its last word in which the change is looked for."""
 LONG_SILENCE = 150
 """Frames without speech (3 s) after which the text before them is no longer a prompt, and which are
 enough of a longer gap: what follows is taken for a new subject."""
@@ -320,8 +323,8 @@ class Session:
         read = max((word.end for word in (*segment.committed, *sure)), default=first)
         if read < first:  # in the language before, there was nothing more to read
             first, last = read, first
-        elif read <= last + EVERY // 2:
-            first, last = read, read + EVERY // 5
+        elif read <= last + STILL_READ:
+            first, last = read, read + BEHIND
         first = max(first, segment.read_until, segment.utterance.start + LEAST_READ)
         self._segmenter.split(segment.utterance, first, max(first, last))
         self._language.change(change)

@@ -114,6 +114,13 @@ async def say(stream: Stream) -> None:
     await stream.flush()
 
 
+def told_if_replaced(stream: Stream) -> asyncio.Event:
+    """Return an event that is set once the stream hears that another node has its session."""
+    replaced = asyncio.Event()
+    stream.replaced = replaced.set
+    return replaced
+
+
 async def finals(heard: Subscription, n: int) -> list[Final]:
     found: list[Final] = []
     async for event in heard:
@@ -204,8 +211,7 @@ async def test_who_has_lost_a_session_is_refused_and_its_listeners_hear_the_othe
         zombie = await a.open()
         await say(zombie)
         heard = await a.listen()
-        replaced = asyncio.Event()
-        zombie.replaced = replaced.set
+        replaced = told_if_replaced(zombie)
         other = await b.open(epoch=zombie.hub.epoch, secret=SECRET)
         zombie.feed(more(zombie))
         await zombie.flush()
@@ -224,8 +230,7 @@ async def test_a_node_hears_that_a_session_is_fed_elsewhere_while_its_client_is_
     async with nodes(nats) as (a, b):
         first = await a.open()
         await say(first)
-        replaced = asyncio.Event()
-        first.replaced = replaced.set
+        replaced = told_if_replaced(first)
         await b.open(epoch=first.hub.epoch, secret=SECRET)
         for _ in range(bus._QUIET_BEATS + 1):
             await a.bus._beat()
@@ -300,9 +305,9 @@ async def test_a_node_that_cannot_reach_nats_for_a_while_goes_on(nats):
 
 async def test_whose_session_was_taken_while_it_could_not_reach_nats_stores_nothing(nats):
     async with cut_off(nats) as (a, b, line):
-        first, replaced = await a.open(), asyncio.Event()
+        first = await a.open()
         await say(first)
-        first.replaced = replaced.set
+        replaced = told_if_replaced(first)
         part(line)
         first.feed(more(first))
         saying = asyncio.create_task(first.flush())
@@ -379,8 +384,7 @@ async def test_numbers_of_finals_that_were_refused_are_given_again(nats):
     async with nodes(nats) as (a, b):
         first = await a.open()
         await say(first)
-        away = asyncio.Event()
-        first.replaced = away.set
+        away = told_if_replaced(first)
         await b.open(epoch=first.hub.epoch, secret=SECRET)
         for _ in range(3):
             final = Final(seg=9, start_ms=0, end_ms=0, text="unstored", language="en")
@@ -610,8 +614,7 @@ async def test_a_session_whose_lease_is_overwritten_begins_anew(nats):
     async with nodes(nats) as (a, b):
         first = await a.open()
         await say(first)
-        heard, replaced = await b.listen(), asyncio.Event()
-        first.replaced = replaced.set
+        heard, replaced = await b.listen(), told_if_replaced(first)
         await a.stream.put(LEASE, b"?", last=a.bus._channels["talk"].revision)
         await a.bus._beat()
         assert (a.is_alive, b.is_alive) == (True, True)
@@ -626,9 +629,9 @@ async def test_a_session_whose_lease_is_overwritten_begins_anew(nats):
 
 async def test_a_session_whose_log_is_gone_begins_anew(nats, tmp_path):
     async with nodes(nats, 1) as (a,):
-        first, replaced = await a.open(), asyncio.Event()
+        first = await a.open()
         await say(first)
-        first.replaced = replaced.set
+        replaced = told_if_replaced(first)
         await nats.kill()
         shutil.rmtree(tmp_path / "nats")
         await nats.start()
