@@ -43,7 +43,8 @@ def test_a_recording(server, speech, native, came_back):
     turns = [message for message in got if message.type == "Turn"]
     ended = [turn for turn in turns if turn.end_of_turn]
     same = assert_same_words(" ".join(turn.transcript for turn in ended), native)
-    assert [word.text for turn in ended for word in turn.words] == native.split()
+    for turn in ended:  # marks depend on where utterances end
+        assert [word.text for word in turn.words] == turn.transcript.split()
     assert (got[0].type, got[-1].type) == ("Begin", "Termination")
     assert got[-1].audio_duration_seconds == len(speech) // 16_000
     for turn in ended:
