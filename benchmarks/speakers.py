@@ -42,7 +42,6 @@ from streamd.config import Config
 from streamd.daemon import build
 from streamd.engines.voices import RecordedVoices, hear
 from streamd.events import SpeakerTurns
-from streamd.session.gate import level_db
 from streamd.session.who import WhoSpeaks
 from streamd.system.processor import machine
 from streamd.types import FRAME, SAMPLE_RATE
@@ -178,9 +177,9 @@ def heard(sound: NDArray[np.float32]) -> tuple[list[SpeakerTurns], RecordedVoice
     events: list[SpeakerTurns] = []
     spent = 0.0
     for end, frame in enumerate(frames, 1):
-        silence = gate.update(frame, level_db(frame))
-        who.push(end, silence, gate.late)
-        voices.feed(frame[None], [(silence, gate.late)])
+        (heard,) = gate.feed(frame[None])
+        who.push(end, heard.silence, heard.late)
+        voices.feed(frame[None], [(heard.silence, heard.late)])
         if end == len(frames):
             who.flush()
         request = who.request(end, 0, lambda first, after: sound[FRAME * first : FRAME * after])

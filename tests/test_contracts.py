@@ -290,9 +290,9 @@ def test_the_wheel_has_the_clips_of_the_check_with_their_licences(wheel: zipfile
 def test_the_wheel_has_the_voice_detector_with_its_licence(wheel: zipfile.ZipFile) -> None:
     assert "Silero Team" in wheel.read("streamd/engines/silero/LICENSE").decode()
     shipped = hashlib.sha256(
-        wheel.read("streamd/engines/silero/silero_vad_16k_op15.onnx")
+        wheel.read("streamd/engines/silero/silero_vad_16k_sequence.onnx")
     ).hexdigest()
-    assert shipped == "7ed98ddbad84ccac4cd0aeb3099049280713df825c610a8ed34543318f1b2c49"
+    assert shipped == "9ccdacc4719d8aa7e45a77536bfabec45a03ba1f2fad5e241ab4060b24238a85"
 
 
 def test_the_wheel_has_the_model_of_turns_with_its_licence(wheel: zipfile.ZipFile) -> None:

@@ -73,10 +73,10 @@ class AudioFile:
             return
         self._n_frames += len(item)
         self.mel.append(item.reshape(-1))
-        always_open = [(0, 0)] * len(item)
-        gate = always_open if self.speech is None else self.speech.feed(item)
+        heard = None if self.speech is None else self.speech.feed(item)
         if self.voices is not None:
-            self.voices.feed(item, gate)
+            always_open = [(0, 0)] * len(item)
+            self.voices.feed(item, [(h.silence, h.late) for h in heard] if heard else always_open)
 
     @property
     def duration_ms(self) -> int:

@@ -30,7 +30,7 @@ from streamd.events import Gap, GapReason, SessionEvent, TurnEvent, TurnState, U
 from streamd.options import SessionOptions
 from streamd.session.commit import CommitPolicy, count_ended
 from streamd.session.evidence import believable, is_probable
-from streamd.session.gate import Gate, level_db
+from streamd.session.gate import Gate
 from streamd.session.language import SURE, Change, Language
 from streamd.session.ring import Ring
 from streamd.session.segment import Move, Segment, Stage
@@ -201,12 +201,10 @@ class Session:
         """Take the next (n, 320) frames, and return the events that need no window."""
         events: list[SessionEvent] = []
         lost = self._ring.append(frames)
-        for frame in frames:
-            level = level_db(frame)
-            silence = self._gate.update(frame, level)
+        for heard in self._gate.feed(frames):
             if self._options.speakers:
-                self._who.push(self._segmenter.end + 1, silence, self._gate.late)
-            events += self._segmenter.push(silence, level, self._gate.late)
+                self._who.push(self._segmenter.end + 1, heard.silence, heard.late)
+            events += self._segmenter.push(*heard)
             events += self._release()
         if lost:
             events += self._lose(lost)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from streamd.session.gate import Gate, level_db
+from streamd.session.gate import Gate, GatedFrame
 from streamd.session.segmenter import Segmenter
 from streamd.types import Frames
 from streamd.whisper.longform.segments import COLUMNS_PER_FRAME, Clip, Voiced
@@ -24,15 +24,12 @@ class SpeechClips:
         self._gate, self._segmenter = gate, segmenter
         self._voiced = bytearray()
 
-    def feed(self, frames: Frames) -> list[tuple[int, int]]:
-        """Take the next (n, 320) frames; return `Gate.update` and `Gate.late` of each."""
-        gate = []
-        for frame in frames:
-            level = level_db(frame)
-            silence = self._gate.update(frame, level)
-            gate.append((silence, self._gate.late))
-            self._voiced.append(silence == 0)
-            self._segmenter.push(silence, level, self._gate.late)
+    def feed(self, frames: Frames) -> list[GatedFrame]:
+        """Take the next (n, 320) frames; return what the gate says of each."""
+        gate = self._gate.feed(frames)
+        for heard in gate:
+            self._voiced.append(heard.silence == 0)
+            self._segmenter.push(*heard)
             self._segmenter.forget(
                 self._segmenter.cursor - self._segmenter.options.trailing_silence - 2
             )

@@ -7,17 +7,32 @@ also louder than an absolute floor, and a second detector agrees.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from streamd.options import GateOptions
-from streamd.types import SAMPLE_RATE, Samples
+from streamd.types import SAMPLE_RATE, Frames, Samples
 
 VoiceDetector = Callable[[Samples], bool]
 """Tells whether there is speech in the next frame, (320,) float32; no frame is left out."""
-ConfirmingDetector = Callable[[Samples, bool], bool]
-"""The same, given what the first detector and the level say. `streamd.engines.silero` has one."""
+ConfirmingDetector = Callable[[Frames, Sequence[bool]], Sequence[bool]]
+"""The same for the next (n, 320) frames, given in which of them the first detector and the level
+find speech. `streamd.engines.silero` has one."""
+
+
+class GatedFrame(NamedTuple):
+    """What the gate says of a frame.
+
+    `silence` is 0 while the gate is open, else how many frames ago the last voiced frame was, at
+    least 1. `level` is in dB. `late` are the frames since the first detector opened its gate, while
+    the second one has to decide: when the gate opens, a word may have begun that many earlier.
+    """
+
+    silence: int
+    level: float
+    late: int = 0
 
 
 class WebRtcVad:
@@ -65,26 +80,26 @@ class Gate:
         self._detected, self._confirmed = Opening(self._options), Opening(self._options)
         self._late = 0
 
-    def update(self, frame: Samples, level: float | None = None) -> int:
-        """Take the next frame, (320,) float32, and its `level_db` if the caller has it.
-
-        Returns 0 while the gate is open, else how many frames ago the last voiced frame was (>= 1).
-        """
-        options, level = self._options, level_db(frame) if level is None else level
-        # Both have state, so both must see every frame.
-        voiced = self._vad(frame) and level >= options.floor_db
+    def feed(self, frames: Frames) -> list[GatedFrame]:
+        """Take the next (n, 320) float32 frames; return what is heard in each."""
+        levels = [level_db(frame) for frame in frames]
+        # The detectors have state, so they must see every frame.
+        voiced = [self._vad(frame) for frame in frames]
+        loud = [
+            one and level >= self._options.floor_db
+            for one, level in zip(voiced, levels, strict=True)
+        ]
         if self._confirm is None:
-            return self._confirmed.update(voiced)
-        self._late = self._late + 1 if self._detected.update(voiced) == 0 else 0
-        return self._confirmed.update(self._confirm(frame, voiced) and voiced)
-
-    @property
-    def late(self) -> int:
-        """Frames since the first detector opened its gate, while the second one has to decide.
-
-        When the gate opens, a word may have begun this many frames earlier.
-        """
-        return min(self._late, LATEST)
+            return [
+                GatedFrame(self._confirmed.update(one), level)
+                for one, level in zip(loud, levels, strict=True)
+            ]
+        heard = []
+        for one, level, other in zip(loud, levels, self._confirm(frames, loud), strict=True):
+            self._late = self._late + 1 if self._detected.update(one) == 0 else 0
+            silence = self._confirmed.update(one and other)
+            heard.append(GatedFrame(silence, level, min(self._late, LATEST)))
+        return heard
 
     @property
     def doubtful(self) -> bool:
@@ -106,7 +121,7 @@ class Opening:
         self._open = False
 
     def update(self, voiced: bool) -> int:
-        """Take the decision about the next frame; returns what `Gate.update` does."""
+        """Take the decision about the next frame; returns `GatedFrame.silence`."""
         options = self._options
         self._voiced.append(voiced)
         self._since_voiced = 0 if voiced else self._since_voiced + 1

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from streamd.events import Vad
 from streamd.options import EndpointOptions
+from streamd.session.gate import GatedFrame
 from streamd.session.utterance import State, Trigger, Utterance
 from streamd.types import Word, ms_from_frames, text_of
 from streamd.whisper.marks import COMMAS, ends_sentence
@@ -63,8 +64,7 @@ class Segmenter:
         self.cursor = 0
         """The next frame to be read; everything before it is decided."""
         self._base = 0  # frame number of the first entry of the track
-        # per frame: silence as Gate.update says, level, Gate.late
-        self._track: list[tuple[int, float, int]] = []
+        self._track: list[GatedFrame] = []
         self._late = 0  # that of the last frame that was read
         self._open: Utterance | None = None
         self._floor = 0  # the next utterance begins here at the earliest
@@ -88,8 +88,8 @@ class Segmenter:
         return min(to_come, self.utterances[0].start) if self.utterances else to_come
 
     def push(self, silence: int, level: float, late: int = 0) -> list[Vad]:
-        """Take in the gate's decision about the next frame, its level in dB, and `Gate.late`."""
-        self._track.append((silence, level, late))
+        """Take what the gate says of the next frame: the fields of `GatedFrame`."""
+        self._track.append(GatedFrame(silence, level, late))
         return self._advance()
 
     def answer(

@@ -90,7 +90,7 @@ class HearingSteps:
         self._is_open = False
 
     def push(self, end: int, silence: int, late: int = 0) -> None:
-        """Take what the gate says of the frame before `end`: `Gate.update` and `Gate.late`."""
+        """Take what the gate says of the frame before `end` (`GatedFrame`)."""
         self._now = end
         if silence == 0 and not self._is_open:
             self._is_open = True
@@ -122,7 +122,7 @@ class HearingSteps:
             return self._waiting[0].start
         if self._is_open:
             return max(self._begin, self._new - CONTEXT)
-        return max(self._new, self._now - CONTEXT)  # speech may begin late (`Gate.late`)
+        return max(self._new, self._now - CONTEXT)  # speech may begin late (`GatedFrame.late`)
 
     def _add(self, end: int) -> None:
         if end > self._new:

@@ -13,8 +13,16 @@ from tests.support import recorded
 
 
 def open_share(sound: np.ndarray, gate: Gate) -> float:
-    frames = sound[: len(sound) // FRAME * FRAME].astype(np.float32).reshape(-1, FRAME)
-    return sum(gate.update(frame) == 0 for frame in frames) / len(frames)
+    heard = gate.feed(framed(sound))
+    return sum(each.silence == 0 for each in heard) / len(heard)
+
+
+def framed(sound: np.ndarray) -> np.ndarray:
+    return sound[: len(sound) // FRAME * FRAME].astype(np.float32).reshape(-1, FRAME)
+
+
+def confirmed(frames: np.ndarray, second: Silero | None = None) -> list[bool]:
+    return (second or Silero())(frames, [True] * len(frames))
 
 
 @pytest.fixture(scope="module")
@@ -53,12 +61,8 @@ def test_no_sound_makes_it_deaf_for_the_speech_after_it(before, request):
         sound[-len(speech) :] += speech
     else:
         sound = np.concatenate([request.getfixturevalue(before), speech])
-    second = Silero()
-    said = [
-        second(frame, True) for frame in sound[: len(sound) // FRAME * FRAME].reshape(-1, FRAME)
-    ]
-    alone = Silero()
-    wanted = sum(alone(frame, True) for frame in recorded.frames(speech))
+    said = confirmed(framed(sound))
+    wanted = sum(confirmed(recorded.frames(speech)))
     assert sum(said[-len(speech) // FRAME :]) > 0.9 * wanted
 
 
@@ -67,29 +71,41 @@ def test_a_stream_after_a_pause_sounds_as_at_its_beginning():
     speech, pause = recorded.samples(), np.zeros(3 * SAMPLE_RATE, np.float32)
     second, rounds = Silero(), []
     for _ in range(3):
-        said = [second(frame, True) for frame in recorded.frames(speech)]
-        rounds.append(said)
-        assert not any([second(frame, False) for frame in recorded.frames(pause)][-40:])
+        rounds.append(confirmed(recorded.frames(speech), second))
+        silent = recorded.frames(pause)
+        assert not any(second(silent, [False] * len(silent))[-40:])
     assert sum(rounds[0]) > 50
     assert rounds[1] == rounds[2]
 
 
 def test_it_does_not_run_while_the_first_detector_hears_nothing(monkeypatch):
     monkeypatch.setattr(streamd.engines.silero, "_model", lambda: pytest.fail("the model ran"))
-    second = Silero()
-    assert not any(second(frame, False) for frame in np.zeros((500, FRAME), np.float32))
+    assert not any(Silero()(np.zeros((500, FRAME), np.float32), [False] * 500))
 
 
 def test_streams_do_not_hear_each_other(music):
     speech = recorded.frames(recorded.samples())
-    alone, mixed, other = Silero(), Silero(), Silero()
-    expected = [alone(frame, True) for frame in speech]
+    mixed, other = Silero(), Silero()
     noise = music[: speech.size].astype(np.float32)
     found = []
     for frame, sound in zip(speech, np.resize(noise, speech.shape), strict=True):
-        found.append(mixed(frame, True))
-        other(sound, True)
-    assert found == expected
+        found += confirmed(frame[None], mixed)
+        confirmed(sound[None], other)
+    assert found == confirmed(speech)
+
+
+@pytest.mark.parametrize("n_frames", [1, 2, 5, 50, 1000])
+def test_pieces_of_any_length_are_heard_alike(n_frames, music):
+    """It wakes, speaks, is reset after music without speech, and wakes again."""
+    speech = recorded.frames(recorded.three_sentences())
+    sound = np.concatenate([speech, framed(music), np.zeros((150, FRAME), np.float32), speech])
+    likely = [bool(np.abs(frame).max() > 1e-3) for frame in sound]
+    second, found = Silero(), []
+    for at in range(0, len(sound), n_frames):
+        found += second(sound[at : at + n_frames], likely[at : at + n_frames])
+    assert found == Silero()(sound, likely)
+    assert found[: len(speech)] == found[-len(speech) :]
+    assert 50 < sum(found) < sum(likely)
 
 
 def test_the_filter_is_the_formula():
@@ -101,8 +117,9 @@ def test_the_filter_is_the_formula():
         y = a * (y + x - last_x)
         last_x = x
         expected.append(y)
-    chunks = [found(chunk) for chunk in samples.reshape(-1, 512)]
-    np.testing.assert_allclose(np.concatenate(chunks), expected, atol=1e-12)
+    chunks = samples.reshape(-1, 512)
+    filtered = np.concatenate([found(chunks[:1]), found(chunks[1:])])
+    np.testing.assert_allclose(filtered.reshape(-1), expected, atol=1e-12)
 
 
 @pytest.mark.parametrize("after_s", [25, 32])
@@ -111,8 +128,8 @@ def test_a_gate_that_heard_the_last_20_s_decides_as_one_that_heard_all(after_s):
     heard = SHORT_PAUSE + REACH
     frames, at = recorded.frames(recorded.whole()), after_s * 50
     first, second = (Gate(WebRtcVad(1), confirm=Silero()) for _ in range(2))
-    opened = [first.update(frame) == 0 for frame in frames]
-    again = [second.update(frame) == 0 for frame in frames[at - heard :]][heard:]
+    opened = [each.silence == 0 for each in first.feed(frames)]
+    again = [each.silence == 0 for each in second.feed(frames[at - heard :])][heard:]
     differ = sum(one != other for one, other in zip(opened[at:], again, strict=True))
     assert any(again)
     assert differ <= len(again) / 50

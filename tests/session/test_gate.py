@@ -26,7 +26,7 @@ def syllables(seconds: int) -> np.ndarray:
 
 
 def silences(gate: Gate, samples: np.ndarray) -> list[int]:
-    return [gate.update(frame) for frame in samples.reshape(-1, FRAME)]
+    return [heard.silence for heard in gate.feed(samples.reshape(-1, FRAME))]
 
 
 def test_levels():
@@ -91,7 +91,7 @@ def test_open_and_close_shares_are_two_thresholds():
     pattern = [True] * 6 + [False, True] * 10 + [False] * 12
     frames = iter(pattern)
     gate = Gate(lambda _: next(frames), GateOptions(floor_db=-200.0))
-    seen = [gate.update(np.zeros(FRAME, np.float32)) for _ in pattern]
+    seen = silences(gate, np.zeros(len(pattern) * FRAME, np.float32))
     assert seen[:5] == [1, 1, 1, 1, 1], "five of ten frames are not enough"
     assert seen[5:26] == [0] * 21, "half of the frames keep it open"
     assert seen[-1] == 12, "from the last voiced frame"
@@ -102,21 +102,17 @@ def test_the_start_of_a_word_is_doubtful():
     gate = Gate(lambda _: next(pattern), GateOptions(floor_db=-200.0))
     doubtful = []
     for _ in range(16):
-        gate.update(np.zeros(FRAME, np.float32))
+        gate.feed(np.zeros((1, FRAME), np.float32))
         doubtful.append(gate.doubtful)
     assert doubtful == [False] * 12 + [True] * 3 + [False]
 
 
 def test_a_second_detector_opens_the_gate_later_and_says_by_how_much():
     first, second = [True] * 40, [False] * 15 + [True] * 25
-    frames, judged = iter(first), iter(second)
-    gate = Gate(
-        lambda _: next(frames), GateOptions(floor_db=-200.0), confirm=lambda *_: next(judged)
-    )
-    seen, late = [], []
-    for _ in first:
-        seen.append(gate.update(np.zeros(FRAME, np.float32)))
-        late.append(gate.late)
+    frames = iter(first)
+    gate = Gate(lambda _: next(frames), GateOptions(floor_db=-200.0), confirm=lambda *_: second)
+    heard = gate.feed(np.zeros((len(first), FRAME), np.float32))
+    seen, late = [each.silence for each in heard], [each.late for each in heard]
     assert seen.index(0) == 15 + 5
     assert late[4:7] == [0, 1, 2], "from the frame where the first would have opened it"
     assert late[20] == 16
@@ -124,7 +120,7 @@ def test_a_second_detector_opens_the_gate_later_and_says_by_how_much():
 
 
 def test_a_second_detector_counts_only_where_the_first_hears_something():
-    gate = Gate(lambda _: False, confirm=lambda *_: True)
+    gate = Gate(lambda _: False, confirm=lambda frames, _: [True] * len(frames))
     assert 0 not in silences(gate, np.ones(100 * FRAME, np.float32))
 
 
@@ -136,5 +132,4 @@ def test_a_click_is_no_voice():
         length = 80 * (n + 1)
         sound[n * SAMPLE_RATE :][:length] += rng.normal(0, 0.3, length)
     gate = Gate(WebRtcVad(1), confirm=Silero())
-    frames = sound.astype(np.float32).reshape(-1, FRAME)
-    assert [n for n, frame in enumerate(frames) if gate.update(frame) == 0] == []
+    assert 0 not in silences(gate, sound.astype(np.float32))

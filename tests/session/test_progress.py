@@ -355,7 +355,10 @@ class Run:
         frames = levels[:, None].repeat(FRAME, axis=1)
         frames[:, 0] = np.arange(now, now + n) * _COUNT
         # The gate also lets through what follows a voiced frame.
-        self.voiced += [self._gate.update(frame) == 0 and loud_frame(frame) for frame in frames]
+        self.voiced += [
+            heard.silence == 0 and loud_frame(frame)
+            for heard, frame in zip(self._gate.feed(frames), frames, strict=True)
+        ]
         self.times_ms += [now_ms + i * FRAME_MS for i in range(n)]
         self._note(self.session.feed(frames))
 
@@ -363,7 +366,7 @@ class Run:
         now = self.session.now
         self._note(self.session.gap(duration_ms, "overrun"))
         for _ in range(now, self.session.now):
-            self._gate.update(np.zeros(FRAME, np.float32))
+            self._gate.feed(np.zeros((1, FRAME), np.float32))
             self.voiced.append(False)  # nobody has heard anything
             self.times_ms.append(0)
 

@@ -1,15 +1,17 @@
 """Silero VAD: a small recurrent network that tells speech from music and noise.
 
 It confirms what the gate's first detector found (`streamd.session.gate.ConfirmingDetector`). The
-model is version 6.2 for 16 kHz, from the package silero-vad 6.2.3 (MIT, LICENSE), unchanged.
+model is version 6.2 for sequences at 16 kHz, from the package silero-vad 6.2.3 (MIT, LICENSE),
+unchanged.
 
-It takes chunks of 512 samples, each with the 64 samples before it, and carries a state from one to
-the next. After long sound without speech that state may make it miss speech: after 8 s of silence
-and a rumble it detected none of 63 words. So its state is reset after two seconds without speech,
-and it starts anew a quarter of a second before the next frame that the first detector takes for
-speech. Until then it does not run.
+It takes chunks of 512 samples, each with the 64 samples before it, several at once, and carries a
+state from one to the next. After long sound without speech that state may make it miss speech:
+after 8 s of silence and a rumble it detected none of 63 words. So its state is reset after two
+seconds without speech, and it starts anew a quarter of a second before the next frame that the
+first detector takes for speech. Until then it does not run.
 """
 
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -17,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 from onnxruntime import InferenceSession, SessionOptions
 
-from streamd.types import SAMPLE_RATE, Samples
+from streamd.types import FRAME, SAMPLE_RATE, Frames
 
-_MODEL = Path(__file__).with_name("silero_vad_16k_op15.onnx")
+_MODEL = Path(__file__).with_name("silero_vad_16k_sequence.onnx")
 _CHUNK, _BEFORE = 512, 64
 """Samples that the model hears at a time, and those before them that it hears again."""
 _BACK = 8 * _CHUNK
@@ -43,24 +45,42 @@ class Silero:
         self._recent = np.zeros(0, np.float32)  # what it has not heard yet
         self._hearing: _Hearing | None = None
 
-    def __call__(self, frame: Samples, likely: bool) -> bool:
-        """Whether there is speech in the next frame; `likely`: the first detector thinks so.
+    def __call__(self, frames: Frames, likely: Sequence[bool]) -> list[bool]:
+        """Whether there is speech in the next (n, 320) frames.
 
-        A frame is judged by the newest chunk that ended in it or before, by 32 ms at most.
+        `likely`: the first detector thinks so. A frame is judged by the newest chunk that ended in
+        it or before, by 32 ms at most.
         """
-        self._recent = np.concatenate([self._recent, frame])
-        if self._hearing is None:
-            self._recent = self._recent[-_BACK:]
-            if not likely:
-                return False
-            self._hearing = _Hearing(self._recent[0])
-        while len(self._recent) >= _CHUNK:
-            self._hearing.chunk(self._recent[:_CHUNK])
-            self._recent = self._recent[_CHUNK:]
-        speech = self._hearing.speech
-        if self._hearing.n_low >= _N_LOW:
-            self._hearing = None
-        return speech
+        found: list[bool] = []
+        while (at := len(found)) < len(frames):
+            if self._hearing is not None:
+                found += self._hear(self._hearing, frames[at:])
+                continue
+            n_asleep = next((n for n, one in enumerate(likely[at:]) if one), len(frames) - at)
+            found += [False] * n_asleep
+            asleep = frames[at : at + n_asleep].reshape(-1)
+            self._recent = np.concatenate([self._recent, asleep])[FRAME - _BACK :]
+            if (woken := at + n_asleep) < len(frames):
+                self._hearing = _Hearing(np.concatenate([self._recent, frames[woken]])[0])
+        return found
+
+    def _hear(self, hearing: "_Hearing", frames: Frames) -> list[bool]:
+        """Judge the frames up to one where the state is reset, or all of them."""
+        n_before = len(self._recent)
+        samples = np.concatenate([self._recent, frames.reshape(-1)])
+        n_chunks = len(samples) // _CHUNK
+        probs = iter(hearing.probs(samples[: n_chunks * _CHUNK].reshape(-1, _CHUNK)))
+        found, n_judged = [], 0
+        for end in range(n_before + FRAME, len(samples) + 1, FRAME):
+            while n_judged < end // _CHUNK:
+                hearing.judge(next(probs))
+                n_judged += 1
+            found.append(hearing.speech)
+            if hearing.n_low >= _N_LOW:
+                self._hearing = None
+                break
+        self._recent = samples[n_judged * _CHUNK : n_before + len(found) * FRAME]
+        return found
 
 
 class _Hearing:
@@ -69,21 +89,27 @@ class _Hearing:
     def __init__(self, first: float) -> None:
         self._filters = HighPass(_LOWEST_HZ, first), HighPass(_LOWEST_HZ, 0.0)
         self._before = np.zeros(_BEFORE, np.float32)
-        self._state = np.zeros((2, 1, 128), np.float32)
+        self._state = [np.zeros((1, 1, 128), np.float32)] * 2
         self.speech, self.n_low = False, 0
         self._n_on = self._n_off = 0
 
-    def chunk(self, samples: Samples) -> None:
+    def probs(self, chunks: NDArray[np.float32]) -> list[float]:
+        """How probable speech is in each of the next (n, 512) chunks."""
+        if not len(chunks):
+            return []
         first, second = self._filters
-        high = second(first(samples.astype(np.float64))).astype(np.float32)
-        given = {
-            "input": np.concatenate([self._before, high])[None],
-            "state": self._state,
-            "sr": np.array(SAMPLE_RATE, np.int64),
-        }
-        ((prob,),), self._state = _model().run(None, given)
-        self._before = high[-_BEFORE:]
-        on = bool(prob >= (_OFF if self.speech else _ON))
+        high = second(first(chunks.astype(np.float64))).astype(np.float32)
+        before = np.concatenate([self._before[None], high[:-1, -_BEFORE:]])
+        h, c = self._state
+        given = {"input": np.concatenate([before, high], axis=1), "h": h, "c": c}
+        probs, *self._state = _model().run(None, given)
+        self._before = high[-1, -_BEFORE:]
+        found: list[float] = probs.tolist()
+        return found
+
+    def judge(self, prob: float) -> None:
+        """Take the probability of the next chunk."""
+        on = prob >= (_OFF if self.speech else _ON)
         self._n_off = 0 if on else self._n_off + 1
         lingers = self._n_on >= _LASTED and self._n_off <= _LINGER
         self.speech = on or (self.speech and lingers)
@@ -111,13 +137,17 @@ class HighPass:
         self._powers = self._a ** np.arange(_CHUNK)
         self._newest = (first, 0.0)  # the newest sample before the filter, and behind it
 
-    def __call__(self, chunk: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Filter the next 512 samples."""
+    def __call__(self, chunks: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Filter the next (n, 512) samples."""
         last_x, last_y = self._newest
-        rise = chunk.copy()  # numpy's `diff` with the sample before takes three times as long
+        samples = chunks.reshape(-1)
+        rise = samples.copy()  # numpy's `diff` with the sample before takes three times as long
         rise[0] -= last_x
-        rise[1:] -= chunk[:-1]
-        total = np.cumsum(rise / self._powers) + last_y
+        rise[1:] -= samples[:-1]
+        total = np.cumsum(rise.reshape(chunks.shape) / self._powers, axis=1)
+        for row in total:
+            row += last_y
+            last_y = self._a * self._powers[-1] * row[-1]
         filtered: NDArray[np.float64] = self._a * self._powers * total
-        self._newest = (float(chunk[-1]), float(filtered[-1]))
+        self._newest = (float(samples[-1]), float(last_y))
         return filtered
