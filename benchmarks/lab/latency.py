@@ -108,10 +108,10 @@ def joined(said: Iterable[Said]) -> list[Said]:
         whole.append(Said(t_ms=entry.t_ms, heard_ms=entry.heard_ms, event=event))
     for i in reversed(range(len(whole) - 1)):
         event, following = whole[i].event, whole[i + 1].event
-        if not isinstance(event, Partial) or not isinstance(following, Partial):
+        if not isinstance(event, Partial) or not isinstance(following, Partial | Final):
             continue
         if whole[i].t_ms == whole[i + 1].t_ms and event.seg == following.seg:
-            whole[i] = whole[i + 1]
+            whole[i] = replace(whole[i], event=_as_partial(following))
     return whole
 
 
@@ -135,6 +135,10 @@ def _behind(sentences: Sequence[Final], event: Partial | Final) -> Partial | Fin
         stable=len(before) + n_stable,
         words=words,
     )
+
+
+def _as_partial(event: Partial | Final) -> Partial:
+    return event if isinstance(event, Partial) else _behind((), replace(event, continues=True))
 
 
 def word_latencies(

@@ -50,6 +50,17 @@ def test_the_sentences_of_an_utterance_are_one_segment():
     assert segment.closed_ms == (1_500, 2_160, 2_160)
 
 
+def test_sentences_that_are_final_at_the_same_time_take_nothing_back():
+    said = [
+        partial(1_150, "turn it on", n_final=3, end_ms=1_100),
+        final(1_500, "turn", continues=True),
+        final(1_500, "it on", seg=2),
+    ]
+    assert commit_violations(said) == 0
+    (segment,) = segments(said)
+    assert segment.texts == ["turn it on", "turn it on", "turn it on"]
+
+
 def test_a_word_that_vanishes_is_stable_only_when_it_is_back():
     flicker = [partial(1_000, "turn it"), partial(1_100, "turn"), partial(1_200, "turn it on")]
     scores = measure([BEGAN, *flicker, final(2_000, "turn it on"), ENDED], REFERENCE)
