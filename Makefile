@@ -86,7 +86,7 @@ system-packages:
 test-system: export STREAMD_REQUIRE_SYSTEM := 1
 test-system: system-packages test ## all tests, and the system packages that some need (Debian)
 
-test-mac: $(INSTALLED) ## on a Mac: Core ML, Neural Engine, microphone; MODEL=base.en: with that model
+test-mac: $(INSTALLED) ## on a Mac: Core ML, Neural Engine, microphone, into build/mac.txt; MODEL=base.en: that model
 	MODEL=$(or $(MODEL),tiny.en) $(BIN)/pytest -m macos -p no:cacheprovider --override-ini "addopts=--strict-markers --import-mode=importlib" -v tests/macos
 
 docs: $(INSTALLED) ## write docs/options.md and the JSON schemas from the code, the charts from the figures

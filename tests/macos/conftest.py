@@ -6,6 +6,7 @@ any machine, with numbers that mean nothing: that tests the tests.
 
 import os
 import platform
+import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
@@ -21,10 +22,13 @@ from streamd.options import BuildOptions
 
 CORE_ML = os.environ.get("STREAMD_TEST_CORE_ML", LIBRARY)
 MODEL = os.environ.get("MODEL", "tiny.en")
+REPORT = Path(os.environ.get("STREAMD_TEST_REPORT", Path(__file__).parents[2] / "build/mac.txt"))
+"""Where ``make test-mac`` leaves its report."""
 _STORES = ("STREAMD_STORE", "HF_HOME", "HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE")
 _USERS = {name: os.environ.get(name) for name in _STORES}
 """Where the user's models are; the other tests do not see them."""
 
+_SKIPPED = pytest.StashKey[bool]()
 _lines: list[str] = []
 
 
@@ -35,15 +39,41 @@ def pytest_collection_modifyitems(config, items):
     elif "macos" not in config.option.markexpr:
         why = "takes minutes: make test-mac"
     else:
+        config.stash[_SKIPPED] = not ours
         return
     for item in ours:
         item.add_marker(pytest.mark.skip(reason=why))
 
 
 def pytest_terminal_summary(terminalreporter):
-    if _lines:
-        terminalreporter.section("report: please paste it into an issue")
-        terminalreporter.write_line("\n".join([*_system(), *_lines]))
+    if terminalreporter.config.stash.get(_SKIPPED, True):
+        return
+    wrong = [
+        f"{each.nodeid.rpartition('::')[2]}: {_reason(each)}"
+        for outcome in ("failed", "error", "skipped")
+        for each in terminalreporter.stats.get(outcome, [])
+    ]
+    text = "\n".join([*_system(), *_lines, *(f"{'not passed':12} {each}" for each in wrong)])
+    REPORT.parent.mkdir(parents=True, exist_ok=True)
+    REPORT.write_text(f"{text}\n")
+    terminalreporter.section("report: please paste it into an issue")
+    terminalreporter.write_line(f"{text}\n\nIt is in {REPORT}, too.")
+
+
+def _reason(report) -> str:
+    """Why a test did not pass, in one line."""
+    if report.skipped:
+        return str(report.longrepr[2])
+    crash = getattr(report.longrepr, "reprcrash", None)  # a broken fixture may have none
+    return next(iter((crash.message if crash else report.longreprtext).splitlines()), "")
+
+
+def is_virtual() -> bool:
+    """Whether this Mac is a virtual machine, which has no Neural Engine and no microphone."""
+    if sys.platform != "darwin":
+        return False
+    command = ["/usr/sbin/sysctl", "-n", "kern.hv_vmm_present"]
+    return subprocess.run(command, capture_output=True, check=False).stdout.strip() == b"1"
 
 
 def _system() -> list[str]:
@@ -51,7 +81,8 @@ def _system() -> list[str]:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     packages = ("coremltools", "onnxruntime", "numpy")
     return [
-        f"machine      {chip}, {memory:.0f} GB, macOS {platform.mac_ver()[0]} ({build})",
+        f"machine      {chip}, {memory:.0f} GB, macOS {platform.mac_ver()[0]} ({build})"
+        + (", virtual" if is_virtual() else ""),
         f"versions     streamd {streamd.__version__}, Python {platform.python_version()}, "
         + ", ".join(f"{package} {version(package)}" for package in packages),
         f"model        {MODEL}",

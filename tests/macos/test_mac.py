@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from contextlib import contextmanager
 from functools import partial
 from multiprocessing import active_children
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 import pytest
@@ -30,17 +32,28 @@ from streamd.engines.coreml.runtime.worker import Job, devices
 from streamd.errors import EngineError
 from streamd.sources.microphone import Microphone, list_devices
 from streamd.types import FRAME, Window, text_of
-from tests.macos.conftest import CORE_ML, MODEL
+from tests.macos.conftest import CORE_ML, MODEL, is_virtual
 
 pytestmark = [pytest.mark.macos, pytest.mark.timeout(3600)]
 
-SPEECH = Path(__file__).resolve().parents[1] / "speech"
+ROOT = Path(__file__).resolve().parents[2]
+SPEECH = ROOT / "tests" / "speech"
 PATIENT = WorkerLimits(start_s=3000.0, answer_s=300.0, deaths=1)
 LEAST_SHARE = 0.9
 
 
 def engine_on(placement, built) -> CoreMLEngine:
     return CoreMLEngine(Job(built, make_compiled_folder(built), placement, CORE_ML), PATIENT)
+
+
+def refused(why: str) -> NoReturn:
+    """Fail; but skip on a virtual machine, whose GPU has a gigabyte of memory at most.
+
+    Source: actions/runner-images #11899.
+    """
+    if is_virtual():
+        pytest.skip(f"virtual: {why}")
+    pytest.fail(why)
 
 
 def worker_mb() -> int:
@@ -83,8 +96,8 @@ def test_a_placement_computes_what_it_should(built, report, which, on_cpu):
         loaded_s = time.monotonic() - begun_s
         off = against_golden(engine, golden_vectors(built))
     except EngineError as error:
-        report("golden", f"{name}: {error}")
-        raise
+        report("golden", f"{name}: {error.__cause__ or error}")
+        refused(str(error))
     report(
         "golden",
         f"{name}: ready in {loaded_s:.1f} s, {worker_mb()} MB; logits {off.logits:.2g}, "
@@ -176,26 +189,54 @@ def test_captions_go_on_while_engines_take_over(built, report, on_cpu):
     for served_by, same in seen.items():
         report("switch", f"{served_by}: {sum(same)} of {len(same)} windows read as on the CPU")
     assert all(sum(same) >= 0.8 * len(same) for same in seen.values())
-    assert len(seen) > 1, "nothing took over"
+    if len(seen) == 1:
+        refused("nothing took over")
 
 
 def test_where_core_ml_runs_the_encoder_is_reported(built, report):
     config = load({"model": MODEL, "compute": "ane"}, {})
     _, relay = open_model(config, wait_for_core_ml=True, core_ml=CoreML(CORE_ML, answer_s=120.0))
-    placement = relay.current.placement
-    report("doctor", str(placement))
+    placement = getattr(relay.current, "placement", None)
+    if placement is None:
+        refused("nothing took over")
+    report("plan", str(placement))
     for line in functions(built, placement, CORE_ML):
         report("", line)
     told = devices(Job(built, make_compiled_folder(built), placement, CORE_ML))
+    if is_virtual():
+        return
     # Core ML's plan tells of a package's default function, at most.
     shares = [each.shares for each in told if each.shares and each.function[:3] == "ctx"]
     assert all(each.get("Neural Engine", 0.0) >= LEAST_SHARE for each in shares), shares
 
 
+def test_the_demo_captions_what_is_said(cache, report):
+    command = ["make", "--silent", "demo"]
+    done = subprocess.run(
+        command, cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
+    told = done.stderr.strip().splitlines()
+    report("demo", f"exit code {done.returncode}; {' / '.join(told) or 'no messages'}")
+    assert done.returncode == 0
+    said = spoken(" ".join(text for _, text in windows()))
+    n_wrong = n_edits(said, spoken(done.stdout))
+    report("", f"{n_wrong} of {len(said)} words wrong")
+    assert n_wrong < 0.3 * len(said), done.stdout
+
+
+def test_the_doctor_finds_no_error_of_ours(cache, report):
+    command = [sys.executable, "-m", "streamd", "doctor"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    for line in done.stdout.splitlines():
+        report("doctor", line)
+    assert done.returncode in (0, 1), done.stderr  # 1: something that only the user can change
+    assert "core ml" in done.stdout or sys.platform != "darwin"
+
+
 def test_the_microphone_hears_something(report):
     devices = list_devices()
-    if not devices:
-        pytest.skip("no microphone")
+    if not devices or is_virtual():
+        pytest.skip(f"no microphone to speak into; {len(devices)} devices")
 
     async def listen() -> np.ndarray:
         async with Microphone() as source:
