@@ -1,4 +1,4 @@
-"""Twenty ways to spoil the packages of tiny.en, each of which the check must see.
+"""Ways to spoil the packages of tiny.en, each of which the check must see.
 
 Sizes and digests in ``meta.json`` are put right after each, as a wrong builder would write them,
 except where nothing but a digest can show it.
@@ -206,9 +206,19 @@ def no_default(folder):
         model.description.defaultFunctionName = "nothing"
 
 
+def other_default(folder):
+    with saved(folder, MIX) as model:
+        model.description.defaultFunctionName = "align32"
+
+
 def old_specification(folder):
     with saved(folder, STATE) as model:
         model.specificationVersion = 8
+
+
+def new_specification(folder):
+    with saved(folder, ENCODER) as model:
+        model.specificationVersion = 10
 
 
 def cache_of_another_layer(folder):
@@ -279,7 +289,9 @@ MUTATIONS = [
     Mutation(swapped_rows, STATE, "step1"),
     Mutation(late_positions, STATE, "step1"),
     Mutation(no_default, STATE, "step1"),
+    Mutation(other_default, MIX, "step1_t128"),
     Mutation(old_specification, STATE, "step1"),
+    Mutation(new_specification, ENCODER, "ctx256"),
     Mutation(cache_of_another_layer, STATE, "step32"),
     Mutation(coarse_weights, ENCODER, "ctx256"),
     Mutation(weights_of_another_package, STATE, "step1"),

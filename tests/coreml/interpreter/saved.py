@@ -36,7 +36,7 @@ DYNAMIC = -1
 
 
 _PROTO = "coremltools_proto"
-_SPECIFICATION = 9
+SPECIFICATION = 9
 """iOS 18 and macOS 15: the first with states and with several functions."""
 
 
@@ -99,13 +99,14 @@ class Program:
     """A package: equal constants of several functions are the same arrays.
 
     `default` is the function that is meant where none is named, `n_weight_bytes` the size of the
-    file of weights.
+    file of weights, `specification` the version of the format.
     """
 
     path: Path
     functions: Mapping[str, Function]
     default: str
     n_weight_bytes: int
+    specification: int
 
 
 class _Item(msgspec.Struct, frozen=True):
@@ -147,13 +148,14 @@ def read_program(package: Path) -> Program:
     if default not in functions:
         raise ModelError(f"{package}: its default function {default} does not exist")
     _check_description(package, model, functions)
-    return Program(package, functions, default, weights.stat().st_size if blobs else 0)
+    n_bytes, version = weights.stat().st_size if blobs else 0, model.specificationVersion
+    return Program(package, functions, default, n_bytes, version)
 
 
 def _check_description(package: Path, model: _Message, functions: Mapping[str, Function]) -> None:
     """What the package says of its functions to who loads it must be what they are."""
     described = model.description
-    if model.specificationVersion < _SPECIFICATION and (
+    if model.specificationVersion < SPECIFICATION and (
         len(functions) > 1 or any(each.states for each in functions.values())
     ):
         version = model.specificationVersion

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from streamd.engines.coreml.package import BuiltModel
-from tests.coreml.interpreter.saved import Program, read_program
+from tests.coreml.interpreter.saved import SPECIFICATION, Program, read_program
 from tests.coreml.lint.rules import READ_ONLY, RULES, Severity
 
 
@@ -72,7 +72,7 @@ def lint_built(built: BuiltModel) -> Iterator[Complaint]:
 
 
 def as_laid_out(built: BuiltModel, program: Program) -> Iterator[Complaint]:
-    """Functions and tensors have the names, shapes and types that everybody counts on."""
+    """Version, functions and tensors have the names, shapes and types that everybody counts on."""
     package = program.path.name
     cure = "build it again: streamd models build NAME --engine coreml"
 
@@ -80,6 +80,12 @@ def as_laid_out(built: BuiltModel, program: Program) -> Iterator[Complaint]:
         return Complaint("error", "layout", package, function, where, what, cure, "streamd")
 
     wanted = {f.name: f for f in built.functions if f.package == package}
+    if program.specification != SPECIFICATION:
+        what = f"is specification {program.specification}, not {SPECIFICATION}, that of macOS 15"
+        yield complaint(program.default, "the format", what)
+    meant = next((f.name for f in wanted.values() if f.kind == "step"), next(iter(wanted)))
+    if program.default != meant:  # Core ML tells the devices of no other
+        yield complaint(program.default, "the default", f"should be {meant}")
     for name in sorted(wanted.keys() ^ program.functions.keys()):
         what = "is missing" if name in wanted else "is not part of the layout"
         yield complaint(name, "everything", what)
