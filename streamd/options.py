@@ -218,7 +218,7 @@ class VadOptions:
     """The voice detector."""
 
     detector: Annotated[
-        Literal["silero", "webrtc", "off"], Option("voice detector", name="vad", common=True)
+        Literal["silero", "webrtc", "off"], Option("voice detector", name="vad")
     ] = "silero"
     """silero judges what webrtc takes for speech, which alone is also steady noise."""
     aggressiveness: Annotated[
@@ -549,6 +549,19 @@ class BuildOptions:
     """Bits per weight: 16 is float16; 8 and 6 are palettes."""
     missing: bool = False
     """On a Mac, build a model that is not built yet while captions run, and then use it."""
+
+
+@dataclass(frozen=True, slots=True)
+class DictationOptions:
+    """When `streamd dictate` types."""
+
+    stop_phrase: Annotated[
+        str, "TEXT", Option("words that end dictation; empty: none", common=True)
+    ] = "stop dictation"
+    """They are not typed, but must end a sentence or be followed by a pause."""
+    push_to_talk: Annotated[
+        bool, Option("listen only from one SIGUSR1 to the next", common=True)
+    ] = False
 
 
 @dataclass(frozen=True, slots=True)

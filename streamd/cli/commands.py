@@ -152,6 +152,17 @@ COMMANDS = (
         needs_model=True,
     ),
     Command(
+        "dictate",
+        "type what is said into the focused window",
+        target="streamd.daemon:dictate",
+        operand="[FILE...]",
+        takes=("input", "dictation", "streaming", "vad", "decoding", "output"),
+        lacks=("source", "skip-existing", "json"),
+        preset={"server": "false"},
+        needs_model=True,
+        needs_microphone=True,
+    ),
+    Command(
         "watch",
         "show the captions of another streamd",
         target="streamd.cli.viewing:show",

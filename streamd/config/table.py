@@ -231,6 +231,7 @@ class Config:
     loop: options.LoopLimits = field(default_factory=options.LoopLimits)
     longform: options.LongformOptions = field(default_factory=options.LongformOptions)
     build: Annotated[options.BuildOptions, "building"] = field(default_factory=options.BuildOptions)
+    dictation: options.DictationOptions = field(default_factory=options.DictationOptions)
     output: options.OutputOptions = field(default_factory=options.OutputOptions)
     cues: Annotated[options.CueLayout, "output"] = field(default_factory=options.CueLayout)
     bind: Annotated[options.BindOptions, "server"] = field(default_factory=options.BindOptions)
@@ -245,6 +246,7 @@ SECTIONS: Mapping[str, str] = {
     "decoding": "The model and how it is used",
     "longform": "How whole recordings are transcribed",
     "building": "How a model is built for Core ML",
+    "dictation": "When streamd dictate types",
     "output": "Where the text goes",
     "server": "What clients may do over the network",
     "journal": "What is kept on disk",

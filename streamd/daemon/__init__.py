@@ -25,6 +25,8 @@ from streamd.daemon.uploads import Uploads
 from streamd.errors import SourceError
 from streamd.events import EndReason, Fault, GapReason
 from streamd.server import LIVE
+from streamd.sinks import Sink
+from streamd.sinks.dictation import TypingSink, typists
 from streamd.sinks.loudspeaker import loudspeaker
 from streamd.sinks.tally import Tally
 from streamd.sinks.terminal import is_terminal
@@ -41,11 +43,13 @@ MAX_BACKLOG = 500
 """Frames of backlog (10 s) at which pipes, files and clients have to wait."""
 
 
-async def run(config: Config) -> int:
+async def run(
+    config: Config, *, also: Callable[[Control], Sequence[Sink]] = lambda control: ()
+) -> int:
     """Caption the user's source and the audio of clients until the source ends; return 0.
 
-    Raises `StreamdError`, which has its own exit code, and `BrokenPipeError` if the reader of
-    standard output has closed it.
+    `also` makes further sinks of the source's captions. Raises `StreamdError`, which has its own
+    exit code, and `BrokenPipeError` if the reader of standard output has closed it.
     """
     sources = build.own_sources(config)
     new_session = build.session_factory(config)
@@ -65,17 +69,52 @@ async def run(config: Config) -> int:
         def log_state() -> None:
             log.warning("; ".join(streams.state()) or "no sessions")
 
-        tally = Tally()
+        tally, sinks = Tally(), list(also(control))
+        if _is_watched(config):
+            sinks.append(tally)
         with control.on(SIGUSR1, control.toggle_pause), control.on(SIGUSR2, log_state):
-            await until_first_error(_live(config, sources, streams, control, tally))
+            await until_first_error(_live(config, sources, streams, control, sinks))
     control.check()
     if line := tally.line():
         log.info("%s", line)
     return 0
 
 
+async def dictate(config: Config) -> int:
+    """Type what is said into the focused window; returns and raises as `run`.
+
+    Raises `ConfigError` if no program here can type.
+    """
+    programs, phrase = typists(sys.platform, os.environ), config.dictation.stop_phrase
+
+    def sinks(control: Control) -> list[Sink]:
+        loop = asyncio.get_running_loop()
+        if config.dictation.push_to_talk:
+            control.paused = True
+            log.info("push to talk: kill -USR1 %d before and after you speak", os.getpid())
+        stop = partial(loop.call_soon_threadsafe, control.stop)
+        log.info(
+            "typing into the focused window with %s%s",
+            programs[0],
+            f"; say {phrase!r} or press Ctrl-C to end" if phrase else "",
+        )
+        return [TypingSink(programs, phrase, stop=stop, is_stopped=control.stopped.is_set)]
+
+    return await run(config, also=sinks)
+
+
+def _is_watched(config: Config) -> bool:
+    """Whether somebody sees a file captioned as if it were spoken now."""
+    is_shown = is_terminal(sys.stdout, os.environ)
+    return bool(is_shown and config.input.files and config.input.realtime)
+
+
 async def _live(
-    config: Config, sources: Sequence[Source], streams: Streams, control: Control, tally: Tally
+    config: Config,
+    sources: Sequence[Source],
+    streams: Streams,
+    control: Control,
+    sinks: Sequence[Sink],
 ) -> None:
     uploads, loop = Uploads(config, streams), asyncio.get_running_loop()
 
@@ -97,7 +136,7 @@ async def _live(
             live.broken = control.stop  # which raises it when the others have ended in order
             in_time = _end_in_time(streams, control, config.limits.shutdown_ms / 1000)
             running.append(tasks.create_task(in_time))
-            _show(config, live, control, tasks, tally)
+            _show(config, live, control, tasks, sinks)
         async with AsyncExitStack() as stack:
             if live is not None and config.input.play and config.input.files:
                 live.heard = stack.enter_context(loudspeaker())
@@ -119,16 +158,18 @@ async def _live(
 
 
 def _show(
-    config: Config, live: Stream, control: Control, tasks: asyncio.TaskGroup, tally: Tally
+    config: Config,
+    live: Stream,
+    control: Control,
+    tasks: asyncio.TaskGroup,
+    sinks: Sequence[Sink],
 ) -> None:
     file = config.input.files[0] if len(config.input.files) == 1 else ""
-    screen, sinks = Screen(open_display(config, sys.stdout, os.environ)), open_files(config, file)
-    has_terminal = is_terminal(sys.stdout, os.environ)
-    if has_terminal and config.input.files and config.input.realtime:
+    screen, files = Screen(open_display(config, sys.stdout, os.environ)), open_files(config, file)
+    if _is_watched(config):
         log.info("captions, as if it were spoken now; what is grey may still change")
-        sinks = [*sinks, tally]
-    show(screen, live.hub, control, tasks, sinks=sinks)
-    if has_terminal and not config.input.files:
+    show(screen, live.hub, control, tasks, sinks=[*files, *sinks])
+    if is_terminal(sys.stdout, os.environ) and not config.input.files:
         live.heard = screen.heard
 
 
