@@ -26,7 +26,7 @@ from streamd.daemon import build
 from streamd.daemon.opening import CoreML, open_model
 from streamd.engines.coreml.golden import against_golden, golden_vectors
 from streamd.engines.coreml.runtime.core_ml_engine import CoreMLEngine, WorkerLimits
-from streamd.engines.coreml.runtime.programs import PLACEMENTS
+from streamd.engines.coreml.runtime.programs import PLACEMENTS, needed
 from streamd.engines.coreml.runtime.switchover import make_compiled_folder
 from streamd.engines.coreml.runtime.worker import Job, devices
 from streamd.errors import EngineError
@@ -85,7 +85,7 @@ def errors(texts: list[str]) -> str:
     return f"word error rate {rate:.1f} % on {len(texts)} clips"
 
 
-@pytest.mark.parametrize("which", [0, 1, 2, 3])
+@pytest.mark.parametrize("which", range(6))
 def test_a_placement_computes_what_it_should(built, report, which, on_cpu):
     placement = (*PLACEMENTS["gpu"], *PLACEMENTS["ane"])[which]
     engine = engine_on(placement, built)
@@ -100,8 +100,9 @@ def test_a_placement_computes_what_it_should(built, report, which, on_cpu):
         refused(str(error))
     report(
         "golden",
-        f"{name}: ready in {loaded_s:.1f} s, {worker_mb()} MB; logits {off.logits:.2g}, "
-        f"alignment {off.alignment:.2g} at {off.where}, same choice {off.agreed:.0%}",
+        f"{name}: {len(needed(built, placement))} functions ready in {loaded_s:.1f} s, "
+        f"{worker_mb()} MB; logits {off.logits:.2g}, alignment {off.alignment:.2g} at {off.where}, "
+        f"same choice {off.agreed:.0%}",
     )
     with energy(report):
         against_golden(engine, golden_vectors(built))

@@ -47,6 +47,8 @@ class Faults:
     def add(self, what: str, **where) -> None:
         """`what`: "kill", "hang", "fail", "odd" (an exception), "delay", "lie" or "nan".
 
+        Or "foreign": a state that another function's model made is refused.
+
         `at`: "predict", "load", "compile" or "plan"; `unit`: of ComputeUnit; `function`: how its
         name begins, or all of it with `whole`; `package`: its name without ending; `after`: so many
         such calls in the process go well; `once`: in one process.
@@ -122,7 +124,7 @@ def _interpreter(path: str) -> Interpreter:
 
 class MLState:
     def __init__(self, path: str, function: str) -> None:
-        self.path = path
+        self.path, self.function = path, function
         self.values = _interpreter(path).make_state(function)
 
     def read_state(self, name: str) -> np.ndarray:
@@ -165,6 +167,8 @@ class CompiledMLModel:
         else:
             assert self._states, f"{self._function} has no state"
             assert state.path == self._path, "a state of another package"
+            if fault == "foreign" and state.function != self._function:
+                raise RuntimeError(f"the state is one of {state.function}, not {self._function}")
         values = None if state is None else state.values
         found = self._interpreter.run(self._function, data, values, half=bool(_HALF))
         if fault in ("lie", "nan"):

@@ -8,7 +8,7 @@ from weakref import finalize
 import pytest
 
 from streamd.engines.coreml.package import BuiltModel, Function, Meta
-from streamd.engines.coreml.runtime.programs import PLACEMENTS, Programs, of_form
+from streamd.engines.coreml.runtime.programs import PLACEMENTS, Programs, needed
 from streamd.models.catalog import dimensions
 from streamd.models.model import parameter_shapes
 
@@ -29,6 +29,7 @@ TURBO = BuiltModel(
 PAGE = (Path(__file__).parents[3] / "benchmarks/RESULTS.md").read_text()
 ON_GPU_ALONE = PLACEMENTS["gpu"][0]
 ALL_ON_NEURAL_ENGINE = PLACEMENTS["ane"][1]
+IN_ONE_FUNCTION = PLACEMENTS["gpu"][2]
 
 
 def parameters(function: Function) -> Iterator[str]:
@@ -89,7 +90,7 @@ def said(n: int) -> str:
 def test_one_function_is_in_memory_while_core_ml_compiles(placement):
     library = Counting()
     programs = Programs(TURBO, placement, library, lambda text: None)
-    programs.load(of_form(TURBO, placement.form), keep=False)
+    programs.load(needed(TURBO, placement), keep=False)
     assert library.peak == max(map(n_bytes, TURBO.functions))
     assert library.n_bytes == 0
     assert f"at most {said(library.peak)}" in PAGE
@@ -97,8 +98,8 @@ def test_one_function_is_in_memory_while_core_ml_compiles(placement):
 
 def test_what_serves_is_in_memory_as_a_whole():
     apart, shared = [], []
-    for placement in (ON_GPU_ALONE, ALL_ON_NEURAL_ENGINE):
-        functions, library = of_form(TURBO, placement.form), Counting()
+    for placement in (ON_GPU_ALONE, ALL_ON_NEURAL_ENGINE, IN_ONE_FUNCTION):
+        functions, library = needed(TURBO, placement), Counting()
         programs = Programs(TURBO, placement, library, lambda text: None)
         programs.load(functions, keep=True)
         assert library.n_bytes == library.peak == sum(map(n_bytes, functions))
@@ -106,3 +107,4 @@ def test_what_serves_is_in_memory_as_a_whole():
         shared.append(n_bytes(*functions))
     assert f"{said(shared[0])} of weights if Core ML shares them" in PAGE
     assert f"{said(apart[0])} (on the GPU) or {said(apart[1])}" in PAGE
+    assert f"{said(apart[2])} with a decoder in one function" in PAGE

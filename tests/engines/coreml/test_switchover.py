@@ -21,8 +21,8 @@ from tests.support.coreml_runs import PATIENT, faulty, on_cpu
 
 pytestmark = pytest.mark.timeout(400)
 
-GPU, STATELESS = PLACEMENTS["gpu"]
-MIXED, ANE = PLACEMENTS["ane"]
+GPU, STATELESS, SINGLE = PLACEMENTS["gpu"]
+MIXED, ANE, MIXED_SINGLE = PLACEMENTS["ane"]
 
 
 @pytest.fixture
@@ -85,9 +85,8 @@ def test_the_cpu_serves_where_core_ml_is_wrong(job, faults, caplog):
     faults.add("lie", unit="CPU_AND_GPU", function="ctx", once=False)
     switching = bring_up(job)
     assert not isinstance(switching.current, CoreMLEngine)
-    wrong, stateless = warnings(caplog)
-    assert wrong.startswith(f"Core ML: not {GPU}: logits ")
-    assert stateless.startswith(f"Core ML: not {STATELESS}: logits ")
+    for warning, tried in zip(warnings(caplog), PLACEMENTS["gpu"], strict=True):
+        assert warning.startswith(f"Core ML: not {tried}: logits ")
     assert_right(switching, job)
     assert n_workers() == 0
 
@@ -106,6 +105,24 @@ def test_the_gpu_is_used_without_states_if_states_are_refused(job, faults, caplo
     assert placement(switching) == STATELESS
     assert warnings(caplog) == [f"Core ML: not {GPU}: {why}"]
     assert_right(switching, job)
+
+
+@pytest.mark.parametrize(
+    ("unit", "expected"),
+    [("gpu", SINGLE), pytest.param("ane", MIXED_SINGLE, marks=pytest.mark.coreml)],
+)
+def test_no_state_is_shared_if_core_ml_refuses_that(job, faults, caplog, unit, expected):
+    faults.add("foreign", once=False)
+    switching = bring_up(job, unit)
+    assert placement(switching) == expected
+    first, second = warnings(caplog)
+    assert "the state is one of step1, not load384" in first
+    assert "the state is one of step1, not " in second
+    assert_right(switching, job)
+    n_before = len(faults.done())
+    assert_right(switching, job)
+    ran = {name for what, _, name in faults.done()[n_before:] if what == "predict"}
+    assert ran == {"ctx384", "ctx640", "ctx1500", "step32"}
 
 
 @pytest.mark.coreml
@@ -130,7 +147,7 @@ def test_what_takes_too_long_is_given_up(job, monkeypatch, caplog):
         "streamd.engines.coreml.runtime.switchover.LOADING", replace(PATIENT, start_s=0.0, deaths=1)
     )
     assert placement(bring_up(job)) is None
-    assert ["was not ready within 0 s" in told for told in warnings(caplog)] == [True, True]
+    assert ["was not ready within 0 s" in told for told in warnings(caplog)] == [True] * 3
 
 
 @pytest.mark.coreml

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamd.engines.coreml.package import MAX_TOKENS, padded
-from streamd.engines.coreml.runtime.programs import Placement, Step, of_form
+from streamd.engines.coreml.runtime.programs import Placement, Step, needed
 from streamd.engines.coreml.runtime.worker import Job, Worker, WorkerLostError
 from streamd.errors import EngineError
 from streamd.models import ModelDimensions
@@ -72,7 +72,7 @@ class CoreMLEngine:
         """Workers load all functions that the placement of the `job` needs."""
         self.dims, self.n_windows, self.cache_slots = job.built.meta.dims, 0, CacheSlots()
         self.limits = limits
-        self._job = replace(job, functions=of_form(job.built, job.placement.form))
+        self._job = replace(job, functions=needed(job.built, job.placement))
         self._lock = threading.RLock()
         self._worker: Worker | None = None
         self._deaths: list[int] = []

@@ -41,7 +41,7 @@ State = Any
 """``coremltools.models.model.MLState``."""
 Loaded = Any
 """A function that can be called: ``coremltools.models.CompiledMLModel``. States that it makes are
-all zeros, and all functions of the package can share them."""
+all zeros."""
 
 Unit = Literal["ane", "gpu"]
 """The Neural Engine, or the graphics processor."""
@@ -58,11 +58,17 @@ _DEVICES = {
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """The units that run encoder and decoder, and the form of the decoder's caches."""
+    """The units that run encoder and decoder, and the form of the decoder's caches.
+
+    With `single`, one function runs all passes of the decoder: with as many rows and columns as
+    any, of which masks hide those that a pass does not use. It is slower, but no state is passed
+    from one function to another, and less is in memory.
+    """
 
     encoder: Unit
     decoder: Unit
     form: Form
+    single: bool = False
 
     def unit(self, function: Function) -> Unit:
         """Return the unit that runs a function of the built model."""
@@ -70,22 +76,37 @@ class Placement:
 
     def __str__(self) -> str:
         encoder, decoder = _UNIT_NAMES[self.encoder], _UNIT_NAMES[self.decoder]
-        without = " without states" if (self.encoder, self.form) == ("gpu", "mix") else ""
-        return f"encoder on the {encoder}, decoder on the {decoder}{without}"
+        how = " without states" if (self.decoder, self.form) == ("gpu", "mix") else ""
+        how += " in one function" if self.single else ""
+        return f"encoder on the {encoder}, decoder on the {decoder}{how}"
 
 
 PLACEMENTS: Mapping[Unit, tuple[Placement, ...]] = {
-    "gpu": (Placement("gpu", "gpu", "state"), Placement("gpu", "gpu", "mix")),
-    "ane": (Placement("ane", "gpu", "state"), Placement("ane", "ane", "mix")),
+    "gpu": (
+        Placement("gpu", "gpu", "state"),
+        Placement("gpu", "gpu", "mix"),
+        Placement("gpu", "gpu", "mix", single=True),
+    ),
+    "ane": (
+        Placement("ane", "gpu", "state"),
+        Placement("ane", "ane", "mix"),
+        Placement("ane", "gpu", "mix", single=True),
+    ),
 }
-"""The ways to use a unit, the second only if the first is refused: states that a graph writes fail
+"""The ways to use a unit, each only if those before it are refused: states that a graph writes fail
 on some systems in ways that nobody sees (coremltools #2325, #2553), and some versions of macOS
-reject them on the Neural Engine, where short passes of the decoder are often slower, too."""
+reject them on the Neural Engine, where short passes of the decoder are often slower, too. Each
+function is loaded as a model of its own (``CompiledMLModel``), and Core ML does not say whether one
+takes a state that another made; the last way has but one that takes any."""
 
 
-def of_form(built: BuiltModel, form: Form) -> tuple[Function, ...]:
-    """Return the functions that a placement of this form needs."""
-    return tuple(f for f in built.functions if form in f.forms)
+def needed(built: BuiltModel, placement: Placement) -> tuple[Function, ...]:
+    """Return the functions that run on a placement."""
+    found = tuple(f for f in built.functions if placement.form in f.forms)
+    if not placement.single:
+        return found
+    widest = max((f for f in found if f.kind == "step"), key=lambda f: (f.k, f.n_slots))
+    return tuple(f for f in found if f.kind not in ("step", "align") or f is widest)
 
 
 @dataclass(frozen=True, slots=True)

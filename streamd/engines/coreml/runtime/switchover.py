@@ -21,7 +21,7 @@ from typing import Any
 from streamd.engines.coreml.golden import against_golden, golden_vectors
 from streamd.engines.coreml.package import META, BuiltModel
 from streamd.engines.coreml.runtime.core_ml_engine import CoreMLEngine, WorkerLimits
-from streamd.engines.coreml.runtime.programs import PLACEMENTS, Unit, of_form
+from streamd.engines.coreml.runtime.programs import PLACEMENTS, Unit, needed
 from streamd.engines.coreml.runtime.worker import Job, Worker, WorkerLostError
 from streamd.errors import EngineError, ModelError
 from streamd.system.disk import discard
@@ -159,7 +159,7 @@ def _prepare(job: Job) -> None:
     them afterwards finds them compiled. Raises `WorkerLostError`.
     """
     log.info("Core ML: compiling for the Neural Engine while captions continue")
-    functions = of_form(job.built, job.placement.form)
+    functions = needed(job.built, job.placement)
     worker = Worker(replace(job, functions=functions, serve=False))
     worker.wait(LOADING.start_s)
     worker.close()

@@ -32,7 +32,7 @@ from streamd.engines.coreml.runtime.programs import (
     Placement,
     Programs,
     Step,
-    of_form,
+    needed,
 )
 from streamd.errors import StreamdError
 from streamd.models.silence import Extent
@@ -259,7 +259,7 @@ def devices(job: Job) -> Iterator[Devices]:
     Core ML is asked in a process of its own for each package: ``MLComputePlan`` is slow, and is
     known to crash on models with states.
     """
-    for _, of in groupby(of_form(job.built, job.placement.form), lambda each: each.package):
+    for _, of in groupby(needed(job.built, job.placement), lambda each: each.package):
         functions = list(of)
         worker, found = Worker(replace(job, functions=())), dict[str, Devices]()
         with suppress(WorkerLostError):
