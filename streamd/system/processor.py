@@ -47,6 +47,22 @@ def processor_name() -> str:
     return _cpuinfo("model name", "Hardware") or platform.processor() or platform.machine()
 
 
+def memory_bytes() -> int:
+    """Return how much memory the machine has."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def resident_bytes(pid: int) -> int:
+    """Return how much of a process is in memory; 0 if there is no such process."""
+    with suppress(OSError):
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    command = ("/bin/ps", "-o", "rss=", "-p", str(pid))  # in KiB
+    with suppress(OSError):
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        return int(done.stdout or 0) * 1024
+    return 0
+
+
 def instruction_sets() -> tuple[str, ...]:
     """Return the processor's feature flags as Linux lists them; empty on other systems."""
     return tuple(_cpuinfo("flags", "Features").split())

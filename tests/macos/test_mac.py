@@ -28,7 +28,7 @@ from streamd.engines.coreml.golden import against_golden, golden_vectors
 from streamd.engines.coreml.runtime.core_ml_engine import CoreMLEngine, WorkerLimits
 from streamd.engines.coreml.runtime.programs import PLACEMENTS, needed
 from streamd.engines.coreml.runtime.switchover import make_compiled_folder
-from streamd.engines.coreml.runtime.worker import Job, devices
+from streamd.engines.coreml.runtime.worker import Job, Worker, devices
 from streamd.errors import EngineError
 from streamd.sources.microphone import Microphone, list_devices
 from streamd.types import FRAME, Window, text_of
@@ -56,11 +56,15 @@ def refused(why: str) -> NoReturn:
     pytest.fail(why)
 
 
-def worker_mb() -> int:
-    """Resident memory of the newest worker."""
-    newest = max(child.pid for child in active_children() if child.name == "streamd-coreml")
-    said = subprocess.run(["ps", "-o", "rss=", "-p", str(newest)], capture_output=True, check=True)
-    return int(said.stdout) // 1024
+def memory(engine) -> str:
+    """Resident memory of the worker, and what macOS counts for it, the GPU's buffers included."""
+    told = f"{engine.with_worker(Worker.resident_bytes) / 1e6:.0f} MB resident"
+    if tool := shutil.which("footprint"):
+        newest = max(child.pid for child in active_children() if child.name == "streamd-coreml")
+        said = subprocess.run([tool, str(newest)], capture_output=True, text=True, check=False)
+        if found := re.search(r"Footprint: (.+?) \(", said.stdout):
+            told += f", {found[1]} in all"
+    return told
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +105,7 @@ def test_a_placement_computes_what_it_should(built, report, which, on_cpu):
     report(
         "golden",
         f"{name}: {len(needed(built, placement))} functions ready in {loaded_s:.1f} s, "
-        f"{worker_mb()} MB; logits {off.logits:.2g}, alignment {off.alignment:.2g} at {off.where}, "
+        f"{memory(engine)}; logits {off.logits:.2g}, alignment {off.alignment:.2g} at {off.where}, "
         f"same choice {off.agreed:.0%}",
     )
     with energy(report):

@@ -2,6 +2,7 @@
 
 import logging
 import multiprocessing
+import re
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -70,7 +71,7 @@ def test_what_is_right_takes_over(job, faults, caplog, unit, expected):
     switching = bring_up(job, unit)
     assert placement(switching) == expected
     assert switching.current.limits == PATIENT
-    assert caplog.messages[-1] == f"Core ML: {expected}"
+    assert re.fullmatch(rf"Core ML: {expected}, \d+ MB", caplog.messages[-1])
     assert_right(switching, job)
     assert n_workers() == 1
     n_calls = len(faults.done())
@@ -132,6 +133,16 @@ def test_the_decoder_moves_to_the_neural_engine_if_the_gpu_refuses_it(job, fault
     assert placement(switching) == ANE
     assert len(warnings(caplog)) == 1
     assert_right(switching, job)
+
+
+def test_what_takes_half_of_the_memory_is_refused(job, monkeypatch, caplog):
+    monkeypatch.setattr(
+        "streamd.engines.coreml.runtime.switchover.memory_bytes", lambda: 2 * 1_000_000
+    )
+    assert placement(bring_up(job)) is None
+    assert len(warnings(caplog)) == 3
+    assert all(" MB, too much for this machine" in told for told in warnings(caplog))
+    assert n_workers() == 0
 
 
 def test_workers_that_end_with_the_program_are_no_failure(job, faults, caplog):

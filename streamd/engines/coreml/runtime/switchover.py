@@ -24,8 +24,8 @@ from streamd.engines.coreml.runtime.core_ml_engine import CoreMLEngine, WorkerLi
 from streamd.engines.coreml.runtime.programs import PLACEMENTS, Unit, needed
 from streamd.engines.coreml.runtime.worker import Job, Worker, WorkerLostError
 from streamd.errors import EngineError, ModelError
-from streamd.system.disk import discard
-from streamd.system.processor import processor_name
+from streamd.system.disk import discard, megabytes
+from streamd.system.processor import memory_bytes, processor_name
 from streamd.types import Mel
 from streamd.whisper.engine import Decoder, Engine
 
@@ -33,6 +33,9 @@ log = logging.getLogger(__name__)
 
 LOADING = WorkerLimits(start_s=3600.0, answer_s=120.0, deaths=1)
 """Compiling may take long; a placement that loses a worker before it serves is rejected."""
+_LARGEST_SHARE = 0.5
+"""Of the machine's memory: functions share their weights on disk, but in memory Core ML may hold
+them once for each (coremltools #2351)."""
 _COMPILED = "compiled-"
 
 
@@ -135,6 +138,9 @@ def take_over(
                 raise _RefusedError(
                     f"logits {off.logits:.2g} off, alignment {off.alignment:.2g}, at {off.where}"
                 )
+            used = engine.with_worker(Worker.resident_bytes)
+            if used > _LARGEST_SHARE * memory_bytes():
+                raise _RefusedError(f"it takes {megabytes(used)}, too much for this machine")
         except (EngineError, WorkerLostError, _RefusedError) as error:
             engine.close()
             if is_stopped():
@@ -143,7 +149,7 @@ def take_over(
             continue
         engine.limits = limits
         switching.current = engine
-        log.info("Core ML: %s", placement)
+        log.info("Core ML: %s, %s", placement, megabytes(used))
         return
 
 

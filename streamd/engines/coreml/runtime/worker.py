@@ -36,6 +36,7 @@ from streamd.engines.coreml.runtime.programs import (
 )
 from streamd.errors import StreamdError
 from streamd.models.silence import Extent
+from streamd.system.processor import resident_bytes
 from streamd.types import Mel
 from streamd.whisper.engine import Alignment, Logits
 
@@ -167,8 +168,8 @@ class WorkerLostError(Exception):
 class Worker:
     """A handle of a worker process, which ends with it.
 
-    `answer_s` is how long the worker may take for a window or a pass. All methods but `close` raise
-    `WorkerLostError` if it died, did not answer in time, or Core ML failed.
+    `answer_s` is how long the worker may take for a window or a pass. All methods but `close` and
+    `resident_bytes` raise `WorkerLostError` if it died, did not answer in time, or Core ML failed.
     """
 
     def __init__(self, job: Job) -> None:
@@ -206,6 +207,10 @@ class Worker:
     def plan(self, function: Function) -> dict[str, Devices]:
         """Return the devices of each function of this one's package."""
         return self._request(("plan", function), _PLAN_S) or {}
+
+    def resident_bytes(self) -> int:
+        """Return how much memory it takes, but for what macOS holds for it elsewhere."""
+        return resident_bytes(self._process.pid or 0)
 
     def _request(self, request: Request, within_s: float) -> Answer:
         try:

@@ -1,0 +1,29 @@
+"""How much memory a process has."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from streamd.system.processor import memory_bytes, resident_bytes
+
+
+def ended() -> int:
+    """The number of a process that has ended."""
+    with subprocess.Popen(["true"]) as process:
+        return process.pid
+
+
+@pytest.mark.parametrize("has_proc", [True, False], ids=["Linux", "others"])
+def test_what_a_process_takes_is_in_its_resident_memory(monkeypatch, has_proc):
+    if not has_proc:
+        if not Path("/bin/ps").exists():
+            pytest.skip("needs ps")
+        monkeypatch.setattr("streamd.system.processor.Path", lambda name: Path("/nowhere") / "name")
+    before = resident_bytes(os.getpid())
+    array = np.ones(8_000_000)
+    assert 0.9 * array.nbytes < resident_bytes(os.getpid()) - before < 1.5 * array.nbytes
+    assert before < memory_bytes()
+    assert resident_bytes(ended()) == 0
