@@ -7,7 +7,7 @@ milliseconds since the stream began.
 from collections import Counter
 from collections.abc import Sequence
 from enum import StrEnum
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
 import msgspec
 
@@ -64,6 +64,8 @@ class Choices(msgspec.Struct, frozen=True, kw_only=True):
     endpoint: EndpointRule = _ENDPOINT.rule
     endpoint_ms: int = ms_from_frames(_ENDPOINT.plain)
     speakers: bool | msgspec.UnsetType = msgspec.UNSET
+    split: bool | msgspec.UnsetType = msgspec.UNSET
+    """Whether each channel has captions of its own."""
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
@@ -133,6 +135,15 @@ def _summary(event: "Partial | Final") -> str:
     return f"<{kind} {event.start:.2f}-{event.end:.2f} s {event.text!r}>"
 
 
+CaptionT = TypeVar("CaptionT", "Partial", "Final", "Partial | Final")
+
+
+def of_channel(event: CaptionT, channel: int) -> CaptionT:
+    """Return the caption of a channel, whose number is that of the speaker."""
+    words = tuple(msgspec.structs.replace(word, speaker=channel) for word in event.words)
+    return msgspec.structs.replace(event, channel=channel, words=words)
+
+
 def timed(words: Sequence[Word], n_final: int) -> tuple[TimedWord, ...]:
     """The words in wire form; the first `n_final` of them are final."""
     return tuple(
@@ -152,7 +163,8 @@ class Partial(Event, _InSeconds, _BySpeaker, frozen=True, kw_only=True, tag="par
 
     The words in the first `stable` characters of `text` are committed: they never change. The marks
     between them and their capitals may, up to the final. `rev` counts up within the segment.
-    `lag_ms` is the audio that arrived while this was being transcribed.
+    `lag_ms` is the audio that arrived while this was being transcribed. `channel`: its number, from
+    1, if each channel has captions of its own.
     """
 
     is_final: ClassVar[Literal[False]] = False
@@ -166,6 +178,7 @@ class Partial(Event, _InSeconds, _BySpeaker, frozen=True, kw_only=True, tag="par
     stable: int
     words: tuple[TimedWord, ...] = ()
     lag_ms: int = 0
+    channel: int | msgspec.UnsetType = msgspec.UNSET
 
 
 class Token(msgspec.Struct, frozen=True, kw_only=True):
@@ -197,6 +210,7 @@ class Final(Event, _InSeconds, _BySpeaker, frozen=True, kw_only=True, tag="final
 
     `seq` counts finals of the session from 1 without a gap; the hub stamps it (0 until then).
     With `continues`, a sentence is complete, but the utterance is not: more follows at once.
+    `channel` is as in `Partial`.
     """
 
     is_final: ClassVar[Literal[True]] = True
@@ -210,6 +224,7 @@ class Final(Event, _InSeconds, _BySpeaker, frozen=True, kw_only=True, tag="final
     language: str
     words: tuple[TimedWord, ...] = ()
     continues: bool = False
+    channel: int | msgspec.UnsetType = msgspec.UNSET
     avg_logprob: float = 0.0
     no_speech_prob: float = 0.0
     details: Details | msgspec.UnsetType = msgspec.UNSET

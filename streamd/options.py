@@ -116,6 +116,10 @@ class InputOptions:
             common=True,
         ),
     ] = ""
+    channels: Annotated[
+        Literal["mix", "split"],
+        Option("mix channels, or split them: each is a person with captions of their own"),
+    ] = "mix"
     realtime: Annotated[
         bool, Option("read files as fast as possible", off_flags=("--fast",), common=True)
     ] = True

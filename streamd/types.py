@@ -26,9 +26,15 @@ N_AUDIO_CTX = 1500
 Samples = NDArray[np.float32]
 """(n,) mono, 16 kHz, in [-1, 1]."""
 Frames = NDArray[np.float32]
-"""(n, 320): whole frames of `Samples`."""
+"""(n, 320): whole frames of `Samples`; (n, channels, 320) where channels are not mixed."""
 Mel = NDArray[np.float32]
 """(n_mels, n_frames), one column per 10 ms hop."""
+
+
+def mixed(frames: Frames) -> Frames:
+    """Return (n, 320) frames: the mean of channels that were not mixed."""
+    one: Frames = frames.mean(1) if frames.ndim == 3 else frames
+    return one
 
 
 def frames_from_ms(ms: int) -> int:

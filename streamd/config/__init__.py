@@ -254,6 +254,9 @@ def _check(config: Config, culprits: Mapping[str, str]) -> None:
         raise ConfigError(f"{culprit('sharing')} needs the server; drop --no-server")
     if config.input.play and not config.input.realtime:
         raise ConfigError(f"{culprit('play')} needs real time; drop --fast")
+    if config.input.channels == "split" and config.decoding.speakers:
+        split, speakers = culprit("channels"), culprit("speakers")
+        raise ConfigError(f"{split}: each channel is a speaker; drop {speakers}")
     if not (config.bind.enabled or config.input.source):
         raise ConfigError(f"{culprit('server')}: without a server and a source there is no audio")
 

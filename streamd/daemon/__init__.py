@@ -131,7 +131,7 @@ async def _live(
             serving.watchdog(),
         )
         running = [tasks.create_task(task) for task in work]
-        live = streams.add(LIVE) if sources else None
+        live = streams.add(LIVE, split=build.is_split(config)) if sources else None
         if live is not None:
             live.broken = control.stop  # which raises it when the others have ended in order
             in_time = _end_in_time(streams, control, config.limits.shutdown_ms / 1000)

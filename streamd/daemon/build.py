@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from streamd.models.model import Model
 from streamd.models.store import known_language
 from streamd.options import DecodingOptions, EndpointOptions
 from streamd.session import Session
+from streamd.session.channels import AnySession, SplitSession
 from streamd.session.commit import AlignAtt, CommitPolicy, LocalAgreement, Sliding
 from streamd.session.gate import Gate, WebRtcVad, any_sound
 from streamd.session.segmenter import Segmenter
@@ -67,19 +69,22 @@ def with_choices(config: Config, choices: Choices) -> Config:
     return replace(config, decoding=decoding, endpoint=endpoint)
 
 
-def new_session(config: Config) -> Session:
+def new_session(config: Config) -> AnySession:
     """Return a session with the configured options; raises as `session_factory` does."""
     return session_factory(config)(default_choices(config))
 
 
-def session_factory(config: Config) -> Callable[[Choices], Session]:
+def session_factory(config: Config) -> Callable[[Choices], AnySession]:
     """Return what makes a session; raises `ConfigError` for options that contradict each other."""
     endpoint = _endpoint_options(config)
     if endpoint.is_smart and not has_smart_turn():
         raise ConfigError("--endpoint smart: this installation lacks smart-turn's weights")
     known = phrases.read(config.decoding.vocabulary)
 
-    def make(choices: Choices) -> Session:
+    def make(choices: Choices) -> AnySession:
+        return SplitSession(partial(of_one, choices)) if choices.split is True else of_one(choices)
+
+    def of_one(choices: Choices) -> Session:
         plain = frames_from_ms(choices.endpoint_ms)
         options = replace(
             config.session,
@@ -180,13 +185,21 @@ def own_sources(config: Config) -> list[Source]:
 
 def microphone(config: Config, *, again: bool = False) -> Microphone:
     """Return the user's device; `again` after it was lost."""
-    return Microphone(config.input.device or None, refresh=again)
+    return Microphone(config.input.device or None, refresh=again, split=is_split(config))
 
 
 def _source(config: Config, name: str) -> Source:
     if name != "-" and not Path(name).is_fifo():
-        return FileSource(name, realtime=config.input.realtime)
-    return StdinSource(sys.stdin.buffer if name == "-" else name, config.pcm)
+        return FileSource(name, realtime=config.input.realtime, split=is_split(config))
+    if is_split(config) and config.pcm.channels == 1:
+        raise ConfigError(f"--channels split: {name} does not tell how many: add --input-channels")
+    pipe = sys.stdin.buffer if name == "-" else name
+    return StdinSource(pipe, config.pcm, split=is_split(config))
+
+
+def is_split(config: Config) -> bool:
+    """Whether the channels of the program's own source have captions of their own."""
+    return config.input.channels == "split"
 
 
 def recognizer(config: Config, model: Model, runs: Engine[Any]) -> Recognizer[Any]:

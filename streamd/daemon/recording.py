@@ -8,7 +8,7 @@ from bisect import bisect_left
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import count
+from itertools import chain, count
 from typing import Any, NamedTuple
 
 import msgspec
@@ -17,7 +17,7 @@ import numpy as np
 from streamd.config import Config
 from streamd.daemon import build, phrases
 from streamd.engines.voices import RecordedVoices
-from streamd.events import Details, Final, Gap, TimedWord, Token
+from streamd.events import Details, Final, Gap, TimedWord, Token, of_channel
 from streamd.models.model import Model
 from streamd.session.clips import SpeechClips
 from streamd.session.segmenter import Segmenter
@@ -37,22 +37,37 @@ _SILENT_FRAMES = 1_500
 log = logging.getLogger(__name__)
 
 
-class AudioFile:
-    """One file while it is read: its log-mel and where speech is in it.
+class Track:
+    """Sound of a file while it is read: its log-mel and where speech is in it.
 
-    Without `speech` that does not matter; `report` gets each gap. `voices` hears who speaks.
+    Without `speech` that does not matter. `voices` hears who speaks.
     """
 
     def __init__(
-        self,
-        mel: RecordingMel,
-        speech: SpeechClips | None,
-        report: Callable[[Gap], object],
-        voices: RecordedVoices | None = None,
+        self, mel: RecordingMel, speech: SpeechClips | None, voices: RecordedVoices | None = None
     ) -> None:
         self.mel, self.speech, self.voices = mel, speech, voices
+
+    def take(self, frames: Frames) -> None:
+        """Take the next (n, 320) frames."""
+        self.mel.append(frames.reshape(-1))
+        heard = None if self.speech is None else self.speech.feed(frames)
+        if self.voices is not None:
+            always_open = [(0, 0)] * len(frames)
+            self.voices.feed(frames, [(h.silence, h.late) for h in heard] if heard else always_open)
+
+
+class AudioFile:
+    """One file while it is read; `report` gets each gap.
+
+    It has a track for all of its sound, or, where the source does not mix channels, one for each.
+    """
+
+    def __init__(self, new_track: Callable[[], Track], report: Callable[[Gap], object]) -> None:
+        self._new_track, self._report = new_track, report
+        self.tracks: tuple[Track, ...] = ()
+        self.is_split = False
         self.n_padding = 0  # samples at the end of the last frame that are no audio
-        self._report = report
         self._n_frames = 0
 
     async def read(self, source: Source) -> None:
@@ -64,19 +79,22 @@ class AudioFile:
             self.n_padding = aiter(source).n_padding
 
     def take(self, item: Frames | Lost) -> None:
-        """Take the next (n, 320) frames, or silence in place of what a source has lost."""
+        """Take the next frames, or silence in place of what a source has lost."""
         if isinstance(item, Lost):
             self._report(Gap(t_ms=self.duration_ms, duration_ms=item.duration_ms, why=item.why))
-            n_frames = frames_from_ms(item.duration_ms)
+            n_frames, n_tracks = frames_from_ms(item.duration_ms), max(1, len(self.tracks))
             for first in range(0, n_frames, _SILENT_FRAMES):
-                self.take(np.zeros((min(_SILENT_FRAMES, n_frames - first), FRAME), np.float32))
+                n = min(_SILENT_FRAMES, n_frames - first)
+                self._append(np.zeros((n, n_tracks, FRAME), np.float32))
             return
-        self._n_frames += len(item)
-        self.mel.append(item.reshape(-1))
-        heard = None if self.speech is None else self.speech.feed(item)
-        if self.voices is not None:
-            always_open = [(0, 0)] * len(item)
-            self.voices.feed(item, [(h.silence, h.late) for h in heard] if heard else always_open)
+        self.is_split = item.ndim == 3
+        self._append(item if self.is_split else item[:, np.newaxis])
+
+    def _append(self, frames: Frames) -> None:
+        self._n_frames += len(frames)
+        self.tracks = self.tracks or tuple(self._new_track() for _ in range(frames.shape[1]))
+        for channel, track in enumerate(self.tracks):
+            track.take(frames[:, channel])
 
     @property
     def duration_ms(self) -> int:
@@ -118,6 +136,9 @@ class FileTranscriber:
 
     def new_file(self, report: Callable[[Gap], object]) -> AudioFile:
         """Return an empty `AudioFile` to read a file into."""
+        return AudioFile(self._new_track, report)
+
+    def _new_track(self) -> Track:
         config = self._config
         speech = None
         if config.vad.detector != "off" and not config.longform.clip_timestamps_ms:
@@ -128,13 +149,17 @@ class FileTranscriber:
             )
             speech = SpeechClips(build.gate(config), Segmenter(endpoint))
         voices = RecordedVoices() if config.decoding.speakers else None
-        return AudioFile(RecordingMel(self._n_mels), speech, report, voices)
+        return Track(RecordingMel(self._n_mels), speech, voices)
 
     def transcribe(self, file: AudioFile) -> Iterator[FinishedWindow]:
         """Transcribe a file that was read to its end, window by window; raises `EngineError`."""
-        mel = file.mel
-        mel.finish(n_padding=file.n_padding)
-        speech, voiced, first = file.speech, None, 0
+        windows = [self._transcribe(track, file.n_padding) for track in file.tracks]
+        yield from _on_one_clock(windows) if file.is_split else chain(*windows)
+
+    def _transcribe(self, track: Track, n_padding: int) -> Iterator[FinishedWindow]:
+        mel = track.mel
+        mel.finish(n_padding=n_padding)
+        speech, voiced, first = track.speech, None, 0
         if speech is None:
             clips = clips_at(self._config.longform.clip_timestamps_ms, mel.n_columns)
         else:
@@ -146,7 +171,8 @@ class FileTranscriber:
             if self._detects:
                 log.info("the language seems to be %s; if it is not, use --language", language)
             seg = count(1)
-            turns = file.voices.turns(self._config.longform.num_speakers) if file.voices else []
+            n_speakers = self._config.longform.num_speakers
+            turns = track.voices.turns(n_speakers) if track.voices else []
             for window in transcriber.transcribe(mel, clips, language=language, voiced=voiced):
                 if (unheard := window.unheard) is not None:
                     from_ms, to_ms = ms_of(unheard.seek), ms_of(unheard.end)
@@ -198,6 +224,30 @@ class FileTranscriber:
             return self._tokenizer.decode([token])
         # as openai-whisper writes timestamps
         return f"<|{(token - begin) * FRAME_MS / 1000:.2f}|>"
+
+
+def _on_one_clock(channels: Sequence[Iterator[FinishedWindow]]) -> Iterator[FinishedWindow]:
+    """Transcribe channels side by side, and return their finals in the order of their starts."""
+    reached = dict.fromkeys(range(len(channels)), 0)
+    waiting: list[Final] = []
+    numbers, reached_ms = count(1), 0
+    while reached:
+        channel = min(reached, key=lambda each: reached[each])
+        if (window := next(channels[channel], None)) is None:
+            del reached[channel]
+        else:
+            reached[channel] = window.reached_ms
+            waiting += (of_channel(final, channel + 1) for final in window.finals)
+            waiting.sort(key=_start_ms)
+        reached_ms = min(reached.values(), default=reached_ms)
+        n = bisect_left(waiting, reached_ms, key=_start_ms) if reached else len(waiting)
+        ready, waiting = waiting[:n], waiting[n:]
+        numbered = (msgspec.structs.replace(final, seg=next(numbers)) for final in ready)
+        yield FinishedWindow(tuple(numbered), reached_ms)
+
+
+def _start_ms(final: Final) -> int:
+    return final.start_ms
 
 
 def _with_speakers(final: Final, turns: Sequence[SpokenTurn]) -> Final:

@@ -70,7 +70,7 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="he
     """First message of the server.
 
     `seq` is the number of the last final, `rate` the model's sample rate, `started` the wall time
-    of session time 0. What the session's speaker has chosen is as in `Start`.
+    of session time 0. What the session's speaker has chosen is as in `Start`, or `Choices`.
     """
 
     proto: str
@@ -85,6 +85,7 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="he
     endpoint: str = ""
     endpoint_ms: int = 0
     speakers: bool | msgspec.UnsetType = msgspec.UNSET
+    split: bool | msgspec.UnsetType = msgspec.UNSET
     rate: int
     limits: Limits
     started: datetime | None = None

@@ -8,8 +8,11 @@ subtitles; how many cues keep to them is counted by ``benchmarks/subtitles.py``.
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, pairwise
+from functools import partial
+from itertools import accumulate, pairwise, takewhile, zip_longest
 from typing import NamedTuple
+
+from msgspec import UNSET
 
 from streamd.events import Final
 from streamd.options import CueLayout
@@ -108,30 +111,82 @@ def joined(line: Sequence[Piece], draw: Callable[[Piece], str] = lambda piece: p
 class Cues:
     """Makes the cues of a stream of finals; none begins before the previous one has ended.
 
-    The last one is `held` back, since it may stay until the next one begins.
+    Where each channel has captions of its own, that holds for the cues of a channel; those of
+    several may be shown at the same time. The last ones are `held` back: they may stay until the
+    next one begins, and a cue of another channel may begin before them.
     """
 
     def __init__(self, layout: CueLayout) -> None:
         self._layout = layout
-        self.held: Cue | None = None
-        self._free_ms = 0
+        self._waiting: list[tuple[int, Cue]] = []  # with their channels, in order of their starts
+        self._free_ms: dict[int, int] = {}
         self._speaker: int | None = None
 
-    def of(self, final: Final) -> Iterator[Cue]:
-        """Yield the cues that can be written now: the one that was held, and all but the last."""
-        for cue in cues(final, self._free_ms, self._layout):
-            if self.held is not None:
-                yield _ended(self.held, cue.start_ms)
-            is_answer, self._speaker = final.speaker != self._speaker, final.speaker
-            self.held = replace(cue, speaker=final.speaker, is_answer=is_answer)
-            self._free_ms = max(cue.pieces[-1].end_ms, cue.start_ms + 1)
+    @property
+    def held(self) -> list[Cue]:
+        """The cues that are held back."""
+        return self._ready(len(self._waiting))
 
-    def release(self, until_ms: int) -> Iterator[Cue]:
-        """Yield the cue that was held: nothing is known of what begins after `until_ms`."""
-        if self.held is not None:
-            last = _ended(self.held, max(until_ms, self._free_ms))
-            self._free_ms, self.held = last.end_ms, None
-            yield last
+    def of(self, final: Final) -> list[Cue]:
+        """Return the cues that can be written now: those that were held, and all but the last."""
+        channel, made = final.channel or 0, [*self._made(final)]
+        before = [cue for each, cue in self._waiting if each == channel]
+        cut = [_ended(cue, later.start_ms) for cue, later in pairwise([*before[-1:], *made])]
+        whole = [*before[:-1], *cut, *([*before, *made][-1:])]
+        others = [each for each in self._waiting if each[0] != channel]
+        self._waiting = sorted([*others, *((channel, cue) for cue in whole)], key=_start)
+        return self._take(sum(1 for _ in takewhile(partial(self._is_ready, final), self._waiting)))
+
+    def release(self, until_ms: int) -> list[Cue]:
+        """Return the cues that were held: nothing is known of what begins after `until_ms`."""
+        self._waiting = [
+            (channel, _ended(cue, max(until_ms, self._free_ms[channel])))
+            for channel, cue in self._waiting
+        ]
+        for channel, cue in self._waiting:
+            self._free_ms[channel] = cue.end_ms
+        return self._take(len(self._waiting))
+
+    def _made(self, final: Final) -> Iterator[Cue]:
+        channel = final.channel or 0
+        for cue in cues(final, self._free_ms.get(channel, 0), self._layout):
+            self._free_ms[channel] = _spoken_ms(cue)
+            yield replace(cue, speaker=final.speaker)
+
+    def _is_ready(self, final: Final, waiting: tuple[int, Cue]) -> bool:
+        """Whether nothing that follows `final` can begin before a cue, or end it."""
+        channel, cue = waiting
+        is_last = [each for number, each in self._waiting if number == channel][-1] is cue
+        if final.channel is UNSET:
+            return not is_last
+        return cue.start_ms <= final.start_ms and not (is_last and cue.end_ms > final.start_ms)
+
+    def _take(self, n: int) -> list[Cue]:
+        ready, self._waiting = self._ready(n), self._waiting[n:]
+        self._speaker = ready[-1].speaker if ready else self._speaker
+        return ready
+
+    def _ready(self, n: int) -> list[Cue]:
+        """Return the first cues as they are written."""
+        shown: list[Cue] = []
+        following = [later.start_ms for _, later in self._waiting[1:]]
+        speaker = self._speaker
+        for (_, cue), next_ms in zip_longest(self._waiting[:n], following[:n]):
+            end_ms = cue.end_ms
+            if next_ms is not None:  # of another channel, before which all words stay
+                end_ms = min(end_ms, max(next_ms - _APART_MS, _spoken_ms(cue)))
+            shown.append(replace(cue, end_ms=end_ms, is_answer=cue.speaker != speaker))
+            speaker = cue.speaker
+        return shown
+
+
+def _start(waiting: tuple[int, Cue]) -> int:
+    return waiting[1].start_ms
+
+
+def _spoken_ms(cue: Cue) -> int:
+    """Return when its last word has ended."""
+    return max(cue.pieces[-1].end_ms, cue.start_ms + 1)
 
 
 def _ended(cue: Cue, next_ms: int) -> Cue:

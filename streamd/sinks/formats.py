@@ -129,7 +129,7 @@ _LRC_TIME = re.compile(r"[\[<](?=\s*\d)")
 
 
 class _InCues(Format):
-    """A format of cues. Its end is the last cue, which may stay until the next one begins."""
+    """A format of cues. Its end are the last cues, which may stay until the next one begins."""
 
     def __init__(self, layout: CueLayout) -> None:
         self._layout, self._cues = layout, Cues(layout)
@@ -142,8 +142,8 @@ class _InCues(Format):
         return self._written(self._cues.release(final.end_ms))
 
     def end(self, *, complete: bool) -> str:
-        """Return the last cue."""
-        return self._cue(self._cues.held) if self._cues.held else ""
+        """Return the last cues."""
+        return "".join(map(self._cue, self._cues.held))
 
     def _written(self, cues: Iterable[Cue]) -> str:
         return "".join(map(self._cue, cues))
@@ -180,6 +180,12 @@ class Srt(_Timed):
     """
 
     _n_blocks = 0  # without those of the cue that is held
+
+    def end(self, *, complete: bool) -> str:
+        """Return the last cues, which may be written again, with their numbers."""
+        n_blocks, text = self._n_blocks, self._written(self._cues.held)
+        self._n_blocks = n_blocks
+        return text
 
     def _written(self, cues: Iterable[Cue]) -> str:
         text = ""

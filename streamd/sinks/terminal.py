@@ -132,7 +132,7 @@ class TerminalSink:
         self._stream, self._look = stream, look
         self._size = size or (lambda: terminal_size(stream))
         self._region = Region()
-        self._partial: Partial | None = None
+        self._partials: dict[int, Partial] = {}  # of each channel, 0 if they are mixed
         self._behind_s = 0
         self._meter = ""
         self._status: Callable[[int], str] | None = None
@@ -146,12 +146,13 @@ class TerminalSink:
         """Show `event` at once."""
         notice = ""
         if isinstance(event, Partial):
-            self._partial = event
+            self._partials[event.channel or 0] = event
             if self._behind_s:  # an engine that has caught up shows it only in its next partial
                 self._behind_s = event.lag_ms // 1000
         elif isinstance(event, Final):
-            if self._partial is not None and self._partial.seg <= event.seg:
-                self._partial = None
+            partial = self._partials.get(event.channel or 0)
+            if partial is not None and partial.seg <= event.seg:
+                del self._partials[event.channel or 0]
             self._behind_s = 0
             for part in by_speaker(event) if event.text else ():
                 self._append(part)
@@ -225,13 +226,16 @@ class TerminalSink:
     def _changing(self, columns: int) -> list[list[Span]]:
         """Return what may change: the last row of the finals, the partial, lag, level, status."""
         rows: list[list[Span]] = []
-        spans, partial = self._last_row(), self._partial
-        if partial is not None and partial.text:
-            first, *others = by_speaker(partial)
-            if not self._continues(first):
+        spans = self._last_row()
+        partials = [each for each in self._partials.values() if each.text]
+        # That which continues the last final comes first.
+        partials.sort(key=lambda each: (not self._continues(each), each.start_ms))
+        parts = [part for partial in partials for part in by_speaker(partial)]
+        if parts:
+            if not self._continues(parts[0]):
                 rows, spans = wrapped(spans, columns), []
-            spans = [*spans, *self._more(first)]
-            for part in others:
+            spans = [*spans, *self._more(parts[0])]
+            for part in parts[1:]:
                 rows += wrapped(spans, columns)
                 spans = [*named(part.speaker, self._look), *caption(part, self._look)]
         elif self._meter and not self._behind_s:
@@ -271,7 +275,7 @@ class TerminalSink:
         self._meter, self._status = "", None
         self._draw(anew=True)  # an interrupt that was typed has left ^C at the cursor
         self._put(self._region.leave())
-        self._paragraphs, self._partial, self._open = [], None, False  # not to be drawn again
+        self._paragraphs, self._partials, self._open = [], {}, False  # not to be drawn again
 
     def _put(self, text: str) -> None:
         if text:

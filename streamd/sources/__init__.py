@@ -103,7 +103,7 @@ class FrameStream:
 class Source(Protocol):
     """A stream of audio: enter it, iterate over it once, leave it.
 
-    Iterating yields (n, 320) frames, n >= 1, and `Lost` where audio is missing. When audio ends in
+    Iterating yields n >= 1 `Frames`, and `Lost` where audio is missing. When audio ends in
     a failure, iterating yields what was captured before it raises `SourceError`.
 
     `live` audio arrives whether or not the consumer is ready, so it must always be read at once;

@@ -18,8 +18,9 @@ class ArraySource:
     """The arrays of an iterable, or those that are `put`, until `stop`.
 
     The iterable is read in a thread, as fast as the audio is transcribed. Each array is (n,), or
-    (n, channels), of float32 or float64 (-1 to 1), int16, int32 or uint8, at `rate_hz`. Raises
-    `SourceError` for a rate that cannot be converted.
+    (n, channels), of float32 or float64 (-1 to 1), int16, int32 or uint8, at `rate_hz`. With
+    `split`, channels are not mixed (`Framer`). Raises `SourceError` for a rate that cannot be
+    converted.
     """
 
     def __init__(
@@ -28,6 +29,7 @@ class ArraySource:
         *,
         rate_hz: int = SAMPLE_RATE,
         channels: int = 1,
+        split: bool = False,
     ) -> None:
         self.name = "the array"
         self.live = False
@@ -37,7 +39,8 @@ class ArraySource:
         self._put: asyncio.Queue[Block | Callable[[], Awaitable[None]] | None] = asyncio.Queue()
         self._thread = ThreadPoolExecutor(1, "samples")
         self._stopped = False
-        self._frames = FrameStream(Framer(rate_hz, channels), self._next_block, name=self.name)
+        framer = Framer(rate_hz, channels, split=split)
+        self._frames = FrameStream(framer, self._next_block, name=self.name)
 
     async def __aenter__(self) -> Self:
         return self

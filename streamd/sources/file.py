@@ -121,7 +121,8 @@ class FileSource:
     With `realtime` each block comes when a microphone would have delivered it, counted from the
     first one asked for. A consumer that was late gets all blocks that are due at once, so nothing
     drifts. `upload` is what a stranger calls the file, for messages; then it may refer to no other
-    file. `now_s` and `sleep` are the clock of real time.
+    file. With `split`, channels are not mixed (`Framer`). `now_s` and `sleep` are the clock of real
+    time.
     """
 
     def __init__(
@@ -130,12 +131,13 @@ class FileSource:
         *,
         realtime: bool = False,
         upload: str = "",
+        split: bool = False,
         now_s: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
         self.name = upload or without_password(str(path))
         self._path, self._formats = str(path), ffmpeg.SELF_CONTAINED if upload else ""
-        self.live = realtime
+        self.live, self._split = realtime, split
         self.duration_ms: int | None = None
         self._now_s, self._sleep = now_s, sleep
         self._started_s: float | None = None
@@ -175,7 +177,7 @@ class FileSource:
     def _play(self, decoder: Ffmpeg | Sndfile) -> None:
         self.duration_ms = decoder.duration_ms
         try:
-            framer = Framer(decoder.rate_hz, decoder.channels)
+            framer = Framer(decoder.rate_hz, decoder.channels, split=self._split)
         except SourceError as error:
             raise SourceError(f"{self.name}: {error}") from None
         self._frames = FrameStream(framer, self._next_block, name=self.name)

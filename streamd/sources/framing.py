@@ -81,9 +81,10 @@ class Framer:
     """Cuts one stream of audio into frames; no sample is lost or doubled on the way.
 
     The frames do not depend on how the stream was cut into blocks, bit for bit. At 16 kHz, mono,
-    samples of up to 24 bits pass unchanged. Channels are averaged. Samples beyond full scale are
-    clipped. NaN and infinity become 0 and are counted in `n_invalid`: one NaN would silence every
-    window that it is in.
+    samples of up to 24 bits pass unchanged. Channels are averaged, unless they are `split`: then
+    frames are (n, channels, 320) instead of (n, 320). Samples beyond full scale are clipped. NaN
+    and infinity become 0 and are counted in `n_invalid`: one NaN would silence every window that it
+    is in.
 
     Other rates are converted with libsoxr, in phase and without seams: n samples become
     ``n * 16000 / rate_hz``, rounded up or down. soxr's quality "HQ" holds back at most 40 ms of
@@ -91,8 +92,8 @@ class Framer:
     `MIN_RATE_HZ` to `MAX_RATE_HZ`, or more than `MAX_CHANNELS`.
     """
 
-    def __init__(self, rate_hz: int, channels: int = 1) -> None:
-        self._channels = channels
+    def __init__(self, rate_hz: int, channels: int = 1, *, split: bool = False) -> None:
+        self._channels, self._split = channels, split
         if not MIN_RATE_HZ <= rate_hz <= MAX_RATE_HZ:
             wanted = f"{MIN_RATE_HZ} to {MAX_RATE_HZ} Hz"
             raise SourceError(f"a sample rate of {rate_hz} Hz is not supported: use {wanted}")
@@ -102,47 +103,47 @@ class Framer:
         self._resampler: soxr.ResampleStream | None = None
         if rate_hz != SAMPLE_RATE:
             self._resampler = soxr.ResampleStream(
-                rate_hz, SAMPLE_RATE, num_channels=1, dtype="float32", quality="HQ"
+                rate_hz,
+                SAMPLE_RATE,
+                num_channels=channels if split else 1,
+                dtype="float32",
+                quality="HQ",
             )
-        self._rest: Samples = np.empty(0, np.float32)
+        self._rest: Samples = np.empty((0, channels) if split else 0, np.float32)
         self.n_invalid = 0
         self._loud, self._heard = 0.0, 0.0  # sums over the channels, and over their average
         self.peak = 1.0  # the highest level of a sample so far, if beyond full scale
         self.n_padding = 0  # how many zeros were added to the last frame, known after `flush`
 
     def push(self, block: Block) -> Frames:
-        """Take the next samples and return the (n, 320) frames that they complete, n >= 0.
+        """Take the next samples and return the frames that they complete, n >= 0.
 
         `block` is (n, channels), or (n,) if there is one channel, of uint8, int16, int32, float32
         or float64 in any byte order. 24-bit samples are the upper bytes of int32.
         """
         n = _N_MIXED // self._channels
         pieces = (block[at : at + n] for at in range(0, max(1, len(block)), n))
-        return np.concatenate([self._cut(self._mono(piece), last=False) for piece in pieces])
+        read = self._apart if self._split else self._mono
+        return np.concatenate([self._cut(read(piece), last=False) for piece in pieces])
 
     def flush(self) -> Frames:
         """Return the remaining frames, the last one padded with zeros. No `push` may follow."""
-        frames = self._cut(np.empty(0, np.float32), last=True)
-        if not len(self._rest):
+        frames = self._cut(self._rest[:0], last=True)
+        if not (n_left := len(self._rest)):
             return frames
-        last = np.zeros((1, FRAME), np.float32)
-        last[0, : len(self._rest)] = self._rest
-        self.n_padding = FRAME - len(self._rest)
+        self.n_padding = FRAME - n_left
+        padding = np.zeros((self.n_padding, *self._rest.shape[1:]), np.float32)
+        last = self._framed(np.concatenate((self._rest, padding)))
         self._rest = self._rest[:0]
         return np.concatenate((frames, last))
 
+    def _apart(self, block: Block) -> Samples:
+        columns, rest, full_scale = self._checked(block)
+        apart: Samples = ((columns.astype(np.float64) - rest) / full_scale).astype(np.float32)
+        return apart
+
     def _mono(self, block: Block) -> Samples:
-        columns = block[:, np.newaxis] if block.ndim == 1 else block
-        if columns.shape[1] != self._channels:
-            raise ValueError(f"a block of shape {block.shape} has not {self._channels} channels")
-        rest, full_scale = _SCALES[block.dtype.kind, block.dtype.itemsize]
-        # No comparison with NaN is true.
-        if block.dtype.kind == "f" and not np.abs(columns).max(initial=0) <= 1:
-            valid = np.isfinite(columns)
-            self.n_invalid += valid.size - int(np.count_nonzero(valid))
-            finite = np.where(valid, columns, 0)
-            self.peak = max(self.peak, float(np.abs(finite).max()))
-            columns = np.clip(finite, -1, 1)
+        columns, rest, full_scale = self._checked(block)
         # One channel after the other in float64: numpy's own mean may round differently for
         # different block sizes.
         total = columns[:, 0].astype(np.float64)
@@ -154,6 +155,21 @@ class Framer:
             self._loud += float(first.sum()) / full_scale
             self._heard += float(np.abs(mixed).sum())
         return mixed
+
+    def _checked(self, block: Block) -> tuple[Block, float, float]:
+        """Return the block as (n, channels) without nonsense, its silence and its full scale."""
+        columns = block[:, np.newaxis] if block.ndim == 1 else block
+        if columns.shape[1] != self._channels:
+            raise ValueError(f"a block of shape {block.shape} has not {self._channels} channels")
+        rest, full_scale = _SCALES[block.dtype.kind, block.dtype.itemsize]
+        # No comparison with NaN is true.
+        if block.dtype.kind == "f" and not np.abs(columns).max(initial=0) <= 1:
+            valid = np.isfinite(columns)
+            self.n_invalid += valid.size - int(np.count_nonzero(valid))
+            finite = np.where(valid, columns, 0)
+            self.peak = max(self.peak, float(np.abs(finite).max()))
+            columns = np.clip(finite, -1, 1)
+        return columns, rest, full_scale
 
     @property
     def cancels(self) -> bool:
@@ -167,4 +183,10 @@ class Framer:
         joined = np.concatenate((self._rest, samples))
         n_whole = len(joined) - len(joined) % FRAME
         self._rest = joined[n_whole:].copy()  # a view would keep the whole block alive
-        return joined[:n_whole].reshape(-1, FRAME)
+        return self._framed(joined[:n_whole])
+
+    def _framed(self, samples: Samples) -> Frames:
+        if not self._split:
+            return samples.reshape(-1, FRAME)
+        apart = samples.reshape(-1, FRAME, self._channels).transpose(0, 2, 1)
+        return np.ascontiguousarray(apart)

@@ -39,6 +39,9 @@ _PULSE = "pulse"
 _PULSE_SOURCE = "PULSE_SOURCE"
 _DEAD_S = 3
 """Digital silence for this long is no quiet room: even a good converter has noise."""
+MOST_SPLIT = 8
+"""Channels of a device that may be a person each. Sound servers offer any number of channels: of
+more than these, two are taken."""
 _N_BEFORE = _BLOCKS_PER_S
 """Blocks (1 s) from which `OverflowMeter` knows when the stream began."""
 
@@ -160,15 +163,18 @@ class Microphone:
     """An input device, captured from the moment it is entered.
 
     It is opened at 16 kHz mono if the device can do that, or else at its own rate or with all of
-    its channels, which are resampled and averaged here. `device` is as in `choose`. With `refresh`,
+    its channels, which are resampled and averaged here. With `split`, it is opened with all of its
+    channels, up to `MOST_SPLIT`, which stay apart. `device` is as in `choose`. With `refresh`,
     devices are found that were plugged in since the process started; none may be open.
     """
 
-    def __init__(self, device: int | str | None = None, *, refresh: bool = False) -> None:
+    def __init__(
+        self, device: int | str | None = None, *, refresh: bool = False, split: bool = False
+    ) -> None:
         self.name = "microphone"
         self.live = True
         self.duration_ms: int | None = None
-        self._wanted, self._refresh = device, refresh
+        self._wanted, self._refresh, self._split = device, refresh, split
         self._stream: Any = None
         self._stopping: asyncio.Task[None] | None = None
         self._items: asyncio.Queue[Block | Lost | SourceError | None] = asyncio.Queue()
@@ -223,12 +229,12 @@ class Microphone:
         self.name = MONITOR if self._wanted == MONITOR else device.name
         try:
             with _recording_from(device, self._wanted):
-                rate_hz, channels = _settings(portaudio, device)
+                rate_hz, channels = _settings(portaudio, device, split=self._split)
             # What the computer plays may be silent.
             self._silence = SilenceWatch(rate_hz, self.name) if self.name != MONITOR else None
             self._meter = OverflowMeter(rate_hz)
             self._rate_hz = rate_hz
-            framer = Framer(rate_hz, channels)
+            framer = Framer(rate_hz, channels, split=self._split)
             self._frames = FrameStream(framer, self._next_block, name=self.name)
             with _recording_from(device, self._wanted):
                 self._stream = portaudio.InputStream(
@@ -284,17 +290,18 @@ class Microphone:
         return SourceError(f"{self.name!r} {what}: connect it again or choose another device")
 
 
-def _settings(portaudio: ModuleType, device: Device) -> tuple[int, int]:
+def _settings(portaudio: ModuleType, device: Device, *, split: bool) -> tuple[int, int]:
     """Return a rate and channel count that the device accepts, the cheapest first.
 
     If it accepts nothing, these are its own, and opening it raises the error.
     """
+    apart = device.channels if device.channels <= MOST_SPLIT else 2
     for rate_hz in (SAMPLE_RATE, device.rate_hz):
-        for channels in (1, device.channels):
+        for channels in (apart,) if split else (1, device.channels):
             with contextlib.suppress(portaudio.PortAudioError):
                 portaudio.check_input_settings(device.index, channels, "float32", None, rate_hz)
                 return rate_hz, channels
-    return device.rate_hz, device.channels
+    return device.rate_hz, apart if split else device.channels
 
 
 class SilenceWatch:

@@ -32,12 +32,15 @@ class StdinSource:
     """Sound from a descriptor until its end: raw PCM, or a container.
 
     An incomplete sample at the end is dropped. `file` has a descriptor from which nothing has been
-    read and stays open, or it is the path of a named pipe.
+    read and stays open, or it is the path of a named pipe. With `split`, channels are not mixed
+    (`Framer`).
 
     Raises `SourceError` for an unknown encoding or rate, and on entering for a terminal.
     """
 
-    def __init__(self, file: BinaryIO | str, pcm: PcmOptions | None = None) -> None:
+    def __init__(
+        self, file: BinaryIO | str, pcm: PcmOptions | None = None, *, split: bool = False
+    ) -> None:
         pcm = pcm or PcmOptions()
         self.name = file if isinstance(file, str) else "stdin"
         self.live = False
@@ -46,7 +49,7 @@ class StdinSource:
         self._rate_hz, self._channels = pcm.rate_hz, pcm.channels
         self._may_be_container = pcm.encoding == AUTO
         self._decoder = PcmDecoder("s16le" if pcm.encoding == AUTO else pcm.encoding, pcm.channels)
-        framer = Framer(pcm.rate_hz, pcm.channels)
+        framer = Framer(pcm.rate_hz, pcm.channels, split=split)
         self._frames = FrameStream(framer, self._next_block, name=self.name)
         self._ffmpeg: Ffmpeg | None = None
         self._failure: SourceError | None = None

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from streamd.errors import ConfigError, EngineError, StreamdError, WireError, is_bug
 from streamd.events import Choices, EndReason, Fault
-from streamd.session import Session
+from streamd.session.channels import AnySession
 from streamd.streams.hub import Hub
 from streamd.streams.inference import STEP_DEADLINES, InferenceThread, WindowRecognizer, trim
 from streamd.streams.journal import Claimant, Fed, Journal, JournalError, Journals
@@ -84,7 +84,7 @@ class Streams:
 
     def __init__(
         self,
-        new_session: Callable[[Choices], Session],
+        new_session: Callable[[Choices], AnySession],
         *,
         max_backlog: int,
         max_ingest: int,
@@ -122,11 +122,14 @@ class Streams:
         self._most_steps = 1
         self._refusal = ""  # why no step is computed any more
 
-    def add(self, name: str) -> Stream:
-        """Begin a session of the daemon's own; it does not count as a client's."""
+    def add(self, name: str, *, split: bool = False) -> Stream:
+        """Begin a session of the daemon's own; it does not count as a client's.
+
+        With `split`, each channel has captions of its own.
+        """
         self._own.add(name)
         recording = self._storage.record(name)
-        stream = self._add(name)
+        stream = self._add(name, split=split)
         stream.begin(recording)
         return stream
 
@@ -425,7 +428,7 @@ class Streams:
         for name in list(self._ended)[:-MAX_ENDED]:
             del self._ended[name]
 
-    def _add(self, name: str, journal: Journal | None = None) -> Stream:
+    def _add(self, name: str, journal: Journal | None = None, *, split: bool = False) -> Stream:
         self.forget()
         self._ended.pop(name, None)
         if journal is None and self._storage.journal is not None:
@@ -436,6 +439,8 @@ class Streams:
                 journal.feed(Fed())  # a client may have fed it in an earlier process
             journal.joined(hub.relay, partial(self._lost, name))
         hub.choices = (journal and journal.fed.choices) or self.choices
+        if split:
+            hub.choices = replace(hub.choices, split=True)
         return self._add_stream(name, hub)
 
     def _lost(self, name: str, error: JournalError | None) -> None:

@@ -34,8 +34,15 @@ from streamd.streams.journal import Fed, Journal
 
 EventT = TypeVar("EventT", bound=SessionEvent)
 
-_REPLACED: Mapping[type[SessionEvent], int] = MappingProxyType({Partial: 0, Stats: -1, Ack: -2})
-"""Events of which only the newest waits in a queue, with their keys; other keys count up from 1."""
+_REPLACED: Mapping[type[SessionEvent], int] = MappingProxyType({Ack: 0, Stats: -1, Partial: -2})
+"""Events of which only the newest waits in a queue, with their keys; other keys count up from 1.
+Of partials it is the newest of each channel, whose keys count down."""
+
+
+def _key(event: SessionEvent) -> int | None:
+    """Return the key that a newer event of the kind has, too; None if each waits for itself."""
+    key = _REPLACED.get(type(event))
+    return key - (event.channel or 0) if isinstance(event, Partial) and key is not None else key
 
 
 class Subscription(AsyncIterator[SessionEvent]):
@@ -67,6 +74,7 @@ class Subscription(AsyncIterator[SessionEvent]):
         self._bound = bound
         self._wanted = {Partial: partials, Stats: stats}
         self._queue: OrderedDict[int, SessionEvent] = OrderedDict()
+        self._keys: set[int] = set()  # of events that newer ones replace
         self._n_offered = 0
         self._changed = asyncio.Event()
 
@@ -89,7 +97,8 @@ class Subscription(AsyncIterator[SessionEvent]):
         is_idle = self._is_waiting and not self._queue and not isinstance(event, Eos)
         if is_idle and self._deliver is not None and self._deliver(event):
             return
-        if (key := _REPLACED.get(type(event))) is not None:
+        if (key := _key(event)) is not None:
+            self._keys.add(key)
             self._queue[key] = event
             self._queue.move_to_end(key)
         else:
@@ -97,10 +106,11 @@ class Subscription(AsyncIterator[SessionEvent]):
         self._changed.set()
 
     def _append(self, event: SessionEvent) -> None:
-        partial = self._queue.get(_REPLACED[Partial])
-        if partial is not None and _outdates(event, partial):
-            del self._queue[_REPLACED[Partial]]
-        n_replaceable = sum(key in self._queue for key in _REPLACED.values())
+        replaceable = [key for key in self._keys if key in self._queue]
+        for key in replaceable:
+            if _outdates(event, self._queue[key]):
+                del self._queue[key]
+        n_replaceable = sum(key in self._queue for key in replaceable)
         if len(self._queue) - n_replaceable >= self._bound:
             self._clear()
             self.slow = self._closed = True
@@ -177,7 +187,7 @@ class Hub:
         self.started = journal.started if journal else datetime.now(UTC)
         self.journal = journal
         self._finals: deque[Final] = deque(maxlen=history)
-        self._partial: Partial | None = None
+        self._partials: dict[int, Partial] = {}  # the newest of each channel, 0 if they are mixed
         self._fault: Fault | None = None
         self._eos: Eos | None = None
         self._bound = bound
@@ -254,13 +264,14 @@ class Hub:
             case Final():
                 self._finals.append(event)
             case Partial():
-                self._partial = event
+                self._partials[event.channel or 0] = event
             case Fault(fatal=True):
                 self._fault = event
             case Eos():
                 self._eos = event
-        if self._partial is not None and _outdates(event, self._partial):
-            self._partial = None
+        for channel, partial in [*self._partials.items()]:
+            if _outdates(event, partial):
+                del self._partials[channel]
 
     def subscribe(
         self,
@@ -286,7 +297,7 @@ class Hub:
         subscription = Subscription(
             bound, replay, partials=partials, stats=stats, deliver=deliver, listens=listens
         )
-        for current in (self._partial, self._fault, self._eos):
+        for current in (*self._partials.values(), self._fault, self._eos):
             if current is not None:
                 subscription.offer(current)
         self._subscriptions = {s for s in (*self._subscriptions, subscription) if not s.closed}
@@ -336,6 +347,10 @@ def _without_holes(finals: Iterable[Final], after: int, upto: int) -> Iterator[S
 
 
 def _outdates(event: SessionEvent, partial: SessionEvent) -> bool:
+    if not isinstance(partial, Partial):
+        return False
     if isinstance(event, Eos):
         return True
-    return isinstance(event, Final) and isinstance(partial, Partial) and partial.seg <= event.seg
+    return (
+        isinstance(event, Final) and partial.channel == event.channel and partial.seg <= event.seg
+    )

@@ -21,13 +21,13 @@ from streamd.events import (
     SessionEvent,
     Stats,
 )
-from streamd.session import Session
+from streamd.session.channels import AnySession, adopt
 from streamd.streams.hub import Hub
 from streamd.streams.journal import Fed, Journal, proof_of
 from streamd.streams.metrics import Metrics
 from streamd.streams.wav import WavWriter
 from streamd.system.calls import outcome
-from streamd.types import Frames, Hypothesis, ResumeState, Window, ms_from_frames
+from streamd.types import Frames, Hypothesis, ResumeState, Window, mixed, ms_from_frames
 
 _LATE_MS = 1000
 """Time after which listeners are told that events wait to be stored."""
@@ -45,7 +45,7 @@ class StreamContext:
     frames may wait for the engine before a source has to wait, too.
     """
 
-    new_session: Callable[[Choices], Session]
+    new_session: Callable[[Choices], AnySession]
     metrics: Metrics
     max_backlog: int
     wake: Callable[[], None]
@@ -149,7 +149,7 @@ class Stream:
         if self._ended or choices == self.hub.choices:
             return
         self.hub.choices = choices
-        self.session.adopt(self._context.new_session(choices))
+        adopt(self.session, self._context.new_session(choices))
         if (journal := self.hub.journal) is not None:
             self._store_feeder(journal, replace(journal.fed, choices=choices))
 
@@ -184,7 +184,7 @@ class Stream:
         return self.hub.journal.lag_ms if self.hub.journal else 0
 
     def feed(self, frames: Frames) -> None:
-        """Take the next (n, 320) frames, unless the session has ended.
+        """Take the next frames, unless the session has ended.
 
         What this or `gap` or `flush` raises is a bug; then the session has ended.
         """
@@ -192,9 +192,9 @@ class Stream:
             return
         self._context.metrics.received(ms_from_frames(len(frames)))
         if self._recording is not None:
-            self._recording.write(frames)
+            self._recording.write(mixed(frames))
         if self.heard is not None:
-            self.heard(frames)
+            self.heard(mixed(frames))
         self._take(lambda: self.session.feed(frames))
 
     def gap(self, duration_ms: int, why: GapReason) -> None:

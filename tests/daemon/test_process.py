@@ -135,6 +135,30 @@ def test_bad_input_gets_one_line_and_its_exit_code(args, code, says, tmp_path):
     assert not re.search(r"Traceback|\w+Warning", done.stderr.decode())
 
 
+def test_two_people_in_two_channels_of_a_pipe_are_two_speakers_on_one_clock():
+    one, other = recorded.samples(), recorded.samples("jfk")
+    n_before = 2 * 16_000
+    together = np.zeros((n_before + len(other), 2), np.float32)
+    together[: len(one), 0], together[n_before:, 1] = one, other
+    done = run(
+        *("-", "--input-format", "f32le", "--input-channels", "2", "--channels", "split"),
+        *("--no-server", "--jsonl", "--model", "tiny.en"),
+        input=together.astype("<f4").tobytes(),
+    )
+    finals = [
+        event for line in done.stdout.splitlines() if (event := json.loads(line))["type"] == "final"
+    ]
+    words = {1: [], 2: []}
+    for final in finals:
+        assert {word["speaker"] for word in final["words"]} == {final["channel"]}
+        words[final["channel"]] += final["words"]
+    assert " ".join(word["text"] for word in words[1]) == SENTENCE
+    assert {"fellow", "country"} < {re.sub(r"\W", "", word["text"]) for word in words[2]}
+    # Both speak from the third second to the fifth.
+    assert words[1][0]["start_ms"] < 1_000 < 2_000 < words[2][0]["start_ms"] < 3_500
+    assert 4_000 < words[1][-1]["end_ms"] < 5_500 < 12_000 < words[2][-1]["end_ms"]
+
+
 def test_a_port_in_use_is_named(sentence):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -190,6 +214,19 @@ async def test_the_first_interrupt_makes_final_what_was_said(sentences):
     assert finals[-1]["seg"] == event["seg"]
     assert [e for e in heard if e["type"] == "final"][-1] == finals[-1]
     assert heard[-1] == {"type": "eos", "seq": finals[-1]["seq"], "reason": "stop"}
+
+
+async def test_who_listens_gets_the_captions_of_each_channel(tmp_path):
+    sound = recorded.samples()
+    path = recorded.wav(tmp_path / "two.wav", np.stack([sound, np.roll(sound, 16_000)], 1))
+    process, url = await started(str(path), "--channels", "split")
+    async with connect(url) as listener:
+        events = [json.loads(message) async for message in listener]
+    await process.communicate()
+    assert process.returncode == 0
+    assert events[0]["split"] is True
+    for kind in ("partial", "final"):
+        assert {event["channel"] for event in events if event["type"] == kind} == {1, 2}
 
 
 def typed_interrupt(*args: str) -> tuple[Emulator, int]:

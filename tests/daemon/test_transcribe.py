@@ -19,7 +19,9 @@ from streamd.daemon.transcribe import check, transcribe
 from streamd.errors import ConfigError, SourceError
 from streamd.events import Gap
 from streamd.sources import Lost
+from streamd.types import FRAME, SAMPLE_RATE
 from tests.support import recorded
+from tests.support.recorded import SENTENCE, SENTENCES
 
 PROGRAM = str(Path(sys.executable).with_name("streamd"))
 HANGS = """
@@ -286,3 +288,53 @@ async def test_an_engine_that_hangs_ends_it_after_the_deadline(hung, long, tmp_p
     assert last.startswith("streamd: the engine has not finished a window within 7.5 s")
     assert out.decode() == text.read_text()
     assert recorded.SENTENCE in text.read_text()
+
+
+def in_two_channels(first, second, *, after_s: float):
+    """A recording in which the second sound begins after the first, in a channel of its own."""
+    n_before = round(after_s * SAMPLE_RATE) // FRAME * FRAME
+    together = np.zeros((max(len(first), n_before + len(second)), 2), np.float32)
+    together[: len(first), 0] = first
+    together[n_before : n_before + len(second), 1] = second
+    return together
+
+
+async def test_each_channel_of_a_file_is_a_speaker_with_times_on_one_clock(tmp_path):
+    name, wanted = tmp_path / "talk.wav", tmp_path / "talk.json"
+    one, other = recorded.samples(), recorded.samples("jfk")
+    soundfile.write(name, in_two_channels(one, other, after_s=2), SAMPLE_RATE)
+    given = {"model": "tiny.en", "files": [str(name)], "output": [str(wanted)]}
+    assert await transcribe(load({**given, "channels": "split"}, {})) == 0
+    segments = json.loads(wanted.read_text())["segments"]
+    assert [each["start"] for each in segments] == sorted(each["start"] for each in segments)
+    words = [word for segment in segments for word in segment["words"]]
+    for speaker, sentences, begin_s, end_s in (
+        (1, SENTENCES[:1], 0.3, 4.8),
+        (2, SENTENCES[1:], 2.3, 13.5),
+    ):
+        own = [word for word in words if word["speaker"] == speaker]
+        text = "".join(word["word"] for word in own)
+        assert re.findall(r"\w+", text) == re.findall(r"\w+", " ".join(sentences))
+        assert abs(own[0]["start"] - begin_s) < 0.7
+        assert abs(own[-1]["end"] - end_s) < 0.7
+
+
+async def test_a_silent_channel_says_nothing(tmp_path):
+    name, wanted = tmp_path / "talk.wav", tmp_path / "talk.txt"
+    soundfile.write(
+        name, in_two_channels(recorded.samples(), recorded.samples()[:0], after_s=0), SAMPLE_RATE
+    )
+    given = {"model": "tiny.en", "files": [str(name)], "output": [str(wanted)]}
+    assert await transcribe(load({**given, "channels": "split"}, {})) == 0
+    assert wanted.read_text() == f"Speaker 1: {SENTENCE}\n"
+
+
+async def test_raw_pcm_whose_channels_are_split_has_to_be_counted(tmp_path):
+    os.mkfifo(pipe := tmp_path / "pipe")
+    with pytest.raises(ConfigError, match="--input-channels"):
+        await transcribe(load({"files": [str(pipe)], "channels": "split"}, {}))
+
+
+def test_channels_that_are_speakers_already_are_not_searched_for_more():
+    with pytest.raises(ConfigError, match=r"--channels: .*drop --speakers"):
+        load({"channels": "split", "speakers": "true"}, {})

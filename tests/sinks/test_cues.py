@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from streamd.events import TimedWord
+from streamd.events import TimedWord, of_channel
 from streamd.options import CueLayout
 from streamd.sinks import cues as cut
 from streamd.sinks.cues import MAX_CUE_MS, Cues, cues
@@ -235,3 +235,50 @@ def test_the_work_grows_with_the_text_and_no_faster(monkeypatch):
     n_words = 3000
     assert len(list(cues(final("word, " * n_words)))) > 100
     assert measured < 50 * n_words
+
+
+def in_channel(text, channel, *, start_ms):
+    spoken = said(text, word_ms=500)
+    words = (
+        replace(word, start_ms=word.start_ms + start_ms, end_ms=word.end_ms + start_ms)
+        for word in spoken.words
+    )
+    event = replace(spoken, start_ms=start_ms, end_ms=spoken.end_ms + start_ms, words=tuple(words))
+    return of_channel(event, channel)
+
+
+def test_cues_of_two_channels_begin_when_their_words_do_and_in_that_order():
+    layout = CueLayout()
+    long = "This goes on for so long that it takes more than one subtitle to show all of its words"
+    finals = [
+        in_channel(f"{long}.", 1, start_ms=0),
+        in_channel("Yes, of course.", 2, start_ms=2_000),
+        in_channel("And then it ends.", 1, start_ms=12_000),
+        in_channel("I see.", 2, start_ms=13_000),
+    ]
+    made = Cues(layout)
+    shown = [cue for event in finals for cue in made.of(event)]
+    shown += made.held
+    starts = [cue.start_ms for cue in shown]
+    assert starts == sorted(starts)
+    assert {2_000, 12_000, 13_000} < {*starts}
+    for channel in (1, 2):
+        own = [cue for cue in shown if cue.speaker == channel]
+        assert all(a.end_ms <= b.start_ms for a, b in pairwise(own))
+        words = " ".join(word for cue in own for line in lines(cue) for word in line.split())
+        assert words == " ".join(event.text for event in finals if event.channel == channel)
+    # What has ended does not stay while another channel has the next word, and nobody is cut off.
+    assert all(cue.end_ms >= cue.pieces[-1].end_ms for cue in shown)
+    named = [cue.speaker for cue in shown if cue.is_answer]
+    assert all(a != b for a, b in pairwise(named))
+
+
+def test_a_file_of_two_channels_is_numbered_without_a_gap(tmp_path):
+    path = tmp_path / "talk.srt"
+    sink = FileSink(path, FORMATS["srt"](CueLayout()))
+    for n, start_ms in enumerate(range(0, 20_000, 1_000)):
+        sink.write(in_channel("It is my turn now.", n % 2 + 1, start_ms=start_ms))
+        blocks = path.read_text().strip().split("\n\n")
+        assert [block.split("\n")[0] for block in blocks] == [str(i + 1) for i in range(n + 1)]
+    sink.close()
+    assert path.read_text().count("Speaker 1: ") == path.read_text().count("Speaker 2: ") == 10

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from streamd.config import Config
 from streamd.daemon.display import open_display
-from streamd.events import Eos, Fault, Final, Gap, Lag, Partial, TimedWord, Vad
+from streamd.events import Eos, Fault, Final, Gap, Lag, Partial, TimedWord, Vad, of_channel
 from streamd.options import OutputOptions
 from streamd.sinks.terminal import TerminalSink
 from streamd.sinks.text import Look, Span, blank_between, confidence_ramp, width, wrapped
@@ -474,3 +474,20 @@ def test_what_has_a_time_stamp_begins_a_line():
 def test_a_row_of_japanese_begins_with_no_comma():
     rows = [row[0].text for row in wrapped([Span("今日は雨、明日は晴れ")], 8)]
     assert rows == ["今日は", "雨、明日", "は晴れ"]
+
+
+def test_who_speaks_at_the_same_time_in_another_channel_is_shown_below():
+    emulator, sink = terminal()
+    word = TimedWord(text="Yes.", start_ms=0, end_ms=900, prob=1.0, final=True)
+
+    def said(make, text, channel, seg):
+        words = tuple(msgspec.structs.replace(word, text=each) for each in text.split())
+        return of_channel(make(text, seg=seg, words=words), channel)
+
+    sink.write(said(partial, "I think", 1, 1))
+    sink.write(said(partial, "Yes", 2, 2))
+    assert emulator.rows() == ["Speaker 1: I think", "Speaker 2: Yes"]
+    sink.write(said(final, "Yes.", 2, 2))
+    assert emulator.rows() == ["Speaker 2: Yes.", "Speaker 1: I think"]
+    sink.write(said(final, "I think so.", 1, 1))
+    assert emulator.rows() == ["Speaker 2: Yes.", "Speaker 1: I think so."]

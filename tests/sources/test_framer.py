@@ -181,3 +181,29 @@ def test_a_block_of_hours_takes_less_memory_than_it_has_itself(channels):
     finally:
         tracemalloc.stop()
     assert peak < block.nbytes
+
+
+@given(
+    seed=st.integers(0, 2**32),
+    n=st.integers(0, 3000),
+    channels=st.integers(1, 3),
+    rate=st.sampled_from(RATES),
+    cuts=st.lists(st.integers(0, 3000), max_size=30),
+)
+def test_each_split_channel_is_what_it_would_be_alone(seed, n, channels, rate, cuts):
+    samples = noise(np.random.default_rng(seed), n, channels, "<f4")
+    split = Framer(rate, channels, split=True)
+    apart = framed(split, np.split(samples, sorted(min(c, n) for c in cuts)))
+    assert apart.shape[1:] == (channels, FRAME)
+    for channel in range(channels):
+        alone = Framer(rate)
+        assert np.array_equal(apart[:, channel], framed(alone, [samples[:, channel]]))
+        assert split.n_padding == alone.n_padding
+
+
+def test_split_channels_in_opposite_phase_do_not_cancel_each_other_out():
+    tone = np.sin(np.arange(32_000) / 5).astype(np.float32)
+    framer = Framer(16_000, 2, split=True)
+    frames = framed(framer, [np.stack([tone, -tone], 1)])
+    assert np.array_equal(frames[:, 0], -frames[:, 1])
+    assert not framer.cancels

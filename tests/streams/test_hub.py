@@ -6,7 +6,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from streamd.events import Ack, Eos, Fault, Final, Missed, Partial, SessionEvent, Vad
+from streamd.events import (
+    Ack,
+    Eos,
+    Fault,
+    Final,
+    Missed,
+    Partial,
+    SessionEvent,
+    Vad,
+    of_channel,
+)
 from streamd.streams.hub import Hub, Subscription
 from tests.support.loop import turn
 
@@ -305,3 +315,19 @@ def test_an_event_is_encoded_once_for_all():
     assert hub.encode(event) is hub.encode(event)
     assert json.loads(hub.encode(event))["seq"] == 1
     assert json.loads(hub.encode(final(5)))["seg"] == 5
+
+
+def test_the_partial_of_a_channel_replaces_and_ends_no_others():
+    hub = Hub("live")
+    subscription = hub.subscribe()
+    first, second = (of_channel(partial(seg, 0), seg) for seg in (1, 2))
+    hub.publish(first)
+    hub.publish(second)
+    newer = of_channel(partial(1, 1), 1)
+    hub.publish(newer)
+    assert drain(subscription) == [second, newer]
+    hub.publish(of_channel(final(2), 2))
+    assert [event for event in drain(hub.subscribe()) if isinstance(event, Partial)] == [newer]
+    hub.publish(newer)
+    hub.publish(of_channel(final(3), 2))
+    assert newer in drain(subscription)

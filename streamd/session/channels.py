@@ -1,0 +1,177 @@
+"""A stream whose channels are a person each: a session for each channel, on one clock.
+
+It has the methods of a `Session` that a stream needs. The speaker of every word is the number of
+its channel, from 1. All channels hear the same frames at the same time, so that the times of their
+events are those of one clock. Windows of the channels take turns.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
+
+import numpy as np
+from msgspec.structs import replace
+
+from streamd.events import Final, Gap, GapReason, Partial, SessionEvent, TurnEvent, Vad, of_channel
+from streamd.session import Session
+from streamd.types import FRAME, Frames, Hypothesis, ResumeState, Window
+
+NumberedT = TypeVar("NumberedT", Partial, Final, TurnEvent, Partial | Final)
+
+
+class SplitSession:
+    """The sessions of the channels of one stream; `new_session` makes them when frames come."""
+
+    def __init__(self, new_session: Callable[[], Session]) -> None:
+        self.new_session = new_session
+        self.channels: list[Session] = []
+        self._begins = ResumeState(), 0
+        self._out: tuple[int, Session] | None = None  # whose window the recognizer has
+        self._turns: list[Session] = []  # those whose window was taken longest ago come first
+        self._seg = 1  # of the next segment of any channel
+        self._segs: dict[tuple[int, int], int] = {}  # by channel and number in its session
+        self._speaking: set[int] = set()
+
+    def resume(self, state: ResumeState, finalised_ms: int, seg: int) -> None:
+        """Go on after `finalised_ms`; see `Session.resume`. The channels begin anew."""
+        self._begins, self._seg = (ResumeState(start_ms=state.start_ms), finalised_ms), seg
+
+    @property
+    def resume_state(self) -> ResumeState:
+        """What another one needs to continue: each channel begins anew."""
+        return ResumeState(start_ms=self.finalised_ms, language=self.language)
+
+    @property
+    def now(self) -> int:
+        """Frames fed so far."""
+        return max((session.now for session in self.channels), default=0)
+
+    @property
+    def now_ms(self) -> int:
+        """Duration of the session, its gaps included."""
+        return max((session.now_ms for session in self.channels), default=self._begins[0].start_ms)
+
+    @property
+    def language(self) -> str:
+        """The language that was heard last in the first channel that has one, or empty."""
+        return next((session.language for session in self.channels if session.language), "")
+
+    @property
+    def backlog(self) -> int:
+        """Frames of speech that were in no window yet, in the channel that has most of them."""
+        return max((session.backlog for session in self.channels), default=0)
+
+    @property
+    def late(self) -> bool:
+        """Whether that is more than the engine of a live stream should have left."""
+        return any(session.late for session in self.channels)
+
+    @property
+    def idle(self) -> bool:
+        """Whether all speech so far is final."""
+        return all(session.idle for session in self.channels)
+
+    @property
+    def finalised_ms(self) -> int:
+        """Time before which no channel needs its audio again."""
+        return min((each.finalised_ms for each in self.channels), default=self._begins[1])
+
+    @property
+    def due(self) -> bool:
+        """Whether `next_window` would return one."""
+        return any(session.due for session in self.channels)
+
+    def feed(self, frames: Frames) -> list[SessionEvent]:
+        """Take the next (n, channels, 320) frames; a channel that they lack is silent."""
+        self._grow(frames.shape[1])
+        silence = np.zeros((len(frames), FRAME), np.float32)
+        return self._all(
+            session.feed(frames[:, i] if i < frames.shape[1] else silence)
+            for i, session in enumerate(self.channels)
+        )
+
+    def gap(self, duration_ms: int, why: GapReason) -> list[SessionEvent]:
+        """Note that audio of this length was lost before it got here."""
+        self._grow(1)
+        return self._all(session.gap(duration_ms, why) for session in self.channels)
+
+    def flush(self) -> list[SessionEvent]:
+        """End the utterances here; see `Session.flush`."""
+        return self._all(session.flush() for session in self.channels)
+
+    def next_window(self) -> Window | None:
+        """Return the window of the channel that has waited longest; see `Session.next_window`."""
+        for session in self._turns:
+            if (window := session.next_window()) is not None:
+                self._turns.remove(session)
+                self._turns.append(session)
+                self._out = self.channels.index(session) + 1, session
+                return window
+        return None
+
+    def accept(self, window: Window, hypothesis: Hypothesis) -> list[SessionEvent]:
+        """Take the hypothesis of the window that `next_window` returned."""
+        if self._out is None:
+            raise RuntimeError("this window did not come from next_window()")
+        (channel, session), self._out = self._out, None
+        return self._of(channel, session.accept(window, hypothesis))
+
+    def _grow(self, n_channels: int) -> None:
+        state, finalised_ms = self._begins
+        if self.channels:  # a source with more channels follows one with fewer
+            state, finalised_ms = ResumeState(start_ms=self.now_ms), self.now_ms
+        while len(self.channels) < n_channels:
+            session = self.new_session()
+            session.resume(state, finalised_ms, 1)
+            self.channels.append(session)
+            self._turns.append(session)
+
+    def _all(self, events: Iterable[Sequence[SessionEvent]]) -> list[SessionEvent]:
+        """Return the events of all channels; what all of them lost is told once."""
+        told: list[SessionEvent] = []
+        for channel, own in enumerate(events, 1):
+            told += [
+                event
+                for event in self._of(channel, own)
+                if not isinstance(event, Gap) or event not in told
+            ]
+        return told
+
+    def _of(self, channel: int, events: Sequence[SessionEvent]) -> list[SessionEvent]:
+        """Return the events of a channel as those of the stream."""
+        told: list[SessionEvent] = []
+        for event in events:
+            if isinstance(event, Partial | Final):
+                told.append(self._numbered(channel, of_channel(event, channel)))
+            elif isinstance(event, TurnEvent):
+                told.append(self._numbered(channel, event))
+            elif not isinstance(event, Vad) or self._is_news(channel, event):
+                told.append(event)
+        return told
+
+    def _numbered(self, channel: int, event: NumberedT) -> NumberedT:
+        seg = self._segs.setdefault((channel, event.seg), self._seg)
+        self._seg = max(self._seg, seg + 1)
+        if isinstance(event, Final):
+            over = [key for key in self._segs if key[0] == channel and key[1] <= event.seg]
+            for key in over:
+                del self._segs[key]
+        return replace(event, seg=seg)
+
+    def _is_news(self, channel: int, event: Vad) -> bool:
+        """Whether the first one begins to speak, or the last one stops."""
+        was = bool(self._speaking)
+        (self._speaking.add if event.speech else self._speaking.discard)(channel)
+        return was != bool(self._speaking)
+
+
+AnySession = Session | SplitSession
+
+
+def adopt(session: AnySession, other: AnySession) -> None:
+    """Go on with the options of another session of the same kind; see `Session.adopt`."""
+    if isinstance(session, SplitSession) and isinstance(other, SplitSession):
+        session.new_session = other.new_session
+        for channel in session.channels:
+            channel.adopt(session.new_session())
+    elif isinstance(session, Session) and isinstance(other, Session):
+        session.adopt(other)
