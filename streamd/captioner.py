@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Literal, Self, TypedDict, TypeVar, Unpack, cast, overload
 
 import numpy as np
+from msgspec import UNSET, structs
 from numpy.typing import NDArray
 
 from streamd.config import Config, of_options, suggestion
@@ -147,6 +148,7 @@ class Captioner:
         given = {"model": model, "language": language, "speakers": speakers}
         named = {name: value for name, value in given.items() if value}
         self._config = of_options({**(options or {}), **named})
+        self._split = build.is_split(self._config)
         self._new_session = build.session_factory(self._config)
         self._sessions: dict[CaptionSession[Any], asyncio.Task[None]] = {}
         self._running = threading.Event()
@@ -164,7 +166,8 @@ class Captioner:
             max_ingest=sys.maxsize,
             deadline_s=config.decoding.engine_deadline_ms / 1000,
         )
-        self._streams.choices = build.default_choices(config)
+        choices = build.default_choices(config)
+        self._streams.choices = structs.replace(choices, split=self._split or UNSET)
         serving = supervise(self._streams, lambda: ready)
         self._thread = threading.Thread(
             target=lambda: asyncio.run(self._serve(serving)), name="streamd", daemon=True
@@ -221,7 +224,8 @@ class Captioner:
         `chosen` are language, task, prompt, hotwords, endpoint, endpoint_ms or speakers of this
         session; without, those of the `Captioner` hold. Raises `ConfigError` if one is not allowed.
         """
-        return self._begin(_source(audio, rate_hz), chosen, owns_source=True, events=events)
+        source = _source(audio, rate_hz, split=self._split)
+        return self._begin(source, chosen, owns_source=True, events=events)
 
     @overload
     def session(
@@ -250,7 +254,7 @@ class Captioner:
 
         The rest is as for `listen`.
         """
-        source = ArraySource(rate_hz=rate_hz, channels=channels)
+        source = ArraySource(rate_hz=rate_hz, channels=channels, split=self._split)
         return self._begin(source, chosen, owns_source=False, events=events)
 
     def transcribe(
@@ -270,7 +274,8 @@ class Captioner:
         """
         file = os.fspath(audio) if isinstance(audio, str | os.PathLike) else ""
         tell = progress or (lambda reached_ms, duration_ms: None)
-        return self._wait(self._transcribe(_source(audio, rate_hz), file, _known(chosen), tell))
+        source = _source(audio, rate_hz, split=self._split)
+        return self._wait(self._transcribe(source, file, _known(chosen), tell))
 
     def close(self) -> None:
         """End all sessions and free the model; their unfinished utterances are dropped."""
@@ -356,27 +361,32 @@ def _known(chosen: Chosen) -> Mapping[str, object]:
     return cast(Mapping[str, object], chosen)
 
 
-def _source(audio: Any, rate_hz: int | None) -> Source:  # noqa: ANN401 - it is checked here
+def _source(
+    audio: Any,  # noqa: ANN401 - it is checked here
+    rate_hz: int | None,
+    *,
+    split: bool,
+) -> Source:
     """Return the source of what the caller gave; raises `TypeError` or `ValueError` at once."""
     if isinstance(audio, tuple) and len(audio) == 2 and isinstance(audio[1], int):
         samples, rate = audio
         if rate_hz not in (None, rate):
             raise ValueError(f"the samples are at {rate} Hz, but rate_hz is {rate_hz}")
-        return _source(samples, rate)
+        return _source(samples, rate, split=split)
     is_file, is_source = isinstance(audio, str | os.PathLike), hasattr(audio, "__aiter__")
     if rate_hz is not None and (is_file or is_source):
         raise ValueError("rate_hz is the rate of samples: a file or source knows its own")
     if is_file:
         if not (name := os.fspath(audio)):
             raise ValueError("the name of the file is empty")
-        return FileSource(name, realtime=False)
+        return FileSource(name, realtime=False, split=split)
     if is_source:
         return cast(Source, audio)
     rate = SAMPLE_RATE if rate_hz is None else rate_hz
     if hasattr(audio, "__array__") or isinstance(audio, bytes | bytearray | memoryview):
         shape: tuple[int, ...] = np.shape(audio) if hasattr(audio, "__array__") else ()
         channels = shape[1] if len(shape) == 2 and shape[1] <= _MAX_CHANNELS else 1
-        whole = ArraySource(rate_hz=rate, channels=channels)
+        whole = ArraySource(rate_hz=rate, channels=channels, split=split)
         whole.put(whole.checked(audio))
         whole.stop()
         return whole

@@ -100,6 +100,20 @@ def test_a_session_takes_blocks_of_any_size_rate_and_type(captions):
             session.feed(stereo)
 
 
+def test_each_channel_of_samples_can_have_captions_of_its_own():
+    sound = recorded.samples()
+    stereo = np.stack([sound, np.zeros_like(sound)], axis=1)
+    with Captioner("tiny.en", options={"channels": "split"}) as captions:
+        with captions.session(channels=2) as session:
+            session.feed(stereo[:, ::-1])
+            session.finish()
+            heard = [event for event in session if event.is_final]
+        whole = captions.transcribe(stereo)
+        assert {(final.text, final.speaker) for final in heard} == {(recorded.SENTENCE, 2)}
+        assert (whole.text, whole.segments[0].speaker) == (recorded.SENTENCE, 1)
+        assert finals(captions.listen(sound)) == [recorded.SENTENCE]  # one channel
+
+
 def test_nothing_can_be_fed_after_the_end(captions):
     with captions.session() as session:
         session.finish()

@@ -81,7 +81,8 @@ class SplitSession:
         return any(session.due for session in self.channels)
 
     def feed(self, frames: Frames) -> list[SessionEvent]:
-        """Take the next (n, channels, 320) frames; a channel that they lack is silent."""
+        """Take the next (n, channels, 320) frames, or (n, 320) of one; what they lack is silent."""
+        frames = frames if frames.ndim == 3 else frames[:, np.newaxis]
         self._grow(frames.shape[1])
         silence = np.zeros((len(frames), FRAME), np.float32)
         return self._all(

@@ -21,7 +21,7 @@ from streamd.events import (
     SessionEvent,
     Stats,
 )
-from streamd.session.channels import AnySession, adopt
+from streamd.session.channels import AnySession, SplitSession, adopt
 from streamd.streams.hub import Hub
 from streamd.streams.journal import Fed, Journal, proof_of
 from streamd.streams.metrics import Metrics
@@ -191,11 +191,13 @@ class Stream:
         if self._ended:
             return
         self._context.metrics.received(ms_from_frames(len(frames)))
+        one = mixed(frames)
         if self._recording is not None:
-            self._recording.write(mixed(frames))
+            self._recording.write(one)
         if self.heard is not None:
-            self.heard(mixed(frames))
-        self._take(lambda: self.session.feed(frames))
+            self.heard(one)
+        apart = frames if isinstance(self.session, SplitSession) else one
+        self._take(lambda: self.session.feed(apart))
 
     def gap(self, duration_ms: int, why: GapReason) -> None:
         """Report audio that never arrived."""
