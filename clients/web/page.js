@@ -45,7 +45,7 @@ async function show(name, { isOwn = false } = {}) {
   transcript = new Transcript({ saved: { ...kept.state, items: kept.items } });
   view.clear();
   namesOf(name);
-  for (const item of kept.items) view.append(item);
+  for (const [n, item] of kept.items.entries()) view.append(item, n);
   nShown = kept.items.length;
   listen();
 }
@@ -87,13 +87,16 @@ function changed(kind, message) {
   if (kind === "item") {
     // A screen reader reads new finals aloud, but not a replay of hours.
     $("log").ariaLive = transcript.seq > transcript.caughtUpAt ? "polite" : "off";
-    for (const item of transcript.items.slice(nShown)) view.append(item);
+    for (const [i, item] of transcript.items.slice(nShown).entries()) view.append(item, nShown + i);
     keep(nShown);
     nShown = transcript.items.length;
+  } else if (kind === "speakers") {
+    view.revise(transcript.items, transcript.revised);
+    keep(transcript.revised);
   } else if (message.type === "hello") {
     keep();
   }
-  view.showPartial(transcript.partial);
+  view.showPartials(transcript.partials);
   showLag(transcript.partial === null ? null : transcript.lagMs);
   view.scrollToEnd();
 }
@@ -137,7 +140,7 @@ async function status(state, why = "") {
   $("status").textContent = why ? `${STATES[displayed]}: ${why}` : STATES[displayed];
   keepAwake(displayed === "live");
   if (!QUIET.includes(displayed)) return;
-  view.showPartial(null);
+  view.showPartials([]);
   sessions();
   const cause = await unreachable();
   if (cause && n === nStates) $("status").textContent = cause;

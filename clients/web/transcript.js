@@ -5,6 +5,8 @@
 
 const UNSPACED = /[\p{sc=Han}\p{sc=Hira}\p{sc=Kana}\p{sc=Thai}\p{sc=Laoo}\p{sc=Khmr}\p{sc=Mymr}]/u;
 
+const REMEMBERED_MS = 60_000; // for which the server may revise who talked
+
 const NOTHING = {
   items: [], // finals, gaps, holes and dividers, in the order of the stream
   origin: null, // wall-clock time of the transcript's time 0, in ms
@@ -19,7 +21,9 @@ export class Transcript {
   constructor({ history = true, saved = {} } = {}) {
     this.history = history;
     Object.assign(this, NOTHING, { items: [] }, saved);
-    this.partial = null; // the current partial, or null
+    this.partials = []; // the current ones, oldest first: one, or one of each channel
+    this.turns = []; // who talks when, as far as the server may still revise it
+    this.revised = 0; // the first item of which that was revised last
     this.caughtUpAt = 0; // the final with which a replay ends
     this.lagMs = null;
     this.speech = false;
@@ -38,7 +42,15 @@ export class Transcript {
     return { after: String(this.seq), epoch: this.epoch };
   }
 
-  /** Apply one message; returns what changed: "item" (one or two), "partial", "state" or "nothing". */
+  /** The current partial that began first, or null. */
+  get partial() {
+    return this.partials[0] ?? null;
+  }
+
+  /**
+   * Apply one message; returns what changed: "item" (one or two), "speakers" (of items from number
+   * `revised` on), "partial", "state" or "nothing".
+   */
   apply(message) {
     switch (message.type) {
       case "hello":
@@ -47,6 +59,8 @@ export class Transcript {
         return this.#final(message);
       case "partial":
         return this.#partial(message);
+      case "speakers":
+        return this.#speakers(message);
       case "gap":
         return this.#add(message);
       case "missed": // with "epoch", hello has said that the session began again
@@ -59,7 +73,7 @@ export class Transcript {
         return "state";
       case "eos":
         this.ended = message.reason;
-        this.partial = null;
+        this.partials = [];
         return "state";
       default:
         return "nothing"; // a type that is newer than this page
@@ -84,12 +98,13 @@ export class Transcript {
     this.caughtUpAt = hello.seq;
     this.epoch = hello.epoch;
     this.ended = null;
-    this.partial = null; // the server sends it again
+    this.partials = []; // the server sends them again
+    if (isAgain) this.turns = [];
     return "state";
   }
 
   #final(final) {
-    if (this.partial !== null && this.partial.seg <= final.seg) this.partial = null;
+    this.partials = this.partials.filter(({ channel, seg }) => channel !== final.channel || seg > final.seg);
     if (final.seq <= this.seq) return "state";
     this.seq = final.seq;
     return this.#add(later(final, this.offsetMs));
@@ -97,8 +112,33 @@ export class Transcript {
 
   #partial(partial) {
     this.lagMs = partial.lag_ms;
-    this.partial = partial.text === "" ? null : later(partial, this.offsetMs);
+    const others = this.partials.filter(({ channel }) => channel !== partial.channel);
+    const own = partial.text === "" ? [] : [later(partial, this.offsetMs)];
+    this.partials = [...others, ...own].sort((a, b) => a.start_ms - b.start_ms);
     return "partial";
+  }
+
+  /** Give the words of a revised stretch of time their speakers; texts stay as they are. */
+  #speakers(message) {
+    const { start_ms: from, end_ms: to } = moved(message, this.offsetMs);
+    const turns = message.turns.map((turn) => moved(turn, this.offsetMs));
+    const before = this.turns.filter((turn) => turn.start_ms < from && turn.end_ms > to - REMEMBERED_MS);
+    this.turns = [...before.map((turn) => ({ ...turn, end_ms: Math.min(turn.end_ms, from) })), ...turns];
+    const named = (word) => (word.end_ms <= from ? word : { ...word, speaker: speakerAt(this.turns, word) ?? word.speaker });
+    const revised = this.items.length;
+    let first = revised;
+    for (let i = revised - 1; i >= 0 && !(this.items[i].end_ms <= from - REMEMBERED_MS); i--) {
+      const { type, words = [] } = this.items[i];
+      if (type === "divider") break; // times before it are not of this session
+      if (type !== "final") continue;
+      const again = words.map(named);
+      if (again.every(({ speaker }, n) => speaker === words[n].speaker)) continue;
+      this.items[i] = { ...this.items[i], words: again };
+      first = i;
+    }
+    if (first === revised) return "nothing";
+    this.revised = first;
+    return "speakers";
   }
 
   #add(item) {
@@ -111,8 +151,22 @@ export class Transcript {
 
 function later(event, ms) {
   if (ms === 0) return event;
-  const move = (timed) => ({ ...timed, start_ms: timed.start_ms + ms, end_ms: timed.end_ms + ms });
-  return { ...move(event), words: (event.words ?? []).map(move) };
+  return { ...moved(event, ms), words: (event.words ?? []).map((word) => moved(word, ms)) };
+}
+
+const moved = (timed, ms) => ({ ...timed, start_ms: timed.start_ms + ms, end_ms: timed.end_ms + ms });
+
+/** Who talks most while a word is said, or nearest to it; undefined if nobody does. */
+function speakerAt(turns, { start_ms, end_ms }) {
+  const shared = new Map();
+  let nearest = { ms: Infinity, speaker: undefined };
+  for (const turn of turns) {
+    const ms = Math.min(end_ms, turn.end_ms) - Math.max(start_ms, turn.start_ms);
+    if (ms > 0) shared.set(turn.speaker, (shared.get(turn.speaker) ?? 0) + ms);
+    if (-ms < nearest.ms) nearest = { ms: -ms, speaker: turn.speaker };
+  }
+  if (shared.size === 0) return nearest.speaker;
+  return [...shared].reduce((most, each) => (each[1] > most[1] ? each : most))[0];
 }
 
 /**

@@ -53,6 +53,8 @@ function note(item) {
 
 const scroll = $("scroll");
 const log = $("log");
+let into = log; // where paragraphs are made
+let begun = []; // the items that began a paragraph: [{n, made}], with that one
 let following = true;
 let last = null; // the newest final, if a paragraph with it is still open
 let speaker; // of that paragraph
@@ -63,7 +65,7 @@ function continues(event) {
   if (![undefined, speaker].includes(parts(event)[0].speaker)) return false;
   const scripts = new Set([script(last.text), script(event.text), -1]);
   if (scripts.size > 2) return false; // each script has a direction of its own
-  const length = log.lastElementChild.textContent.length;
+  const length = into.lastElementChild.textContent.length;
   const isBreath = event.start_ms - last.end_ms >= BREATH_MS || length >= LONGEST;
   return length < LONG || !isBreath || !SENTENCE_END.test(last.text);
 }
@@ -81,53 +83,84 @@ function paragraph(final, who) {
   return made;
 }
 
-/** Append a final, or what happened between finals. */
-export function append(item) {
+/** Append the item of this number: a final, or what happened between finals. */
+export function append(item, n) {
   $("hint").hidden = true;
+  const nBefore = into.childElementCount;
   if (item.type === "final") {
     const goesOn = continues(item);
     for (const [i, part] of parts(item).entries()) {
-      if (i === 0 && goesOn) log.lastElementChild.append(blank(item));
-      else log.append(paragraph(item, part.speaker));
+      if (i === 0 && goesOn) into.lastElementChild.append(blank(item));
+      else into.append(paragraph(item, part.speaker));
       speaker = part.speaker ?? speaker;
       const text = element("span", "text");
       text.lang = item.language;
       text.append(...marked(item, part.from, part.to));
-      log.lastElementChild.append(text);
+      into.lastElementChild.append(text);
     }
     last = item;
+    if (!goesOn) begun.push({ n, made: into.children[nBefore] });
   } else {
-    log.append(note(item));
+    into.append(note(item));
     last = null;
+    begun.push({ n, made: into.lastElementChild });
   }
+  if (begun.length > 2 * MAX_PARAGRAPHS) begun = begun.slice(-MAX_PARAGRAPHS);
   // Hours of lines make a page slow. Removed lines can still be copied and downloaded, and nothing
   // is removed while the user has scrolled up to read.
   while (following && log.childElementCount > MAX_PARAGRAPHS) log.firstElementChild.remove();
 }
 
-export function showPartial(partial) {
+/** Show other speakers of the items from number `from` on; paragraphs that stay as they are are left alone. */
+export function revise(items, from) {
+  // The item before may have to share a paragraph with it now.
+  const at = begun.findLastIndex(({ n }) => n < from);
+  const { n, made } = begun[Math.max(0, at)] ?? {};
+  if (!made?.isConnected) return;
+  const old = [...log.children].slice([...log.children].indexOf(made));
+  begun = begun.slice(0, Math.max(0, at));
+  last = null;
+  into = element("div", "");
+  for (const [i, item] of items.slice(n).entries()) append(item, n + i);
+  const fresh = [...into.children];
+  into = log;
+  let same = 0;
+  while (same < Math.min(old.length, fresh.length) && old[same].isEqualNode(fresh[same])) same++;
+  // A screen reader has read them already.
+  log.ariaLive = "off";
+  for (const paragraph of old.slice(same)) paragraph.remove();
+  log.append(...fresh.slice(same));
+  const standing = new Map(fresh.slice(0, same).map((each, i) => [each, old[i]]));
+  for (const each of begun) each.made = standing.get(each.made) ?? each.made;
+}
+
+/** Show what may still change: that which continues the last final first. */
+export function showPartials(partials) {
   const line = $("partial");
   line.replaceChildren();
-  const goesOn = partial !== null && continues(partial);
-  log.classList.toggle("open", goesOn); // the partial stands in the line of the last final
-  if (partial === null) return;
+  const first = partials.find(continues);
+  log.classList.toggle("open", first !== undefined); // the partial stands in the line of the last final
+  if (partials.length === 0) return;
   $("hint").hidden = true;
-  if (goesOn) line.append(blank(partial));
-  for (const [i, part] of parts(partial).entries()) {
-    if (i > 0) line.append(element("br", ""));
-    if (part.speaker !== undefined && (i > 0 || !goesOn)) line.append(nameTag(part.speaker, "span"), " ");
-    const end = Math.max(part.from, Math.min(part.to, partial.stable));
-    const stable = element("span", "stable");
-    stable.append(...marked(partial, part.from, end));
-    line.append(stable, ...marked(partial, end, part.to));
+  for (const partial of first === undefined ? partials : [first, ...partials.filter((each) => each !== first)]) {
+    if (partial === first) line.append(blank(partial));
+    for (const [i, part] of parts(partial).entries()) {
+      if (line.hasChildNodes() && (i > 0 || partial !== first)) line.append(element("br", ""));
+      if (part.speaker !== undefined && (i > 0 || partial !== first)) line.append(nameTag(part.speaker, "span"), " ");
+      const end = Math.max(part.from, Math.min(part.to, partial.stable));
+      const stable = element("span", "stable");
+      stable.append(...marked(partial, part.from, end));
+      line.append(stable, ...marked(partial, end, part.to));
+    }
   }
 }
 
 export function clear(hint = "Waiting for speech.") {
   log.replaceChildren();
+  begun = [];
   last = null;
   speaker = undefined;
-  showPartial(null);
+  showPartials([]);
   $("hint").textContent = hint;
   $("hint").hidden = false;
 }

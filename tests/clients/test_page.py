@@ -23,7 +23,15 @@ from playwright.async_api import Page, expect
 from websockets.asyncio.client import connect
 
 from streamd.cli.bench import spoken
-from streamd.events import EndReason, Gap, Partial, Vad
+from streamd.events import (
+    EndReason,
+    Gap,
+    Partial,
+    SpeakerTurn,
+    SpeakerTurns,
+    Vad,
+    of_channel,
+)
 from streamd.options import BindOptions
 from streamd.server import Invitation, Server
 from streamd.streams.hub import Hub
@@ -781,6 +789,86 @@ async def test_each_speaker_has_a_paragraph_and_gets_a_name(context):
         )
         for theme in ("dark", "light"):
             assert (await Axe().run(page)).response["violations"] == [], theme
-            await page.screenshot(path=f"/tmp/who-{theme}.png")
             await page.locator("#theme").evaluate("button => button.click()")
+        assert wrong == []
+
+
+def told(start_ms: int, *turns: tuple[int, int, int]) -> SpeakerTurns:
+    """Who talks from `start_ms` to the last of the turns: (start_ms, end_ms, speaker)."""
+    said = tuple(SpeakerTurn(start_ms=a, end_ms=b, speaker=speaker) for a, b, speaker in turns)
+    return SpeakerTurns(start_ms=start_ms, end_ms=turns[-1][1], turns=said)
+
+
+async def test_a_revised_speaker_moves_paragraphs_and_names_but_no_word(context):
+    streams = CountingStreams()
+    for n, (speaker, text) in enumerate(
+        [(1, "Who is there?"), (2, "Me."), (2, "Only me."), (3, "Oh.")]
+    ):
+        streams.live.publish(by(speaker, final(text, 1000 * n, seg=n)))
+    async with serving(streams) as server:
+        page, wrong = await visit(context, f"http://127.0.0.1:{server.port}/")
+        shown = page.locator("#log .final")
+        before = ["0:00Speaker 1 Who is there?", "0:01Speaker 2 Me. Only me.", "0:03Speaker 3 Oh."]
+        await expect(shown).to_have_text(before)
+        await shown.first.evaluate("paragraph => (paragraph.stays = true)")
+        # What follows was heard from 2 s on; nothing before it was revised.
+        streams.live.publish(told(3_900, (3_900, 5_000, 1)))
+        streams.live.publish(by(1, final("Come in.", 4000, seg=4)))
+        await expect(shown).to_have_text([*before, "0:04Speaker 1 Come in."])
+        # "Only me." was the third speaker's, who is the first one.
+        streams.live.publish(told(1_900, (1_950, 2_900, 1), (2_950, 3_900, 1), (3_900, 5_000, 1)))
+        await expect(shown).to_have_text(
+            [
+                "0:00Speaker 1 Who is there?",
+                "0:01Speaker 2 Me.",
+                "0:02Speaker 1 Only me. Oh. Come in.",
+            ]
+        )
+        assert await shown.first.evaluate("paragraph => paragraph.stays")
+        streams.live.publish(by(1, final("Now.", 5000, seg=5)))
+        await expect(shown.last).to_have_text("0:02Speaker 1 Only me. Oh. Come in. Now.")
+        streams.live.publish(told(0, (0, 950, 2), (1000, 1950, 2), (1950, 6000, 1)))
+        merged = ["0:00Speaker 2 Who is there? Me.", "0:02Speaker 1 Only me. Oh. Come in. Now."]
+        await expect(shown).to_have_text(merged)
+        async with page.expect_download() as download:
+            await page.locator("[data-format=txt]").evaluate("button => button.click()")
+        text = (await (await download.value).path()).read_text()
+        assert text.splitlines()[:3] == [
+            "Speaker 2: Who is there?",
+            "Speaker 2: Me.",
+            "Speaker 1: Only me.",
+        ]
+        await page.reload()
+        await expect(shown).to_have_text(merged)
+        assert wrong == []
+
+
+async def test_each_channel_has_a_partial_of_its_own(context):
+    streams = CountingStreams()
+    async with serving(streams) as server:
+        page, wrong = await visit(context, f"http://127.0.0.1:{server.port}/")
+        await expect(page.locator("#status")).to_have_text("live")
+
+        def said(channel: int, text: str, seg: int) -> None:
+            whole = final(text, 1000 * seg, seg=seg)
+            now = Partial(
+                seg=seg,
+                rev=1,
+                start_ms=1000 * seg,
+                end_ms=9000,
+                text=text,
+                stable=0,
+                words=whole.words,
+            )
+            streams.live.publish(of_channel(now, channel))
+
+        said(1, "I think", 1)
+        said(2, "Yes", 2)
+        line = page.locator("#partial")
+        await expect(line).to_have_text("Speaker 1 I thinkSpeaker 2 Yes")
+        streams.live.publish(of_channel(final("Yes.", 2000, seg=2), 2))
+        await expect(page.locator("#log .final")).to_have_text(["0:02Speaker 2 Yes."])
+        await expect(line).to_have_text("Speaker 1 I think")
+        streams.live.publish(of_channel(final("I think so.", 1000, seg=1), 1))
+        await expect(line).to_have_text("")
         assert wrong == []
