@@ -138,7 +138,17 @@ def _behind(sentences: Sequence[Final], event: Partial | Final) -> Partial | Fin
 
 
 def _as_partial(event: Partial | Final) -> Partial:
-    return event if isinstance(event, Partial) else _behind((), replace(event, continues=True))
+    if isinstance(event, Partial):
+        return event
+    return Partial(
+        seg=event.seg,
+        rev=0,
+        start_ms=event.start_ms,
+        end_ms=event.end_ms,
+        text=event.text,
+        stable=len(event.text),
+        words=event.words,
+    )
 
 
 def word_latencies(
