@@ -41,11 +41,15 @@ def test_the_bundle_has_what_its_description_names(app):
     assert info["CFBundleShortVersionString"] == streamd.__version__
     assert info["CFBundlePackageType"] == "APPL"
     assert info["NSMicrophoneUsageDescription"], "macOS ends a program that has none"
-    assert {str(path.relative_to(app)) for path in app.rglob("*") if path.is_file()} == {
+    inside = {str(path.relative_to(app)) for path in app.rglob("*") if path.is_file()}
+    assert inside - {"Contents/_CodeSignature/CodeResources"} == {
         "Contents/Info.plist",
         "Contents/MacOS/streamd",
         "Contents/Resources/menu.py",
     }
+    if shutil.which("codesign"):
+        subprocess.run(["codesign", "--verify", "--strict", app], check=True)
+        subprocess.run(["plutil", "-lint", app / "Contents" / "Info.plist"], check=True)
 
 
 def test_the_launcher_runs_the_menu_of_its_bundle_and_ends_as_it_does(app):

@@ -30,6 +30,7 @@ _USERS = {name: os.environ.get(name) for name in _STORES}
 
 _SKIPPED = pytest.StashKey[bool]()
 _lines: list[str] = []
+_running: list[str] = []
 
 
 def pytest_collection_modifyitems(config, items):
@@ -45,6 +46,14 @@ def pytest_collection_modifyitems(config, items):
         item.add_marker(pytest.mark.skip(reason=why))
 
 
+def pytest_runtest_logstart(nodeid):
+    _running.append(nodeid.rpartition("::")[2])
+
+
+def pytest_runtest_logfinish(nodeid):
+    _running.clear()
+
+
 def pytest_terminal_summary(terminalreporter):
     if terminalreporter.config.stash.get(_SKIPPED, True):
         return
@@ -53,6 +62,7 @@ def pytest_terminal_summary(terminalreporter):
         for outcome in ("failed", "error", "skipped")
         for each in terminalreporter.stats.get(outcome, [])
     ]
+    wrong += [f"{name}: interrupted" for name in _running]
     text = "\n".join([*_system(), *_lines, *(f"{'not passed':12} {each}" for each in wrong)])
     REPORT.parent.mkdir(parents=True, exist_ok=True)
     REPORT.write_text(f"{text}\n")

@@ -38,7 +38,7 @@ pytestmark = [pytest.mark.macos, pytest.mark.timeout(3600)]
 
 ROOT = Path(__file__).resolve().parents[2]
 SPEECH = ROOT / "tests" / "speech"
-PATIENT = WorkerLimits(start_s=3000.0, answer_s=300.0, deaths=1)
+PATIENT = WorkerLimits(start_s=600.0 if is_virtual() else 3000.0, answer_s=300.0, deaths=1)
 LEAST_SHARE = 0.9
 
 

@@ -1,27 +1,50 @@
 """What does not work on somebody's Mac stands in the report that they send."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_the_report_says_what_did_not_pass_and_why(tmp_path):
+@pytest.fixture
+def run(tmp_path):
+    """Starts the demo's test as make test-mac does; only what is in tmp_path can be called."""
     environment = os.environ | {
-        "PATH": str(tmp_path),  # where there is no make
+        "PATH": str(tmp_path),
         "STREAMD_TEST_CORE_ML": "tests.support.coreml_stand_in",
         "STREAMD_TEST_REPORT": str(tmp_path / "build" / "mac.txt"),
     }
     options = ["-m", "macos", "-k", "demo", "-p", "no:cacheprovider"]
     plain = ["--override-ini", "addopts=--strict-markers --import-mode=importlib"]
     command = [sys.executable, "-m", "pytest", *options, *plain, "tests/macos"]
-    done = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 1, done.stdout + done.stderr
+    with subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True
+    ) as process:
+        yield process
+
+
+def test_the_report_says_what_did_not_pass_and_why(run, tmp_path):
+    told, _ = run.communicate()
+    assert run.returncode == 1, told
     lines = (tmp_path / "build" / "mac.txt").read_text().splitlines()
     assert [line.split()[0] for line in lines[:3]] == ["machine", "versions", "model"]
     assert lines[-1].startswith("not passed   test_the_demo_captions_what_is_said: FileNotFound")
-    assert "\n".join(lines) in done.stdout
+    assert "\n".join(lines) in told
+
+
+def test_ctrl_c_leaves_a_report_that_says_what_hung(run, tmp_path):
+    begun, make = tmp_path / "begun", tmp_path / "make"
+    os.mkfifo(begun)
+    hangs = f"import signal; open({str(begun)!r}, 'w').close(); signal.pause()"
+    make.write_text(f"#!{sys.executable}\n{hangs}\n")
+    make.chmod(0o755)
+    begun.read_bytes()  # waits for it
+    run.send_signal(signal.SIGINT)
+    run.communicate()
+    lines = (tmp_path / "build" / "mac.txt").read_text().splitlines()
+    assert lines[-1] == "not passed   test_the_demo_captions_what_is_said: interrupted"
