@@ -1,9 +1,9 @@
-"""Recordings as they arrive over a telephone or from a microphone across a room, to measure with.
+"""Recordings as they arrive by telephone, across a room, or in a crowd, to measure with.
 
 What is said and when stays the same, so references stay exact. The telephone is G.711 (mu-law) or
 GSM full rate by libsndfile, or AMR at 7.95 kbit/s by FFmpeg, all at 8 kHz; the room is a simulation
 by pyroomacoustics (dependency group ``rooms``): 6 by 5 by 3 m, a speaker and a table microphone in
-it.
+it. The crowd are five voices at once out of the bundled recording, 10 or 5 dB below the speech.
 """
 
 import io
@@ -23,7 +23,9 @@ _CODECS = {"g711": "ULAW", "gsm": "GSM610", "amr": "libopencore_amrnb"}
 _AMR_BIT_RATE, _AMR_FRAME = 7_950, 160
 _ROOMS = {"table": (1.0, 0.4), "hall": (3.0, 0.8)}
 """Distance in m, and the seconds in which an echo dies away by 60 dB."""
-CHANNELS = (*_CODECS, *_ROOMS)
+_CROWDS_DB = {"crowd10": 10.0, "crowd5": 5.0}
+_VOICES, _N_VOICES = Path(__file__).parents[1] / "tests" / "speech" / "recording.flac", 5
+CHANNELS = (*_CODECS, *_ROOMS, *_CROWDS_DB)
 
 Sound = NDArray[np.float64]
 
@@ -34,7 +36,7 @@ def write(path: Path, channel: str, folder: Path) -> Path:
     if not made.exists():
         folder.mkdir(parents=True, exist_ok=True)
         sound, _ = soundfile.read(path)
-        through = telephone if channel in _CODECS else room
+        through = telephone if channel in _CODECS else room if channel in _ROOMS else crowd
         soundfile.write(made, np.clip(through(sound, channel), -1, 1), SAMPLE_RATE)
     return made
 
@@ -92,6 +94,16 @@ def room(sound: Sound, name: str) -> Sound:
     delay = round(metres / 343 * SAMPLE_RATE)  # of the direct sound
     heard: Sound = box.mic_array.signals[0][delay : delay + len(sound)]
     return heard * (np.sqrt(np.mean(sound**2)) / np.sqrt(np.mean(heard**2)))
+
+
+def crowd(sound: Sound, name: str) -> Sound:
+    """The sound, and others who talk."""
+    voices, _ = soundfile.read(_VOICES)
+    rng = np.random.default_rng(0)
+    offsets = rng.integers(len(voices), size=_N_VOICES)
+    others: Sound = sum(np.resize(np.roll(voices, -at), len(sound)) for at in offsets)
+    others *= np.sqrt(np.mean(sound**2) / np.mean(others**2)) * 10 ** (-_CROWDS_DB[name] / 20)
+    return sound + others
 
 
 def _resampled(sound: Sound, n: int) -> Sound:
