@@ -13,6 +13,7 @@ from there the rest is run again.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from streamd.types import Word
 from streamd.whisper.engine import Decoder, alone
@@ -50,6 +51,10 @@ def punctuated(
     if not words or tokenizer.written(language) in SPACELESS:
         return list(words)
     spellings = [_spelling(word, tokenizer, spelled) for word in words]
+    for at, (word, following) in enumerate(pairwise(words)):
+        if not word.n_mark and _is_digit(word) and _is_digit(following):
+            spellings[at].marks.clear()  # maybe those of a number: "9 0 2 1 0"
+            spellings[at].marks[()] = ""
     start = (*_before(tokenizer, language), tokenizer.notimestamps)
     n_most = len(start) + sum(spelling.n_most for spelling in spellings)
     decoder = new_decoder(n_most)
@@ -60,6 +65,11 @@ def punctuated(
         replace(word, text=text, tokens=tokens, n_mark=n_mark)
         for word, (text, tokens, n_mark) in zip(words, chosen, strict=True)
     ]
+
+
+def _is_digit(word: Word) -> bool:
+    bare = word.text[:-1] if word.n_mark else word.text
+    return len(bare.lstrip()) == 1 and bare.lstrip().isdecimal()
 
 
 def _before(tokenizer: Tokenizer, language: str) -> _Tokens:
