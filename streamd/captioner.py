@@ -25,7 +25,7 @@ from streamd.config import Config, of_options, suggestion
 from streamd.daemon import MAX_BACKLOG, build, caption, supervise
 from streamd.daemon.control import Control
 from streamd.daemon.display import open_files
-from streamd.daemon.opening import open_model, recognizers
+from streamd.daemon.opening import best_model, open_model, recognizers
 from streamd.daemon.recording import FileTranscriber, finals_between
 from streamd.errors import (
     ConfigError,
@@ -642,7 +642,7 @@ def _with_model(config: Config) -> Config:
     wanted, here = config.decoding, places()
     if wanted.model:
         return config
-    name, better = store.best(here, wanted), offered(wanted).name
+    name, better = best_model(config, here), offered(wanted).name
     if name is None:
         raise ModelError(f"no model here suits; run: streamd models get {better}")
     if store.is_bundled(name, here):

@@ -21,8 +21,10 @@ from numpy.typing import NDArray
 
 from streamd.config import Config
 from streamd.daemon import build
+from streamd.daemon.opening import MOST_BUSY, keeps_up, live_cpu_s
 from streamd.engines.prepared import bundled_speech
 from streamd.errors import ConfigError
+from streamd.models.catalog import dimensions
 from streamd.models.model import Model
 from streamd.system.processor import machine
 from streamd.types import FRAME, Mel, ms_from_frames
@@ -31,9 +33,6 @@ from streamd.whisper.engine import Decoder, Engine, FeaturesT
 _BLOCK = 5
 """Frames that are fed at once: 100 ms, as of a file that is played in real time."""
 _PATIENCE_S = 30.0
-_MOST_BUSY = 0.6
-"""The share of its processors' time that a server can use before windows are late: with 6 streams
-of `base` and 12 of `tiny.en` less than 1 % of them are (benchmarks/RESULTS.md)."""
 
 
 class StreamCost(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,7 +112,33 @@ def n_streams(config: Config, *, rtf: float, cpu_s: float) -> int:
     n_processors = min(os.cpu_count() or 1, n_workers * build.threads(serving))
     # The time counts where the process waits for another processor.
     busy = max(cpu_s / n_processors, rtf / n_workers)
-    return max(int(_MOST_BUSY / busy), int(rtf < 1))
+    return max(int(MOST_BUSY / busy), int(rtf < 1))
+
+
+class SizeEstimate(msgspec.Struct, frozen=True, kw_only=True):
+    """The CPU seconds per second of a live stream with models of one size, and if they keep up."""
+
+    size: str
+    cpu_s: float
+    keeps_up: bool
+
+
+_SIZES = ("tiny", "base", "small", "medium", "large-v3-turbo", "large-v3")
+
+
+def estimates(config: Config) -> list[SizeEstimate]:
+    """Estimate what the sizes of Whisper cost here, up to the first that does not keep up.
+
+    Each is estimated from a layer of random weights; no model is needed.
+    """
+    found: list[SizeEstimate] = []
+    for size in _SIZES:
+        dims = dimensions(size)
+        cpu_s, fits = round(live_cpu_s(config, dims), 3), keeps_up(config, dims)
+        found.append(SizeEstimate(size=size, cpu_s=cpu_s, keeps_up=fits))
+        if not fits:
+            break
+    return found
 
 
 class _TimedEngine(Generic[FeaturesT]):
@@ -140,8 +165,10 @@ class _TimedEngine(Generic[FeaturesT]):
         return self._engine.decoder(features, n_slots)
 
 
-def cost_table(cost: StreamCost) -> str:
+def cost_table(cost: StreamCost, sizes: Sequence[SizeEstimate]) -> str:
     """Return the figures as a table for a terminal."""
+    fit = [each.size for each in sizes if each.keeps_up]
+    largest = f"{fit[-1]} is the largest here that keeps up" if fit else "none keeps up"
     head = f"{cost.model}: {cost.n_windows} windows of {cost.speech_s:.0f} s of speech"
     rows = {
         "a window, ms": f"median {cost.median_ms:.1f}, best {cost.best_ms:.1f}, "
@@ -151,13 +178,15 @@ def cost_table(cost: StreamCost) -> str:
         "a live stream": f"{cost.cpu_s:.3f} CPU seconds per second",
         "real-time factor": f"{cost.rtf:.3f}; above 1 captions fall behind",
         "live streams": f"serve keeps up with {cost.n_streams}",
+        "other sizes": ", ".join(f"{each.size} {each.cpu_s:.2f}" for each in sizes),
+        "": f"CPU seconds per second, by a layer of each; {largest}",
     }
     return "\n".join([head, *(f"{name:18}{figures}" for name, figures in rows.items())])
 
 
-def cost_json(cost: StreamCost) -> str:
+def cost_json(cost: StreamCost, sizes: Sequence[SizeEstimate]) -> str:
     """Return the figures and the machine as one line of JSON."""
-    return msgspec.json.encode({"machine": machine(), "stream": cost}).decode()
+    return msgspec.json.encode({"machine": machine(), "stream": cost, "sizes": sizes}).decode()
 
 
 def _rounded(value: np.floating) -> float:

@@ -110,11 +110,12 @@ def _models_check(config: Config, name: str) -> Iterator[str]:
 
 
 def _bench(config: Config) -> Iterator[str]:
-    from streamd.cli.bench import cost_json, cost_table, measure
+    from streamd.cli.bench import cost_json, cost_table, estimates, measure
     from streamd.daemon.opening import open_model
 
     cost = measure(config, *open_model(config, wait_for_core_ml=True))
-    yield cost_table(cost) if sys.stdout.isatty() else cost_json(cost)
+    form = cost_table if sys.stdout.isatty() else cost_json
+    yield form(cost, estimates(config))
 
 
 _LIVE = ("streaming", "vad", "decoding", "server", "journal")

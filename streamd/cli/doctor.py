@@ -18,7 +18,7 @@ import streamd
 from streamd.cli.bench import n_edits, spoken
 from streamd.config import OPTIONS, SETTINGS, Config, value_of
 from streamd.daemon import build
-from streamd.daemon.opening import LIBRARY, CoreML, built_for_core_ml, unavailable
+from streamd.daemon.opening import LIBRARY, CoreML, best_model, built_for_core_ml, unavailable
 from streamd.engines.golden_clips import clips, transcribed
 from streamd.engines.precision import choose_precision
 from streamd.engines.prepared import open_in_memory
@@ -166,7 +166,7 @@ def _models(config: Config) -> Iterator[Finding]:
         *(name for name, _ in imports.every(here.imported)),
         *(cache.name_of(path) or repo.id for repo, path in cache.whispers(here.cache)),
     }
-    name = config.decoding.model or store.best(here, config.decoding)
+    name = config.decoding.model or best_model(config, here)
     if not name or (not config.decoding.model and store.is_bundled(name, here)):
         fix = f"streamd models get {_USUAL}"
         yield Finding("--", f"only the bundled {store.BUNDLED[0]}, the smallest", fix)
@@ -181,7 +181,7 @@ def _core_ml(config: Config) -> Iterator[Finding]:
     """On a Mac, say where each part of the model runs, and why."""
     if sys.platform != "darwin":
         return
-    name = config.decoding.model or store.best(places(), config.decoding) or store.BUNDLED[0]
+    name = config.decoding.model or best_model(config, places()) or store.BUNDLED[0]
     decoding = replace(config.decoding, model=name)
     built = built_for_core_ml(replace(config, decoding=decoding), CoreML())
     if built is None:

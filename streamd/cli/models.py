@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from streamd.config import Config
+from streamd.daemon.opening import best_model
 from streamd.errors import ConfigError, ModelError
 from streamd.events import encode
 from streamd.models import store
@@ -74,7 +75,14 @@ def _refuse_wrong_language(name: str, wanted: ModelOptions) -> None:
 
 
 def _automatic(config: Config, here: StorePaths) -> str:
-    name = store.best(here, config.decoding)
+    name, best = best_model(config, here), store.best(here, config.decoding)
+    if name and name != best:
+        log.info(
+            "using %s, the best model here that keeps up; %s would lag behind on this machine, "
+            "by an estimate: --model %s takes it nevertheless",
+            *(name, best, best),
+        )
+        return name
     if name and not store.is_bundled(name, here):
         log.info("using %s, the best model here; --model names another", name)
         return name
@@ -213,7 +221,7 @@ class Row(NamedTuple):
 def table(config: Config) -> Iterator[str]:
     """Yield the lines of the list, the models that are here first, with a star at the default."""
     here = places()
-    default = store.best(here, config.decoding) or store.BUNDLED[0]
+    default = best_model(config, here) or store.BUNDLED[0]
     rows = sorted(_rows(here), key=lambda row: not row.state)
     if config.output.json:
         yield encode([{**row._asdict(), "default": row.name == default} for row in rows])

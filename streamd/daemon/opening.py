@@ -17,11 +17,15 @@ from typing import TYPE_CHECKING, Any
 
 from streamd.config import Config
 from streamd.daemon import build
+from streamd.engines import precision
 from streamd.engines.prepared import open_engine
 from streamd.engines.voices import Listener
 from streamd.errors import ConfigError, ModelError
+from streamd.models import ModelDimensions, store
 from streamd.models.model import Model
+from streamd.models.store.cache import StorePaths
 from streamd.streams import Chooser
+from streamd.types import ms_from_frames
 from streamd.whisper.engine import Engine
 
 if TYPE_CHECKING:
@@ -37,6 +41,11 @@ _NEWEST_PYTHON = (3, 14)
 """The first without wheels of coremltools 9."""
 _OLDEST_LIBRARY = 9
 """The first with ``MLState.write_state``."""
+
+
+MOST_BUSY = 0.6
+"""The share of its processors' time that a server can use before windows are late: with 6 streams
+of `base` and 12 of `tiny.en` less than 1 % of them are (benchmarks/RESULTS.md)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +87,33 @@ def open_model(
         config, opened.engine, built, core_ml=core_ml, wait_for_core_ml=wait_for_core_ml
     )
     return opened.model, engine
+
+
+def best_model(config: Config, here: StorePaths) -> str | None:
+    """Return the name of the best model on this machine that suits the options, or None.
+
+    For captions in real time it is one that keeps up, by an estimate that is made once.
+    """
+    if not config.input.realtime or _may_use_core_ml(config):
+        return store.best(here, config.decoding)
+    return store.best(here, config.decoding, keeps_up=lambda each: keeps_up(config, each.dims))
+
+
+def keeps_up(config: Config, dims: ModelDimensions) -> bool:
+    """Return whether live captions are likely not to lag with a model of these dimensions."""
+    return live_cpu_s(config, dims) <= MOST_BUSY * build.threads(config)
+
+
+def live_cpu_s(config: Config, dims: ModelDimensions) -> float:
+    """Estimate the CPU seconds per second of a live stream on this machine's CPU."""
+    step = config.session.step or config.session.length  # or an utterance at a time
+    threads = build.threads(config)
+    return precision.live_cpu_s(dims, threads=threads, step_ms=ms_from_frames(step))
+
+
+def _may_use_core_ml(config: Config) -> bool:
+    o = config.decoding
+    return o.engine != "onnx" and o.compute != "cpu" and not unavailable()
 
 
 Recognizers = tuple[list[Listener], Chooser]

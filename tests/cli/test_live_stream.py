@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from streamd.cli.bench import StreamCost, cost_json, cost_table, measure, n_streams
+from streamd.cli.bench import StreamCost, cost_json, cost_table, estimates, measure, n_streams
 from streamd.config import load
 from streamd.engines.prepared import open_in_memory
 from streamd.errors import ConfigError
@@ -101,10 +101,15 @@ def test_more_processors_count_only_with_more_workers(monkeypatch):
 
 def test_the_figures_are_a_table_or_a_line_of_json(monkeypatch, model, engine):
     cost = play(monkeypatch, recorded.samples(), model, engine, within_s=0.0)
-    table = cost_table(cost)
+    sizes = estimates(load({}, {}))
+    table = cost_table(cost, sizes)
     assert table.startswith("tiny.en: 2 windows of")
     assert f"median {cost.median_ms:.1f}, best {cost.best_ms:.1f}" in table
     assert f"{cost.cpu_s:.3f} CPU seconds per second" in table
-    figures = json.loads(cost_json(cost))
+    fits = [each.size for each in sizes if each.keeps_up]
+    assert len(sizes) - len(fits) <= 1, "up to the first that does not"
+    assert (f"{fits[-1]} is the largest here that keeps up" if fits else "none keeps up") in table
+    figures = json.loads(cost_json(cost, sizes))
+    assert figures["sizes"][0]["size"] == "tiny"
     assert figures["stream"]["cpu_s"] == cost.cpu_s
     assert figures["machine"]["cores"] >= 1

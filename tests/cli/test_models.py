@@ -13,10 +13,11 @@ import pytest
 import soundfile
 
 from streamd.cli import main
-from streamd.cli.models import with_model
+from streamd.cli.models import table, with_model
 from streamd.config import load
+from streamd.engines.precision import choose_precision
 from streamd.errors import ConfigError
-from streamd.models.catalog import CATALOG
+from streamd.models.catalog import CATALOG, dimensions
 from streamd.models.store import find, imports, load_model, not_here
 from streamd.models.store.cache import places
 from streamd.system.disk import locked, megabytes
@@ -311,7 +312,8 @@ def test_what_cannot_be_removed_is_one_line(serving, folder, capsys):
 
 
 def chosen(**given: str) -> str:
-    return with_model(load(given, {})).decoding.model
+    """What is used; the speed of the machine counts only for captions in real time."""
+    return with_model(load({"realtime": "false", **given}, {})).decoding.model
 
 
 def test_the_best_one_that_knows_the_language(serving, capsys):
@@ -344,6 +346,43 @@ def test_an_import_is_judged_by_its_size_and_languages(serving):
     assert chosen() == "d-distilled"
     (places().imported / "d-distilled" / "config.json").write_text("{")
     assert chosen() == "c-small.en", "what is damaged is not taken"
+
+
+@pytest.fixture
+def measured(tmp_path, monkeypatch):
+    """Changes the CPU time that was measured of a window of a model, per layer."""
+    monkeypatch.setenv("STREAMD_CACHE", str(tmp_path / "cache"))
+    kept = {}
+    for name in ("tiny", "small"):
+        assert choose_precision(dimensions(name), threads=2).cpu_ms > 0
+        (kept[name],) = {*(tmp_path / "cache/precision").iterdir()} - {*kept.values()}
+
+    def as_if(name: str, cpu_ms: float) -> None:
+        facts = json.loads(kept[name].read_bytes())
+        kept[name].write_text(json.dumps(facts | {"cpu_ms": cpu_ms}))
+
+    return as_if
+
+
+def test_captions_in_real_time_take_the_best_one_that_keeps_up(serving, measured, caplog):
+    caplog.set_level("INFO", "streamd")
+    outline("a-tiny", **huggingface_dims("tiny"))
+    outline("b-small", **huggingface_dims("small"))
+    live = {"realtime": "true", "threads": "2", "language": "de"}
+    # 12 layers, a window each 500 ms, and 1.5 times that for all of a stream: 0.036 CPU seconds.
+    measured("small", 1.0)
+    assert chosen(**live) == "b-small"
+    assert "using b-small, the best model here; --model names another" in caplog.text
+    measured("small", 40.0)  # 1.44 CPU seconds are more than 0.6 of two processors
+    assert chosen(**live) == "a-tiny"
+    assert "using a-tiny, the best model here that keeps up; b-small would lag" in caplog.text
+    assert "--model b-small takes it nevertheless" in caplog.text
+    assert [row.split()[1] for row in table(load(live, {})) if row.startswith("*")] == ["a-tiny"]
+    assert chosen(**live, step="2000") == "b-small"
+    assert chosen(**live, model="b-small") == "b-small"
+    assert chosen(language="de") == "b-small", "a file is read as fast as possible"
+    measured("tiny", 1000.0)
+    assert chosen(**live) == "a-tiny", "the smallest"
 
 
 def huggingface_dims(name: str) -> dict[str, int]:

@@ -1,8 +1,15 @@
 """The precision is chosen by the time of a live window, and the choice is kept."""
 
+from dataclasses import replace
+
 import pytest
 
-from streamd.engines.precision import WindowShape, choose_precision, window_timer
+from streamd.engines.precision import (
+    WindowShape,
+    choose_precision,
+    live_cpu_s,
+    window_timer,
+)
 from streamd.models.store import load_model
 from tests.support.checkpoints import checkpoint
 
@@ -28,6 +35,17 @@ def test_the_measurement_is_kept(folder):
     kept.write_bytes(b"{")
     assert choose_precision(wide, threads=1).float32_ms is not None, "measured again"
     assert choose_precision(wide, "float32", threads=1).float32_ms is None
+
+
+def test_the_cost_of_a_stream_is_estimated_from_a_layer_of_the_model(folder):
+    dims = load_model("tiny.en").dims
+    cpu_ms = choose_precision(dims, threads=1).cpu_ms
+    cpu_s = live_cpu_s(dims, threads=1, step_ms=500)
+    assert cpu_s == pytest.approx(1.5 * 4 * cpu_ms / 500)
+    assert live_cpu_s(dims, threads=1, step_ms=1000) == pytest.approx(cpu_s / 2)
+    deep = replace(dims, n_audio_layer=32)  # as turbo: many layers of the encoder
+    assert live_cpu_s(deep, threads=1, step_ms=500) == pytest.approx(4.5 * cpu_s)
+    assert live_cpu_s(checkpoint("few").dims, threads=1, step_ms=500) == 0, "not measured"
 
 
 class Noted:

@@ -5,10 +5,9 @@ the bundled one, in this order. `layouts` chooses the reader; `download` downloa
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from difflib import get_close_matches
-from operator import itemgetter
 from pathlib import Path
 
 from streamd.errors import ModelError
@@ -81,16 +80,26 @@ def is_bundled(name: str, here: StorePaths) -> bool:
     return name in BUNDLED and find(name, here) == asset(name)
 
 
-def best(here: StorePaths, wanted: ModelOptions) -> str | None:
+def best(
+    here: StorePaths,
+    wanted: ModelOptions,
+    *,
+    keeps_up: Callable[[Outline], bool] = lambda outline: True,
+) -> str | None:
     """Return the name of the best model on this machine that can do the task, or None.
 
-    Of two equal ones, an imported one is preferred to a downloaded and a bundled one. Downloaded
-    models that are not in the catalog are ignored: other programs share the cache.
+    It is the best one that `keeps_up`, or else the smallest. Of two equal ones, an imported one is
+    preferred to a downloaded and a bundled one. Downloaded models that are not in the catalog are
+    ignored: other programs share the cache.
     """
-    possible = [
-        (quality(outline), name) for name, outline in _candidates(here) if suits(outline, wanted)
-    ]
-    return max(possible, key=itemgetter(0))[1] if possible else None
+    possible = [each for each in _candidates(here) if suits(each[1], wanted)]
+    while possible:
+        name, outline = max(possible, key=lambda each: quality(each[1]))
+        smaller = [each for each in possible if quality(each[1]) < quality(outline)]
+        if not smaller or keeps_up(outline):
+            return name
+        possible = smaller
+    return None
 
 
 def _candidates(here: StorePaths) -> Iterator[tuple[str, Outline]]:
