@@ -250,10 +250,14 @@ class SpeakerTurns(Event, frozen=True, kw_only=True, tag="speakers"):
 
 
 class Vad(Event, frozen=True, kw_only=True, tag="vad"):
-    """Speech started (the time includes the pre-roll) or stopped (the time of the endpoint)."""
+    """Speech started (the time includes the pre-roll) or stopped (the time of the endpoint).
+
+    `channel` is as in `Partial`.
+    """
 
     speech: bool
     t_ms: int
+    channel: int | msgspec.UnsetType = msgspec.UNSET
 
 
 class TurnState(StrEnum):

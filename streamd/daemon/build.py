@@ -111,7 +111,10 @@ def chooser(config: Config, model: Model) -> Chooser:
         values: dict[str, Any] = {
             name: OPTIONS[name.replace("_", "-")].read(value, name, typed=True)
             for name, value in chosen.items()
+            if name != "split"
         }
+        if chosen.get("split"):  # its channels are its speakers
+            values |= {"split": True, "speakers": UNSET}
         if "endpoint_ms" in values:  # read as frames
             values["endpoint_ms"] = ms_from_frames(values["endpoint_ms"])
         choices = msgspec.structs.replace(before, **values)

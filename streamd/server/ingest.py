@@ -50,7 +50,7 @@ class _AudioInput:
         self.start = start
         self.counts_samples = start.samples is not None  # so the client can resume
         self.decoder = PcmDecoder(start.encoding.removeprefix("pcm_"), start.channels)
-        self.framer = Framer(start.rate, start.channels)
+        self.framer = Framer(start.rate, start.channels, split=bool(start.split))
         self.n_received = began_ms * start.rate // 1000
         self.next_ack = self.n_received + start.rate
 

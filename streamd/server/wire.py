@@ -123,6 +123,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="st
     endpoint: str | None = None
     endpoint_ms: int | None = None
     speakers: bool | None = None
+    split: bool | None = None
     words: bool | None = None
 
     @property
@@ -204,6 +205,8 @@ def check_format(start: Start) -> None:
     if not MIN_RATE_HZ <= start.rate <= MAX_RATE_HZ:
         limits = f"rate must be {MIN_RATE_HZ} to {MAX_RATE_HZ} Hz"
         raise WireError("bad_rate", f"{limits}, got {start.rate}")
+    if start.split and start.samples is not None:
+        raise WireError("bad_message", "a session whose channels are split cannot be resumed")
     if not 1 <= start.channels <= MAX_CHANNELS:
         limits = f"channels must be 1 to {MAX_CHANNELS}"
         raise WireError("bad_message", f"{limits}, got {start.channels}")

@@ -2,7 +2,8 @@
 
 It has the methods of a `Session` that a stream needs. The speaker of every word is the number of
 its channel, from 1. All channels hear the same frames at the same time, so that the times of their
-events are those of one clock. Windows of the channels take turns.
+events are those of one clock. Windows of the channels take turns; each channel may have one that
+is being transcribed.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -25,11 +26,10 @@ class SplitSession:
         self.new_session = new_session
         self.channels: list[Session] = []
         self._begins = ResumeState(), 0
-        self._out: tuple[int, Session] | None = None  # whose window the recognizer has
+        self._out: dict[int, tuple[Window, Session]] = {}  # windows that recognizers have
         self._turns: list[Session] = []  # those whose window was taken longest ago come first
         self._seg = 1  # of the next segment of any channel
         self._segs: dict[tuple[int, int], int] = {}  # by channel and number in its session
-        self._speaking: set[int] = set()
 
     def resume(self, state: ResumeState, finalised_ms: int, seg: int) -> None:
         """Go on after `finalised_ms`; see `Session.resume`. The channels begin anew."""
@@ -102,19 +102,20 @@ class SplitSession:
     def next_window(self) -> Window | None:
         """Return the window of the channel that has waited longest; see `Session.next_window`."""
         for session in self._turns:
-            if (window := session.next_window()) is not None:
+            if session.due and (window := session.next_window()) is not None:
                 self._turns.remove(session)
                 self._turns.append(session)
-                self._out = self.channels.index(session) + 1, session
+                self._out[self.channels.index(session) + 1] = window, session
                 return window
         return None
 
     def accept(self, window: Window, hypothesis: Hypothesis) -> list[SessionEvent]:
-        """Take the hypothesis of the window that `next_window` returned."""
-        if self._out is None:
-            raise RuntimeError("this window did not come from next_window()")
-        (channel, session), self._out = self._out, None
-        return self._of(channel, session.accept(window, hypothesis))
+        """Take the hypothesis of a window that `next_window` returned."""
+        for channel, (out, session) in self._out.items():
+            if out is window:
+                del self._out[channel]
+                return self._of(channel, session.accept(window, hypothesis))
+        raise RuntimeError("this window did not come from next_window()")
 
     def _grow(self, n_channels: int) -> None:
         state, finalised_ms = self._begins
@@ -145,8 +146,8 @@ class SplitSession:
                 told.append(self._numbered(channel, of_channel(event, channel)))
             elif isinstance(event, TurnEvent):
                 told.append(self._numbered(channel, event))
-            elif not isinstance(event, Vad) or self._is_news(channel, event):
-                told.append(event)
+            else:
+                told.append(replace(event, channel=channel) if isinstance(event, Vad) else event)
         return told
 
     def _numbered(self, channel: int, event: NumberedT) -> NumberedT:
@@ -157,12 +158,6 @@ class SplitSession:
             for key in over:
                 del self._segs[key]
         return replace(event, seg=seg)
-
-    def _is_news(self, channel: int, event: Vad) -> bool:
-        """Whether the first one begins to speak, or the last one stops."""
-        was = bool(self._speaking)
-        (self._speaking.add if event.speech else self._speaking.discard)(channel)
-        return was != bool(self._speaking)
 
 
 AnySession = Session | SplitSession

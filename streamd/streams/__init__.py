@@ -1,9 +1,9 @@
 """All sessions of the process on one engine.
 
 Everything here runs on the event loop's thread, except `WindowRecognizer.recognize`, which runs in
-threads of its own (`inference`), for one window of a session at a time. There is no work queue: a
-recognizer that is free gets a window of the session that has waited longest. So when the machine is
-overloaded the steps of all sessions get longer evenly.
+threads of its own (`inference`), for one window of a session, or of each channel, at a time. There
+is no work queue: a recognizer that is free gets a window of the session that has waited longest. So
+when the machine is overloaded the steps of all sessions get longer evenly.
 """
 
 import asyncio

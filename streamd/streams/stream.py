@@ -72,7 +72,7 @@ class Stream:
         """Called when another node has taken the session over; set by who feeds it."""
         self.broken: Callable[[Exception], None] = self._log_bug
         """Gets the bug that ended the session in one of its windows; set by who answers for it."""
-        self._is_out = False  # a window, to be transcribed
+        self._n_out = 0  # windows that are being transcribed
         self._language_published = False
         self._begun = self._ended = self._is_lost = self.is_resumed = False
         self._begins = ResumeState(), 0, 1  # what `Session.resume` takes
@@ -211,7 +211,7 @@ class Stream:
         """
 
         def is_welcome() -> bool:
-            needs_more = not self._is_out and self.due_since is None
+            needs_more = not self._n_out and self.due_since is None
             return needs_more or self.session.backlog < self._context.max_backlog
 
         await self._until(is_welcome)
@@ -246,12 +246,12 @@ class Stream:
         """Return the session's next window; see `Session.next_window`."""
         window = None if self._ended else self.session.next_window()
         self.due_since = None
-        self._is_out = window is not None
+        self._n_out += window is not None
         return window
 
     def accept(self, window: Window, hypothesis: Hypothesis) -> None:
         """Take the recognizer's hypothesis for a window of this session."""
-        self._is_out = False
+        self._n_out -= 1
         if self._ended:
             return
         self._publish(self.session.accept(window, hypothesis))

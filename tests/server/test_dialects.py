@@ -26,6 +26,7 @@ from streamd.events import (
     TimedWord,
     TurnEvent,
     Vad,
+    of_channel,
 )
 from streamd.server.dialects import DIALECTS, Close, Dialect, introduced
 from streamd.server.dialects.assemblyai import AssemblyAI
@@ -172,6 +173,40 @@ def test_deepgram_ends_no_utterance_in_a_short_pause():
     assert [end["last_word_end"] for end in ends] == [3.0]
 
 
+def test_deepgram_says_which_of_several_channels_it_is():
+    query = "multichannel=true&channels=2&vad_events=true&utterance_end_ms=1000"
+    first, second = of_channel(final("Turn on."), 1), of_channel(final("Turn off.", 500), 2)
+    start, *acts = converse(
+        Deepgram(f"{LISTEN}&{query}"),
+        bytes(4 * 4000),  # 0.5 s
+        Vad(speech=True, t_ms=500, channel=2),
+        first,  # until 1.0 s
+        bytes(4 * 14000),
+        second,  # until 1.5 s
+        Vad(speech=True, t_ms=2200, channel=1),
+        '{"type":"Finalize"}',
+        of_channel(final("Now.", 2200), 1),
+        Flushed(id="", seq=3),
+    )
+    assert start == Start(rate=8000, channels=2, split=True)
+    told = [act for act in acts if isinstance(act, dict)]
+    assert [(act["type"], act.get("channel_index") or act["channel"]) for act in told] == [
+        ("SpeechStarted", [1, 2]),
+        ("Results", [0, 2]),
+        ("UtteranceEnd", [0, 2]),
+        ("Results", [1, 2]),
+        ("SpeechStarted", [0, 2]),
+        ("Results", [0, 2]),
+        ("Results", [1, 2]),
+    ]
+    results = [act for act in told if act["type"] == "Results"]
+    assert [act["from_finalize"] for act in results] == [False, False, True, True]
+    texts = [act["channel"]["alternatives"][0] for act in results]
+    assert [text["transcript"] for text in texts] == ["Turn on.", "Turn off.", "Now.", ""]
+    # As there, `speaker` comes with `diarize` only.
+    assert not any("speaker" in word for text in texts for word in text["words"])
+
+
 def test_deepgram_without_endpointing_ends_no_speech():
     (told,) = converse(Deepgram(f"{LISTEN}&endpointing=false"), final("Turn on."))
     assert told == results(final("Turn on."), speech_final=False)
@@ -190,7 +225,7 @@ def test_deepgram_wants_partials_only_if_it_is_asked():
         ("encoding=linear16&sample_rate=3999", "bad_rate", "3999"),
         (f"{LISTEN}&channels=9", "bad_message", "channels"),
         (f"{LISTEN}&callback=https://a.example", "bad_query", "callback"),
-        (f"{LISTEN}&multichannel=true", "bad_query", "multichannel"),
+        (f"{LISTEN}&multichannel=true&channels=9", "bad_message", "channels"),
         (f"{LISTEN}&session=a/b", "bad_query", "session"),
     ],
 )

@@ -26,7 +26,7 @@ class _Listening(Query, frozen=True, kw_only=True):
     utterance_end_ms: int | bool = False
     diarize: bool = False
     diarize_model: str = ""  # asks for it, too
-    multichannel: Literal["false"] = "false"
+    multichannel: bool = False
     callback: Literal[""] = ""
 
 
@@ -38,9 +38,10 @@ class Deepgram:
 
     def __init__(self, query: str) -> None:
         self._text = query
-        self._last_word_end_ms: int | None = None  # until its `UtteranceEnd`
+        # By channel, 0 if they are mixed:
+        self._last_word_end_ms: dict[int, int] = {}  # until its `UtteranceEnd`
+        self._held: dict[int, Final] = {}  # the answer to a `Finalize`, if no other final follows
         self._is_finalizing = False
-        self._held: Final | None = None  # the answer to a `Finalize`, if no other final follows
 
     def request(self) -> Query:
         asked = self._asked = both(self._text, _Listening)
@@ -56,12 +57,16 @@ class Deepgram:
         )
         if asked.diarize or asked.diarize_model:
             start = replace(start, speakers=True)
+        if asked.multichannel:
+            start = replace(start, split=True)
+        self._channels = range(1, asked.channels + 1) if asked.multichannel else range(1)
         self._audio = ByteStream(asked.encoding, start)
         return asked
 
     def opened(self, hello: Hello) -> Iterator[Tell]:
         """Say nothing: the first message is a result."""
-        self._results = Results(hello, ends_speech=self._asked.endpointing is not False)
+        ends_speech = self._asked.endpointing is not False
+        self._results = Results(hello, ends_speech=ends_speech, n_channels=len(self._channels))
         yield from ()
 
     def hear(self, message: str | bytes) -> Iterator[bytes | Command | Tell]:
@@ -83,35 +88,46 @@ class Deepgram:
 
     def say(self, event: SessionEvent) -> Iterator[Tell]:
         match event:
-            case Vad(speech=True, t_ms=t_ms):
-                yield from self._utterance_end(t_ms)
-                self._last_word_end_ms = None  # otherwise the pause was too short
-                if self._asked.vad_events:
-                    yield tell("SpeechStarted", channel=[0], timestamp=t_ms / 1000)
+            case Vad(speech=True):
+                yield from self._speech_started(event)
             case Partial():
-                yield from self._release()
+                yield from self._release(event.channel or 0)
                 yield self._results.of(event)
             case Final():
-                yield from self._release()
-                self._held = event
+                yield from self._release(event.channel or 0)
+                self._held[event.channel or 0] = event
                 if not self._is_finalizing:
-                    yield from self._release()
+                    yield from self._release(event.channel or 0)
             case Flushed() if self._is_finalizing:
-                self._is_finalizing = False
-                if self._held is None:  # some clients wait for an answer
-                    yield self._results.empty(self._audio.heard_ms)
-                yield from self._release(from_finalize=True)
+                yield from self._finalized()
             case Fault():
                 yield tell("Error", variant=event.code, description=event.message)
             case Eos():
-                yield from self._release()
+                for channel in self._channels:
+                    yield from self._release(channel)
                 yield self._results.metadata(self._audio.heard_ms, self._asked.channels)
 
-    def _release(self, *, from_finalize: bool = False) -> Iterator[Tell]:
-        final, self._held = self._held, None
-        if final is not None:
+    def _speech_started(self, event: Vad) -> Iterator[Tell]:
+        channel = event.channel or 0
+        yield from self._utterance_end(event.t_ms)
+        self._last_word_end_ms.pop(channel, None)  # otherwise the pause was too short
+        if self._asked.vad_events:
+            index = self._results.index(channel) if channel else [0]
+            yield tell("SpeechStarted", channel=index, timestamp=event.t_ms / 1000)
+
+    def _finalized(self) -> Iterator[Tell]:
+        self._is_finalizing = False
+        for channel in self._channels:
+            if channel not in self._held:  # some clients wait for an answer
+                yield self._results.empty(self._audio.heard_ms, channel)
+            yield from self._release(channel, from_finalize=True)
+
+    def _release(self, channel: int, *, from_finalize: bool = False) -> Iterator[Tell]:
+        if (final := self._held.pop(channel, None)) is not None:
             yield self._results.of(final, from_finalize=from_finalize)
-            self._last_word_end_ms = final.words[-1].end_ms if final.words else None
+            self._last_word_end_ms.pop(channel, None)
+            if final.words:
+                self._last_word_end_ms[channel] = final.words[-1].end_ms
             if not final.continues:
                 yield from self._utterance_end(self._audio.heard_ms)
 
@@ -122,7 +138,9 @@ class Deepgram:
             yield Close(1008, "DATA-0000")
 
     def _utterance_end(self, now_ms: int) -> Iterator[Tell]:
-        wanted_ms, end_ms = self._asked.utterance_end_ms, self._last_word_end_ms
-        if wanted_ms and end_ms is not None and now_ms - end_ms >= wanted_ms:
-            self._last_word_end_ms = None
-            yield tell("UtteranceEnd", channel=[0, 1], last_word_end=end_ms / 1000)
+        wanted_ms = self._asked.utterance_end_ms
+        for channel, end_ms in [*self._last_word_end_ms.items()] if wanted_ms else ():
+            if now_ms - end_ms >= wanted_ms:
+                del self._last_word_end_ms[channel]
+                index = self._results.index(channel)
+                yield tell("UtteranceEnd", channel=index, last_word_end=end_ms / 1000)

@@ -3,6 +3,8 @@
 import string
 from collections.abc import Mapping
 
+from msgspec import UNSET
+
 from streamd.events import Final, Partial, TimedWord
 from streamd.server.dialects.dialect import Tell, tell
 from streamd.server.wire import Hello
@@ -12,10 +14,15 @@ class Results:
     """The results of one request, whose id is the name of the session.
 
     `ends_speech`: whether the last final of an utterance ends speech, as with ``endpointing``.
+    `n_channels`: of those that have captions of their own.
     """
 
-    def __init__(self, hello: Hello, *, ends_speech: bool) -> None:
-        self._hello, self._ends_speech = hello, ends_speech
+    def __init__(self, hello: Hello, *, ends_speech: bool, n_channels: int = 1) -> None:
+        self._hello, self._ends_speech, self._n_channels = hello, ends_speech, n_channels
+
+    def index(self, channel: int) -> list[int]:
+        """Return what tells which channel it is: they count from 0, and there are so many."""
+        return [max(0, channel - 1), self._n_channels]
 
     def of(self, event: Partial | Final, *, from_finalize: bool = False) -> Tell:
         """Return an interim result, or a final one, which may answer a ``Finalize``."""
@@ -25,7 +32,7 @@ class Results:
         best: dict[str, object] = {
             "transcript": event.text,
             "confidence": round(sum(probs) / max(1, len(probs)), 3),
-            "words": [_word(word) for word in event.words],
+            "words": [_word(word, tells_speaker=not event.channel) for word in event.words],
         }
         if isinstance(event, Final) and event.language:
             best["languages"] = [event.language]
@@ -34,7 +41,7 @@ class Results:
         ids = {"request_id": self._hello.session, "model_uuid": name}
         return tell(
             "Results",
-            channel_index=[0, 1],
+            channel_index=self.index(event.channel or 0),
             start=event.start,
             duration=(event.end_ms - event.start_ms) / 1000,
             is_final=is_final,
@@ -44,9 +51,11 @@ class Results:
             metadata={**ids, "model_info": model},
         )
 
-    def empty(self, now_ms: int) -> Tell:
+    def empty(self, now_ms: int, channel: int = 0) -> Tell:
         """Return the answer to a ``Finalize`` that brought no speech."""
-        nothing = Final(seg=0, start_ms=now_ms, end_ms=now_ms, text="", language="")
+        nothing = Final(
+            seg=0, start_ms=now_ms, end_ms=now_ms, text="", language="", channel=channel or UNSET
+        )
         return self.of(nothing, from_finalize=True)
 
     def metadata(self, duration_ms: int, channels: int) -> Tell:
@@ -56,8 +65,10 @@ class Results:
         return tell("Metadata", **of_request, **of_audio, transaction_key="", sha256="")
 
 
-def _word(word: TimedWord) -> Mapping[str, object]:
+def _word(word: TimedWord, *, tells_speaker: bool) -> Mapping[str, object]:
     bare = word.text.strip(string.punctuation).lower() or word.text
     texts = {"word": bare, "punctuated_word": word.text}
     facts = {**texts, "confidence": word.prob, "start": word.start, "end": word.end}
-    return facts | {"speaker": word.speaker - 1} if word.speaker else facts  # counts from 0
+    if word.speaker and tells_speaker:
+        return facts | {"speaker": word.speaker - 1}  # counts from 0
+    return facts
