@@ -32,6 +32,8 @@ _SHORTEST = SAMPLE_RATE // 2
 """Samples that it hears at least; fewer are followed by silence."""
 _WIDTH, _HOP, _N_FFT, _N_MELS, _LOWEST_HZ = 400, 160, 512, 80, 20
 """Kaldi's filter banks."""
+_BLOCK = 8
+"""Rows multiplied at once: few enough for BLAS to stay in this thread (`streamd.whisper.mel`)."""
 
 
 class _WindowTranscriber(Protocol):
@@ -126,7 +128,8 @@ def filter_banks(audio: Samples) -> NDArray[np.float32]:
     parts = 32768 * (parts - parts.mean(1, keepdims=True))
     parts = parts - 0.97 * np.concatenate([parts[:, :1], parts[:, :-1]], axis=1)
     power = np.abs(np.fft.rfft(parts * np.hamming(_WIDTH), _N_FFT))[:, :-1] ** 2
-    banks = np.log(np.maximum(power @ _mels(), np.finfo(np.float32).eps))
+    bands = [power[at : at + _BLOCK] @ _mels() for at in range(0, len(power), _BLOCK)]
+    banks = np.log(np.maximum(np.concatenate(bands), np.finfo(np.float32).eps))
     centred: NDArray[np.float32] = (banks - banks.mean(0)).astype(np.float32)
     return centred
 
