@@ -63,7 +63,7 @@ $(REAL)/.complete: | $(INSTALLED)
 	rm -rf $(REAL)/packages
 	touch $@
 
-test-commands: $(INSTALLED) $(REAL)/.complete ## every command of the README and of the first ten minutes, as a person runs it
+test-commands: $(INSTALLED) $(REAL)/.complete ## every command of README, first ten minutes, library, agents
 	$(BIN)/pytest -m walkthrough -rA tests/test_walkthrough.py
 
 lint: $(INSTALLED) ## format, lint, types, direction of imports

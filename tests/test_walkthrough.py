@@ -1,4 +1,4 @@
-"""Every command of the README and of the first ten minutes, run as a person would run it.
+"""Every command of README, first ten minutes, library and voice agents, as a person runs it.
 
 They run in a home and a copy of the repository of their own, with a microphone that hears recorded
 speech and a hub on loopback.
@@ -109,7 +109,7 @@ def commands(page: str) -> list[str]:
     return list(dict.fromkeys([*lines, *re.findall(rf"`({program} [^`]+)`", text)]))
 
 
-PAGES = ("docs/first-ten-minutes.md", "README.md")
+PAGES = ("docs/first-ten-minutes.md", "README.md", "docs/library.md", "docs/voice-agents.md")
 EVERY = dict.fromkeys(line for page in PAGES for line in commands(page))
 HERE = [line for line in EVERY if line not in NOT_HERE]
 
