@@ -216,9 +216,10 @@ def _exit_codes() -> list[tuple[str, str]]:
 
 _COLUMNS, _ROWS = 76, 7
 _EVENTS = _DOCS.parent / "tests" / "clients" / "recorded_events.jsonl"
-"""What tiny.en wrote of the recording of `make demo`, without times."""
+"""What tiny.en wrote of `tests/speech/recording.flac`, without times."""
 _SCENE = slice(49, 84)
-"""From "It was the best of times" on, until a moment at which a word is not certain yet."""
+"""From "It was the best of times" on, as `make demo` begins, until a moment at which a word is not
+certain yet."""
 _CELL_W, _CELL_H = 9.6, 22
 
 
@@ -239,7 +240,7 @@ class _Terminal:
 def terminal_picture() -> str:
     """The picture of the README: what `TerminalSink` draws of recorded events, as SVG."""
     terminal = _Terminal()
-    terminal.write("$ streamd --play tests/speech/recording.flac\r\n")
+    terminal.write("$ streamd --play tests/speech/demo.flac\r\n")
     sink = TerminalSink(cast(TextIO, terminal), Look(), size=lambda: (_COLUMNS, _ROWS))
     for line in _EVENTS.read_text(encoding="utf-8").splitlines()[_SCENE]:
         timeless = {"rev": 0, "start_ms": 0, "end_ms": 0, "language": "en", **json.loads(line)}

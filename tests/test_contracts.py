@@ -238,9 +238,10 @@ def test_the_bundled_model_is_small() -> None:
     assert sum(path.stat().st_size for path in tracked("models/tiny.en")) <= 40_000_000
 
 
-def test_the_recording_is_what_its_description_says() -> None:
-    about = json.loads((SPEECH / "recording.json").read_text())
-    sound = soundfile.info(SPEECH / "recording.flac")
+@pytest.mark.parametrize("name", ["recording", "demo"])
+def test_the_recordings_are_what_their_descriptions_say(name: str) -> None:
+    about = json.loads((SPEECH / f"{name}.json").read_text())
+    sound = soundfile.info(SPEECH / f"{name}.flac")
     assert (sound.samplerate, sound.channels) == (16_000, 1)
     assert about["duration_ms"] == sound.frames * 1000 // sound.samplerate
     edges = [time for clip in about["clips"] for time in (clip["start_ms"], clip["end_ms"])]

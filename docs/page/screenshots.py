@@ -1,6 +1,6 @@
 """Make the pictures of docs/recipes.md with the package's environment and Chromium.
 
-A daemon captions the bundled recording; the browser looks at it, at the same moment of it each
+A daemon captions the recording of `make demo`; the browser looks at it, at the same moment each
 time.
 """
 
@@ -12,8 +12,8 @@ from playwright.async_api import Page, async_playwright
 
 HERE = Path(__file__).parent
 STREAMD = Path(sys.executable).with_name("streamd")
-RECORDING = HERE.parents[1] / "tests" / "speech" / "recording.flac"
-MOMENT_S = 36
+RECORDING = HERE.parents[1] / "tests" / "speech" / "demo.flac"
+MOMENT_S = 18
 ADDRESS = "http://127.0.0.1:8790"
 
 

@@ -20,6 +20,7 @@ import soundfile
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
+from streamd.cli.bench import n_edits, spoken
 from tests.golden import load
 from tests.support import recorded
 from tests.support.emulator import Emulator
@@ -70,6 +71,16 @@ def test_a_file_becomes_text_on_a_pipe_and_in_files(sentence, tmp_path):
     assert number == "1"
     assert re.fullmatch(r"00:00:0\d,\d{3} --> 00:00:0\d,\d{3}", times)
     assert " ".join(lines).strip() == SENTENCE
+
+
+def test_the_demo_begins_with_a_famous_sentence_and_has_few_words_wrong(tmp_path):
+    demo = RECORDING.with_name("demo.flac")
+    done = run("--fast", "--no-server", "-m", "tiny.en", str(demo))
+    clips = json.loads(demo.with_suffix(".json").read_text())["clips"]
+    said = [word for clip in clips for word in spoken(clip["text"])]
+    read = spoken(done.stdout.decode())
+    assert " ".join(read).startswith("it was the best of times it was the worst of times it was")
+    assert n_edits(said, read) <= 0.02 * len(said)
 
 
 def test_transcribe_writes_a_file_down(sentence):

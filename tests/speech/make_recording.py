@@ -1,13 +1,14 @@
-"""Join clips of real speech into the recording that ``make demo`` plays and the tests caption.
+"""Join clips of real speech into what the tests caption, and into what ``make demo`` plays.
 
 ``python tests/speech/make_recording.py ../shared/data`` reads the manifests of its folders ``eval``
-and ``train`` and writes ``recording.flac`` and ``recording.json`` beside this file: per clip its
-text, where it lies, who speaks, where it comes from and under which licence. All clips are in the
-public domain or CC0. The same clips always give the same recording.
+and ``train`` and writes ``recording.flac`` and ``demo.flac`` beside this file, and for each a
+``.json``: per clip its text, where it lies, who speaks, where it comes from and under which
+licence. All clips are in the public domain or CC0. The same clips always give the same recordings.
 """
 
 import json
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +24,27 @@ PEAK = 0.89  # -1 dBFS
 FLOOR_DBFS = -75.0  # Digital silence between voices would be unnatural.
 FADE = 160  # samples: 10 ms
 LEAD_MS = 700
-PROGRAMME = [  # clip; how much of it is used in s, or None for all; the pause behind it in ms
-    ("sense_0870", None, 700),
-    ("sense_0880", None, 1300),
-    ("arctic_a0245_1592711461", None, 1500),
-    ("jfk", None, 4000),
-    ("two_cities", 21.0, 1600),
-    ("LJ002-0186", None, 1200),
-]
+Programme = Sequence[tuple[str, float | None, int]]
+"""Of each clip: how much of it is used in s, or None for all; the pause behind it in ms."""
+PROGRAMMES: Mapping[str, Programme] = {
+    "recording": [
+        ("sense_0870", None, 700),
+        ("sense_0880", None, 1300),
+        ("arctic_a0245_1592711461", None, 1500),
+        ("jfk", None, 4000),
+        ("two_cities", 21.0, 1600),
+        ("LJ002-0186", None, 1200),
+    ],
+    # What everybody can check: a famous text first, numbers at the end.
+    "demo": [
+        ("two_cities", 21.0, 1600),
+        ("sense_0870", None, 700),
+        ("sense_0880", None, 1500),
+        ("common_voice_en_20005955", None, 1500),
+        ("common_voice_en_20009655", None, 1500),
+        ("LJ002-0186", None, 1200),
+    ],
+}
 
 
 def clips_of(folder: Path) -> dict[str, dict[str, Any]]:
@@ -59,12 +73,12 @@ def levelled(path: Path, end_s: float | None) -> NDArray[np.float64]:
     return np.asarray(samples * gain * ramp)
 
 
-def join(folder: Path) -> tuple[NDArray[np.float64], list[dict[str, object]]]:
+def join(folder: Path, programme: Programme) -> tuple[NDArray[np.float64], list[dict[str, object]]]:
     """Lay the programme's clips end to end; return the samples and a description of each clip."""
     known = clips_of(folder)
     pieces = [np.zeros(LEAD_MS * RATE_HZ // 1000)]
     clips: list[dict[str, object]] = []
-    for name, end_s, pause_ms in PROGRAMME:
+    for name, end_s, pause_ms in programme:
         entry = known[name]
         start = sum(map(len, pieces))
         samples = levelled(entry["path"], end_s)
@@ -90,12 +104,13 @@ def join(folder: Path) -> tuple[NDArray[np.float64], list[dict[str, object]]]:
 
 
 def main() -> None:
-    """Write the recording and its description."""
-    samples, clips = join(Path(sys.argv[1]))
-    soundfile.write(HERE / "recording.flac", samples, RATE_HZ, subtype="PCM_16")
-    about = {"duration_ms": len(samples) * 1000 // RATE_HZ, "clips": clips}
-    (HERE / "recording.json").write_text(json.dumps(about, indent=1, ensure_ascii=False) + "\n")
-    print(f"recording.flac: {about['duration_ms']} ms, {len(clips)} clips")
+    """Write the recordings and their descriptions."""
+    for name, programme in PROGRAMMES.items():
+        samples, clips = join(Path(sys.argv[1]), programme)
+        soundfile.write(HERE / f"{name}.flac", samples, RATE_HZ, subtype="PCM_16")
+        about = {"duration_ms": len(samples) * 1000 // RATE_HZ, "clips": clips}
+        (HERE / f"{name}.json").write_text(json.dumps(about, indent=1, ensure_ascii=False) + "\n")
+        print(f"{name}.flac: {about['duration_ms']} ms, {len(clips)} clips")
 
 
 if __name__ == "__main__":
