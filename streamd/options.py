@@ -88,13 +88,17 @@ mt Maltese, sa Sanskrit, lb Luxembourgish, my Myanmar, bo Tibetan, tl Tagalog, m
 as Assamese, tt Tatar, haw Hawaiian, ln Lingala, ha Hausa, ba Bashkir, jw Javanese,
 su Sundanese, yue Cantonese, my Burmese, ca Valencian, nl Flemish, ht Haitian,
 lb Letzeburgesch, ps Pushto, pa Panjabi, ro Moldavian, ro Moldovan, si Sinhalese,
-es Castilian, zh Mandarin
+es Castilian, zh Mandarin, de Deutsch, es Español, fr Français, pt Português, it Italiano,
+nl Nederlands, pl Polski, tr Türkçe, sv Svenska, da Dansk, no Norsk, fi Suomi, cs Čeština,
+ro Română, hu Magyar, id Bahasa Indonesia, vi Tiếng Việt, ru Русский, uk Українська, el Ελληνικά,
+he עברית, ar العربية, fa فارسی, hi हिन्दी, th ไทย, ja 日本語, ko 한국어, zh 中文
 """
 LANGUAGE_CODES: Mapping[str, str] = {
     name.casefold(): code
     for code, _, name in (entry.strip().partition(" ") for entry in _LANGUAGES.split(","))
 }
-"""Names in lower case and codes, as openai-whisper has them; codes in the order of their tokens."""
+"""Names in lower case and codes, as openai-whisper has them; codes in the order of their tokens. At
+the end, what the most frequent ones call themselves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -680,7 +684,12 @@ class BindOptions:
         tuple[str, ...], "NAME", Option("another host name of this machine; may be repeated")
     ] = ()
     allow_origin: Annotated[
-        tuple[str, ...], "https://HOST", Option("website whose pages may connect; may be repeated")
+        tuple[Annotated[str, Meta(pattern=r"^https?://[^/]+\Z")], ...],
+        "https://HOST",
+        Option(
+            "website whose pages may connect; may be repeated",
+            allowed="a website's origin, such as https://captions.example:8443",
+        ),
     ] = ()
     token: Annotated[str | None, DERIVED] = None
     listen_token: Annotated[str | None, DERIVED] = None

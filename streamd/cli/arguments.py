@@ -183,7 +183,11 @@ def _check_count(command: Command, operands: Sequence[str]) -> None:
     if wanted and not operands and not command.operand.startswith("["):
         raise ConfigError(f"{command.name} needs {command.operand}")
     if len(operands) > len(wanted) and "..." not in command.operand:
-        raise ConfigError(f"{command.name} has no use for {operands[len(wanted)]}")
+        extra = operands[len(wanted)]
+        hint = "; quote a name that has blanks" if "NAME" in command.operand else ""
+        if Path(extra).suffix and not wanted:
+            hint = f"; to caption a file: streamd {extra}"
+        raise ConfigError(f"{command.name} has no use for {extra}{hint}")
 
 
 def _refuse_misplaced(words: Sequence[str], names: Sequence[str]) -> None:

@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import replace
 from importlib import import_module
 from inspect import iscoroutine
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from streamd import __version__
@@ -57,7 +58,14 @@ def _find_microphone(config: Config) -> None:
     if config.input.source and not config.input.files:
         from streamd.sources.microphone import choose, list_devices
 
-        choose(list_devices(), config.input.device or None)
+        try:
+            choose(list_devices(), config.input.device or None)
+        except SourceError as error:
+            swallowed = config.decoding.hotwords
+            if swallowed and Path(swallowed).is_file():
+                named = f"--hotwords took {swallowed} for its words, so no file is named"
+                raise SourceError(f"{named}: put the words between them") from error
+            raise
 
 
 def _devices(config: Config) -> "Iterator[str]":

@@ -32,7 +32,7 @@ _MEANT = {
     "diarization speaker-labels speaker who": "--speakers",
     "silence pause silence-ms": "--endpoint-ms N",
     "lan public bind listen-all network phone qr": "--share, or --host and --token-file",
-    "password api-key key auth secret": "--token-file FILE",
+    "password api-key key auth secret token": "--token-file FILE, or STREAMD_TOKEN",
     "resume continue skip": "--skip-existing, with streamd transcribe",
     "debug trace log log-level": "-v, or -vv",
     "silent": "--quiet",

@@ -234,7 +234,8 @@ class Ffmpeg:
                 "ffmpeg -i in.m4a -c copy -movflags +faststart out.m4a"
             )
         if self._is_url and reason and "Invalid data" not in reason:
-            return f"cannot read {self.name}: {reason}; check the address"
+            fix = "check the address; the sound of a web page: yt-dlp -o - URL | streamd -"
+            return f"cannot read {self.name}: {reason}; {fix}"
         if reason:
             problem = f"{self.name} is damaged or not a sound file (FFmpeg: {reason})"
             return f"{problem}; get a complete copy"

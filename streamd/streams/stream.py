@@ -33,7 +33,7 @@ _LATE_MS = 1000
 """Time after which listeners are told that events wait to be stored."""
 
 log = logging.getLogger(__name__)
-HEARD = "the language of session %s seems to be %s; if it is not, name it with --language"
+HEARD = "session %s: detected the language %s; --language names another"
 
 
 @dataclass(frozen=True, slots=True)

@@ -185,7 +185,14 @@ def test_help_is_a_command_too(command, capsys):
 
 @pytest.mark.parametrize(
     ("word", "code"),
-    [("german", "de"), ("Haitian Creole", "ht"), ("de", "de"), ("en,German", "en,de")],
+    [
+        ("german", "de"),
+        ("Deutsch", "de"),
+        ("日本語,Čeština", "ja,cs"),
+        ("Haitian Creole", "ht"),
+        ("de", "de"),
+        ("en,German", "en,de"),
+    ],
 )
 def test_languages_have_names(word, code, run):
     assert config_of(run, "-l", word).decoding.language == code
@@ -225,7 +232,7 @@ def test_file_named_like_a_command(run, tmp_path):
         ("-l klingon", "--language must be auto or languages: german, de, en,es, got klingon"),
         ("transcribe", "transcribe needs FILE..."),
         ("models get", "models get needs NAME"),
-        ("models import a b c", "models import has no use for c"),
+        ("models import a my b", "models import has no use for b; quote a name that has blanks"),
         ("models list --step 500", "models list has no option --step"),
         ("-q models list", "put the command first: streamd models ..."),
         ("transcribe --device 1 a.wav", "transcribe has no option --device"),
@@ -246,7 +253,13 @@ def test_file_named_like_a_command(run, tmp_path):
             "--set gate.atack_ms=1",
             "--set gate.atack_ms: no such setting; did you mean gate.attack_ms?",
         ),
-        ("serve a.wav", "serve has no use for a.wav"),
+        ("serve a.wav", "serve has no use for a.wav; to caption a file: streamd a.wav"),
+        (
+            "serve --allow-origin foo",
+            "--allow-origin must be a website's origin, such as https://captions.example:8443, "
+            "got foo",
+        ),
+        ("--token secret", "unknown option --token: use --token-file FILE, or STREAMD_TOKEN"),
         ("serve --no-server", "serve has no option --no-server"),
         ("--no-server --no-source", "--server: without a server and a source there is no audio"),
         ("--config", "--config: expected one argument"),

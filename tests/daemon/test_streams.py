@@ -94,7 +94,7 @@ async def test_the_language_that_was_heard_first_is_told_once(prob, n_lines, ser
             await turn()
         await stream.finish("stop")
     told = [line for line in caplog.messages if "language" in line]
-    line = "the language of session s seems to be de; if it is not, name it with --language"
+    line = "session s: detected the language de; --language names another"
     assert told == [line] * n_lines
 
 

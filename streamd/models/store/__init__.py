@@ -44,7 +44,7 @@ def not_here(name: str) -> ModelError:
     if repository_of(name):
         return ModelError(f"model {name} is not downloaded; run: streamd models get {name}")
     known = (each.name for each in CATALOG)
-    if close := get_close_matches(name, known, n=1):
+    if close := get_close_matches(name.removeprefix("whisper-"), known, n=1):
         return ModelError(f"model {name!r} not found; did you mean {close[0]}?")
     return ModelError(
         f"model {name!r} not found: name a model's folder or file, owner/name on the hub, or one "
