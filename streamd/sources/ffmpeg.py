@@ -234,11 +234,11 @@ class Ffmpeg:
                 "ffmpeg -i in.m4a -c copy -movflags +faststart out.m4a"
             )
         if self._is_url and reason and "Invalid data" not in reason:
-            fix = "check the address; the sound of a web page: yt-dlp -o - URL | streamd -"
-            return f"cannot read {self.name}: {reason}; {fix}"
+            return f"cannot read {self.name}: {reason}; check the address"
         if reason:
             problem = f"{self.name} is damaged or not a sound file (FFmpeg: {reason})"
-            return f"{problem}; get a complete copy"
+            page = "if it is a web page, get its sound: yt-dlp -o - URL | streamd -"
+            return f"{problem}; {page if self._is_url else 'get a complete copy'}"
         return f"{self.name} has no audio: record or convert it again"
 
 

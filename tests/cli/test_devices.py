@@ -27,3 +27,11 @@ def test_without_a_microphone_no_model_is_asked_for(monkeypatch, capsys):
     assert main(["--model", "none-such"]) == 3
     assert capsys.readouterr().err.startswith("streamd: no microphone found")
     assert main(["--model", "none-such", "talk.wav"]) == 4
+
+
+def test_hotwords_that_took_the_name_of_the_file_are_said(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr("streamd.sources.microphone.list_devices", list)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "talk.wav").touch()
+    assert main(["--model", "none-such", "--hotwords", "talk.wav"]) == 3
+    assert "--hotwords took talk.wav for its words, so no file" in capsys.readouterr().err

@@ -438,7 +438,9 @@ def test_a_downloaded_model_writes_what_its_folder_does(serving, folder):
     assert used.stdout == own.stdout
 
 
-@pytest.mark.parametrize(("name", "hint"), [("tinny", "tiny"), ("bsae.en", "base.en")])
+@pytest.mark.parametrize(
+    ("name", "hint"), [("tinny", "tiny"), ("bsae.en", "base.en"), ("whisper-base", "base")]
+)
 def test_a_mistyped_model_is_suggested(name, hint):
     assert str(not_here(name)) == f"model {name!r} not found; did you mean {hint}?"
 

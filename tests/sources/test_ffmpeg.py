@@ -298,6 +298,12 @@ async def test_an_address_that_is_wrong(server):
         await samples_of(FileSource("http://joe:secret@127.0.0.1:1/a.mp3"))
 
 
+async def test_the_address_of_a_page_is_no_sound(server, tmp_path):
+    (tmp_path / "watch.html").write_text("<!doctype html><title>A film</title>" * 100)
+    with pytest.raises(SourceError, match=r"if it is a web page, get its sound: yt-dlp -o - URL"):
+        await samples_of(FileSource(f"{server.url}/watch.html"))
+
+
 async def test_a_server_that_goes_away_is_told(made, speech, server):
     made("a.ts")
     frames = []
