@@ -168,7 +168,6 @@ class _TimedEngine(Generic[FeaturesT]):
 def cost_table(cost: StreamCost, sizes: Sequence[SizeEstimate]) -> str:
     """Return the figures as a table for a terminal."""
     fit = [each.size for each in sizes if each.keeps_up]
-    largest = f"{fit[-1]} is the largest here that keeps up" if fit else "none keeps up"
     head = f"{cost.model}: {cost.n_windows} windows of {cost.speech_s:.0f} s of speech"
     rows = {
         "a window, ms": f"median {cost.median_ms:.1f}, best {cost.best_ms:.1f}, "
@@ -178,8 +177,9 @@ def cost_table(cost: StreamCost, sizes: Sequence[SizeEstimate]) -> str:
         "a live stream": f"{cost.cpu_s:.3f} CPU seconds per second",
         "real-time factor": f"{cost.rtf:.3f}; above 1 captions fall behind",
         "live streams": f"serve keeps up with {cost.n_streams}",
-        "other sizes": ", ".join(f"{each.size} {each.cpu_s:.2f}" for each in sizes),
-        "": f"CPU seconds per second, by a layer of each; {largest}",
+        "other sizes": ", ".join(f"{each.size} {each.cpu_s:.2f}" for each in sizes)
+        + ", by a layer of each",
+        "keeps up": f"{fit[-1]}, the largest size that does" if fit else "no size",
     }
     return "\n".join([head, *(f"{name:18}{figures}" for name, figures in rows.items())])
 

@@ -7,6 +7,7 @@ folder. The same measurement, for as many layers as a model has, tells whether i
 """
 
 import hashlib
+import logging
 import os
 import platform
 import time
@@ -29,6 +30,8 @@ from streamd.system.disk import cache_folder, put_file
 from streamd.system.processor import instruction_sets, processor_name
 from streamd.whisper.engine import Engine, FeaturesT, run_in_order
 from streamd.whisper.recognizer import RIGHT_CONTEXT
+
+log = logging.getLogger(__name__)
 
 Choice = Literal["auto", "float32", "int8"]
 
@@ -91,6 +94,9 @@ def choose_precision(
         kept = folder / "precision" / key
         with suppress(OSError, msgspec.DecodeError):
             return msgspec.json.decode(kept.read_bytes(), type=ChosenPrecision)
+    if kept:
+        width = dims.n_audio_state
+        log.info("measuring how fast models of width %d are on this machine, once", width)
     chosen = _measure(dims, threads)
     if kept:
         with suppress(OSError):  # then it is measured again next time

@@ -108,7 +108,7 @@ def test_the_figures_are_a_table_or_a_line_of_json(monkeypatch, model, engine):
     assert f"{cost.cpu_s:.3f} CPU seconds per second" in table
     fits = [each.size for each in sizes if each.keeps_up]
     assert len(sizes) - len(fits) <= 1, "up to the first that does not"
-    assert (f"{fits[-1]} is the largest here that keeps up" if fits else "none keeps up") in table
+    assert (f"{fits[-1]}, the largest size that does" if fits else "no size") in table
     figures = json.loads(cost_json(cost, sizes))
     assert figures["sizes"][0]["size"] == "tiny"
     assert figures["stream"]["cpu_s"] == cost.cpu_s

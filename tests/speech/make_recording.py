@@ -39,9 +39,9 @@ PROGRAMMES: Mapping[str, Programme] = {
     "demo": [
         ("two_cities", 21.0, 1600),
         ("sense_0870", None, 700),
-        ("sense_0880", None, 1500),
+        ("sense_0880", None, 700),
+        ("sense_0890", None, 1500),
         ("common_voice_en_20005955", None, 1500),
-        ("common_voice_en_20009655", None, 1500),
         ("LJ002-0186", None, 1200),
     ],
 }
