@@ -112,8 +112,9 @@ def error_rate(
 
 def _active(talk: Iterable[Talk], names: Sequence[str], n: int) -> NDArray[np.bool_]:
     active = np.zeros((len(names), n), np.bool_)
-    for start, end, speaker in talk:
-        active[names.index(speaker), round(start / STEP_S) : round(end / STEP_S)] = True
+    for each in talk:
+        inside = slice(round(each.start / STEP_S), round(each.end / STEP_S))
+        active[names.index(each.speaker), inside] = True
     return active
 
 
