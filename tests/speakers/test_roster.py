@@ -104,6 +104,23 @@ def test_little_of_a_voice_makes_no_new_speaker_and_is_corrected_by_more():
     assert [turn.speaker for turn in roster.turns] == [1, 2]
 
 
+def test_more_of_a_voice_is_embedded_unless_it_is_clear_whose_it_is():
+    def wanted(roster, voice, start):
+        activity = talk(130, a=(0, 130))
+        first = hear(roster, activity[:50], [voice], start=start)
+        more = hear(roster, activity, [voice], start=start, new=50)
+        return [bool(first), bool(more)]
+
+    roster = Roster()
+    assert wanted(roster, 0, 0) == [True, True]  # nobody is known yet
+    assert wanted(roster, 1, 500) == [True, True]  # a new speaker
+    assert wanted(roster, 0, 1000) == [True, False]
+    assert wanted(roster, 1, 5000) == [True, False]  # when all of its voices are forgotten, too
+    whole = Roster(whole=True)  # in which nothing is known before the end
+    assert [wanted(whole, 0, start) for start in (0, 500)] == [[True, True]] * 2
+    assert [turn.speaker for turn in roster.turns] == [2]
+
+
 def test_speakers_that_turn_out_to_be_one_get_the_same_number():
     roster = Roster()
     between = (VOICES[0] + VOICES[1]) / np.sqrt(2)
