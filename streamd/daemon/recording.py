@@ -21,8 +21,9 @@ from streamd.events import Details, Final, Gap, TimedWord, Token, of_channel
 from streamd.models.model import Model
 from streamd.session.clips import SpeechClips
 from streamd.session.segmenter import Segmenter
+from streamd.sinks.text import with_speakers
 from streamd.sources import Lost, Source
-from streamd.speakers import REMEMBERED, SpokenTurn, speaker_at
+from streamd.speakers import REMEMBERED, SpokenTurn
 from streamd.streams import Streams
 from streamd.types import FRAME, FRAME_MS, Frames, frames_from_ms
 from streamd.whisper.engine import Engine
@@ -256,12 +257,7 @@ def _with_speakers(final: Final, turns: Sequence[SpokenTurn]) -> Final:
         return final
     first = bisect_left(turns, frames_from_ms(final.start_ms) - REMEMBERED, key=_begin)
     near = turns[first : bisect_left(turns, frames_from_ms(final.end_ms) + REMEMBERED, key=_begin)]
-
-    def named(word: TimedWord) -> TimedWord:
-        place = frames_from_ms(word.start_ms), frames_from_ms(word.end_ms)
-        return msgspec.structs.replace(word, speaker=speaker_at(near, *place) or msgspec.UNSET)
-
-    return msgspec.structs.replace(final, words=tuple(map(named, final.words)))
+    return with_speakers(final, near)
 
 
 def _begin(turn: SpokenTurn) -> int:

@@ -3,7 +3,7 @@
 On a terminal finals are paragraphs, which break at blanks and end in pauses. The newest rows, up to
 half of the screen, are laid out again when the terminal gets another width; older ones are ordinary
 lines that are never touched again. The partial stands where it will as a final, so that nothing
-jumps when it becomes one.
+jumps when it becomes one. If a speaker is corrected, names and breaks of the newest rows follow.
 """
 
 import math
@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from itertools import takewhile
 from typing import TextIO
 
-from streamd.events import Event, Fault, Final, Gap, Lag, Partial
+from streamd.events import Event, Fault, Final, Gap, Lag, Partial, SpeakerTurns
 from streamd.sinks.text import (
     BREATH_MS,
     FAINT,
@@ -30,9 +30,13 @@ from streamd.sinks.text import (
     gap_notice,
     named,
     paint,
+    revised,
+    with_speakers,
     wrapped,
 )
+from streamd.speakers import SpokenTurn
 from streamd.system.stdio import put
+from streamd.types import frames_from_ms
 
 Size = Callable[[], tuple[int, int]]
 """Returns the terminal's (columns, lines)."""
@@ -104,6 +108,7 @@ class _Paragraph:
         self.rows: list[list[Span]] = []
         self._spans: list[Span] = []
         self._columns, self._n_gone = columns, 0
+        self.is_whole = True
 
     def add(self, spans: Sequence[Span]) -> None:
         """Continue the last row."""
@@ -115,6 +120,7 @@ class _Paragraph:
         """Remove and return the first rows."""
         gone, self.rows = self.rows[:n_rows], self.rows[n_rows:]
         self._n_gone += len(gone)
+        self.is_whole = self.is_whole and not gone
         return gone
 
     def fit(self, columns: int) -> None:
@@ -141,6 +147,9 @@ class TerminalSink:
         self._end_ms = 0
         self._speaker: int | None = None  # of the last paragraph
         self._text = ""  # of the last paragraph
+        # Finals, each with the paragraph that it began, from the first whole paragraph on:
+        self._finals: list[tuple[Final, _Paragraph | None]] = []
+        self._turns: list[SpokenTurn] = []
 
     def write(self, event: Event) -> None:
         """Show `event` at once."""
@@ -154,8 +163,9 @@ class TerminalSink:
             if partial is not None and partial.seg <= event.seg:
                 del self._partials[event.channel or 0]
             self._behind_s = 0
-            for part in by_speaker(event) if event.text else ():
-                self._append(part)
+            self._add(event)
+        elif isinstance(event, SpeakerTurns):
+            self._revise(event)
         elif isinstance(event, Lag):
             self._behind_s = event.lag_ms // 1000
         elif isinstance(event, Gap):
@@ -164,6 +174,36 @@ class TerminalSink:
             notice = f"[{clean(event.message)}]"
         self._open = self._open and not notice
         self._draw(notice)
+
+    def _add(self, final: Final) -> None:
+        """Add a final, and remember where it stands while that may change."""
+        for i, part in enumerate(by_speaker(final) if final.text else ()):
+            begins = not self._continues(part)
+            self._append(part)
+            if i == 0:
+                self._finals.append((final, self._paragraphs[-1] if begins else None))
+        self._finals = self._finals[next(iter(self._whole()), len(self._finals)) :]
+
+    def _whole(self) -> list[int]:
+        """Return which of the remembered finals began a paragraph of which no row has left."""
+        standing = [paragraph for paragraph in self._paragraphs if paragraph.is_whole]
+        return [i for i, (_, made) in enumerate(self._finals) if made in standing]
+
+    def _revise(self, event: SpeakerTurns) -> None:
+        """Follow a correction of who talked, as far as paragraphs can still be changed."""
+        start = frames_from_ms(event.start_ms)
+        self._turns = revised(self._turns, event)
+        again = [with_speakers(final, self._turns, start) for final, _ in self._finals]
+        changed = [i for i, final in enumerate(again) if final is not self._finals[i][0]]
+        if not (changed and (whole := self._whole())):
+            return
+        # The final before may share its paragraph with the first one that has changed.
+        at = max((i for i in whole if i < changed[0]), default=whole[0])
+        begun = self._finals[at][1]
+        kept = takewhile(lambda paragraph: paragraph is not begun, self._paragraphs)
+        self._paragraphs, self._finals, self._open = [*kept], self._finals[:at], False
+        for final in again[at:]:
+            self._add(final)
 
     def _append(self, final: Final) -> None:
         """Add a final to the paragraph, or begin another."""

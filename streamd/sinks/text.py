@@ -15,7 +15,9 @@ from msgspec import UNSET
 from msgspec.structs import replace
 from wcwidth import iter_graphemes, wcswidth, wcwidth
 
-from streamd.events import Final, Gap, GapReason, Partial, TimedWord
+from streamd.events import Final, Gap, GapReason, Partial, SpeakerTurns, TimedWord
+from streamd.speakers import REMEMBERED, SpokenTurn, speaker_at
+from streamd.types import frames_from_ms
 
 _BREAKS = re.compile("[\t\n\v\f\r\x85\u2028\u2029]")
 _LAST = "".join(chr(plane << 16 | 0xFFFE) + chr(plane << 16 | 0xFFFF) for plane in range(17))
@@ -117,6 +119,36 @@ def _part(event: CaptionT, first: int, start: int, after: int, end: int) -> Capt
             event, text=text, words=words, start_ms=start_ms, end_ms=end_ms, stable=stable
         )
     return replace(event, text=text, words=words, start_ms=start_ms, end_ms=end_ms, details=UNSET)
+
+
+def revised(turns: Sequence[SpokenTurn], event: SpeakerTurns) -> list[SpokenTurn]:
+    """Return who talks when, of the last minute, after an event that replaces a part of it."""
+    start, end = frames_from_ms(event.start_ms), frames_from_ms(event.end_ms)
+    before = (turn for turn in turns if turn.start < start and turn.end > end - REMEMBERED)
+    return [
+        *(SpokenTurn(turn.start, min(turn.end, start), turn.speaker) for turn in before),
+        *(
+            SpokenTurn(frames_from_ms(turn.start_ms), frames_from_ms(turn.end_ms), turn.speaker)
+            for turn in event.turns
+        ),
+    ]
+
+
+def with_speakers(final: Final, turns: Sequence[SpokenTurn], since: int = -1) -> Final:
+    """Return a final whose words after frame `since` have the speakers of `turns`.
+
+    It is the same object if none of them changes.
+    """
+    words = tuple(
+        word if frames_from_ms(word.end_ms) <= since else _named(word, turns)
+        for word in final.words
+    )
+    return final if words == final.words else replace(final, words=words)
+
+
+def _named(word: TimedWord, turns: Sequence[SpokenTurn]) -> TimedWord:
+    speaker = speaker_at(turns, frames_from_ms(word.start_ms), frames_from_ms(word.end_ms))
+    return replace(word, speaker=speaker) if speaker else word
 
 
 SPEAKERS = ("38;5;214", "38;5;74", "38;5;36", "38;5;227", "38;5;166", "38;5;175", "38;5;68", "37")

@@ -10,7 +10,19 @@ from hypothesis import strategies as st
 
 from streamd.config import Config
 from streamd.daemon.display import open_display
-from streamd.events import Eos, Fault, Final, Gap, Lag, Partial, TimedWord, Vad, of_channel
+from streamd.events import (
+    Eos,
+    Fault,
+    Final,
+    Gap,
+    Lag,
+    Partial,
+    SpeakerTurn,
+    SpeakerTurns,
+    TimedWord,
+    Vad,
+    of_channel,
+)
 from streamd.options import OutputOptions
 from streamd.sinks.terminal import TerminalSink
 from streamd.sinks.text import Look, Span, blank_between, confidence_ramp, width, wrapped
@@ -491,3 +503,79 @@ def test_who_speaks_at_the_same_time_in_another_channel_is_shown_below():
     assert emulator.rows() == ["Speaker 2: Yes.", "Speaker 1: I think"]
     sink.write(said(final, "I think so.", 1, 1))
     assert emulator.rows() == ["Speaker 2: Yes.", "Speaker 1: I think so."]
+
+
+def by(speaker, text, start_ms, seg):
+    """A final of one speaker, with a word every 300 ms."""
+    said = tuple(
+        TimedWord(
+            text=word,
+            start_ms=start_ms + 300 * i,
+            end_ms=start_ms + 300 * (i + 1),
+            prob=1.0,
+            final=True,
+            speaker=speaker,
+        )
+        for i, word in enumerate(text.split())
+    )
+    end_ms = said[-1].end_ms
+    return Final(seg=seg, start_ms=start_ms, end_ms=end_ms, text=text, language="en", words=said)
+
+
+def talks(*turns):
+    """What the server says of the time from the first of the turns (start_ms, end_ms, speaker)."""
+    said = tuple(SpeakerTurn(start_ms=a, end_ms=b, speaker=speaker) for a, b, speaker in turns)
+    return SpeakerTurns(start_ms=turns[0][0], end_ms=turns[-1][1], turns=said)
+
+
+TALK = [(1, "Who is there?"), (2, "Me."), (2, "Only me."), (3, "Oh.")]
+
+
+def test_a_corrected_speaker_moves_names_and_breaks_but_no_word():
+    emulator, sink = terminal()
+    for seg, (speaker, text) in enumerate(TALK):
+        sink.write(by(speaker, text, 1000 * seg, seg))
+    before = ["Speaker 1: Who is there?", "Speaker 2: Me. Only me.", "Speaker 3: Oh."]
+    assert emulator.rows() == before
+    sink.write(talks((3_000, 4_000, 3)))
+    assert emulator.rows() == before
+    sink.write(talks((2_000, 2_900, 1), (2_950, 4_000, 1)))
+    assert emulator.rows() == [before[0], "Speaker 2: Me.", "Speaker 1: Only me. Oh."]
+    sink.write(by(1, "Come in.", 4000, 5))
+    assert emulator.rows()[-1] == "Speaker 1: Only me. Oh. Come in."
+    sink.write(talks((0, 1_950, 2), (1_950, 5_000, 1)))
+    assert emulator.rows() == ["Speaker 2: Who is there? Me.", "Speaker 1: Only me. Oh. Come in."]
+
+
+def test_rows_that_have_left_keep_the_speaker_that_they_left_with():
+    emulator, sink = terminal(lines=6)  # half of them may change
+    for n in range(8):
+        sink.write(by(n % 2 + 1, f"This is number {n}.", 2_500 * n, n))
+    before = emulator.rows()
+    sink.write(talks((0, 20_000, 3)))
+    after = emulator.rows()
+    assert after[: len(after) - 1] == before[: len(after) - 1]
+    words = " ".join(after).replace("Speaker 3: ", "")
+    assert words.endswith("This is number 5. This is number 6. This is number 7.")
+    sink.write(Gap(t_ms=20_000, duration_ms=1_200, why="x"))
+    there = emulator.rows()
+    sink.write(talks((0, 20_000, 4)))
+    assert emulator.rows() == there
+
+
+@given(
+    said=st.lists(
+        st.tuples(st.integers(1, 3), st.text("abc", min_size=1, max_size=15)), max_size=8
+    ),
+    told=st.lists(st.tuples(st.integers(0, 8), st.integers(1, 3)), max_size=8),
+    columns=st.sampled_from(WIDTHS),
+)
+def test_no_word_is_lost_or_doubled_by_corrections(said, told, columns):
+    emulator, sink = terminal(columns, 12)
+    texts = [f"{i}{text}." for i, (_, text) in enumerate(said)]
+    for i, (speaker, _) in enumerate(said):
+        sink.write(by(speaker, texts[i], 1000 * i, i))
+        for at, who in told[i : i + 1]:
+            sink.write(talks((min(at, i) * 1000, 1000 * i + 900, who)))
+    shown = " ".join(emulator.rows())
+    assert [word for word in shown.replace("Speaker ", "").split() if word[-1] != ":"] == texts
