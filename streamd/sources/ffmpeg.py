@@ -60,7 +60,8 @@ class Ffmpeg:
     """Decodes one input: `open` it, `read` until nothing comes, `close` it.
 
     `name` is for messages. `source` is a file, an address (`is_url`), or what to read from. The
-    input must have one of the `formats`, if there are any.
+    input must have one of the `formats`, if there are any. It is mixed to so many `channels`; 0: to
+    as many as the first sound has, which are known after `open`.
     """
 
     def __init__(
@@ -96,8 +97,8 @@ class Ffmpeg:
 
     def read(self) -> NDArray[np.int16]:
         """Return the next (n, channels) samples, n = 0 at the end. Raises `SourceError`."""
-        blocks, self._ahead = [self._ahead], self._ahead[:0]
-        n = len(blocks[0])
+        blocks, self._ahead = [self._ahead] if len(self._ahead) else [], self._ahead[:0]
+        n = sum(map(len, blocks))
         while n < self._n_least and not self._stopped:
             block = next(self._blocks, None)
             if block is None:
@@ -106,7 +107,7 @@ class Ffmpeg:
             n += len(block)
         if not n and self._failure:
             raise SourceError(self._failure)
-        return np.concatenate(blocks)
+        return np.concatenate(blocks) if blocks else self._ahead
 
     def stop(self) -> None:
         """End now: `open` and `read` return nothing more. Any thread may call it."""
@@ -178,6 +179,7 @@ class Ffmpeg:
             self._complaint = self._complaint or _reason(error)
             return
         for frame in frames:
+            self.channels = self.channels or min(frame.layout.nb_channels, MAX_CHANNELS)
             # Anything else is damage, and converting it could take gigabytes.
             rate_hz, channels = frame.sample_rate, frame.layout.nb_channels
             if MIN_RATE_HZ <= rate_hz <= MAX_RATE_HZ and channels <= MAX_CHANNELS:

@@ -177,7 +177,7 @@ class FileSource:
     def _play(self, decoder: Ffmpeg | Sndfile) -> None:
         self.duration_ms = decoder.duration_ms
         try:
-            framer = Framer(decoder.rate_hz, decoder.channels, split=self._split)
+            framer = Framer(decoder.rate_hz, max(1, decoder.channels), split=self._split)
         except SourceError as error:
             raise SourceError(f"{self.name}: {error}") from None
         self._frames = FrameStream(framer, self._next_block, name=self.name)
@@ -232,14 +232,16 @@ class FileSource:
 
     def _open(self) -> Ffmpeg | Sndfile:
         """Choose a decoder and wait for the first sound. Runs in a thread: this may take long."""
-        self._decoder = decoder = _decoder(self._path, self.name, self._formats)
+        n_channels = 0 if self._split else 1
+        self._decoder = decoder = _decoder(self._path, self.name, self._formats, n_channels)
         decoder.open()
         return decoder
 
 
-def _decoder(path: str, name: str, formats: str) -> Ffmpeg | Sndfile:
+def _decoder(path: str, name: str, formats: str, channels: int) -> Ffmpeg | Sndfile:
+    """Return what decodes a file; FFmpeg mixes to so many `channels`, 0: to all that there are."""
     if ffmpeg.is_url(path):
-        return Ffmpeg(name, path)
+        return Ffmpeg(name, path, channels=channels)
     try:
         with Path(path).open("rb") as file:
             head = file.read(N_HEAD)
@@ -251,4 +253,4 @@ def _decoder(path: str, name: str, formats: str) -> Ffmpeg | Sndfile:
     if container(head) in SNDFILE:
         with suppress(UnreadableError):
             return Sndfile(path, name)
-    return Ffmpeg(name, path, formats=formats)
+    return Ffmpeg(name, path, formats=formats, channels=channels)

@@ -339,3 +339,20 @@ async def test_a_second_of_sound_is_mixed_beside_the_event_loop(tmp_path, monkey
     await consume(FileSource(tmp_path / "talk.wav"))
     assert threads
     assert threading.get_ident() not in threads[:1]
+
+
+@pytest.mark.parametrize("suffix", ["wav", "flac", "mp3"])
+@pytest.mark.parametrize("rate_hz", [16_000, 44_100])
+async def test_each_channel_of_a_file_can_stay_apart(tmp_path, suffix, rate_hz):
+    # libsndfile reads the first two, FFmpeg the third.
+    path, tones_hz = tmp_path / f"a.{suffix}", (440, 1_000)
+    t_s = np.arange(2 * rate_hz) / rate_hz
+    sound = np.stack([0.5 * np.sin(2 * np.pi * hz * t_s) for hz in tones_hz], 1)
+    soundfile.write(path, sound, rate_hz)
+    async with FileSource(path, split=True) as source:
+        frames = np.concatenate([item async for item in source])
+    assert frames.shape[1:] == (2, FRAME)
+    for channel, hz in enumerate(tones_hz):
+        heard = np.abs(np.fft.rfft(frames[25:75, channel].reshape(-1)))  # 1 s
+        assert heard.argmax() == hz
+        assert heard[tones_hz[1 - channel]] < 0.01 * heard[hz]
