@@ -215,7 +215,9 @@ _OPENAI = {
     "--word_timestamps": "--no-word-timestamps, to turn them off",
 }
 _CPP = {
-    "-di --diarize -tdrz --tinydiarize": "--speakers",
+    # whisper.cpp's compares the loudness of two channels
+    "-di --diarize": "--speakers, or --channels split where each person has a channel",
+    "-tdrz --tinydiarize": "--speakers",
     "-dl --detect-language": "--language auto, the default; json and jsonl tell what it was",
     "-dtw --dtw": "no option: all word times come from attention",
     "-bo": "--set search.best_of=N",

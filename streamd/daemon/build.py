@@ -195,7 +195,10 @@ def _source(config: Config, name: str) -> Source:
     if name != "-" and not Path(name).is_fifo():
         return FileSource(name, realtime=config.input.realtime, split=is_split(config))
     if is_split(config) and config.pcm.channels == 1:
-        raise ConfigError(f"--channels split: {name} does not tell how many: add --input-channels")
+        source = "standard input" if name == "-" else name
+        raise ConfigError(
+            f"--channels split: {source} does not say how many: add --input-channels N"
+        )
     pipe = sys.stdin.buffer if name == "-" else name
     return StdinSource(pipe, config.pcm, split=is_split(config))
 
