@@ -59,9 +59,6 @@ LEFT_OUT = 75
 """Voiced frames (1.5 s) without a word after which a hypothesis is taken to have ended early.
 Without, no word of 1,170 changes; the answer that needs it is in ``tests/session/test_context.py``.
 """
-STUCK = 100
-"""The same while the utterance goes on, behind a word that has been the last one ever since,
-however far the windows reached."""
 UNREAD = 50
 """Voiced frames (1 s) of an utterance that are not passed over in silence if no word was found in
 them: they are read once more without the words before them, and if there is still none, that is
@@ -293,12 +290,11 @@ class Session:
         turns = self._who.hear(hypothesis.heard)
         segment.punctuate(hypothesis.given_words)
         segment.latest = hypothesis = self._usable(segment, window, hypothesis)
-        segment.note_reached()
         utterance, events = segment.utterance, []
         if (change := self._language.learn(window, hypothesis)) is not None:
             self._change(segment, change)
         elif self._left_out(segment, window):
-            self._restart(segment, hypothesis)
+            self._restart(segment, hypothesis, last=window.last)
         elif not window.last:
             silence = 0 if utterance.pause is None else max(0, window.end - utterance.pause)
             events = self._revise(segment, window.end, hypothesis, silence=silence)
@@ -397,19 +393,15 @@ class Session:
 
         The decoder sometimes takes the text that it was given for all there is, and ends.
         """
-        new, reached = segment.latest.words, segment.reached
-        if new and not window.last:  # the next window may have the rest
-            is_text = is_probable(segment.latest) and self._options.task != "translate"
-            is_stuck = segment.stays and reached - window.start >= LEAST_READ
-            return is_text and is_stuck and self._voiced(reached, window.end) >= STUCK
+        new = segment.latest.words
+        if new and not window.last:
+            return False  # the next window may have the rest
         if window.last and segment.context and not (new or segment.committed):
             return self._voiced(segment.utterance.start, window.end) >= UNREAD
         if segment.latest.temperature > 0:
             return False  # it did not end early: there is nothing probable in the audio
         words = new or segment.in_window
-        heard = window.start
-        if words:
-            heard = max(min(words[-1].end, reached), segment.utterance.start)
+        heard = max(words[-1].end, segment.utterance.start) if words else window.start
         least = LEAST_READ if new else 1
         return heard - window.start >= least and self._voiced(heard, window.end) >= LEFT_OUT
 
@@ -417,9 +409,10 @@ class Session:
         """Frames of voice from `start` to `end`."""
         return self._segmenter.voiced_share(start, end) * (end - start)
 
-    def _restart(self, segment: Segment, hypothesis: Hypothesis) -> None:
+    def _restart(self, segment: Segment, hypothesis: Hypothesis, *, last: bool) -> None:
         """Transcribe the rest on its own, the last window of an utterance before its final."""
-        self._remember(segment.restart(hypothesis.words), hypothesis)
+        words = hypothesis.words if last else ()
+        self._remember(segment.restart(words), hypothesis)
         self._policy.reset()
 
     def _revise(

@@ -29,7 +29,7 @@ from enum import Enum, auto
 from itertools import pairwise, takewhile
 
 from streamd.events import Final, Partial, SessionEvent, timed
-from streamd.session.commit import count_ended, normalised
+from streamd.session.commit import count_ended
 from streamd.session.segmenter import Segmenter
 from streamd.session.spelling import capitalised, split_mark
 from streamd.session.utterance import State, Utterance
@@ -111,11 +111,7 @@ class Segment:
     """Whether any hypothesis about it was (`streamd.session.evidence`)."""
     turn_prob: float | None = None
     """How probable it is that the speaker is done, in a pause of which that was told."""
-    stays: bool = False
-    """Whether the last word that was read was the last one before, too."""
     stage: Stage = Stage.READING
-    _last_word: Word | None = None
-    _last_place: tuple[int, str] = (0, "")
     _prepared: tuple[int, Hypothesis] | None = None
     _shown: tuple[str, int] = ("", 0)
 
@@ -280,37 +276,12 @@ class Segment:
         self.anchor = max(self.anchor, anchor)
         return gone
 
-    @property
-    def reached(self) -> int:
-        """The earliest end of the last word that was read, since it is the last one.
-
-        While the decoder reads nothing behind it, attention spreads it over what follows.
-        """
-        return self._last_word.end if self._last_word else self.anchor
-
-    def note_reached(self) -> None:
-        """Note how far the text of the latest hypothesis reaches."""
-        new = [word for word in self.latest.words if not is_mark(word.text.strip())]
-        if not new:
-            return
-        n_before = sum(not is_mark(word.text.strip()) for word in self.committed)
-        place = (n_before + len(new), normalised(new[-1].text))
-        self.stays = place == self._last_place
-        if not self.stays or new[-1].end < self.reached:
-            self._last_word = new[-1]
-        self._last_place = place
-
     def restart(self, words: Sequence[Word]) -> list[Word]:
         """Commit the words, and let the next window begin behind them.
 
         Returns the words that leave the window.
         """
         self.commit(words, len(words))
-        if self.committed and self.reached < (last := self.committed[-1]).end:
-            start = max(
-                min(last.start, self.reached), *(word.end for word in self.committed[-2:-1]), 0
-            )
-            self.committed[-1] = replace(last, start=start, end=max(start, self.reached))
         return self.leave(len(self.in_window), max(self.utterance.start, self.read_until))
 
     def drop_context(self) -> list[Word]:

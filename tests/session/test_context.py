@@ -145,35 +145,6 @@ def test_words_are_not_lost_where_the_last_hypothesis_ends_early():
     assert sum(window.last for window in windows) > 1
 
 
-def test_a_text_that_stays_at_a_word_while_somebody_speaks_goes_on_behind_it():
-    """In a crowd, Whisper may end all windows behind one word, which seems to last and last."""
-    honest, last = ScriptedRecognizer(), 9
-
-    def stays(window: Window) -> Hypothesis:
-        found = honest.recognize(window)
-        if window.start > last * WORD:
-            return found
-        words = [word for word in found.words if word.start <= last * WORD]
-        if words and words[-1].start == last * WORD and window.end > (last + 1) * WORD:
-            spread = max(words[-1].end, window.end - 20)
-            words[-1] = Word(f" w{last}", last * WORD, spread, 0.9, (last,))
-        return Hypothesis(words=tuple(words), tokens=tuple(t for w in words for t in w.tokens))
-
-    texts, windows = listen(spoken((60, LONG)), stays)
-    numbers = [int(word.strip("w")) for text in texts for word in text.split()]
-    assert numbers == list(range(60))
-    behind = next(window for window in windows if window.start > last * WORD)
-    assert behind.start <= (last + 2) * WORD
-    assert behind.end <= (last + 15) * WORD, "not only when the utterance ends"
-
-
-def test_words_that_stay_the_last_ones_in_a_pause_are_left_alone():
-    """Their end may be late, too, but there is no voice behind them."""
-    texts, windows = listen(spoken((10, 3 * LONG)), ScriptedRecognizer().recognize)
-    assert texts == [" ".join(f"w{n}" for n in range(10))]
-    assert {window.start for window in windows} == {0}
-
-
 def test_a_translation_ends_in_its_pause_though_it_is_improbable():
     honest = ScriptedRecognizer()
 
