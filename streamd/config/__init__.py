@@ -252,6 +252,9 @@ def _check(config: Config, culprits: Mapping[str, str]) -> None:
             raise ConfigError(f"{named} must be at least {culprit(name)} ({least * FRAME_MS} ms)")
     if config.bind.share != "off" and not config.bind.enabled:
         raise ConfigError(f"{culprit('sharing')} needs the server; drop --no-server")
+    if config.input.device in ("cuda", "cpu", "mps"):  # openai-whisper's
+        hint = "models run on the CPU, or on a Mac as --compute says"
+        raise ConfigError(f"{culprit('device')} names a microphone: {hint}")
     if config.input.play and not config.input.realtime:
         raise ConfigError(f"{culprit('play')} needs real time; drop --fast")
     if config.input.channels == "split" and config.decoding.speakers:

@@ -259,6 +259,10 @@ def test_file_named_like_a_command(run, tmp_path):
             "--allow-origin must be a website's origin, such as https://captions.example:8443, "
             "got foo",
         ),
+        (
+            "--device cuda a.wav",
+            "--device names a microphone: models run on the CPU, or on a Mac as --compute says",
+        ),
         ("--token secret", "unknown option --token: use --token-file FILE, or STREAMD_TOKEN"),
         ("serve --no-server", "serve has no option --no-server"),
         ("--no-server --no-source", "--server: without a server and a source there is no audio"),
