@@ -46,7 +46,8 @@ class FrameStream:
         self._framer, self._next_block, self._name = framer, next_block, name
         self._ended = False
         self._failure: SourceError | None = None
-        self._found_invalid = self._found_loud = self._found_cancelled = False
+        self._found_invalid = self._found_loud = False
+        self._found_cancelled = self._found_repeated = False
 
     @property
     def n_padding(self) -> int:
@@ -98,6 +99,10 @@ class FrameStream:
             self._found_cancelled = True
             fix = "give one of them (ffmpeg -i IN -af 'pan=mono|c0=c0' OUT.wav)"
             _log.warning("the channels of %s cancel each other out: %s", self._name, fix)
+        if not self._found_repeated and self._framer.repeats:
+            self._found_repeated = True
+            fix = "every word is written twice; drop --channels split"
+            _log.warning("the channels of %s have the same sound: %s", self._name, fix)
 
 
 class Source(Protocol):

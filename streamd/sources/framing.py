@@ -74,7 +74,8 @@ _N_MIXED = 1 << 18
 _LOUD = 160.0
 """Sum of samples of one channel, as of 1 s at -40 dBFS, before it can be told that it is lost."""
 _CANCELLED = 0.03
-"""Share of a channel's sound in the average (-30 dB) below which it is lost."""
+"""Share of a channel's sound in the average (-30 dB) below which it is lost, and in the difference
+of two split channels below which both are the same."""
 
 
 class Framer:
@@ -111,7 +112,8 @@ class Framer:
             )
         self._rest: Samples = np.empty((0, channels) if split else 0, np.float32)
         self.n_invalid = 0
-        self._loud, self._heard = 0.0, 0.0  # sums over the channels, and over their average
+        # Sums over the first channel, and over the average, or over the difference of split ones:
+        self._loud, self._heard = 0.0, 0.0
         self.peak = 1.0  # the highest level of a sample so far, if beyond full scale
         self.n_padding = 0  # how many zeros were added to the last frame, known after `flush`
 
@@ -140,6 +142,9 @@ class Framer:
     def _apart(self, block: Block) -> Samples:
         columns, rest, full_scale = self._checked(block)
         apart: Samples = ((columns.astype(np.float64) - rest) / full_scale).astype(np.float32)
+        if self._channels > 1:
+            self._loud += float(np.abs(apart[:, 0]).sum())
+            self._heard += float(np.abs(apart[:, 0] - apart[:, 1]).sum())
         return apart
 
     def _mono(self, block: Block) -> Samples:
@@ -174,6 +179,15 @@ class Framer:
     @property
     def cancels(self) -> bool:
         """Whether the channels are loud, and their average is not: they are in opposite phase."""
+        return not self._split and self._is_lost
+
+    @property
+    def repeats(self) -> bool:
+        """Whether the first two split channels have the same sound."""
+        return self._split and self._is_lost
+
+    @property
+    def _is_lost(self) -> bool:
         return self._loud > _LOUD and self._heard < _CANCELLED * self._loud
 
     def _cut(self, samples: Samples, *, last: bool) -> Frames:

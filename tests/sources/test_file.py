@@ -356,3 +356,13 @@ async def test_each_channel_of_a_file_can_stay_apart(tmp_path, suffix, rate_hz):
         heard = np.abs(np.fft.rfft(frames[25:75, channel].reshape(-1)))  # 1 s
         assert heard.argmax() == hz
         assert heard[tones_hz[1 - channel]] < 0.01 * heard[hz]
+
+
+@pytest.mark.parametrize(("right", "is_told"), [(1.0, True), (-1.0, False), (0.9, False)])
+async def test_split_channels_with_the_same_sound_are_told_once(tmp_path, caplog, right, is_told):
+    path, left = tmp_path / "a.wav", 0.5 * np.sin(np.arange(48_000) / 10)
+    soundfile.write(path, np.stack([left, right * left], 1), SAMPLE_RATE)
+    await consume(FileSource(path, split=True))
+    told = [record.getMessage() for record in caplog.records]
+    assert [line for line in told if "same sound" in line] == told
+    assert len(told) == is_told
