@@ -167,7 +167,7 @@ def test_captions_start_and_stop_from_the_menu(menu):
     menu.items["Start"].click()
     assert menu.app.title == "CC \u25cf"
     assert menu.items["Start"].callback is None
-    until(lambda: "model tiny.en ready" in menu.module.LOG.read_text())
+    until(lambda: "listening on" in menu.module.LOG.read_text())
     menu.items["Stop"].click()
     until(lambda: menu.tick() or menu.app.title == "CC")
     assert menu.alerts == []
