@@ -5,14 +5,15 @@ milliseconds since the stream began.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import Any, ClassVar, Literal, TypeVar
 
 import msgspec
 
 from streamd.options import EndpointOptions, EndpointRule, ModelOptions
-from streamd.types import Word, ms_from_frames
+from streamd.speakers import SpokenTurn, speaker_at
+from streamd.types import Word, frames_from_ms, ms_from_frames
 
 PROTOCOL = "streamd.v1"
 
@@ -136,6 +137,12 @@ def _summary(event: "Partial | Final") -> str:
 
 
 CaptionT = TypeVar("CaptionT", "Partial", "Final", "Partial | Final")
+
+
+def with_speaker(word: TimedWord, turns: Iterable[SpokenTurn]) -> TimedWord:
+    """Return a word with who talks most while it is said; the same word if nobody does."""
+    speaker = speaker_at(turns, frames_from_ms(word.start_ms), frames_from_ms(word.end_ms))
+    return msgspec.structs.replace(word, speaker=speaker) if speaker else word
 
 
 def of_channel(event: CaptionT, channel: int) -> CaptionT:

@@ -52,10 +52,11 @@ class Track:
     def take(self, frames: Frames) -> None:
         """Take the next (n, 320) frames."""
         self.mel.append(frames.reshape(-1))
-        heard = None if self.speech is None else self.speech.feed(frames)
+        gate = [(0, 0)] * len(frames)  # always open
+        if self.speech is not None:
+            gate = [(heard.silence, heard.late) for heard in self.speech.feed(frames)]
         if self.voices is not None:
-            always_open = [(0, 0)] * len(frames)
-            self.voices.feed(frames, [(h.silence, h.late) for h in heard] if heard else always_open)
+            self.voices.feed(frames, gate)
 
 
 class AudioFile:

@@ -1,4 +1,4 @@
-"""Chooses the precision of a model by measuring, and estimates what it costs, unprepared.
+"""Chooses the precision of a model by measuring, and estimates what live captions with it cost.
 
 int8 is two to three times as fast as float32 if the processor has instructions for it, and may be
 slower if not. One layer of each kind, with random weights of the model's width, shows it in a

@@ -82,21 +82,15 @@ class Gate:
 
     def feed(self, frames: Frames) -> list[GatedFrame]:
         """Take the next (n, 320) float32 frames; return what is heard in each."""
-        levels = [level_db(frame) for frame in frames]
-        # The detectors have state, so they must see every frame.
-        voiced = [self._vad(frame) for frame in frames]
-        loud = [
-            one and level >= self._options.floor_db
-            for one, level in zip(voiced, levels, strict=True)
-        ]
-        if self._confirm is None:
-            return [
-                GatedFrame(self._confirmed.update(one), level)
-                for one, level in zip(loud, levels, strict=True)
-            ]
+        levels, floor_db = [level_db(frame) for frame in frames], self._options.floor_db
+        # Both detectors have state, so both must see every frame.
+        pairs = zip(frames, levels, strict=True)
+        voiced = [self._vad(frame) and level >= floor_db for frame, level in pairs]
+        confirmed = voiced if self._confirm is None else self._confirm(frames, voiced)
         heard = []
-        for one, level, other in zip(loud, levels, self._confirm(frames, loud), strict=True):
-            self._late = self._late + 1 if self._detected.update(one) == 0 else 0
+        for one, other, level in zip(voiced, confirmed, levels, strict=True):
+            if self._confirm is not None:
+                self._late = self._late + 1 if self._detected.update(one) == 0 else 0
             silence = self._confirmed.update(one and other)
             heard.append(GatedFrame(silence, level, min(self._late, LATEST)))
         return heard

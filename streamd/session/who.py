@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from streamd.events import Final, Partial, SessionEvent, SpeakerTurn, SpeakerTurns, TimedWord
+from streamd.events import Final, Partial, SessionEvent, SpeakerTurn, SpeakerTurns, with_speaker
 from streamd.speakers import (
     REMEMBERED,
     HearingRequest,
@@ -13,9 +13,8 @@ from streamd.speakers import (
     Roster,
     SpokenTurn,
     changes,
-    speaker_at,
 )
-from streamd.types import Samples, frames_from_ms, ms_from_frames
+from streamd.types import Samples, ms_from_frames
 
 
 class WhoSpeaks:
@@ -91,13 +90,8 @@ class WhoSpeaks:
         if self._roster is None:
             return list(events)
         return [
-            replace(event, words=tuple(map(self._named, event.words)))
+            replace(event, words=tuple(with_speaker(word, self._turns) for word in event.words))
             if isinstance(event, Partial | Final)
             else event
             for event in events
         ]
-
-    def _named(self, word: TimedWord) -> TimedWord:
-        start, end = frames_from_ms(word.start_ms), frames_from_ms(word.end_ms)
-        speaker = speaker_at(self._turns, start, end)
-        return replace(word, speaker=speaker) if speaker else word

@@ -15,8 +15,16 @@ from msgspec import UNSET
 from msgspec.structs import replace
 from wcwidth import iter_graphemes, wcswidth, wcwidth
 
-from streamd.events import Final, Gap, GapReason, Partial, SpeakerTurns, TimedWord
-from streamd.speakers import REMEMBERED, SpokenTurn, speaker_at
+from streamd.events import (
+    Final,
+    Gap,
+    GapReason,
+    Partial,
+    SpeakerTurns,
+    TimedWord,
+    with_speaker,
+)
+from streamd.speakers import REMEMBERED, SpokenTurn
 from streamd.types import frames_from_ms
 
 _BREAKS = re.compile("[\t\n\v\f\r\x85\u2028\u2029]")
@@ -140,15 +148,10 @@ def with_speakers(final: Final, turns: Sequence[SpokenTurn], since: int = -1) ->
     It is the same object if none of them changes.
     """
     words = tuple(
-        word if frames_from_ms(word.end_ms) <= since else _named(word, turns)
+        word if frames_from_ms(word.end_ms) <= since else with_speaker(word, turns)
         for word in final.words
     )
     return final if words == final.words else replace(final, words=words)
-
-
-def _named(word: TimedWord, turns: Sequence[SpokenTurn]) -> TimedWord:
-    speaker = speaker_at(turns, frames_from_ms(word.start_ms), frames_from_ms(word.end_ms))
-    return replace(word, speaker=speaker) if speaker else word
 
 
 SPEAKERS = ("38;5;214", "38;5;74", "38;5;36", "38;5;227", "38;5;166", "38;5;175", "38;5;68", "37")

@@ -162,7 +162,7 @@ class Framer:
         return mixed
 
     def _checked(self, block: Block) -> tuple[Block, float, float]:
-        """Return the block as (n, channels) without nonsense, its silence and its full scale."""
+        """Return the block, (n, channels), with valid samples, its silence and its full scale."""
         columns = block[:, np.newaxis] if block.ndim == 1 else block
         if columns.shape[1] != self._channels:
             raise ValueError(f"a block of shape {block.shape} has not {self._channels} channels")
