@@ -237,6 +237,19 @@ class Final(Event, _InSeconds, _BySpeaker, frozen=True, kw_only=True, tag="final
     details: Details | msgspec.UnsetType = msgspec.UNSET
 
 
+class Correction(Event, frozen=True, kw_only=True, tag="correction"):
+    """Somebody says what was said: `text`, which is expected from now on.
+
+    It stands for the words number `first` to `last`, from 0, of final `seq`, which stays as it was
+    sent. With 0 as `seq`, for none that were shown.
+    """
+
+    text: str
+    seq: int = 0
+    first: int = 0
+    last: int = 0
+
+
 class SpeakerTurn(msgspec.Struct, _InSeconds, frozen=True, kw_only=True):
     """A stretch of time in which `speaker` talks."""
 
@@ -376,6 +389,7 @@ class Stats(Event, frozen=True, kw_only=True, tag="stats"):
 SessionEvent = (
     Partial
     | Final
+    | Correction
     | SpeakerTurns
     | Vad
     | TurnEvent

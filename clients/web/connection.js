@@ -65,6 +65,7 @@ export class Listening {
   #timer = null;
   #socket = null;
   #waitMs = FIRST_WAIT_MS;
+  corrects = false; // whether this page may correct words of the session
 
   constructor(session, transcript, { changed, status }) {
     this.session = session;
@@ -83,6 +84,11 @@ export class Listening {
     else socket?.close();
   }
 
+  /** Send a correction (`correct` of docs/protocol.md). */
+  correct(message) {
+    this.#socket?.send(JSON.stringify(message));
+  }
+
   #connect() {
     this.status("connecting");
     const socket = open({ session: this.session, ...this.transcript.resume });
@@ -92,6 +98,7 @@ export class Listening {
       const message = JSON.parse(data);
       if (message.type === "hello") {
         this.#waitMs = FIRST_WAIT_MS;
+        this.corrects = message.corrects === true;
         this.status("live");
       }
       if (message.type === "error" && message.fatal) refused = message;
@@ -100,6 +107,7 @@ export class Listening {
     socket.onclose = () => {
       if (this.#stopped) return;
       this.#socket = null;
+      this.corrects = false;
       if (refused?.code === "bad_query") return this.status("refused", refused.message);
       if (refused?.code === "no_such_session") this.status("absent");
       else this.status(this.transcript.ended === null ? "lost" : "ended", refused?.message);

@@ -1,7 +1,9 @@
-// The transcript as files, as `-o` writes them: lists of finals in, text out.
+// The transcript as files, as `-o` writes them: lists of finals in, text out. What was corrected is
+// written as it was corrected, but for jsonl, which has the finals as they were sent.
 
 import { clean, cues } from "./cues.js";
 import { nameOf, parts } from "./speakers.js";
+import { corrected } from "./transcript.js";
 
 const time = (ms, point) => {
   const two = (n) => String(n).padStart(2, "0");
@@ -27,15 +29,15 @@ const line = ({ text }, { from, to, speaker }) =>
 export const FORMATS = {
   txt: {
     mime: "text/plain",
-    text: (finals) => finals.flatMap((final) => parts(final).map((part) => line(final, part))).join(""),
+    text: (finals) => finals.map(corrected).flatMap((final) => parts(final).map((part) => line(final, part))).join(""),
   },
   srt: {
     mime: "application/x-subrip",
-    text: (finals) => cues(finals).map((cue, i) => `${i + 1}\n${block(cue, ",", forSrt)}`).join(""),
+    text: (finals) => cues(finals.map(corrected)).map((cue, i) => `${i + 1}\n${block(cue, ",", forSrt)}`).join(""),
   },
   vtt: {
     mime: "text/vtt",
-    text: (finals) => `WEBVTT\n\n${cues(finals).map((cue) => block(cue, ".", forVtt)).join("")}`,
+    text: (finals) => `WEBVTT\n\n${cues(finals.map(corrected)).map((cue) => block(cue, ".", forVtt)).join("")}`,
   },
   jsonl: {
     mime: "application/jsonl",

@@ -64,6 +64,16 @@ export class Microphone {
     return this.#context !== null;
   }
 
+  /** Whether words of the session of this name are said into this microphone, and may be corrected. */
+  feeds(session) {
+    return this.#sending !== null && this.#sending.session === session;
+  }
+
+  /** Send a correction (`correct` of docs/protocol.md). */
+  correct(message) {
+    this.#sending.correct(message);
+  }
+
   /**
    * Ask the user for the sound, and send it until `stop`.
    *
@@ -140,7 +150,7 @@ export class Microphone {
 export class Sending {
   #socket = null; // open, and the server has said from which sample on it wants audio
   #wanted; // the session's name, as long as the server has given none
-  #session = null;
+  session = null; // its name, once the server has given it
   #epoch = null;
   #blocks = []; // not acknowledged yet, oldest first
   #first = 0; // number of the first sample of the first of them
@@ -170,6 +180,11 @@ export class Sending {
     this.#socket?.send('{"type":"stop"}');
   }
 
+  correct(message) {
+    if (this.#socket === null) return this.callbacks.failed("There is no connection to the server: try again soon.");
+    this.#socket.send(JSON.stringify(message));
+  }
+
   #drop() {
     const { length } = this.#blocks.shift();
     this.#first += length;
@@ -178,7 +193,7 @@ export class Sending {
 
   #connect() {
     const query = { role: "ingest" };
-    if (this.#session ?? this.#wanted) query.session = this.#session ?? this.#wanted;
+    if (this.session ?? this.#wanted) query.session = this.session ?? this.#wanted;
     if (this.#epoch !== null) query.epoch = this.#epoch;
     const socket = open(query);
     let isMute = true;
@@ -201,11 +216,13 @@ export class Sending {
       } else if (message.type === "error" && message.fatal && !TEMPORARY.has(message.code)) {
         if (message.code === "session_over") over = this.#beginAgain(message.heard_ms ?? 0);
         else refused = message.message;
+      } else if (message.code === "bad_option") {
+        this.callbacks.failed(message.message); // a correction
       }
     };
     socket.onclose = async () => {
       this.#socket = null;
-      if (isMute && this.#session === null) refused = await refusal({ role: "ingest" });
+      if (isMute && this.session === null) refused = await refusal({ role: "ingest" });
       if (refused) this.callbacks.failed(`The server refused: ${refused}`);
       if (refused || over) return this.#stopped || this.gaveUp();
       setTimeout(() => this.#connect(), this.#waitMs);
@@ -215,8 +232,8 @@ export class Sending {
 
   #hello(socket, { session, epoch }) {
     this.#waitMs = FIRST_WAIT_MS;
-    if (this.#session !== session) this.callbacks.named(session);
-    this.#session = session;
+    if (this.session !== session) this.callbacks.named(session);
+    this.session = session;
     this.#epoch = epoch;
     const audio = { encoding: "pcm_s16le", rate: RATE, channels: 1, samples: this.#first };
     socket.send(JSON.stringify({ type: "start", ...audio, ...this.choices }));
@@ -249,7 +266,7 @@ export class Sending {
       this.#blocks[0] = this.#blocks[0].subarray(received - this.#first);
       this.#n -= received - this.#first;
     }
-    this.#session = this.#epoch = null;
+    this.session = this.#epoch = null;
     this.#first = 0;
     return this.#stopped && this.#n <= RATE / 1000; // `heard_ms` is rounded down
   }

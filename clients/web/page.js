@@ -84,18 +84,21 @@ function unkept(error) {
 
 function changed(kind, message) {
   if (message.type === "hello") describe(message);
+  if (message.type === "correction" && message.text === meant) toast(`Expected from now on: ${meant}`);
+  if (message.type === "error" && message.code === "bad_option") toast(message.message, 8000);
   if (kind === "item") {
     // A screen reader reads new finals aloud, but not a replay of hours.
     $("log").ariaLive = transcript.seq > transcript.caughtUpAt ? "polite" : "off";
     for (const [i, item] of transcript.items.slice(nShown).entries()) view.append(item, nShown + i);
     keep(nShown);
     nShown = transcript.items.length;
-  } else if (kind === "speakers") {
+  } else if (kind === "revised") {
     view.revise(transcript.items, transcript.revised);
     keep(transcript.revised);
   } else if (message.type === "hello") {
     keep();
   }
+  offerCorrections();
   view.showPartials(transcript.partials);
   showLag(transcript.partial === null ? null : transcript.lagMs);
   view.scrollToEnd();
@@ -139,12 +142,53 @@ async function status(state, why = "") {
   $("status").dataset.state = displayed;
   $("status").textContent = why ? `${STATES[displayed]}: ${why}` : STATES[displayed];
   keepAwake(displayed === "live");
+  offerCorrections();
   if (!QUIET.includes(displayed)) return;
   view.showPartials([]);
   sessions();
   const cause = await unreachable();
   if (cause && n === nStates) $("status").textContent = cause;
 }
+
+// -- corrections ----------------------------------------------------------------------------------
+
+let meant = ""; // the newest correction of this page
+
+/** What sends corrections of the session, or null if this page may not: it must feed it, or be allowed to. */
+function corrector() {
+  if (listening?.corrects) return listening;
+  return microphone.feeds(shown.name) ? microphone : null;
+}
+
+function offerCorrections() {
+  $("correct").hidden = corrector() === null;
+  $("log").classList.toggle("correctable", corrector() !== null);
+}
+
+/** Ask what was said where this text is shown; `place`: there, if it is known. */
+function correct(shownThere, place) {
+  if (corrector() === null) return;
+  const heard = shownThere.replace(/^[\p{P}\s]+|[\p{P}\s]+$/gu, "");
+  $("heard").value = $("meant").value = heard;
+  $("correcting").onclose = () => {
+    if ($("correcting").returnValue !== "save") return;
+    const known = place !== undefined && $("heard").value === heard;
+    meant = $("meant").value.trim();
+    const where = known ? place : transcript.find($("heard").value);
+    corrector()?.correct({ type: "correct", text: meant, keep: $("keep-word").checked, ...where });
+  };
+  $("correcting").returnValue = "";
+  $("correcting").showModal();
+  $("meant").select();
+}
+
+$("correct").onclick = () => correct(String(getSelection()));
+$("log").onclick = ({ target }) => {
+  const word = target.closest("[data-item]");
+  if (word === null || !getSelection().isCollapsed) return; // who selects words wants to copy them
+  const { item, first, last } = word.dataset;
+  correct(word.textContent, transcript.place(Number(item), Number(first), Number(last)));
+};
 
 // -- the list of sessions -------------------------------------------------------------------------
 
@@ -195,6 +239,7 @@ const microphone = new Microphone({
     $("level").hidden = !on;
     for (const id of ["source", "language", "task"]) $(id).disabled = on;
     nameButton();
+    offerCorrections();
     if (on) devices(); // their names are secret until the user has allowed one
   },
   failed: (why) => toast(why, 8000),
@@ -272,7 +317,7 @@ $("share").onclick = () => showInvitation(shown.name, toast);
 
 // -- keyboard -------------------------------------------------------------------------------------
 
-const KEYS = { m: "microphone", "+": "larger", "=": "larger", "-": "smaller", f: "full", c: "copy", s: "share", End: "follow" };
+const KEYS = { m: "microphone", "+": "larger", "=": "larger", "-": "smaller", f: "full", c: "copy", s: "share", w: "correct", End: "follow" };
 
 $("keys").ariaPressed = stored("keys", "true");
 $("keys").onclick = () => {
@@ -284,7 +329,10 @@ addEventListener("keydown", (event) => {
   const { key, target } = event;
   const isTyping = target.closest("select, input, dialog");
   if (isTyping || event.ctrlKey || event.metaKey || event.altKey || $("keys").ariaPressed !== "true") return;
-  $(KEYS[key.length === 1 ? key.toLowerCase() : key])?.click();
+  const button = $(KEYS[key.length === 1 ? key.toLowerCase() : key]);
+  if (button === null) return;
+  event.preventDefault(); // it may open a field, into which the key would be typed
+  button.click();
 });
 
 async function begin() {

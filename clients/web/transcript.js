@@ -48,7 +48,7 @@ export class Transcript {
   }
 
   /**
-   * Apply one message; returns what changed: "item" (one or two), "speakers" (of items from number
+   * Apply one message; returns what changed: "item" (one or two), "revised" (items from number
    * `revised` on), "partial", "state" or "nothing".
    */
   apply(message) {
@@ -61,6 +61,8 @@ export class Transcript {
         return this.#partial(message);
       case "speakers":
         return this.#speakers(message);
+      case "correction":
+        return this.#correction(message);
       case "gap":
         return this.#add(message);
       case "missed": // with "epoch", hello has said that the session began again
@@ -138,7 +140,41 @@ export class Transcript {
     }
     if (first === revised) return "nothing";
     this.revised = first;
-    return "speakers";
+    return "revised";
+  }
+
+  /** Note what stands for words of a final, which stays as it is. */
+  #correction({ seq, first, last, text }) {
+    const n = this.items.findLastIndex((item, i) => i >= this.#begun && item.type === "final" && item.seq === seq);
+    if (n < 0 || last >= (this.items[n].words ?? []).length) return "nothing";
+    const others = (this.items[n].corrections ?? []).filter((each) => each.last < first || each.first > last);
+    this.items[n] = { ...this.items[n], corrections: [...others, { first, last, text }] };
+    this.revised = n;
+    return "revised";
+  }
+
+  /** The first item of this run of the session: numbers of finals are those of one run. */
+  get #begun() {
+    return this.divider ? this.items.length : this.items.findLastIndex(({ type }) => type === "divider") + 1;
+  }
+
+  /** The place of words of item `n` as the server knows it: {seq, first, last}, or {} if it does not. */
+  place(n, first, last) {
+    return n >= this.#begun ? { seq: this.items[n].seq, first, last } : {};
+  }
+
+  /** Where words are in the newest final that has them: {seq, first, last}, or {} if none has. */
+  find(heard) {
+    const wanted = letters(heard);
+    for (const { seq, words = [] } of this.items.slice(this.#begun).filter(({ type }) => type === "final").reverse()) {
+      for (let first = 0; first < words.length; first++) {
+        let last = first;
+        let text = letters(words[first].text);
+        while (text.length < wanted.length && last + 1 < words.length) text += letters(words[++last].text);
+        if (text === wanted && text !== "") return { seq, first, last };
+      }
+    }
+    return {};
   }
 
   #add(item) {
@@ -152,6 +188,26 @@ export class Transcript {
 function later(event, ms) {
   if (ms === 0) return event;
   return { ...moved(event, ms), words: (event.words ?? []).map((word) => moved(word, ms)) };
+}
+
+const letters = (text) => text.toLowerCase().replace(/[^\p{L}\p{M}\p{N}]/gu, "");
+
+/** A final with the corrections in it: such a word has what it `was`, and the marks around that. */
+export function corrected(final) {
+  let { text } = final;
+  const words = (final.words ?? []).map((word, n) => ({ ...word, first: n, last: n }));
+  for (const { first, last, text: meant } of (final.corrections ?? []).toSorted((a, b) => b.first - a.first)) {
+    const places = placed(text, words.slice(0, last + 1));
+    if (places.length <= last) continue;
+    const { from } = places[first];
+    const { to } = places[last];
+    const was = text.slice(from, to);
+    const [, before, after] = /^([\p{Ps}\p{Pi}"'¿¡]*).*?(\p{P}*)$/su.exec(was);
+    const one = { ...words[first], text: `${before}${meant}${after}`, end_ms: words[last].end_ms, last, was };
+    text = text.slice(0, from) + one.text + text.slice(to);
+    words.splice(first, last - first + 1, one);
+  }
+  return { ...final, text, words };
 }
 
 const moved = (timed, ms) => ({ ...timed, start_ms: timed.start_ms + ms, end_ms: timed.end_ms + ms });
@@ -182,7 +238,8 @@ export function placed(text, words) {
     const from = text.indexOf(word.text, at);
     if (from < 0 || text.slice(at, from).trim() !== "") break;
     at = from + word.text.length;
-    places.push({ from, to: at, prob: word.prob, final: word.final, speaker: word.speaker });
+    const { text: _, start_ms, end_ms, ...rest } = word;
+    places.push({ ...rest, from, to: at });
   }
   return places;
 }

@@ -3,7 +3,7 @@
 
 import { SENTENCE_END } from "./cues.js";
 import { nameTag, parts } from "./speakers.js";
-import { clock, isUnspaced, placed, script } from "./transcript.js";
+import { clock, corrected, isUnspaced, placed, script } from "./transcript.js";
 
 const $ = (id) => document.getElementById(id);
 const MAX_PARAGRAPHS = 1000;
@@ -29,13 +29,16 @@ function element(tag, className, text = "") {
 
 const rank = (prob) => (prob >= 0.8 ? "w0" : prob >= 0.6 ? "w1" : prob >= 0.4 ? "w2" : "w3");
 
-/** Yield the text from `from` to `to` as nodes, with the words marked by confidence. */
-function* marked(event, from, to) {
+/** Yield the text from `from` to `to` of item `n` as nodes, with the words marked by confidence. */
+function* marked(event, from, to, n) {
   let at = from;
   for (const word of placed(event.text, event.words)) {
     if (word.from < from || word.to > to) continue;
     yield document.createTextNode(event.text.slice(at, word.from));
-    yield element("span", rank(word.prob), event.text.slice(word.from, word.to));
+    if (word.was !== undefined) yield element("del", "", word.was);
+    const shown = element(word.was === undefined ? "span" : "ins", rank(word.prob), event.text.slice(word.from, word.to));
+    if (n !== undefined) Object.assign(shown.dataset, { item: n, first: word.first, last: word.last });
+    yield shown;
     at = word.to;
   }
   yield document.createTextNode(event.text.slice(at, to));
@@ -84,7 +87,8 @@ function paragraph(final, who) {
 }
 
 /** Append the item of this number: a final, or what happened between finals. */
-export function append(item, n) {
+export function append(plain, n) {
+  const item = plain.type === "final" ? corrected(plain) : plain;
   $("hint").hidden = true;
   const nBefore = into.childElementCount;
   if (item.type === "final") {
@@ -95,7 +99,7 @@ export function append(item, n) {
       speaker = part.speaker ?? speaker;
       const text = element("span", "text");
       text.lang = item.language;
-      text.append(...marked(item, part.from, part.to));
+      text.append(...marked(item, part.from, part.to, n));
       into.lastElementChild.append(text);
     }
     last = item;
@@ -111,7 +115,7 @@ export function append(item, n) {
   while (following && log.childElementCount > MAX_PARAGRAPHS) log.firstElementChild.remove();
 }
 
-/** Show other speakers of the items from number `from` on; paragraphs that stay as they are are left alone. */
+/** Show other speakers or corrections of the items from number `from` on; paragraphs that stay as they are are left alone. */
 export function revise(items, from) {
   // The item before may have to share a paragraph with it now.
   const at = begun.findLastIndex(({ n }) => n < from);

@@ -111,11 +111,14 @@ class Auth:
         # A load balancer that asks whether the server is ready has no token.
         return None if path == READY_PATH else self._check_token(path, request)
 
+    def may_send(self, request: Request) -> bool:
+        """Whether a client may do more than listen, if its request was accepted."""
+        return self._token is None or _has(self._token, _presented_tokens(request))
+
     def _check_token(self, path: str, request: Request) -> Response | None:
-        presented = list(_presented_tokens(request))
-        if self._token is None or _has(self._token, presented):
+        if self.may_send(request):
             return None
-        if not _has(self._bind.listen_token, presented):
+        if not _has(self._bind.listen_token, _presented_tokens(request)):
             wanted = {"WWW-Authenticate": "Bearer"}
             return plain(401, "token required: send Authorization: Bearer TOKEN", wanted)
         asked = requested_role(request.path) if path in DIALECTS else Role.LISTEN

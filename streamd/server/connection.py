@@ -21,9 +21,10 @@ from streamd.errors import WireError
 from streamd.events import PROTOCOL, Ack, EndReason, Eos, Event, SessionEvent, encode
 from streamd.options import ServerLimits
 from streamd.server.dialects import Close, Dialect, Tell
-from streamd.server.ingest import SECRET, Ingest, Ingests
-from streamd.server.wire import Hello, Limits, Role, close_code
+from streamd.server.ingest import SECRET, Ingest, Ingests, corrected
+from streamd.server.wire import Command, Correct, Hello, Limits, Role, close_code
 from streamd.streams.hub import Hub
+from streamd.streams.stream import Stream
 from streamd.system.calls import outcome
 from streamd.types import SAMPLE_RATE
 
@@ -145,8 +146,9 @@ class Connection:
     """The conversation with one client in its dialect: call `run` once.
 
     Every event that the client receives, answers included, goes through its subscription at the
-    hub, so it arrives in the order in which it happened. Raises `WireError` if the request cannot
-    be granted; pass the error to `refuse`.
+    hub, so it arrives in the order in which it happened. A listener that `may_send` may correct
+    the words of the daemon's own sessions; those of others only the client that feeds them. Raises
+    `WireError` if the request cannot be granted; pass the error to `refuse`.
     """
 
     def __init__(
@@ -157,6 +159,7 @@ class Connection:
         ingests: Ingests,
         info: ServerInfo,
         limits: Limits,
+        may_send: bool,
     ) -> None:
         self._socket, self._dialect, self._ingests = socket, dialect, ingests
         self._query = dialect.request()
@@ -165,6 +168,9 @@ class Connection:
         self._stuck = self._moves = False
         self._ingest: Ingest | None = None
         self._hub = self._join()
+        self._own: Stream | None = None
+        if may_send and self._ingest is None:
+            self._own = ingests.sessions.own(self._hub.session)
         self._hello = Hello(
             proto=PROTOCOL,
             session=self._hub.session,
@@ -174,6 +180,7 @@ class Connection:
             model=info.model,
             **msgspec.structs.asdict(self._hub.choices),
             rate=SAMPLE_RATE,
+            corrects=self._ingest is not None or self._own is not None,
             limits=limits,
         )
         self._subscription = self._hub.subscribe(
@@ -249,10 +256,8 @@ class Connection:
             while True:
                 if message is None:
                     message = await self._socket.receive()
-                if self._ingest is None:
-                    raise WireError("not_ingest", "a client with role=listen cannot send")
-                if not self._ingest.over:
-                    await self._take(self._ingest, message)
+                if self._ingest is None or not self._ingest.over:
+                    await self._take(message)
                 message = None
         except (ConnectionClosed, StuckError):
             return EndReason.DISCONNECT
@@ -260,14 +265,23 @@ class Connection:
             self._error = self._error or error  # once replaced, what else is wrong is beside it
             return EndReason.ERROR
 
-    async def _take(self, ingest: Ingest, message: str | bytes) -> None:
+    async def _take(self, message: str | bytes) -> None:
+        if self._ingest is None and self._own is None:
+            raise WireError("not_ingest", "a client with role=listen cannot send")
         for act in tuple(self._dialect.hear(message)):
             if isinstance(act, Tell):
                 await self._socket.send(self._encoded(act))
-            elif (answer := await ingest.take(act)) is not None:
+            elif (answer := await self._answer(act)) is not None:
                 self._subscription.offer(answer)
-        if (ack := ingest.ack()) is not None:
+        if self._ingest is not None and (ack := self._ingest.ack()) is not None:
             self._subscription.offer(ack)
+
+    async def _answer(self, act: bytes | Command) -> SessionEvent | None:
+        if self._ingest is not None:
+            return await self._ingest.take(act)
+        if self._own is None or not isinstance(act, Correct):
+            raise WireError("not_ingest", "a client with role=listen can only send correct")
+        return await corrected(self._own, act)
 
     async def _write(self) -> None:
         code, reason = 1011, "internal error"

@@ -123,9 +123,9 @@ class Ingest:
             elif isinstance(command, Start):
                 answer = await self._begin(command)
             elif isinstance(command, Update):
-                answer = await self._update(self.session.update(command.chosen))
+                answer = await _fault_of(self.session.update(command.chosen))
             elif isinstance(command, Correct):
-                answer = await self._update(self._correct(command))
+                answer = await corrected(self.session, command)
         if isinstance(command, Flush):
             await self.session.flush()
             return Flushed(id=command.id, seq=self.session.hub.seq)
@@ -192,21 +192,6 @@ class Ingest:
             self.session.gap(n_lost * 1000 // start.rate, GapReason.RESUME)
             audio.n_received += n_lost
         return None if start.samples is None else Started(samples=audio.n_received)
-
-    async def _update(self, updating: Coroutine[Any, Any, None]) -> Fault | None:
-        """A choice that is not allowed leaves the session as it is: it has been heard for long."""
-        try:
-            await updating
-        except WireError as error:
-            return Fault(code=error.code, message=str(error))
-        return None
-
-    async def _correct(self, correct: Correct) -> None:
-        phrase, known = correct.text.strip(), self.session.hub.choices.hotwords
-        if phrase not in known.split("\n"):
-            await self.session.update({"hotwords": f"{phrase}\n{known}".rstrip()})
-        if correct.keep:
-            await self.session.learn(phrase)
 
     async def _feed(self, pcm: bytes) -> Fault | None:
         audio = self._audio
@@ -314,6 +299,20 @@ class Ingests:
         await ingest.finish(reason)
         if self._ingests.get(hub.session) is ingest:
             del self._ingests[hub.session]
+
+
+async def corrected(session: Stream, correct: Correct) -> Fault | None:
+    """Expect a phrase in a session from now on, and tell its listeners; return why not."""
+    return await _fault_of(session.correct(correct.correction, keep=correct.keep))
+
+
+async def _fault_of(updating: Coroutine[Any, Any, None]) -> Fault | None:
+    """A choice that is not allowed leaves the session as it is: it has been heard for long."""
+    try:
+        await updating
+    except WireError as error:
+        return Fault(code=error.code, message=str(error))
+    return None
 
 
 def _equal(secret: str, presented: str) -> bool:

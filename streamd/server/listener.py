@@ -311,7 +311,8 @@ class Server:
                 dialect = introduced(query, first)
         except (ConnectionClosed, StuckError):
             return
-        await self._converse(socket, dialect, first)
+        may_send = bool(accepted.request and self._auth.may_send(accepted.request))
+        await self._converse(socket, dialect, first, may_send=may_send)
 
     async def _speak_wyoming(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -331,7 +332,9 @@ class Server:
         finally:
             writer.transport.abort()
 
-    async def _converse(self, socket: Socket, dialect: Dialect, first: str | bytes | None) -> None:
+    async def _converse(
+        self, socket: Socket, dialect: Dialect, first: str | bytes | None, *, may_send: bool = True
+    ) -> None:
         try:
             await self._ingests.prepare(dialect.request())
             connection = Connection(
@@ -340,6 +343,7 @@ class Server:
                 ingests=self._ingests,
                 info=self._info,
                 limits=self._announced_limits,
+                may_send=may_send,
             )
         except WireError as error:
             await refuse(socket, dialect, error)

@@ -14,7 +14,7 @@ from urllib.parse import parse_qs
 import msgspec
 
 from streamd.errors import WireError
-from streamd.events import Choices
+from streamd.events import Choices, Correction
 from streamd.sources.framing import MAX_RATE_HZ, MIN_RATE_HZ
 
 STREAM_PATH = "/v1/stream"
@@ -71,6 +71,7 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="he
 
     `seq` is the number of the last final, `rate` the model's sample rate, `started` the wall time
     of session time 0. What the session's speaker has chosen is as in `Start`, or `Choices`.
+    `corrects`: whether the client may send `Correct`.
     """
 
     proto: str
@@ -87,6 +88,7 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="he
     speakers: bool | msgspec.UnsetType = msgspec.UNSET
     split: bool | msgspec.UnsetType = msgspec.UNSET
     rate: int
+    corrects: bool = False
     limits: Limits
     started: datetime | None = None
 
@@ -166,13 +168,22 @@ class Correct(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="
     """Expect a word or name from now on, as `text` spells it: it was misheard.
 
     With `keep` it is added to the list in the user's folder, too, for all later sessions. Finals
-    that were sent do not change.
+    that were sent do not change; `seq`, `first` and `last` say for which of their words it stands,
+    as in `Correction`.
     """
 
     text: Annotated[
         str, msgspec.Meta(min_length=1, max_length=200, pattern=r"^[^,\n\r]*\w[^,\n\r]*$")
     ]
     keep: bool = False
+    seq: Annotated[int, msgspec.Meta(ge=0)] = 0
+    first: Annotated[int, msgspec.Meta(ge=0)] = 0
+    last: Annotated[int, msgspec.Meta(ge=0)] = 0
+
+    @property
+    def correction(self) -> Correction:
+        """What listeners learn of it."""
+        return Correction(text=self.text.strip(), seq=self.seq, first=self.first, last=self.last)
 
 
 Command = Start | Flush | Stop | Update | Correct

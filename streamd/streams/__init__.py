@@ -234,6 +234,10 @@ class Streams:
                 stream.end(known.ended, resumable=False)
         return stream.hub if stream else None
 
+    def own(self, session: str) -> Stream | None:
+        """Return a session of the daemon's own, or None if a client feeds it or there is none."""
+        return self._streams.get(session) if session in self._own else None
+
     def names(self) -> list[str]:
         """Return the sessions that can be listened to, those that have ended first."""
         return [*self._ended, *self._streams]

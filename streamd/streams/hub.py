@@ -19,6 +19,7 @@ import msgspec
 from streamd.events import (
     Ack,
     Choices,
+    Correction,
     Eos,
     Event,
     Fault,
@@ -33,6 +34,9 @@ from streamd.events import (
 from streamd.streams.journal import Fed, Journal
 
 EventT = TypeVar("EventT", bound=SessionEvent)
+
+_MOST_CORRECTIONS = 100
+"""That new subscribers hear of."""
 
 _REPLACED: Mapping[type[SessionEvent], int] = MappingProxyType({Ack: 0, Stats: -1, Partial: -2})
 """Events of which only the newest waits in a queue, with their keys; other keys count up from 1.
@@ -188,6 +192,7 @@ class Hub:
         self.journal = journal
         self._finals: deque[Final] = deque(maxlen=history)
         self._partials: dict[int, Partial] = {}  # the newest of each channel, 0 if they are mixed
+        self._corrections: deque[Correction] = deque(maxlen=_MOST_CORRECTIONS)
         self._fault: Fault | None = None
         self._eos: Eos | None = None
         self._bound = bound
@@ -265,6 +270,8 @@ class Hub:
                 self._finals.append(event)
             case Partial():
                 self._partials[event.channel or 0] = event
+            case Correction(seq=seq) if seq:
+                self._corrections.append(event)
             case Fault(fatal=True):
                 self._fault = event
             case Eos():
@@ -287,9 +294,10 @@ class Hub:
 
         The finals after number `after` are replayed, then live events follow, without a gap or a
         duplicate. `Missed` announces finals that are no longer stored. `epoch` is the run of the
-        session that `after` counts in, if the subscriber knows it. The current partial comes at
-        once, if `partials` are wanted.
+        session that `after` counts in, if the subscriber knows it. The newest corrections come
+        after the replay, the current partial at once, if `partials` are wanted.
         """
+        is_new = after is None
         after, lost = self._begin_of_replay(after, epoch)
         # While a long replay is read, about as many new events may come: they need room, too.
         bound = self._bound + self.seq - after
@@ -297,7 +305,8 @@ class Hub:
         subscription = Subscription(
             bound, replay, partials=partials, stats=stats, deliver=deliver, listens=listens
         )
-        for current in (*self._partials.values(), self._fault, self._eos):
+        corrections = () if is_new else self._corrections
+        for current in (*corrections, *self._partials.values(), self._fault, self._eos):
             if current is not None:
                 subscription.offer(current)
         self._subscriptions = {s for s in (*self._subscriptions, subscription) if not s.closed}

@@ -8,9 +8,10 @@ from datetime import UTC, datetime
 
 from msgspec.structs import replace
 
-from streamd.errors import StreamdError, is_bug
+from streamd.errors import StreamdError, WireError, is_bug
 from streamd.events import (
     Choices,
+    Correction,
     EndReason,
     Fault,
     Final,
@@ -153,9 +154,20 @@ class Stream:
         if (journal := self.hub.journal) is not None:
             self._store_feeder(journal, replace(journal.fed, choices=choices))
 
-    async def learn(self, phrase: str) -> None:
-        """Keep a phrase for later sessions. Raises `WireError` with `bad_option` if that fails."""
-        await self._context.learn(phrase)
+    async def correct(self, correction: Correction, *, keep: bool) -> None:
+        """Expect the text of a correction from now on, and tell all listeners of it.
+
+        With `keep` it is kept for later sessions, too. Raises `WireError` with `bad_option` if that
+        fails, or if there is no such final; then no listener is told.
+        """
+        phrase, known = correction.text, self.hub.choices.hotwords
+        if correction.seq > self.hub.seq or correction.first > correction.last:
+            raise WireError("bad_option", f"correct: final {correction.seq} has no such words")
+        if phrase not in known.split("\n"):
+            await self.update({"hotwords": f"{phrase}\n{known}".rstrip()})
+        if keep:
+            await self._context.learn(phrase)
+        self._publish([correction])
 
     def _store_feeder(self, journal: Journal, fed: Fed) -> None:
         try:

@@ -872,3 +872,66 @@ async def test_each_channel_has_a_partial_of_its_own(context):
         streams.live.publish(of_channel(final("I think so.", 1000, seg=1), 1))
         await expect(line).to_have_text("")
         assert wrong == []
+
+
+async def test_a_word_is_corrected_by_mouse_and_keyboard_and_every_reader_sees_it(context):
+    streams = CountingStreams()
+    streams.live.publish(final("Ana Bottin, said it."))
+    async with serving(streams) as server:
+        address = f"http://127.0.0.1:{server.port}/"
+        page, wrong = await visit(context, address)
+        reader, _ = await visit(context, address)
+        await page.get_by_text("Bottin,", exact=True).click()
+        await expect(page.locator("#heard")).to_have_value("Bottin")
+        await page.keyboard.press("Escape")
+        await page.keyboard.press("w")
+        await page.locator("#heard").fill("ana bottin")
+        await page.locator("#meant").fill("Ana, Botín")  # two phrases
+        await page.keyboard.press("Enter")
+        await expect(page.locator("#meant:invalid")).to_be_visible()
+        await page.locator("#meant").fill("Ana Botín")
+        await page.locator("#keep-word").check()
+        assert (await Axe().run(page)).response["violations"] == []
+        await page.keyboard.press("Enter")
+        for each in (page, reader):
+            await expect(each.locator("#log del")).to_have_text("Ana Bottin,")
+            await expect(each.locator("#log ins")).to_have_text("Ana Botín,")
+        await expect(page.locator("#toast")).to_have_text("Expected from now on: Ana Botín")
+        await expect(reader.locator("#toast")).to_be_hidden()
+        assert streams.stream.corrected == [("Ana Botín", True)]
+        # It stays corrected, and can be corrected once more.
+        await page.reload()
+        await page.locator("#log ins").click()
+        await page.locator("#meant").fill("Anna Botín")
+        await page.get_by_role("button", name="Correct", exact=True).click()
+        await expect(page.locator("#log .text")).to_have_text("Ana Bottin,Anna Botín, said it.")
+        await page.evaluate("Promise.all(document.getAnimations().map((each) => each.finished))")
+        for theme in ("dark", "light"):
+            assert (await Axe().run(page)).response["violations"] == [], theme
+            await page.locator("#theme").evaluate("button => button.click()")
+        files = {}
+        for form in ("txt", "jsonl"):
+            async with page.expect_download() as download:
+                await page.locator(f"[data-format={form}]").evaluate("button => button.click()")
+            files[form] = (await (await download.value).path()).read_text()
+        assert files["txt"] == "Anna Botín, said it.\n"
+        assert json.loads(files["jsonl"])["text"] == "Ana Bottin, said it."
+        assert wrong == []
+
+
+async def test_a_mere_reader_cannot_correct(context):
+    streams = CountingStreams()
+    streams.live.publish(final("Ana Bottin"))
+    bind = BindOptions(port=0, token="secret", listen_token="ears")
+    async with Server(bind, sessions=streams, info=INFO) as server:
+        page, _ = await visit(context, f"{server.page}#token=ears")
+        await expect(page.locator("#status")).to_have_text("live")
+        await page.get_by_text("Bottin").click()
+        await page.keyboard.press("w")
+        await expect(page.locator("#correcting")).to_be_hidden()
+        await page.get_by_role("button", name="Settings").click()
+        await expect(page.locator("#correct")).to_be_hidden()
+        await page.evaluate("sessionStorage.setItem('streamd.token', 'secret')")
+        await page.reload()
+        await page.get_by_text("Bottin").click()
+        await expect(page.locator("#correcting")).to_be_visible()

@@ -158,3 +158,49 @@ def test_the_page_cuts_cues_as_the_files_do(transcripts):
             writer = FORMATS[name](CueLayout())
             said = "".join(writer.append(final) for final in transcript)
             assert text == writer.header + said + writer.end(complete=True)
+
+
+def test_a_correction_is_sent_with_the_audio_and_a_refusal_is_told():
+    sent, told = node(f"""
+    const {{ Sending }} = await import("{WEB / "microphone.js"}");
+    const told = [];
+    const sending = new Sending({{ named() {{}}, failed: (why) => told.push(why) }}, () => {{}});
+    const message = {{ type: "correct", text: "Ana Botín" }};
+    sockets[0].hear(hello);
+    sending.correct(message); // the server is not ready for it
+    sockets[0].hear({{ type: "started", samples: 0 }});
+    sending.correct(message);
+    sockets[0].hear({{ type: "error", code: "bad_option", message: "too many", fatal: false }});
+    console.log(JSON.stringify([sockets[0].sent.slice(1), told]));
+    """)
+    assert [json.loads(each) for each in sent] == [{"type": "correct", "text": "Ana Botín"}]
+    assert told == ["There is no connection to the server: try again soon.", "too many"]
+
+
+def test_a_correction_stands_for_words_of_this_run_only():
+    found = node(f"""
+    const {{ corrected, Transcript }} = await import("{WEB / "transcript.js"}");
+    const word = (text, i) => ({{ text, start_ms: i, end_ms: i + 1 }});
+    const words = (text) => text.split(" ").map(word);
+    const timed = {{ start_ms: 0, end_ms: 9 }};
+    const final = (seq, text) => ({{ type: "final", seq, ...timed, text, words: words(text) }});
+    const transcript = new Transcript();
+    const hear = (...messages) => messages.map((each) => transcript.apply(each));
+    hear({{ ...hello, started: 0 }}, final(1, "Anna Bottin."));
+    hear({{ ...hello, epoch: "f", started: 9 }});
+    const before = transcript.find("anna bottin");
+    hear(final(1, "“Anna Bottin,” said Anna."));
+    const places = ["anna  BOTTIN", "Anna", "An", "—"].map((heard) => transcript.find(heard));
+    const one = {{ type: "correction", text: "Ana", seq: 1, first: 0, last: 0 }};
+    const both = {{ ...one, text: "Ana Botín", last: 1 }};
+    const kinds = hear(one, both, {{ ...one, last: 9 }}, {{ ...one, seq: 2 }});
+    const texts = transcript.finals.map((each) => corrected(each).text);
+    console.log(JSON.stringify([before, places, kinds, texts, transcript.items.at(-1).text]));
+    """)
+    assert found == [
+        {},
+        [{"seq": 1, "first": 0, "last": 1}, {"seq": 1, "first": 0, "last": 0}, {}, {}],
+        ["revised", "revised", "nothing", "nothing"],
+        ["Anna Bottin.", "“Ana Botín,” said Anna."],
+        "“Anna Bottin,” said Anna.",
+    ]

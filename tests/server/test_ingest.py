@@ -7,13 +7,23 @@ import pytest
 from streamd.config import load
 from streamd.daemon import build
 from streamd.errors import ConfigError, WireError
+from streamd.events import Correction
+from streamd.options import BindOptions
+from streamd.server import Server
 from streamd.server.ingest import Ingest
 from streamd.server.wire import Start, Stop
 from streamd.sources.framing import Framer
 from streamd.streams import Streams
 from streamd.streams.hub import Hub
 from tests.support.loop import turn
-from tests.support.serving import CountingIngest, CountingStreams, DeafClient, client, serving
+from tests.support.serving import (
+    INFO,
+    CountingIngest,
+    CountingStreams,
+    DeafClient,
+    client,
+    serving,
+)
 
 FRAME_BYTES = 640
 
@@ -437,20 +447,67 @@ async def test_what_was_chosen_can_be_changed_while_there_is_audio():
         assert (choices.language, eos["reason"]) == ("en", "stop")
 
 
-async def test_a_correction_becomes_a_phrase_of_the_session_and_perhaps_of_the_machine():
-    async with feeding("role=both&session=talk") as (streams, _, speaker):
+async def test_who_feeds_a_session_corrects_it_and_all_listeners_are_told():
+    async with feeding("role=both&session=talk") as (streams, server, speaker):
         await speaker.get()
-        await speaker.say({"type": "start", "hotwords": "Apis"})
         await speaker.say(s16(1))
-        await speaker.say({"type": "correct", "text": "Zoë"})
-        await speaker.say({"type": "correct", "text": " Ana Botín ", "keep": True})
-        await speaker.say({"type": "correct", "text": "Zoë", "keep": True})
-        session = streams.ingests["talk"]
+        await speaker.say({"type": "flush"})
+        await speaker.until("flushed")
+        word = {"type": "correct", "text": " Ana Botín ", "seq": 1, "first": 0, "last": 1}
+        async with client(server.port, "session=talk") as listener:
+            hello = await listener.get()
+            await speaker.say({**word, "keep": True})
+            told = {**word, "type": "correction", "text": "Ana Botín"}
+            assert (await speaker.get(), await listener.get()) == (told, told)
+            await speaker.say({"type": "correct", "text": "refused"})
+            *_, fault = await speaker.until("error")
+            assert (fault["code"], fault["fatal"]) == ("bad_option", False)
+            assert not hello["corrects"]
+            await listener.say(word)
+            assert (await listener.rest())[-1]["code"] == "not_ingest"
+        async with client(server.port, "session=talk&after=0") as late:
+            await late.until("final")
+            assert (await late.get())["type"] == "correction"
         await speaker.say({"type": "correct", "text": "so, there"})  # two phrases
         *_, fault = await speaker.until("error")
         assert (fault["code"], fault["fatal"]) == ("bad_message", True)
-        assert session.hub.choices.hotwords == "Ana Botín\nZoë\nApis"
-        assert session.learned == ["Ana Botín", "Zoë"]
+        assert streams.ingests["talk"].corrected == [("Ana Botín", True)]
+
+
+async def test_whoever_may_send_audio_corrects_the_servers_own_session_and_no_mere_listener():
+    streams = CountingStreams()
+    bind = BindOptions(port=0, token="secret", listen_token="ears")
+    correct = {"type": "correct", "text": "Zoë"}
+    async with (
+        Server(bind, sessions=streams, info=INFO) as server,
+        client(server.port, "token=ears") as reader,
+        client(server.port, "token=secret") as owner,
+    ):
+        assert not (await reader.get())["corrects"]
+        assert (await owner.get())["corrects"]
+        await owner.say(correct)
+        assert (await owner.get())["type"] == "correction"
+        assert (await reader.get())["text"] == "Zoë"
+        for each, message in ((owner, {"type": "stop"}), (reader, correct)):
+            await each.say(message)
+            assert (await each.rest())[-1]["code"] == "not_ingest"
+    assert streams.stream.corrected == [("Zoë", False)]
+
+
+async def test_a_correction_precedes_the_phrases_of_a_session():
+    streams = Streams(build.session_factory(load({}, {})), max_backlog=1, max_ingest=1)
+    kept: list[str] = []
+    streams.learn = kept.append
+    stream = streams.open("talk")
+    await streams.transcribe()  # nothing, but choices are checked from now on
+    await stream.update({"hotwords": "Apis"})
+    for text, keep in (("Zoë", False), ("Ana Botín", True), ("Zoë", True)):
+        await stream.correct(Correction(text=text), keep=keep)
+    assert stream.hub.choices.hotwords == "Ana Botín\nZoë\nApis"
+    assert kept == ["Ana Botín", "Zoë"]
+    for nowhere in (Correction(text="Zoë", seq=1), Correction(text="Zoë", first=1)):
+        with pytest.raises(WireError, match="no such words"):
+            await stream.correct(nowhere, keep=False)
 
 
 async def test_a_correction_that_cannot_be_kept_is_told():
@@ -459,8 +516,9 @@ async def test_a_correction_that_cannot_be_kept_is_told():
 
     streams = Streams(build.session_factory(load({}, {})), max_backlog=1, max_ingest=1)
     stream = streams.open("talk")
+    await streams.transcribe()  # nothing, but choices are checked from now on
     for learn, why in ((None, "no list"), (refuse, "No space left")):
         streams.learn = learn
         with pytest.raises(WireError, match=why) as error:
-            await stream.learn("Zoë")
+            await stream.correct(Correction(text="Zoë"), keep=True)
         assert error.value.code == "bad_option"

@@ -35,6 +35,7 @@ async def test_hello_says_where_the_listener_is():
             "endpoint": "silence",
             "endpoint_ms": 600,
             "rate": 16000,
+            "corrects": True,
             "started": streams.live.started.isoformat().replace("+00:00", "Z"),
             "limits": {
                 "max_message_bytes": 1 << 20,
@@ -168,8 +169,15 @@ async def test_what_cannot_be_had_is_refused_with_a_reason(query, code):
         assert listener.close_code == 1008
 
 
-@pytest.mark.parametrize("message", [b"\0\0", "{}", '{"type":"stop"}'])
-async def test_a_listener_that_talks_is_sent_away_and_the_others_go_on(message):
+@pytest.mark.parametrize(
+    ("message", "code", "close"),
+    [
+        (b"\0\0", "not_ingest", 1003),
+        ('{"type":"stop"}', "not_ingest", 1003),
+        ("{}", "bad_message", 1007),
+    ],
+)
+async def test_a_listener_that_talks_is_sent_away_and_the_others_go_on(message, code, close):
     streams = CountingStreams()
     async with serving(streams) as server, client(server.port) as other:
         await other.get()
@@ -177,7 +185,7 @@ async def test_a_listener_that_talks_is_sent_away_and_the_others_go_on(message):
             await listener.get()
             await listener.say(message)
             (error,) = await listener.rest()
-            assert error["code"] == "not_ingest"
-            assert listener.close_code == 1003
+            assert error["code"] == code
+            assert listener.close_code == close
         streams.live.publish(final(0))
         assert (await other.get())["seq"] == 1

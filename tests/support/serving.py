@@ -16,7 +16,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
 from streamd.errors import WireError
-from streamd.events import Choices, Final, Partial, TimedWord
+from streamd.events import Choices, Correction, Final, Partial, TimedWord
 from streamd.options import BindOptions, ServerLimits
 from streamd.server import Recordings, Server, ServerInfo
 from streamd.streams.hub import Hub
@@ -44,7 +44,7 @@ class CountingIngest:
         self.waiting_for_room = asyncio.Event()
         self.asked_to_flush = asyncio.Event()
         self.finished = ""
-        self.learned: list[str] = []
+        self.corrected: list[tuple[str, bool]] = []
         self._done = 0
         self._seg = 0
 
@@ -69,9 +69,10 @@ class CountingIngest:
     async def update(self, chosen: Mapping[str, object]) -> None:
         await self.choose(chosen, secret="")
 
-    async def learn(self, phrase: str) -> None:
-        await self.choose({"hotwords": phrase} if phrase == "refused" else {}, secret="")
-        self.learned.append(phrase)
+    async def correct(self, correction: Correction, *, keep: bool) -> None:
+        await self.choose({"hotwords": correction.text}, secret="")
+        self.corrected.append((correction.text, keep))
+        self.hub.publish(correction)
 
     def feed(self, frames: Frames) -> None:
         if self.is_over:
@@ -148,6 +149,7 @@ class CountingStreams:
 
     def __init__(self) -> None:
         self.live = Hub("live", epoch="e1", choices=CHOICES)
+        self.stream = CountingIngest(self.live)
         self.ingests: dict[str, CountingIngest] = {}
         self.opened = asyncio.Event()
         self.max_streams = 10
@@ -164,6 +166,9 @@ class CountingStreams:
             return self.live
         ingest = self.ingests.get(session)
         return None if ingest is None else ingest.hub
+
+    def own(self, session: str) -> CountingIngest | None:
+        return self.stream if session == "live" else None
 
     def names(self) -> list[str]:
         return ["live", *self.ingests]

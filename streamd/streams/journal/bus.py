@@ -25,7 +25,18 @@ from typing import Annotated
 import msgspec
 from nats.aio.subscription import Subscription
 
-from streamd.events import Eos, Fault, Final, Gap, Lag, Partial, SessionEvent, Stats, Vad
+from streamd.events import (
+    Correction,
+    Eos,
+    Fault,
+    Final,
+    Gap,
+    Lag,
+    Partial,
+    SessionEvent,
+    Stats,
+    Vad,
+)
 from streamd.streams.journal import (
     Claimant,
     Fed,
@@ -54,7 +65,7 @@ _PATIENCE_S = 10.0
 """How long a client waits for the bus to say what is known of its session."""
 _QUIET_BEATS = 4
 """How often the lease of a session that stores nothing is read: it costs NATS more than a final."""
-_RELAYED = Partial | Vad | Lag | Stats | Fault
+_RELAYED = Partial | Correction | Vad | Lag | Stats | Fault
 """Events that other nodes hear of, but that are not stored."""
 
 _NAME = r"^[\w-]{1,64}\Z"
