@@ -109,8 +109,9 @@ class Window:
     "transcribe" or "translate", or empty for the recognizer's own. `initial_prompt` is text before
     the prompt; text that is too long loses its beginning. `vocabulary` are phrases to expect, one a
     line. `given_words` are the words of `before` and `prefix`, if the marks and capitals of all
-    words are to be decided anew. Somebody who has spoken since frame `turn_start` may be done at
-    the window's end; None: nobody asks. `hear` asks who speaks.
+    words are to be decided anew. Text that ends before frame `text_until` leaves much voice unread;
+    None: there is not so much in the window. Somebody who has spoken since frame `turn_start` may
+    be done at the window's end; None: nobody asks. `hear` asks who speaks.
     """
 
     start: int
@@ -130,6 +131,7 @@ class Window:
     initial_prompt: str = ""
     vocabulary: str = ""
     given_words: tuple[Word, ...] | None = None
+    text_until: int | None = None
     turn_start: int | None = None
     hear: HearingRequest | None = field(default=None, compare=False, repr=False)
     encoded: Encoded | None = field(default=None, compare=False, repr=False)

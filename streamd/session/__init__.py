@@ -271,6 +271,7 @@ class Session:
             initial_prompt=self._options.prompt,
             vocabulary=self._options.vocabulary,
             given_words=segment.given_words if last else None,
+            text_until=self._segmenter.voiced_from(LEFT_OUT, end),
             turn_start=segment.utterance.start if self._asks_turn(segment) else None,
             encoded=self._encoded,
             hear=self._who.request(end, self._ring.start, self._ring.read)
@@ -394,7 +395,7 @@ class Session:
         The decoder sometimes takes the text that it was given for all there is, and ends.
         """
         new = segment.latest.words
-        if new and not window.last:
+        if not window.last and (new or segment.latest.suspect):
             return False  # the next window may have the rest
         if window.last and segment.context and not (new or segment.committed):
             return self._voiced(segment.utterance.start, window.end) >= UNREAD

@@ -155,6 +155,12 @@ class Segmenter:
         track = self._track[max(0, start - self._base) : max(0, end - self._base)]
         return sum(silence == 0 for silence, *_ in track) / max(1, end - start)
 
+    def voiced_from(self, n: int, end: int) -> int | None:
+        """The latest frame with `n` voiced frames between it and `end`; see `forget`."""
+        at = max(0, end - self._base)
+        voiced = [i for i, (silence, *_) in enumerate(self._track[:at]) if silence == 0]
+        return self._base + voiced[-n] if len(voiced) >= n else None
+
     def _advance(self) -> list[Vad]:
         """Read the track up to its end, or to the frame where an answer is missing."""
         events: list[Vad] = []

@@ -70,10 +70,10 @@ class Context:
     `prompt` is the text before the window, `before` the text of its audio before the utterance,
     `prefix` the forced beginning of the utterance, and `draft` a guess of what follows, for greedy
     decoding. At most `max_tokens` are sampled. What follows `before` has a word, after a mark or at
-    once, unless there is a prefix. `n_frames` of the window hold audio; `cached` are given tokens
-    of an earlier window that began at the same frame. `vocabulary` are phrases to expect. Without a
-    draft, the end of a sentence is guessed after each token unless `guesses` is off, which is for
-    passes that many windows share.
+    once, unless there is a prefix. It begins with none of the tokens `refused`. `n_frames` of the
+    window hold audio; `cached` are given tokens of an earlier window that began at the same frame.
+    `vocabulary` are phrases to expect. Without a draft, the end of a sentence is guessed after each
+    token unless `guesses` is off, which is for passes that many windows share.
     """
 
     max_tokens: int
@@ -85,6 +85,7 @@ class Context:
     n_frames: int = 0
     cached: CachedTokens | None = None
     vocabulary: Vocabulary | None = None
+    refused: tuple[int, ...] = ()
     guesses: bool = True
 
 
@@ -194,6 +195,7 @@ class _WindowSearch:
             options,
             something_said=bool(context.prefix),
             continues=bool(context.before),
+            refused=context.refused,
         )
         self._n_accepted = 0
         given = (*context.before, *context.prefix)

@@ -14,8 +14,19 @@ from typing import Generic, cast
 import numpy as np
 
 from streamd.options import DecodingOptions
-from streamd.types import FRAME, Encoded, Hypothesis, Samples, Suspect, Window, Word, ms_from_frames
+from streamd.types import (
+    FRAME,
+    Encoded,
+    Hypothesis,
+    Samples,
+    Suspect,
+    Window,
+    Word,
+    ms_from_frames,
+    text_of,
+)
 from streamd.whisper.decode import (
+    PROBABLE,
     Context,
     Decoded,
     decode,
@@ -26,6 +37,7 @@ from streamd.whisper.decode import (
     with_phrases,
 )
 from streamd.whisper.engine import Engine, FeaturesT, Search, alone
+from streamd.whisper.guards import is_famous
 from streamd.whisper.marks import with_marks
 from streamd.whisper.mel import MelCache, log_mel
 from streamd.whisper.paths import CachedTokens
@@ -122,7 +134,9 @@ class Recognizer(Generic[FeaturesT]):
             return with_phrases(with_these, view.context.vocabulary)
 
         decoded = alone(with_fallback(attempt, options))
-        hypothesis = self._punctuated(window, view, self._hypothesis(window, view, decoded))
+        hypothesis = self._hypothesis(window, view, decoded)
+        hypothesis = self._continued(window, view, options, decoded, hypothesis)
+        hypothesis = self._punctuated(window, view, hypothesis)
         states = _States(view.features, decoded.cached)
         encoded = Encoded(window.start, window.end, states)
         return replace(
@@ -203,7 +217,7 @@ class Recognizer(Generic[FeaturesT]):
         view: "_View[FeaturesT]",
         options: DecodingOptions,
         temperature: float,
-        rng: np.random.Generator,
+        rng: np.random.Generator | None,
         vocabulary: Vocabulary | None,
     ) -> Search[Decoded]:
         n_text_ctx = self._engine.dims.n_text_ctx
@@ -231,6 +245,54 @@ class Recognizer(Generic[FeaturesT]):
             no_speech_prob=decoded.no_speech_prob,
             temperature=decoded.temperature,
             suspect=suspect,
+        )
+
+    def _continued(
+        self,
+        window: Window,
+        view: "_View[FeaturesT]",
+        options: DecodingOptions,
+        decoded: Decoded,
+        hypothesis: Hypothesis,
+    ) -> Hypothesis:
+        """The hypothesis with what follows it, if it ends long before the voice does.
+
+        In noise the decoder may end a text that goes on, or repeat itself, window after window.
+        Where it may do neither, it reads on. That counts only if it is probable by itself.
+        """
+        words, tokens, context = hypothesis.words, hypothesis.tokens, view.context
+        read_until = words[-1].end if words else window.prefix_end
+        if window.text_until is None or read_until >= window.text_until:
+            return hypothesis
+        given = (*context.before, *context.prefix, *tokens)
+        is_whole = hypothesis.suspect in {None, Suspect.LOOP} and hypothesis.temperature == 0
+        fits = 0 < len(given) <= self._engine.dims.n_text_ctx // 2
+        if not is_whole or not fits or view.tokenizer.translates:
+            return hypothesis
+        chosen = (*decoded.tokens, view.tokenizer.eot)[len(tokens)]
+        is_drafted = context.draft[: len(tokens)] == tokens
+        context = replace(
+            context,
+            before=given,
+            prefix=(),
+            draft=context.draft[len(tokens) :] if is_drafted else (),
+            refused=(chosen, view.tokenizer.eot),
+        )
+        view, window = replace(view, context=context), replace(window, prefix_end=read_until)
+        decoded = alone(self._decode(view, options, 0.0, None, context.vocabulary))
+        more = self._hypothesis(window, view, decoded)
+        if more.suspect or not more.words or more.evidence < PROBABLE:
+            return hypothesis
+        if is_famous(text_of(more.words)):
+            return hypothesis
+        n, n_more = len(tokens), len(more.tokens)
+        total = n * hypothesis.avg_logprob + n_more * more.avg_logprob
+        return replace(
+            hypothesis,
+            words=(*words, *more.words),
+            tokens=(*tokens, *more.tokens),
+            avg_logprob=total / (n + n_more),
+            suspect=None,
         )
 
     def _punctuated(

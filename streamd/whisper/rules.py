@@ -31,12 +31,13 @@ class Rules:
         *,
         something_said: bool = False,
         continues: bool = False,
+        refused: Sequence[int] = (),
     ) -> None:
         """`something_said`: there is a forced prefix, so the transcript may end at once.
 
         openai-whisper refuses that even then, but a stream would invent a word whenever a window
         holds nothing new. `continues`: other text precedes, without its closing mark, which
-        may come first, but not alone.
+        may come first, but not alone. `refused`: tokens that may not come first, nor behind it.
         """
         self.eot, self._begin = tokenizer.eot, tokenizer.timestamp_begin
         self._options = options
@@ -50,11 +51,11 @@ class Rules:
         self._suppressed = sorted(suppressed)
         self._stops = _single(tokenizer, _FULL_STOPS)
         self._commas = _single(tokenizer, COMMAS)
-        self._blank: list[int] = []
+        self._blank = [*refused]
         self._continuing: list[int] = []
         if options.suppress_blank and not something_said:
             blank = options.begin_suppress_tokens
-            self._blank = [*tokenizer.encode(" "), tokenizer.eot] if blank is None else [*blank]
+            self._blank += [*tokenizer.encode(" "), tokenizer.eot] if blank is None else blank
             self._continuing = _single(tokenizer, (*MARKS, "...")) if continues else []
 
     def __call__(self, logits: Row, tokens: Sequence[int]) -> Row:

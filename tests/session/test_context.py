@@ -8,6 +8,7 @@ import pytest
 
 from streamd.events import Event, Final, Unclear
 from streamd.options import EndpointOptions, SessionOptions
+from streamd.session import LEFT_OUT
 from streamd.session.commit import LocalAgreement, Sliding
 from streamd.types import Encoded, Hypothesis, Suspect, Window, Word
 from tests.support.fakes import WORD, ScriptedRecognizer, drain, scripted_audio, scripted_session
@@ -129,6 +130,31 @@ def test_words_are_not_lost_where_the_decoder_ends_after_the_text_that_it_got():
     # What is shorter than a second and a half, six words, may be noise.
     assert first[:24] == list(range(24))
     assert second[:24] == list(range(33, 57))
+
+
+def test_a_guess_does_not_end_the_window():
+    """What follows is read behind the words that are known, not on its own."""
+    honest = ScriptedRecognizer()
+
+    def guesses(window: Window) -> Hypothesis:
+        if 300 <= window.end < 400 and not window.last:
+            return Hypothesis(suspect=Suspect.NO_SPEECH)
+        return honest.recognize(window)
+
+    texts, windows = listen(spoken((50, LONG)), guesses)
+    assert {window.start for window in windows} == {0}
+    assert texts == [" ".join(f"w{n}" for n in range(50))]
+
+
+def test_a_window_says_where_text_ends_too_early():
+    """Behind that frame, its last second and a half of voice begins."""
+    speech = [*spoken((6, 3), (30, LONG))]
+    _, windows = listen(speech, ScriptedRecognizer().recognize)
+    told = {window.end: window.text_until for window in windows if window.start == 0}
+    assert speech.index(False) == 72
+    assert told[50] is None
+    assert told[100] == 100 - LEFT_OUT - 3, "without the three silent frames"
+    assert told[200] == 200 - LEFT_OUT
 
 
 def test_words_are_not_lost_where_the_last_hypothesis_ends_early():

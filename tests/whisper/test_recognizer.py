@@ -156,6 +156,72 @@ def test_a_loop_is_said_once_and_suspected():
     assert found.tokens == tuple(b" no")
 
 
+def ends_early(more: bytes, frames: list[int], prob: float = 0.9) -> Predict:
+    """Writes " ab", and then would rather end than go on with `more`."""
+    said, goes_on = scripted([*b" ab", *more, EOT], frames, n_ctx=384), b" ab" + more
+
+    def predict(context: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+        logits, alignment = said(context)
+        text = bytes(context[context.index(362) + 1 :]) if 362 in context else b""
+        if text == b" ab":
+            logits[EOT] = logits.max() + 0.1
+        elif text.startswith(b" ab") and goes_on.startswith(text):
+            logits, _ = scripted([*goes_on, EOT], frames, n_ctx=384, prob=prob)(context)
+        return logits, alignment
+
+    return predict
+
+
+FRAMES = [10, 20, 30, 45, *range(160, 300, 10)]
+
+
+@pytest.mark.parametrize(
+    ("more", "until", "prob", "said"),
+    [
+        (b" cd ef", 120, 0.9, "ab cd ef"),
+        (b" cd ef", None, 0.9, "ab"),
+        (b" cd ef", 20, 0.9, "ab"),  # all of the voice is read
+        (b" cd ef", 120, 0.2, "ab"),  # improbable
+        (b" thank you.", 120, 0.9, "ab"),  # what Whisper writes for noise
+        (b" no" * 12, 120, 0.9, "ab"),  # a loop
+    ],
+)
+@pytest.mark.parametrize("given", [b"", b" ab"])
+@pytest.mark.parametrize("last", [False, True])
+def test_text_that_ends_long_before_the_voice_goes_on(more, until, prob, said, given, last):
+    ours, _ = recognizer(ends_early(more, FRAMES, prob))
+    until = until and 1000 + until
+    found = ours.recognize(
+        window(300, prefix=tuple(given), prefix_end=1040, text_until=until, last=last)
+    )
+    assert text_of(found.words) == said.removeprefix(given.decode().strip()).strip()
+    assert found.suspect is None
+    assert found.tokens == tuple(token for word in found.words for token in word.tokens)
+    if len(found.words) > 1 or said != "ab":
+        assert found.words[-1].end > 1150
+        assert -0.5 < found.avg_logprob < 0
+
+
+def test_a_loop_is_left_where_the_voice_goes_on():
+    frames = [10, 20, 30, *range(33, 60)]
+
+    def loops(context: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+        text = bytes(context[context.index(362) + 1 :]) if 362 in context else b""
+        if text.startswith(b" no-"):
+            behind = scripted([*b" no-cd", EOT], [*frames[:3], 45, *range(160, 300, 10)], n_ctx=384)
+            return behind(context)
+        logits, alignment = scripted([*b" no" * 12, EOT], frames, n_ctx=384)(context)
+        if text == b" no":
+            logits[ord("-")] = logits.max() - 1
+        return logits, alignment
+
+    assert text_of(recognizer(loops)[0].recognize(window(300)).words) == "no"
+    found = recognizer(loops)[0].recognize(window(300, text_until=1120))
+    assert (text_of(found.words), found.suspect) == ("no-cd", None)
+    again = recognizer(loops)[0].recognize(window(300, text_until=1120, draft=found.tokens))
+    assert again.words == found.words
+
+
 def test_an_endless_text_is_suspected():
     ours, _ = recognizer(script(b" abcdefghijklmnoabcdefghi", range(0, 300, 8), end=False))
     found = ours.recognize(window(50))
