@@ -270,7 +270,7 @@ class Session:
             task=self._options.task,
             initial_prompt=self._options.prompt,
             vocabulary=self._options.vocabulary,
-            given_words=segment.given_words if last else None,
+            given_words=segment.given_words if last or segment.is_unmarked else None,
             text_until=self._segmenter.voiced_from(LEFT_OUT, end),
             turn_start=segment.utterance.start if self._asks_turn(segment) else None,
             encoded=self._encoded,

@@ -45,6 +45,10 @@ FORCE_AFTER, FORCE_AGE = 400, 100
 bounds the delay where hypotheses never agree; in 1,170 words of speech they always did before."""
 
 
+UNMARKED = 16
+"""Committed words after which marks and capitals are decided again although nobody pauses."""
+
+
 class Stage(Enum):
     """Where a segment is between two windows."""
 
@@ -104,6 +108,8 @@ class Segment:
     committed: list[Word] = field(default_factory=list)
     n_left: int = 0
     """How many committed words have left the window."""
+    n_marked: int = 0
+    """How many committed words there were when their marks were decided again."""
     uncommitted: Sequence[Word] = ()
     latest: Hypothesis = field(default_factory=Hypothesis)
     """The last hypothesis about any window of the utterance."""
@@ -157,12 +163,18 @@ class Segment:
         """The words `in_window`, each with its mark."""
         return tuple(with_marks(self.in_window))
 
+    @property
+    def is_unmarked(self) -> bool:
+        """Whether so much was committed since marks were decided that it has to be done again."""
+        return len(self.committed) - self.n_marked >= UNMARKED
+
     def punctuate(self, words: Sequence[Word]) -> None:
         """Write the committed words in the window with the marks and capitals of these.
 
         `words` are those that `given_words` were, or none. The context was published: it stays.
         """
         if words:
+            self.n_marked = len(self.committed)
             n_context = len(with_marks(self.context.words)) if self.context else 0
             self.committed[self.n_left :] = words[n_context:]
 
@@ -364,7 +376,7 @@ class Segment:
         if inside := words[self.n_left : n]:
             before = self.context.words if self.context else []
             self.context = PrecedingWords([*before, *inside], ends_sentence=True)
-        self.n_left = max(0, self.n_left - n)
+        self.n_left, self.n_marked = max(0, self.n_left - n), max(0, self.n_marked - n)
         # As it is written by a session that resumes here, which knows how this one ended.
         self.committed = [capitalised(words[n]), *words[n + 1 :]]
         self.utterance.start = at

@@ -10,6 +10,7 @@ from streamd.events import Event, Final, Unclear
 from streamd.options import EndpointOptions, SessionOptions
 from streamd.session import LEFT_OUT
 from streamd.session.commit import LocalAgreement, Sliding
+from streamd.session.segment import UNMARKED
 from streamd.types import Encoded, Hypothesis, Suspect, Window, Word
 from tests.support.fakes import WORD, ScriptedRecognizer, drain, scripted_audio, scripted_session
 
@@ -144,6 +145,24 @@ def test_a_guess_does_not_end_the_window():
     texts, windows = listen(spoken((50, LONG)), guesses)
     assert {window.start for window in windows} == {0}
     assert texts == [" ".join(f"w{n}" for n in range(50))]
+
+
+def test_marks_are_decided_although_nobody_pauses():
+    honest = ScriptedRecognizer()
+
+    def ends_sentences(window: Window) -> Hypothesis:
+        found = honest.recognize(window)
+        ended = [replace(word, text=f" w{word.tokens[0]}.") for word in window.given_words or ()]
+        return replace(found, given_words=tuple(ended))
+
+    _, windows = listen(spoken((60, LONG)), ends_sentences)
+    *asked, last = [window.given_words for window in windows if window.given_words is not None]
+    assert [len(words) >= UNMARKED * n for n, words in enumerate(asked, 1)] == [True] * 3
+    assert windows[-1].given_words == last
+    ended = [[word.text.endswith(".") for word in words] for words in asked]
+    assert not any(ended[0])
+    assert all(ended[1][: len(ended[0])])
+    assert not any(ended[1][len(ended[0]) :])
 
 
 def test_a_window_says_where_text_ends_too_early():
