@@ -1,7 +1,8 @@
 """How well expected words are heard: recall, false alarms and all wrong words over lists.
 
     python benchmarks/names.py MANIFEST... [-m tiny.en] [--runs offline live] [--half judge]
-        [--lists 0 10 100 1000 5000] [--strength 1] [--prompt] [--per-speaker 12] [--out DIR]
+        [--lists 0 10 100 1000 5000] [--strength 1] [--prompt] [--peer DIR] [--per-speaker 12]
+        [--out DIR]
 
 A MANIFEST has a line of JSON per clip: path, text, speaker, and perhaps lang. Of each speaker the
 first clips count that have a rare word: one of at least four letters that is not among the 8,000
@@ -10,23 +11,31 @@ names: settings are chosen on the half "design", and only "judge" says how good 
 N phrases has the rare words of these clips, then those of all other clips, then rare words of
 wordfreq, every other one with a capital. A false alarm is a listed word that nobody said and that
 is not there without a list. --strength is the weight of each; --prompt gives as much
-of the list as fits as a prompt instead. Prints a table and, last, a line of JSON. Needs wordfreq.
+of the list as fits as a prompt instead, and --peer lets faster-whisper, if it is installed, read
+the sounds with the weights of a CTranslate2 folder in int8 and the list as its hotwords, of which
+it takes 223 tokens. Prints a table and, last, a line of JSON. Needs wordfreq.
 """
 
 import argparse
 import json
 import re
 import sys
+import time
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 import scores
+from lab.eventlog import Said
+from lab.recordings import read_recording
 from runs import Run, Trace
 from sounds import Sound
 from streamd.cli.bench import normalizers
+from streamd.events import Final
 from streamd.whisper.vocabulary import forms
 from tables import table
 
@@ -89,31 +98,67 @@ def score(
     listed: Sequence[str],
     plain: Sequence[Trace],
 ) -> dict[str, Any]:
-    """A row of the table; recall is of all rare words of the clips, listed or not.
+    """A row of the table; recall is of all rare words of the clips, and of those in the list.
 
     `plain` are the same clips without a list.
     """
     wanted = {_normalized(word) for clip in spoken for word in clip.rare}
     known = {_normalized(form) for phrase in listed for form in forms(phrase)}
-    n_said = n_right = n_false = 0
+    n_false = 0
+    n_said, n_right = Counter[bool](), Counter[bool]()
     for clip, trace, unlisted in zip(spoken, traces, plain, strict=True):
         there = Counter(_normalized(unlisted.text).split())
         said = Counter(_normalized(clip.sound.reference).split())
         read = Counter(_normalized(trace.text).split())
-        n_said += sum(said[word] for word in wanted)
-        n_right += sum(min(said[word], read[word]) for word in wanted)
+        for word in wanted:
+            n_said[word in known] += said[word]
+            n_right[word in known] += min(said[word], read[word])
         n_false += sum(
             max(0, n - max(said[word], there[word])) for word, n in read.items() if word in known
         )
     errors = scores.run_errors(list(zip((c.sound for c in spoken), traces, strict=True)))
     return {
         "listed": len(listed),
-        "rare right %": f"{100 * n_right / n_said:.1f}",
-        "of": n_said,
+        "rare right %": f"{100 * n_right.total() / n_said.total():.1f}",
+        "of": n_said.total(),
+        "listed right %": f"{100 * n_right[True] / n_said[True]:.1f}" if n_said[True] else "",
+        "of listed": n_said[True],
         "false alarms /1000": f"{1000 * n_false / errors.words:.2f}",
         "WER %": f"{errors.rate:.2f}",
         "CPU s": f"{sum(trace.cpu_ms for trace in traces) / 1000:.1f}",
     }
+
+
+def hotwords(folder: Path, spoken: Sequence[Clip], listed: Sequence[str]) -> list[Trace]:
+    """What faster-whisper makes of the clips with the list as its hotwords, greedily."""
+    from faster_whisper import WhisperModel  # in no environment of ours
+
+    model = WhisperModel(str(folder), device="cpu", compute_type="int8", cpu_threads=1)
+    found = []
+    for clip in spoken:
+        recording = read_recording(clip.sound.path)
+        begun_s = time.process_time()
+        segments, _ = model.transcribe(
+            np.asarray(recording.frames, np.float32).reshape(-1),
+            language="en",
+            beam_size=1,
+            hotwords=", ".join(listed) or None,
+        )
+        text = " ".join(segment.text.strip() for segment in segments)
+        ms = recording.audio_ms
+        final = Final(seg=0, start_ms=0, end_ms=ms, text=text, language="en")
+        found.append(
+            Trace(
+                sound=clip.sound.name,
+                live=False,
+                options={},
+                commit="",
+                audio_ms=ms,
+                cpu_ms=(time.process_time() - begun_s) * 1000,
+                said=(Said(t_ms=ms, heard_ms=ms, event=final),),
+            )
+        )
+    return found
 
 
 def main() -> None:
@@ -128,6 +173,7 @@ def main() -> None:
     )
     parser.add_argument("--strength", type=float, nargs="+", default=[1.0])
     parser.add_argument("--prompt", action="store_true", help="the list as a prompt")
+    parser.add_argument("--peer", type=Path, metavar="DIR", help="faster-whisper's hotwords")
     parser.add_argument("--per-speaker", type=int, default=12)
     parser.add_argument("--out", type=Path, default=Path("build/names"), help="keeps the runs")
     args = parser.parse_args()
@@ -142,15 +188,18 @@ def main() -> None:
     ranked = phrases(spoken, every, others)
     args.out.mkdir(parents=True, exist_ok=True)
     rows = []
-    for kind in args.runs:
+    for kind in ["faster-whisper"] if args.peer else args.runs:
         plain: list[Trace] = []
         for n in args.lists:
-            for strength in args.strength if n and not args.prompt else [0.0]:
+            for strength in args.strength if n and not (args.prompt or args.peer) else [0.0]:
                 listed = ranked[:n]
                 name = f"{kind}-{args.half}-{n}-{'prompt' if args.prompt else strength:}"
-                option = _option(args.out, listed, strength, as_prompt=args.prompt)
-                run = Run(f"{name}:{option}", args.model, args.out)
-                traces = list(run.traces([clip.sound for clip in spoken]))
+                if args.peer:
+                    traces = hotwords(args.peer, spoken, listed)
+                else:
+                    option = _option(args.out, listed, strength, as_prompt=args.prompt)
+                    run = Run(f"{name}:{option}", args.model, args.out)
+                    traces = list(run.traces([clip.sound for clip in spoken]))
                 plain = plain if n else traces
                 rows.append({"run": name} | score(spoken, traces, listed, plain or traces))
                 print(rows[-1], file=sys.stderr, flush=True)

@@ -85,6 +85,7 @@ class Run:
         self._options = {"model": model, "language": "en", "threads": "1"} | options
         self._folder = folder / Path(model).name / self.name
         self._opened: Any = None
+        self._writer: FileTranscriber | None = None
 
     def traces(self, sounds: Sequence[Sound]) -> Iterator[Trace]:
         """Of each sound, from its file if it was done before.
@@ -149,7 +150,8 @@ class Run:
         )
 
     def _offline(self, sound: Sound) -> Trace:
-        writer = FileTranscriber(*self._open())
+        # one for all sounds: it compiles what it expects
+        writer = self._writer = self._writer or FileTranscriber(*self._open())
         begun_s = time.process_time()
         recording = read_whole(writer, sound.path)
         finals = finals_of(writer, recording)
