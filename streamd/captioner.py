@@ -14,7 +14,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from concurrent.futures import CancelledError
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Generic, Literal, Self, TypedDict, TypeVar, Unpack, cast, overload
 
 import numpy as np
@@ -574,10 +574,14 @@ class Transcript:
     length of the recording.
     """
 
-    segments: tuple[Final, ...] = field(repr=False)
+    segments: tuple[Final, ...]
     duration_ms: int
-    _config: Config = field(repr=False)
+    _config: Config
     _file: str
+
+    def __repr__(self) -> str:
+        language, number = self.language or "no speech", len(self.segments)
+        return f"<transcript {self.duration_ms / 1000:.2f} s, {language}, {number} segments>"
 
     @property
     def sentences(self) -> list[Final]:

@@ -583,7 +583,7 @@ class OutputOptions:
             "file to write a transcript to; may be repeated",
             flags=("-o",),
             common=True,
-            allowed=f"FILE{', '.join(_ENDINGS[:-1])} or {_ENDINGS[-1]}",
+            allowed=f"FILE{', '.join(_ENDINGS[:-1])} or {_ENDINGS[-1]}; --format is for stdout",
         ),
     ] = ()
     output_dir: Annotated[

@@ -101,9 +101,10 @@ def _processor(config: Config) -> Iterator[Finding]:
 
 def _versions(config: Config) -> Iterator[Finding]:
     program = f"streamd {streamd.__version__}, Python {platform.python_version()}"
-    wanted = _PACKAGES if config.output.verbose else _PACKAGES[:1]
-    packages = (f"{package} {version(package)}" for package in wanted)
-    yield Finding("ok", ", ".join([program, *packages, platform.platform(terse=True)]))
+    verbose = config.output.verbose
+    packages = (f"{name} {version(name)}" for name in (_PACKAGES if verbose else _PACKAGES[:1]))
+    system = platform.platform() if verbose else f"{platform.system()} {platform.machine()}"
+    yield Finding("ok", ", ".join([program, *packages, system]))
 
 
 def _options(config: Config) -> Iterator[Finding]:

@@ -200,7 +200,8 @@ def _set(name: str, value: object, culprit: str) -> _Value:
     for option in OPTIONS.values():
         if name == option.setting:
             raise ConfigError(f"{culprit}: has an option of its own, --{option.name}")
-    raise ConfigError(f"{culprit}: no such setting{suggestion(name, SETTINGS)}")
+    hint = suggestion(name, SETTINGS) or "; streamd --set help lists them"
+    raise ConfigError(f"{culprit}: no such setting{hint}")
 
 
 def _from_pairs(pairs: Sequence[str], culprit: str) -> Iterator[_Value]:

@@ -89,7 +89,9 @@ def open_files(
 def transcripts(config: Config, file: str) -> dict[Path, str]:
     """Return the transcript files of `file`, as for `open_files`, with their formats."""
     wanted = {Path(path): _format(path) for path in config.output.output}
-    return {**wanted, **_in_folder(config.output, file, config.input.files)}
+    wanted |= _in_folder(config.output, file, config.input.files)
+    # A file may be named in two ways, and can only be opened once.
+    return {path: wanted[path] for path in {path.resolve(): path for path in wanted}.values()}
 
 
 def check_files(config: Config) -> None:

@@ -69,6 +69,7 @@ class ArraySource:
             wanted = "(n,)" if self._channels == 1 else f"(n, {self._channels})"
             is_wide = block.ndim == 2 and block.shape[0] < block.shape[1]
             hint = ": transpose them" if is_wide else ""
+            hint = hint if block.ndim else ", one number: use np.array(samples, np.float32)"
             raise ValueError(f"samples must have the shape {wanted}, got {block.shape}{hint}")
         return block
 

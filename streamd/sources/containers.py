@@ -4,6 +4,7 @@ The magic numbers come from the formats' specifications. MPEG audio has none: it
 two frames at the distance that the first one states.
 """
 
+import codecs
 import re
 
 N_HEAD = 4096
@@ -53,6 +54,18 @@ def container(head: bytes) -> str:
         if length and head[length : length + 2] == head[:2]:
             return name
     return ""
+
+
+def is_text(head: bytes) -> bool:
+    """Whether a file that begins with `head` is text in UTF-8, such as a web page.
+
+    Sound in 16 bits has control characters within a few samples: silence consists of them.
+    """
+    try:
+        text = codecs.getincrementaldecoder("utf-8")().decode(head)
+    except UnicodeDecodeError:
+        return False
+    return "".join(text.split()).isprintable() and bool(text.strip())
 
 
 def _mpeg_length(head: bytes) -> int:

@@ -17,13 +17,14 @@ import numpy as np
 from streamd.errors import SourceError, os_error_as
 from streamd.options import PcmOptions
 from streamd.sources import FrameStream
-from streamd.sources.containers import N_HEAD, container
+from streamd.sources.containers import N_HEAD, container, is_text
 from streamd.sources.ffmpeg import Ffmpeg
 from streamd.sources.framing import Block, Framer, PcmDecoder
 
 _READ_BYTES = 65_536
 _PIPE_BYTES = 1 << 20
 """Linux allows every user pipes of this size: 32 s of s16le at 16 kHz while the engine is slow."""
+_EXPECTED = "pipe audio into it, for example: arecord -q -t raw -f S16_LE -r 16000 | streamd -"
 AUTO = "auto"
 """The encoding of input that is a container or s16le, as its first bytes show."""
 
@@ -64,8 +65,7 @@ class StdinSource:
         else:
             self._descriptor = self._file.fileno()
         if os.isatty(self._descriptor):
-            example = "arecord -q -t raw -f S16_LE -r 16000 | streamd -"
-            raise SourceError(f"stdin is a terminal: pipe audio into it, for example: {example}")
+            raise SourceError(f"stdin is a terminal: {_EXPECTED}")
         if sys.platform == "linux":
             with contextlib.suppress(OSError):  # not a pipe, or the user's quota is used up
                 fcntl.fcntl(self._descriptor, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
@@ -117,6 +117,8 @@ class StdinSource:
                 head += data
             if container(head):
                 self._ffmpeg = self._decoder_of(head)
+            elif is_text(head):
+                raise SourceError(f"{self.name} is text, not sound: {_EXPECTED}")
         if self._ffmpeg is not None:
             return self._ffmpeg.read()
         while data := head or self._read_bytes():

@@ -253,6 +253,12 @@ def test_file_named_like_a_command(run, tmp_path):
             "--set gate.atack_ms=1",
             "--set gate.atack_ms: no such setting; did you mean gate.attack_ms?",
         ),
+        ("--set gate.opn=1", "--set gate.opn: no such setting; streamd --set help lists them"),
+        (
+            "-o -",
+            "--output must be FILE.txt, .srt, .vtt, .lrc, .ass, .csv, .tsv, .json, .full.json, "
+            ".jsonl or .html; --format is for stdout, got -",
+        ),
         ("serve a.wav", "serve has no use for a.wav; to caption a file: streamd a.wav"),
         (
             "serve --allow-origin foo",

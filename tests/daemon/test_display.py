@@ -84,6 +84,18 @@ def test_transcripts_must_not_overwrite_each_other():
         check_files(wanted(["a.full.mp3", "a.mp3"], output_dir="out"))
 
 
+def test_a_file_that_is_named_in_two_ways_is_written_once(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    config = wanted(
+        ["a.mp3"], output=(str(tmp_path / "a.srt"), "x/../a.srt"), output_format=("srt",)
+    )
+    (tmp_path / "x").mkdir()
+    (sink,) = open_files(config, "a.mp3", whole=True)
+    sink.write(Eos(seq=0, reason="end"))
+    sink.close()
+    assert os.path.exists("a.srt")
+
+
 def test_inputs_with_the_same_stem_are_named_apart():
     files = ["x/a.mp3", "y/a.wav", "z/a.wav", "b.mp3", "https://host/a.mp3?x"]
     config = wanted(files, output_dir="out", output_format=("srt",))

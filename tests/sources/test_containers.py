@@ -4,7 +4,7 @@ import soundfile
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamd.sources.containers import N_HEAD, container
+from streamd.sources.containers import N_HEAD, container, is_text
 
 SOUND = np.random.default_rng(1).normal(0, 0.1, 16_000)
 
@@ -65,3 +65,4 @@ def test_raw_pcm_is_none_wherever_it_begins(samples):
         data = np.round(samples).astype(form).tobytes()
         for at in range(0, 1000, np.dtype(form).itemsize):
             assert container(data[at : at + N_HEAD]) == ""
+            assert not is_text(data[at : at + N_HEAD])

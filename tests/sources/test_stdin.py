@@ -176,6 +176,15 @@ async def test_a_terminal_is_no_audio():
             await source.__aenter__()
 
 
+@pytest.mark.parametrize("text", ["hello\n", "<!doctype html>\n" * 500, "語" * 5000])
+async def test_text_is_no_audio(text):
+    with piped() as (file, into), writing(into, text.encode(), size=1000):
+        async with StdinSource(file) as source:
+            with pytest.raises(SourceError, match="stdin is text, not sound: pipe audio into it"):
+                await collect(source)
+            os.read(file.fileno(), 100_000)
+
+
 async def test_a_reader_that_fails_says_so(tmp_path):
     with os.fdopen(os.open(os.devnull, os.O_RDONLY), "rb") as file:
         directory = os.open(tmp_path, os.O_RDONLY)  # a directory opens, but cannot be read
