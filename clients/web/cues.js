@@ -190,6 +190,30 @@ function ended(cue, next_ms) {
   return { ...cue, end_ms: Math.min(cue.end_ms, latest_ms) };
 }
 
+const wanted = (cells) => Math.max(MIN_CUE_MS, Math.floor((cells * 1000) / CELLS_PER_S));
+
+/** When a cue whose words end at `spoken_ms` ends, if nothing follows. */
+const end = (start_ms, spoken_ms, wanted_ms) =>
+  Math.max(spoken_ms, Math.min(start_ms + wanted_ms, spoken_ms + LINGER_MS, start_ms + MAX_CUE_MS));
+
+/** Who says most of the words; undefined if that is not known. */
+function speakerOf(words) {
+  const counts = new Map();
+  for (const { speaker } of words) if (speaker) counts.set(speaker, (counts.get(speaker) ?? 0) + 1);
+  return [...counts].reduce((most, each) => (each[1] > most[1] ? each : most), [undefined, 0])[0];
+}
+
+/** One cue in place of two, if the first could not be read before the second begins, or null. */
+function joined(before, after) {
+  const lines = [...before.lines, ...after.lines];
+  const start_ms = before.start_ms;
+  const spoken_ms = Math.max(after.spoken_ms, after.start_ms + 1);
+  const isLong = ended(before, after.start_ms).end_ms - start_ms >= MIN_CUE_MS;
+  const fits = lines.length <= MAX_LINES && spoken_ms - start_ms <= MAX_CUE_MS;
+  if (isLong || !fits || before.speaker !== after.speaker) return null;
+  return { ...after, start_ms, end_ms: end(start_ms, spoken_ms, wanted(sum(lines.map(width)))), lines };
+}
+
 /** All cues of the finals: [{start_ms, end_ms, lines}], in order and without overlap. */
 export function cues(finals) {
   const found = [];
@@ -204,11 +228,13 @@ export function cues(finals) {
       const shown = list.slice(i, k);
       const start = Math.max(shown[0].start_ms, free_ms);
       const spoken = Math.max(shown.at(-1).end_ms, start + 1);
-      const wanted = Math.max(MIN_CUE_MS, Math.floor((length(i, k) * 1000) / CELLS_PER_S));
-      const end = Math.max(spoken, Math.min(Math.max(spoken, start + wanted), spoken + LINGER_MS, start + MAX_CUE_MS));
-      if (found.length > 0) found.push(ended(found.pop(), start));
       const texts = lines(shown).map((line) => line.map(({ blank, text }, j) => (j > 0 ? blank : "") + text).join(""));
-      found.push({ start_ms: start, end_ms: end, lines: texts, spoken_ms: shown.at(-1).end_ms });
+      const end_ms = end(start, spoken, wanted(length(i, k)));
+      const speaker = speakerOf(final.words);
+      const cue = { start_ms: start, end_ms, lines: texts, spoken_ms: shown.at(-1).end_ms, speaker };
+      const before = found.pop();
+      const both = before && n === 1 ? joined(before, cue) : null;
+      found.push(...(both ? [both] : before ? [ended(before, start), cue] : [cue]));
       free_ms = spoken;
     }
   }

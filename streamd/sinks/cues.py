@@ -21,7 +21,7 @@ from streamd.sinks.text import SENTENCE_END, aligned, chunks, clean, width
 
 MAX_CUE_MS = 7000
 MIN_CUE_MS = 1000
-"""A cue stays this long if the next one leaves the time."""
+"""A cue stays this long if the next one leaves the time, or goes into that one if it fits."""
 CELLS_PER_S = 17
 """Reading speed for which a cue stays longer than its words, if the next one leaves the time."""
 _LINGER_MS = 1500
@@ -131,6 +131,8 @@ class Cues:
         """Return the cues that can be written now: those that were held, and all but the last."""
         channel, made = final.channel or 0, [*self._made(final)]
         before = [cue for each, cue in self._waiting if each == channel]
+        if before and made and (both := self._joined(before[-1], made[0])):
+            before, made = before[:-1], [both, *made[1:]]
         cut = [_ended(cue, later.start_ms) for cue, later in pairwise([*before[-1:], *made])]
         whole = [*before[:-1], *cut, *([*before, *made][-1:])]
         others = [each for each in self._waiting if each[0] != channel]
@@ -152,6 +154,24 @@ class Cues:
         for cue in cues(final, self._free_ms.get(channel, 0), self._layout):
             self._free_ms[channel] = _spoken_ms(cue)
             yield replace(cue, speaker=final.speaker)
+
+    def _joined(self, before: Cue, after: Cue) -> Cue | None:
+        """Return one cue in place of two, if the first could not be read before the second begins.
+
+        Each keeps its lines. None if the first stays long enough, or both do not fit.
+        """
+        lines, start, spoken_ms = before.lines + after.lines, before.start_ms, _spoken_ms(after)
+        n_words = len(before.pieces) + len(after.pieces)
+        if (
+            _ended(before, after.start_ms).end_ms - start >= MIN_CUE_MS
+            or before.speaker != after.speaker
+            or len(lines) > self._layout.max_lines
+            or spoken_ms - start > MAX_CUE_MS
+            or 0 < self._layout.max_words < n_words
+        ):
+            return None
+        wanted_ms = _wanted_ms(sum(width(joined(line)) for line in lines))
+        return replace(after, start_ms=start, end_ms=_end(start, spoken_ms, wanted_ms), lines=lines)
 
     def _is_ready(self, final: Final, waiting: tuple[int, Cue]) -> bool:
         """Whether nothing that follows `final` can begin before a cue, or end it."""
@@ -195,6 +215,17 @@ def _ended(cue: Cue, next_ms: int) -> Cue:
     return replace(cue, end_ms=min(cue.end_ms, latest_ms))
 
 
+def _wanted_ms(cells: int) -> int:
+    """Return how long readers need for a text."""
+    return max(MIN_CUE_MS, cells * 1000 // CELLS_PER_S)
+
+
+def _end(start_ms: int, spoken_ms: int, wanted_ms: int) -> int:
+    """Return when a cue whose words end at `spoken_ms` ends, if nothing follows."""
+    end_ms = min(start_ms + wanted_ms, spoken_ms + _LINGER_MS, start_ms + MAX_CUE_MS)
+    return max(spoken_ms, end_ms)
+
+
 def cues(final: Final, not_before_ms: int = 0, layout: CueLayout | None = None) -> Iterator[Cue]:
     """Yield the cues of `final`, of positive length, in order and without overlap.
 
@@ -209,8 +240,7 @@ def cues(final: Final, not_before_ms: int = 0, layout: CueLayout | None = None) 
         start = max(shown[0].start_ms, start)
         # Words may have no length, or lie before the end of the previous cue.
         spoken_ms = max(shown[-1].end_ms, start + 1)
-        end = max(spoken_ms, start + text.wanted_ms(i, k))
-        end = max(spoken_ms, min(end, spoken_ms + _LINGER_MS, start + MAX_CUE_MS))
+        end = _end(start, spoken_ms, text.wanted_ms(i, k))
         if waiting is not None:
             yield _ended(waiting, start)
         waiting = Cue(start, end, _lines(shown, layout))
@@ -261,7 +291,7 @@ class _Cutter:
 
     def wanted_ms(self, i: int, k: int) -> int:
         """Return how long readers need for the pieces from `i` to `k`."""
-        return max(MIN_CUE_MS, self._length(i, k) * 1000 // CELLS_PER_S)
+        return _wanted_ms(self._length(i, k))
 
     def cuts(self) -> list[int]:
         """Return where cues begin, and the end: the best way to cut all of the text.

@@ -204,3 +204,31 @@ def test_a_correction_stands_for_words_of_this_run_only():
         ["Anna Bottin.", "“Ana Botín,” said Anna."],
         "“Anna Bottin,” said Anna.",
     ]
+
+
+def test_a_cue_of_the_page_has_one_speaker():
+    def final(seg: int, speaker: int) -> Final:
+        start_ms, text = 500 * seg, f"Word{seg}."
+        said = TimedWord(
+            text=text,
+            start_ms=start_ms,
+            end_ms=start_ms + 400,
+            prob=1.0,
+            final=True,
+            speaker=speaker,
+        )
+        return Final(
+            seg=seg,
+            start_ms=start_ms,
+            end_ms=start_ms + 400,
+            text=text,
+            language="en",
+            words=(said,),
+        )
+
+    said = [final(0, 1), final(1, 1), final(2, 2)]
+    texts = node(f"""
+    const {{ cues }} = await import("{WEB / "cues.js"}");
+    console.log(JSON.stringify(cues({msgspec.json.encode(said).decode()}).map((cue) => cue.lines)));
+    """)
+    assert texts == [["Word0.", "Word1."], ["Word2."]]

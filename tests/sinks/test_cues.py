@@ -2,6 +2,7 @@ from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from streamd.events import TimedWord, of_channel
@@ -112,12 +113,34 @@ def test_a_cue_stays_until_it_can_be_read_if_nothing_follows_so_soon():
     shown = Cues(CueLayout())
     first = said("but it cares.", word_ms=190)
     assert list(shown.of(first)) == []
-    (ended,) = shown.of(spoken("Something else.", start_ms=5000, seq=2))
+    (ended,) = shown.of(spoken("Something else entirely matters here.", start_ms=5000, seq=2))
     assert (ended.start_ms, ended.end_ms) == (0, 1000)
-    (ended,) = shown.of(spoken("At once.", start_ms=5700, seq=3))
-    assert (ended.start_ms, ended.end_ms) == (5000, 5620)  # two frames before the next
-    (ended,) = shown.of(spoken("And again.", start_ms=6300, seq=4))
-    assert ended.end_ms == 6300  # there is no time between its words and the next ones
+    (ended,) = shown.of(spoken("At once, again and again.", start_ms=6700, seq=3))
+    assert (ended.start_ms, ended.end_ms) == (5000, 6620)  # two frames before the next
+    (ended,) = shown.of(spoken("And again.", start_ms=8200, seq=4))
+    assert ended.end_ms == 8200  # there is no time between its words and the next ones
+
+
+def test_a_cue_too_short_to_read_goes_into_the_next_one_if_that_leaves_a_line():
+    def shown(*finals):
+        made = Cues(CueLayout())
+        ready = [cue for each in finals for cue in made.of(each)]
+        return [(cue.start_ms, cue.end_ms, lines(cue)) for cue in [*ready, *made.held]]
+
+    def at(t_ms, text, speaker=UNSET):
+        said = spoken(text, start_ms=t_ms, word_ms=250)
+        return replace(said, words=tuple(replace(word, speaker=speaker) for word in said.words))
+
+    are_you, of_course = at(0, "Are you?"), at(580, "Why, of course not, Joe.")
+    assert shown(are_you, of_course) == [(0, 1882, ("Are you?", "Why, of course not, Joe."))]
+    # unless there is time for it, a line is missing, or somebody else says it
+    apart = [("Are you?",), ("Why, of course not, Joe.",)]
+    later = at(1100, "Why, of course not, Joe.")
+    assert [said for _, _, said in shown(are_you, later)] == apart
+    long = at(580, "My copy of Commander Rocket and the Mob was damaged in the crash.")
+    assert [len(said) for _, _, said in shown(are_you, long)] == [1, 2]
+    answer = at(580, "Why, of course not, Joe.", speaker=2)
+    assert [said for _, _, said in shown(at(0, "Are you?", speaker=1), answer)] == apart
 
 
 def test_a_file_has_all_that_was_said_while_it_grows(tmp_path):
@@ -126,8 +149,12 @@ def test_a_file_has_all_that_was_said_while_it_grows(tmp_path):
     assert (tmp_path / "a.srt").read_text() == "1\n00:00:00,000 --> 00:00:01,000\nbut it cares.\n\n"
     sink.write(spoken("Yes.", start_ms=900, seq=2))
     assert (tmp_path / "a.srt").read_text() == (
-        "1\n00:00:00,000 --> 00:00:00,820\nbut it cares.\n\n"
-        "2\n00:00:00,900 --> 00:00:01,900\nYes.\n\n"
+        "1\n00:00:00,000 --> 00:00:01,200\nbut it cares.\nYes.\n\n"
+    )
+    sink.write(spoken("No, not at all.", start_ms=2000, seq=3))
+    assert (tmp_path / "a.srt").read_text() == (
+        "1\n00:00:00,000 --> 00:00:01,200\nbut it cares.\nYes.\n\n"
+        "2\n00:00:02,000 --> 00:00:03,200\nNo, not at all.\n\n"
     )
     sink.close()
 

@@ -84,7 +84,7 @@ def test_the_word_that_is_spoken_is_underlined():
 
 def test_doubtful_words_have_classes_in_vtt():
     layout = CueLayout(confidence=True)
-    sure, doubtful = spoken("Sure", prob=0.99), spoken("or not?", prob=0.6, start_ms=1000, seq=2)
+    sure, doubtful = spoken("Sure", prob=0.99), spoken("or not?", prob=0.6, start_ms=1100, seq=2)
     text = written("vtt", sure, doubtful, layout=layout)
     assert "::cue(.p1) { color: rgb(232, 96, 28) }" in text
     page = webvtt.from_buffer(io.StringIO(text))
