@@ -17,6 +17,8 @@ Pipecat's stt-benchmark does. TTFS, time to final segment: from the end of the l
 final text, with a ``Finalize`` 200 ms after that word; *answer*: from the ``Finalize`` on. *Voice*:
 from the beginning of the first word to the first event. *Eager end*: in the Flux dialect, from the
 end of the last word to EagerEndOfTurn or EndOfTurn, for the clips that have one within a second.
+*Word shown*, in the native protocol: from the end of a word that the final has right to the first
+caption with it (Picovoice's word emission latency).
 Prints tables and, last, one JSON line.
 """
 
@@ -37,10 +39,12 @@ import soundfile
 import websockets
 
 import sounds
+from lab.eventlog import Said
+from lab.latency import SpokenWord, segments, word_latencies
 from streamd.config import load
 from streamd.daemon import build
 from streamd.daemon.opening import open_model
-from streamd.events import Partial, SessionEvent, TurnEvent, TurnState
+from streamd.events import Final, Partial, SessionEvent, TurnEvent, TurnState
 from streamd.options import EndpointOptions
 from streamd.session.segmenter import ending_pause
 from streamd.types import FRAME, FRAME_MS, SAMPLE_RATE, Frames, Word, frames_from_ms
@@ -233,11 +237,16 @@ def _folders(options: argparse.Namespace) -> tuple[Path, Path]:
 # What a running server takes
 @dataclass(frozen=True)
 class Clip:
-    """16-bit samples, and when the first word begins and the last one ends in them."""
+    """16-bit samples, and when the first word begins, and each of them ends."""
 
     pcm: bytes
     first_ms: int
-    last_ms: int
+    words: tuple[SpokenWord, ...]
+
+    @property
+    def last_ms(self) -> int:
+        """When the last one ends."""
+        return self.words[-1].end_ms or 0
 
 
 def short_clips(data: Path, n_most: int) -> list[Clip]:
@@ -252,7 +261,8 @@ def short_clips(data: Path, n_most: int) -> list[Clip]:
         quiet = np.random.default_rng(0).normal(0, 1e-4, SAMPLE_RATE * 3 // 2)
         sound = np.concatenate((np.zeros(SAMPLE_RATE // 2), spoken, quiet))
         pcm = (sound * 32767).clip(-32768, 32767).astype("<i2").tobytes()
-        found.append(Clip(pcm, clip.words[0].start_ms + 500, last_ms + 500))
+        words = tuple(replace(word, end_ms=word.end_ms + 500) for word in clip.words)
+        found.append(Clip(pcm, clip.words[0].start_ms + 500, words))
     return found[:n_most]
 
 
@@ -285,14 +295,14 @@ async def played(url: str, clip: Clip, until_ms: int, command: str) -> list[tupl
     return [(said_ms, {"type": "said"}), *told]
 
 
-async def timed(port: int, clip: Clip) -> dict[str, float]:
-    """What one clip took, in ms."""
+async def timed(port: int, clip: Clip) -> dict[str, list[float]]:
+    """What one clip took, in ms: once, or for each word."""
     query = f"encoding=linear16&sample_rate={SAMPLE_RATE}&interim_results=true"
     url = f"ws://127.0.0.1:{port}/v1/listen?{query}&endpointing=false&vad_events=true"
     (said_ms, _), *told = await played(url, clip, clip.last_ms + 200, "Finalize")
-    found = {"voice": next(ms for ms, _ in told) - clip.first_ms}
+    found = {"voice": [next(ms for ms, _ in told) - clip.first_ms]}
     final_ms = next(ms for ms, message in told if message.get("from_finalize"))
-    found |= {"answer": final_ms - said_ms, "ttfs": final_ms - clip.last_ms}
+    found |= {"answer": [final_ms - said_ms], "ttfs": [final_ms - clip.last_ms]}
     url = f"ws://127.0.0.1:{port}/v2/listen?{query}&eager_eot_threshold=0.5&eot_threshold=0.7"
     _, *told = await played(url, clip, clip.last_ms + 1_000, "CloseStream")
     eager = [
@@ -301,8 +311,15 @@ async def timed(port: int, clip: Clip) -> dict[str, float]:
         if message.get("event") in ("EagerEndOfTurn", "EndOfTurn") and ms > clip.last_ms
     ]
     if eager and eager[0] < 1_000:
-        found["eager end"] = eager[0]
-    return found
+        found["eager end"] = eager[:1]
+    url = f"ws://127.0.0.1:{port}/v1/stream?role=both"
+    said = [
+        Said(t_ms=ms, heard_ms=0, event=msgspec.convert(message, Partial | Final))
+        for ms, message in await played(url, clip, clip.last_ms + 1_000, "stop")
+        if message["type"] in {"partial", "final"}
+    ]
+    shown = word_latencies(segments(said), clip.words)
+    return found | {"word shown": [word.first for word in shown]}
 
 
 async def times(options: argparse.Namespace) -> dict[str, Any]:
@@ -324,14 +341,14 @@ async def times(options: argparse.Namespace) -> dict[str, Any]:
             taken += await asyncio.gather(*some)
         server.terminate()
         await server.communicate()
-        for kind in ("answer", "ttfs", "voice", "eager end"):
-            values = sorted(each[kind] for each in taken if kind in each)
+        for kind in ("answer", "ttfs", "voice", "eager end", "word shown"):
+            values = [ms for each in taken for ms in each.get(kind, ())]
             if not values:
                 continue
             spread = [round(float(np.percentile(values, at))) for at in (50, 95, 99)]
             rows.append((n_streams, kind, len(values), *spread))
             told.append({"streams": n_streams, "what": kind, "n": len(values), "ms": spread})
-    print(table(("streams", "ms", "clips", "median", "95 %", "99 %"), rows))
+    print(table(("streams", "ms", "number", "median", "95 %", "99 %"), rows))
     return {"times": told, "model": options.model}
 
 
