@@ -153,10 +153,11 @@ def decode(
     """Decode one window once, at one temperature.
 
     Returns a search, to be run `alone` or together with others. `decoder` is a new one with at
-    least `slots_needed` slots. At temperature 0 the search is greedy
-    with the draft, or a beam search if ``options.beam_size`` exceeds 1; above, it takes the best of
-    ``options.best_of`` samples drawn from `rng`. Raises `ValueError` if the prefix fills the text
-    context, or if there is no `rng` to sample with.
+    least `slots_needed` slots. At temperature 0 the search is greedy with the draft, or a beam
+    search if ``options.beam_size`` exceeds 1. Above, it takes the best of ``options.best_of``
+    samples drawn from `rng`; these expect no phrases, which cost time where nothing is clear and
+    are not found there. Raises `ValueError` if the prefix fills the text context, or if there is no
+    `rng` to sample with.
     """
     sampler = None
     if temperature > 0.0:
@@ -261,7 +262,6 @@ class _WindowSearch:
                 rules=rules,
                 sampler=self._sampler,
                 max_tokens=max_tokens,
-                expected=self._expected,
             )
             return (yield from sampling)
         if options.beam_size > 1:

@@ -205,7 +205,6 @@ def sample(
     rules: Rules,
     sampler: Sampler,
     max_tokens: int,
-    expected: Expected | None = None,
 ) -> Search[list[Path]]:
     """Draw independent transcripts; `prefill.logits` are (1, n_vocab)."""
     alive = dict.fromkeys(range(sampler.n_paths), prefill.path)
@@ -218,8 +217,7 @@ def sample(
         drawn: dict[int, Path] = {}
         for (i, path), row in zip(alive.items(), rows, strict=True):
             allowed = rules(row, path.tokens)
-            scores = expected.boosted(allowed, path.tokens) if expected else allowed
-            token = draw(scores / np.float32(sampler.temperature), float(uniform[i]))
+            token = draw(allowed / np.float32(sampler.temperature), float(uniform[i]))
             drawn[i] = _take(path, row, allowed, token, rules=rules)
         alive = {i: p for i, p in drawn.items() if not p.ended and len(p.tokens) < max_tokens}
         done += [path for i, path in drawn.items() if i not in alive]

@@ -119,25 +119,28 @@ def test_its_confidence_is_the_models_own():
 
 
 texts = st.lists(st.integers(1, 255), max_size=6)
-how = st.sampled_from([{}, {"beam_size": 3}, {"temperature": 0.7}])
 
 
-@given(st.integers(0, 10**6), texts, texts, how, st.sampled_from([0.0, 5.0]))
-def test_phrases_without_worth_change_nothing(seed, prefix, draft, how, eot_bias):
+@given(st.integers(0, 10**6), texts, texts, st.sampled_from([1, 3]), st.sampled_from([0.0, 5.0]))
+def test_phrases_without_worth_change_nothing(seed, prefix, draft, beam_size, eot_bias):
     predict = hashed(seed, eot_bias=eot_bias)
-    options = replace(GREEDY, best_of=3, beam_size=how.get("beam_size", 1))
+    options = replace(GREEDY, beam_size=beam_size)
     context = Context(12, prefix=tuple(prefix), draft=tuple(draft))
     worthless = replace(context, vocabulary=phrases("abc", "b", weight=0.0))
+    assert outcome(run(predict, worthless, options)) == outcome(run(predict, context, options))
+    assert Vocabularies(TOKENIZER).of("") is None
 
-    def found(context: Context) -> tuple:
-        if "temperature" not in how:
-            return outcome(run(predict, context, options))
-        sampling = replace(options, temperatures=(0.7,))
+
+@given(st.integers(0, 10**6), texts)
+def test_samples_expect_no_phrases(seed, prefix):
+    predict, sampling = hashed(seed), replace(GREEDY, best_of=3, temperatures=(0.7,))
+
+    def sampled(listed: Vocabulary | None) -> tuple:
+        context = Context(12, prefix=tuple(prefix), vocabulary=listed)
         rng = np.random.default_rng(1)
         return outcome(run(predict, context, sampling, temperature=0.7, rng=rng))
 
-    assert found(worthless) == found(context)
-    assert Vocabularies(TOKENIZER).of("") is None
+    assert sampled(phrases(*"abcdefgh", weight=9.0)) == sampled(None)
 
 
 @given(st.data(), st.integers(0, 10**6), texts)
