@@ -204,11 +204,11 @@ class Stream:
             return
         self._context.metrics.received(ms_from_frames(len(frames)))
         one = mixed(frames)
+        apart = frames if isinstance(self.session, SplitSession) else one
         if self._recording is not None:
-            self._recording.write(one)
+            self._recording.write(apart)
         if self.heard is not None:
             self.heard(one)
-        apart = frames if isinstance(self.session, SplitSession) else one
         self._take(lambda: self.session.feed(apart))
 
     def gap(self, duration_ms: int, why: GapReason) -> None:

@@ -22,7 +22,10 @@ log = logging.getLogger(__name__)
 
 
 class WavWriter:
-    """Writes 16 kHz mono 16 bit to ``STEM.wav``, then ``STEM-2.wav`` and so on, 37 hours each.
+    """Writes 16 kHz, 16 bit to ``STEM.wav``, then ``STEM-2.wav`` and so on, 37 hours of mono each.
+
+    They have a channel, or those of what is written first. If it has others later, a new file
+    begins.
 
     The header is updated each second and never counts a sample that is not in the file. An existing
     file is not replaced: as for any file that cannot be made, `ConfigError` is raised. If the disk
@@ -31,14 +34,16 @@ class WavWriter:
 
     def __init__(self, stem: Path, *, full_bytes: int = _FULL_BYTES) -> None:
         self._stem, self._full_bytes = stem, full_bytes
-        self._n_files = 0
+        self._n_files, self._n_channels = 0, 1
         self._begin()
 
     def write(self, frames: Frames) -> None:
-        """Append the next (n, 320) frames."""
+        """Append the next (n, 320) frames, or (n, channels, 320) of split channels."""
+        n_channels = frames.shape[1] if frames.ndim == 3 else 1
+        interleaved = frames.reshape(len(frames), n_channels, -1).swapaxes(1, 2)
         # The inverse of `Framer`: 16-bit audio is recorded as it came.
-        pcm = np.clip(np.rint(frames * 32768), -32768, 32767).astype("<i2").tobytes()
-        self._unless_ended(partial(self._append, pcm))
+        pcm = np.clip(np.rint(interleaved * 32768), -32768, 32767).astype("<i2").tobytes()
+        self._unless_ended(partial(self._append, pcm, n_channels))
 
     def close(self) -> None:
         """Write the remaining samples."""
@@ -59,11 +64,14 @@ class WavWriter:
             self._file.close()
             log.error("%s; the recording ends here", error)  # noqa: TRY400 - no bug
 
-    def _append(self, pcm: bytes) -> None:
-        if self._n_written + len(self._waiting) + len(pcm) > self._full_bytes:
+    def _append(self, pcm: bytes, n_channels: int) -> None:
+        n_bytes = self._n_written + len(self._waiting)
+        if n_bytes + len(pcm) > self._full_bytes or (n_bytes and n_channels != self._n_channels):
             self._flush()
             self._file.close()
+            self._n_channels = n_channels
             self._begin()
+        self._n_channels = n_channels
         self._waiting += pcm
         if len(self._waiting) >= _FLUSH_BYTES:
             self._flush()
@@ -92,13 +100,22 @@ class WavWriter:
             self._n_written += len(self._waiting)
             self._waiting = bytearray()
             self._file.seek(0)
-            write_all(self._file.fileno(), _header(self._n_written))
+            write_all(self._file.fileno(), _header(self._n_written, self._n_channels))
 
 
-def _header(n_bytes: int) -> bytes:
+def _header(n_bytes: int, n_channels: int) -> bytes:
     """Return the header of a WAV file with `n_bytes` of samples (WAVE_FORMAT_PCM)."""
     return _HEADER.pack(
         *(b"RIFF", n_bytes + _HEADER.size - 8, b"WAVE"),
-        *(b"fmt ", 16, 1, 1, SAMPLE_RATE, 2 * SAMPLE_RATE, 2, 16),
+        *(
+            b"fmt ",
+            16,
+            1,
+            n_channels,
+            SAMPLE_RATE,
+            2 * n_channels * SAMPLE_RATE,
+            2 * n_channels,
+            16,
+        ),
         *(b"data", n_bytes),
     )

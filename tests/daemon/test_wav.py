@@ -45,6 +45,19 @@ def test_a_full_file_is_followed_by_another(tmp_path):
     assert np.array_equal(np.concatenate(parts), np.arange(-16000, 16000))
 
 
+def test_split_channels_are_recorded_apart_and_others_begin_a_new_file(tmp_path):
+    recording = WavWriter(tmp_path / "talk")
+    apart = np.stack([RAMP, -RAMP], axis=1)
+    for start in range(0, len(apart), 7):
+        recording.write(apart[start : start + 7])
+    recording.write(RAMP)
+    recording.close()
+    both, _ = soundfile.read(tmp_path / "talk.wav", dtype="int16", always_2d=True)
+    assert np.array_equal(both, np.stack([np.arange(-16000, 16000)] * 2, axis=1) * [1, -1])
+    one, _ = soundfile.read(tmp_path / "talk-2.wav", dtype="int16")
+    assert np.array_equal(one, np.arange(-16000, 16000))
+
+
 def test_no_recording_is_overwritten(tmp_path):
     WavWriter(tmp_path / "talk").close()
     with pytest.raises(ConfigError, match=r"--record.*talk.wav"):
