@@ -268,6 +268,21 @@ class SpeakerTurns(Event, frozen=True, kw_only=True, tag="speakers"):
     end_ms: int
     turns: tuple[SpeakerTurn, ...]
 
+    def after(self, earlier: "SpeakerTurns | None", *, most: int) -> "SpeakerTurns":
+        """Return what both say together: of `most` turns, the newest ones."""
+        if earlier is None:
+            return self
+        kept = (turn for turn in earlier.turns if turn.start_ms < self.start_ms)
+        cut = (
+            msgspec.structs.replace(turn, end_ms=min(turn.end_ms, self.start_ms)) for turn in kept
+        )
+        turns = (*cut, *self.turns)
+        start_ms = min(earlier.start_ms, self.start_ms)
+        if len(turns) > most:
+            turns = turns[-most:]
+            start_ms = turns[0].start_ms
+        return msgspec.structs.replace(self, start_ms=start_ms, turns=turns)
+
 
 class Vad(Event, frozen=True, kw_only=True, tag="vad"):
     """Speech started (the time includes the pre-roll) or stopped (the time of the endpoint).

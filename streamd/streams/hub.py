@@ -28,6 +28,7 @@ from streamd.events import (
     MissedReason,
     Partial,
     SessionEvent,
+    SpeakerTurns,
     Stats,
     encode,
 )
@@ -191,6 +192,7 @@ class Hub:
         self.started = journal.started if journal else datetime.now(UTC)
         self.journal = journal
         self._finals: deque[Final] = deque(maxlen=history)
+        self._turns: SpeakerTurns | None = None  # as many of the newest
         self._partials: dict[int, Partial] = {}  # the newest of each channel, 0 if they are mixed
         self._corrections: deque[Correction] = deque(maxlen=_MOST_CORRECTIONS)
         self._fault: Fault | None = None
@@ -268,6 +270,8 @@ class Hub:
         match event:
             case Final():
                 self._finals.append(event)
+            case SpeakerTurns():
+                self._turns = event.after(self._turns, most=self._finals.maxlen or 0)
             case Partial():
                 self._partials[event.channel or 0] = event
             case Correction(seq=seq) if seq:
@@ -294,8 +298,9 @@ class Hub:
 
         The finals after number `after` are replayed, then live events follow, without a gap or a
         duplicate. `Missed` announces finals that are no longer stored. `epoch` is the run of the
-        session that `after` counts in, if the subscriber knows it. The newest corrections come
-        after the replay, the current partial at once, if `partials` are wanted.
+        session that `after` counts in, if the subscriber knows it. Then comes who has talked when,
+        which corrects replayed finals and those that the subscriber has, and the newest corrections
+        of words. The current partial comes at once, if `partials` are wanted.
         """
         is_new = after is None
         after, lost = self._begin_of_replay(after, epoch)
@@ -305,10 +310,10 @@ class Hub:
         subscription = Subscription(
             bound, replay, partials=partials, stats=stats, deliver=deliver, listens=listens
         )
-        corrections = () if is_new else self._corrections
-        for current in (*corrections, *self._partials.values(), self._fault, self._eos):
-            if current is not None:
-                subscription.offer(current)
+        current = (*self._partials.values(), self._fault, self._eos)
+        for event in current if is_new else (self._turns, *self._corrections, *current):
+            if event is not None:
+                subscription.offer(event)
         self._subscriptions = {s for s in (*self._subscriptions, subscription) if not s.closed}
         return subscription
 

@@ -14,6 +14,8 @@ from streamd.events import (
     Missed,
     Partial,
     SessionEvent,
+    SpeakerTurn,
+    SpeakerTurns,
     Vad,
     of_channel,
 )
@@ -124,6 +126,31 @@ def test_who_was_in_another_run_of_the_session_is_told_and_gets_everything(after
     assert events[0] == Missed(from_seq=0, to_seq=0, why="epoch")
     assert seqs(events) == [1, 2]
     assert seqs(drain(hub.subscribe(1, epoch="this"))) == [2]
+
+
+def turns(start_ms: int, end_ms: int, *who: tuple[int, int, int]) -> SpeakerTurns:
+    said = tuple(SpeakerTurn(start_ms=a, end_ms=b, speaker=speaker) for a, b, speaker in who)
+    return SpeakerTurns(start_ms=start_ms, end_ms=end_ms, turns=said)
+
+
+def test_who_comes_late_or_again_learns_who_spoke_by_now():
+    hub = Hub("live")
+    hub.publish(turns(0, 2000, (0, 900, 1), (900, 2000, 2)))
+    hub.publish(final(0))
+    hub.publish(turns(2000, 3000, (2000, 3000, 1)))
+    hub.publish(turns(1500, 4000, (1500, 3800, 3)))
+    together = turns(0, 4000, (0, 900, 1), (900, 1500, 2), (1500, 3800, 3))
+    for after, n_finals in ((0, 1), (1, 0)):
+        events = drain(hub.subscribe(after))
+        assert len(seqs(events)) == n_finals
+        assert events[n_finals:] == [together]
+    assert drain(hub.subscribe()) == []
+    # Of a long session, the newest are kept.
+    short = Hub("live", history=2)
+    for n in range(4):
+        short.publish(turns(1000 * n, 1000 * n + 1000, (1000 * n, 1000 * n + 900, 1)))
+    newest = turns(2000, 4000, (2000, 2900, 1), (3000, 3900, 1))
+    assert drain(short.subscribe(0)) == [newest]
 
 
 def test_a_replay_longer_than_the_bound_is_not_slow():
