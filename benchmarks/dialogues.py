@@ -21,6 +21,12 @@ _OVERLAPPED = 0.2
 """The share of turns that begin before the end of the one before, by up to a second."""
 
 
+_ONE_VOICE = {"SKIP": "SPARKY"}
+"""Characters of one actor, who do not meet in a dialogue: the mean cosine of lines of both (0.50)
+is that of lines of one (0.50 and 0.53; of other pairs it is 0.29 at most), and 30 % of their lines
+are nearer to the other's mean (of other pairs, none to 5.5 %)."""
+
+
 class Talk(NamedTuple):
     """Who talks from `start` to `end`, in seconds, and the text, if it is known."""
 
@@ -49,7 +55,11 @@ def built(lines: Path, n_speakers: int, seed: int) -> Built:
         if line["game"] == game:
             by_speaker.setdefault(line["speaker"], []).append(line)
     enough = sorted(name for name, said in by_speaker.items() if len(said) >= 80 // n_speakers)
-    chosen = [str(name) for name in rng.permutation(enough)[:n_speakers]]
+    chosen: list[str] = []
+    for name in map(str, rng.permutation(enough)):
+        voices = {_ONE_VOICE.get(each, each) for each in chosen}
+        if len(chosen) < n_speakers and _ONE_VOICE.get(name, name) not in voices:
+            chosen.append(name)
     sound, end = np.zeros((_LENGTH_S + 10) * SAMPLE_RATE, np.float32), 0.5
     talk: list[Talk] = []
     left = {name: list(rng.permutation(len(by_speaker[name]))) for name in chosen}
