@@ -4,8 +4,9 @@
     python benchmarks/speakers.py ... --lines LINES.jsonl [--sizes 2 4 8] [--seed N] [--count N]
 
 A SOUND has its speakers beside it, in SOUND.rttm, and its words in SOUND.json (``segments`` with
-``speaker`` and ``ref_words``). Of LINES, single lines with ``path``, ``speaker``, ``speech`` (its
-bounds in s), ``game`` and ``text``, dialogues of 2, 4 and 8 speakers are built (`dialogues`).
+``speaker`` and ``ref_words``; without SOUND.rttm, their ``start`` and ``end`` say who talks). Of
+LINES, single lines with ``path``, ``speaker``, ``speech`` (its bounds in s), ``game`` and ``text``,
+dialogues of 2, 4 and 8 speakers are built (`dialogues`).
 ``--snr`` adds white noise. The package meeteval has to be installed (the group ``speakers``).
 
 Who talks when depends on the audio alone, so it is measured without a recognizer, live in steps and
@@ -64,10 +65,14 @@ class Dialogue(NamedTuple):
 def read(path: Path) -> Dialogue:
     """Read a sound, its RTTM and its texts."""
     sound, _ = soundfile.read(path, dtype="float32")
-    fields = [line.split() for line in path.with_suffix(".rttm").read_text().splitlines()]
-    talk = [Talk(float(f[3]), float(f[3]) + float(f[4]), f[7]) for f in fields]
+    segments = json.loads(path.with_suffix(".json").read_text())["segments"]
+    if (turns := path.with_suffix(".rttm")).exists():
+        fields = [line.split() for line in turns.read_text().splitlines()]
+        talk = [Talk(float(f[3]), float(f[3]) + float(f[4]), f[7]) for f in fields]
+    else:
+        talk = [Talk(each["start"], each["end"], each["speaker"]) for each in segments]
     texts: dict[str, str] = {}
-    for segment in json.loads(path.with_suffix(".json").read_text())["segments"]:
+    for segment in segments:
         speaker = segment["speaker"]
         texts[speaker] = f"{texts.get(speaker, '')} {segment['ref_words']}"
     return Dialogue(path.stem, sound, talk, texts)
