@@ -580,8 +580,8 @@ class Transcript:
     _file: str
 
     def __repr__(self) -> str:
-        language, number = self.language or "no speech", len(self.segments)
-        return f"<transcript {self.duration_ms / 1000:.2f} s, {language}, {number} segments>"
+        duration_s, number = self.duration_ms / 1000, len(self.segments)
+        return f"<transcript {duration_s:.2f} s {self.language!r}, segments: {number}>"
 
     @property
     def sentences(self) -> list[Final]:
@@ -650,5 +650,5 @@ def _with_model(config: Config) -> Config:
     if name is None:
         raise ModelError(f"no model here suits; run: streamd models get {better}")
     if store.is_bundled(name, here):
-        log.warning("using %s, the smallest; streamd models get %s gets a better one", name, better)
+        log.warning("using %s, the smallest; streamd models get %s gets a larger one", name, better)
     return replace(config, decoding=replace(wanted, model=name))

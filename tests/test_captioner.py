@@ -401,7 +401,7 @@ def test_a_transcript_has_sentences_and_is_short_where_it_is_looked_at(captions)
     assert told == sorted(told)
     assert {whole for _, whole in told} == {transcript.duration_ms}
     length_s, number = transcript.duration_ms / 1000, len(transcript.segments)
-    assert repr(transcript) == f"<transcript {length_s:.2f} s, en, {number} segments>"
+    assert repr(transcript) == f"<transcript {length_s:.2f} s 'en', segments: {number}>"
     assert len(repr(transcript.segments[0])) < 300
     written = json.loads(json.dumps(transcript.to_dict()))
     assert written["text"] == transcript.text

@@ -95,8 +95,8 @@ def _automatic(config: Config, here: StorePaths) -> str:
             return better
         imports.decline(here.imported)
     _refuse_wrong_language(bundled, config.decoding)
-    hint = f"many words will be wrong; streamd models get {better} downloads a better model"
-    log.warning("using %s, which ships with streamd: %s", bundled, hint)
+    hint = f"the smallest model; streamd models get {better} downloads a larger one"
+    log.warning("using %s, which ships with streamd, %s", bundled, hint)
     return bundled
 
 

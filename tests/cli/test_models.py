@@ -485,9 +485,9 @@ def test_a_model_that_lacks_the_language_is_not_downloaded(words, asked, serving
 def test_no_model_at_all_is_the_bundled_one_and_says_so(serving, quiet):
     done = run("transcribe", quiet)
     assert done.returncode == 0
-    hint = "many words will be wrong; streamd models get base.en downloads a better model"
+    hint = "the smallest model; streamd models get base.en downloads a larger one"
     using = "streamd: warning: using tiny.en, which ships with streamd"
-    assert done.stderr.splitlines()[0] == f"{using}: {hint}"
+    assert done.stderr.splitlines()[0] == f"{using}, {hint}"
     assert not serving.seen, "nobody was asked"
 
 
