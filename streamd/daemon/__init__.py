@@ -75,7 +75,7 @@ async def run(
         with control.on(SIGUSR1, control.toggle_pause), control.on(SIGUSR2, log_state):
             await until_first_error(_live(config, sources, streams, control, sinks))
     control.check()
-    if line := tally.line():
+    for line in tally.lines():
         log.info("%s", line)
     return 0
 

@@ -22,7 +22,7 @@ class _Guess:
 
 
 class Tally:
-    """A sink that writes nothing; `line` says what it has counted."""
+    """A sink that writes nothing; `lines` say what it has counted."""
 
     def __init__(self, cpu_s: Callable[[], float] = time.process_time) -> None:
         self._cpu_s = cpu_s
@@ -59,14 +59,14 @@ class Tally:
                     self.n_rewritten += end - begin
                     self.n_broken += max(0, min(end, n_fixed) - begin)
 
-    def line(self) -> str:
-        """Return one line, or nothing if nobody has spoken."""
+    def lines(self) -> list[str]:
+        """Return what to say at the end, each within 80 columns; nothing if nobody has spoken."""
         if not self.n_words or self._began_s is None:
-            return ""
+            return []
         share = (self._cpu_s() - self._began_s) / (self._end_ms / 1000)
-        broken = f"{self.n_broken} words changed" if self.n_broken else "no word changed"
-        return (
-            f"{self._spoken_ms / 1000:.0f} s of speech, {self.n_words} words; {self.n_rewritten} "
-            f"were rewritten while they were tentative, {broken} once final; "
-            f"{share:.0%} of one core"
-        )
+        speech = f"{self._spoken_ms / 1000:.0f} s of speech, {self.n_words} words"
+        rewritten = f"words rewritten while tentative: {self.n_rewritten}"
+        return [
+            f"{speech}, {share:.0%} of one core",
+            f"{rewritten}; changed once final: {self.n_broken}",
+        ]

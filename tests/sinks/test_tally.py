@@ -26,17 +26,17 @@ def test_words_that_are_replaced_count_and_marks_and_growth_do_not():
         spoken("Turn on the lamp.", word_ms=750),
     )
     assert (tally.n_words, tally.n_rewritten, tally.n_broken) == (4, 1, 0)
-    assert tally.line() == (
-        "3 s of speech, 4 words; 1 were rewritten while they were tentative, "
-        "no word changed once final; 10% of one core"
-    )
+    assert tally.lines() == [
+        "3 s of speech, 4 words, 10% of one core",
+        "words rewritten while tentative: 1; changed once final: 0",
+    ]
 
 
 def test_a_committed_word_that_changed_would_be_told():
     tally = counted(partial("turn on the lamb", 16), spoken("Turn on the lamp."))
     assert tally.n_broken == 1
-    assert "1 words changed once final" in tally.line()
+    assert tally.lines()[1].endswith("changed once final: 1")
 
 
 def test_nothing_is_said_of_silence():
-    assert counted(partial("so")).line() == ""
+    assert counted(partial("so")).lines() == []
