@@ -1,7 +1,8 @@
 """Draws the charts of the documents: ``python benchmarks/charts.py``.
 
-Those of docs/figures.md come from figures.json, docs/scale.svg from scale.json, which is the last
-line that `thousand_nodes.py` prints, and before it date, commit, load and command.
+Those of docs/figures.md come from figures.json and names.json, docs/scale.svg from scale.json,
+which is the last line that `thousand_nodes.py` prints, and before it date, commit, load and
+command. names.json has the rows of `names.py`, each with the program, and the same before them.
 
 figures.json is the last line that `live_peers.py` prints, of one run over all programs, and before
 it date, commit, machine, load, command and sounds. Nothing of another run goes into it, so what is
@@ -26,6 +27,7 @@ from tables import table
 HERE = Path(__file__).resolve().parent
 FIGURES = HERE / "figures.json"
 SCALE = HERE / "scale.json"
+NAMES = HERE / "names.json"
 RESULTS = HERE / "RESULTS.md"
 CHARTS = HERE.parent / "docs"
 
@@ -100,6 +102,11 @@ def read(path: Path = FIGURES) -> Sitting:
 def read_scale(path: Path = SCALE) -> "Scale":
     """Return what was computed for many nodes."""
     return msgspec.json.decode(path.read_bytes(), type=Scale)
+
+
+def read_names(path: Path = NAMES) -> "Names":
+    """Return how well expected words are heard."""
+    return msgspec.json.decode(path.read_bytes(), type=Names)
 
 
 # -- the table -------------------------------------------------------------------------------
@@ -473,19 +480,84 @@ def carried(scale: Scale) -> str:
     return _svg(bottom, ("How busy nodes keep NATS", about), lines, notes)
 
 
-def made(sitting: Sitting, scale: Scale) -> dict[Path, str]:
+class Heard(msgspec.Struct, frozen=True, kw_only=True):
+    """Rare words that are right with a list, and false alarms in 1,000 words; see `names.py`."""
+
+    program: str
+    listed: int
+    weight: float
+    right: str = msgspec.field(name="rare right %")
+    alarms: str = msgspec.field(name="false alarms /1000")
+
+    @property
+    def label(self) -> str:
+        """The list in words."""
+        if not self.listed:
+            return "no list"
+        weight = f", weight {self.weight:g}" if self.program == OURS else ""
+        return f"{self.listed:,} phrases{weight}"
+
+
+class Names(msgspec.Struct, frozen=True, kw_only=True):
+    """What `names.py` measured with one model."""
+
+    date: str
+    commit: str
+    load: str
+    command: str
+    of: int
+    rows: list[Heard]
+
+
+def expected(names: Names) -> str:
+    """The chart of rare words right and of false alarms, as SVG."""
+    top, pitch, left, right = 82, 26, 216, WIDTH - 190
+    shares = [float(row.right) for row in names.rows]
+    low, high = 10 * floor(min(shares) / 10), 10 * (floor(max(shares) / 10) + 1)
+    programs = list(dict.fromkeys(row.program for row in names.rows))
+    bottom = top + pitch * (len(names.rows) + len(programs))
+
+    def at(share: float) -> float:
+        return round(left + (share - low) / (high - low) * (right - left), 1)
+
+    lines = [
+        _text(20, 54, "Rare words that are right, %, and those invented in 1,000 words", "soft"),
+        *(_line((at(n), top), (at(n), bottom)) for n in range(low, high + 1, 5)),
+        *(_text(at(n), bottom + 19, str(n), "soft", "middle") for n in range(low, high + 1, 5)),
+    ]
+    y = top
+    for program in programs:
+        kind = "blue" if program == OURS else "grey"
+        y += pitch
+        lines.append(_text(20, y - 8, program, "ours" if program == OURS else ""))
+        for row in (row for row in names.rows if row.program == program):
+            y += pitch
+            lines.append(_text(left - 14, y - 8, row.label, "soft", "end"))
+            lines.append(_dot(at(float(row.right)), y - 12, kind))
+            lines.append(_text(right + 20, y - 8, f"{row.right} %, {row.alarms} invented", kind))
+    told = "; ".join(f"{row.program}, {row.label}: {row.right} %" for row in names.rows)
+    day = date.fromisoformat(names.date)
+    notes = (
+        f"{names.of} rare words, {MODEL}, recordings, {day.day} {day:%B %Y}; of speakers with whom "
+        "no setting was chosen. The list has these words and others."
+    )
+    return _svg(bottom, ("What a list of expected words is worth", told), lines, notes)
+
+
+def made(sitting: Sitting, scale: Scale, names: Names) -> dict[Path, str]:
     """The files that follow from the figures, with their contents."""
     return {
         CHARTS / "accuracy.svg": accuracy(sitting),
         CHARTS / "latency.svg": latency(sitting),
         CHARTS / "scale.svg": carried(scale),
+        CHARTS / "names.svg": expected(names),
         RESULTS: with_tables(RESULTS.read_text(encoding="utf-8"), sitting),
     }
 
 
 def main() -> None:
     """Write them."""
-    for path, text in made(read(), read_scale()).items():
+    for path, text in made(read(), read_scale(), read_names()).items():
         path.write_text(text, encoding="utf-8")
 
 

@@ -14,22 +14,24 @@ from charts import (
     accuracy,
     carried,
     delays,
+    expected,
     labels,
     latency,
     made,
     points,
     read,
+    read_names,
     read_scale,
     with_tables,
 )
 
-SITTING, SCALE = read(), read_scale()
-CHARTS = [accuracy(SITTING), latency(SITTING), carried(SCALE)]
+SITTING, SCALE, NAMES = read(), read_scale(), read_names()
+CHARTS = [accuracy(SITTING), latency(SITTING), carried(SCALE), expected(NAMES)]
 SVG = "{http://www.w3.org/2000/svg}"
 
 
 def test_charts_and_tables_are_current():
-    for path, text in made(SITTING, SCALE).items():
+    for path, text in made(SITTING, SCALE, NAMES).items():
         assert path.read_text(encoding="utf-8") == text, "run: make docs"
 
 
