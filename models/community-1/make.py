@@ -3,7 +3,8 @@
 FOLDER has ``segmentation.ort`` and ``embedding.ort`` of pyannote.ai's speaker-diarization-
 community-1, as they lie in the wheel moonshine-voice 0.1.0 (``SOURCE``): ONNX Runtime's own format,
 with weights as uint8. They become ONNX graphs with the same nodes and weights, bit for bit; only
-the length of the audio, which the segmentation had fixed at 10 s, becomes free. The embedding then
+the length of the audio, which the segmentation had fixed at 10 s, becomes free, and it ends before
+the nodes that choose the most probable class. The embedding then
 gets activations of 8 bits too, whose ranges are those in the recordings of this repository: so it
 takes half of the time. The LSTMs of the segmentation get activations of 8 bits, whose ranges are
 those of the audio that is heard. Weights of both have 7 bits, because products of 8 by 8 overflow
@@ -51,7 +52,7 @@ PARTS = {  # name: offset in that file, bytes, SHA-256, SHA-256 of what this scr
         10869184,
         1594080,
         "9715e3996ef181252aa1cc0c9398060f42b2c984c2fb65e3604262555e2efb1a",
-        "2718e5ba11445f6831b6f334ea5fbf64b6f348f7edc65bc395aaa51b5c162b63",
+        "c678fb75793d6b0780a120299f60db1e7908d9384e2543d1cd6d2e90a3184c71",
     ),
     "embedding": (
         12463296,
@@ -79,6 +80,8 @@ def main() -> None:
         if hashlib.sha256(data).hexdigest() != digest:
             raise SystemExit(f"{source}: its {name} is not that of moonshine-voice 0.1.0")
         graph = _graph(InferenceSession.GetRootAs(bytearray(data), 0).Model().Graph(), name)
+        if name == "segmentation":
+            _leave_undecided(graph)
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
         onnx.checker.check_model(model)
         target = HERE / f"{name}.onnx"
@@ -88,6 +91,14 @@ def main() -> None:
         print(f"{target}: {target.stat().st_size} bytes, SHA-256 {written}")
         if written != made:
             raise SystemExit(f"{target} is not what it was: SHA-256 {made} expected")
+
+
+def _leave_undecided(graph: onnx.GraphProto) -> None:
+    """End the segmentation with the log-probabilities of its seven classes."""
+    at = next(i for i, node in enumerate(graph.node) if node.op_type == "LogSoftmax")
+    graph.node[at].output[0] = graph.output[0].name
+    del graph.node[at + 1 :]
+    graph.output[0].type.tensor_type.shape.dim[2].dim_value = 7
 
 
 def _quantise(path: Path) -> None:

@@ -16,6 +16,7 @@ from onnxruntime import InferenceSession, SessionOptions
 
 from streamd.speakers import (
     Activity,
+    Chances,
     HearingStep,
     HearingSteps,
     Roster,
@@ -28,6 +29,10 @@ from streamd.types import FRAME, SAMPLE_RATE, Frames, Hypothesis, Samples, Windo
 
 _STEP, _CENTRE = 270, 495
 """Samples from one step of the segmentation to the next, and up to the middle of the first."""
+_TALKING = np.array(
+    [[0, 0, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1], [1, 1, 0], [1, 0, 1], [0, 1, 1]], np.bool_
+)
+"""Who talks in each of its classes ("powerset", arXiv 2310.13025)."""
 _SHORTEST = SAMPLE_RATE // 2
 """Samples that it hears at least; fewer are followed by silence."""
 _WIDTH, _HOP, _N_FFT, _N_MELS, _LOWEST_HZ = 400, 160, 512, 80, 20
@@ -93,21 +98,22 @@ def hear(roster: Roster, step: HearingStep, audio: Samples, *, start: int) -> No
     """Have a roster hear a step, in audio that begins at frame `start`."""
     part = audio[FRAME * (step.start - start) : FRAME * (step.end - start)]
     levels = 10 * np.log10((part.reshape(-1, FRAME).astype(np.float64) ** 2).mean(1) + 1e-10)
-    chosen = roster.follow(step, segment(part), levels)
+    chosen = roster.follow(step, *segment(part), levels)
     voices = [
         (each, embed(part[FRAME * each.first : FRAME * each.end], each.alone)) for each in chosen
     ]
     roster.learn(step, voices)
 
 
-def segment(audio: Samples) -> Activity:
-    """Return who of three local speakers talks in each frame: (n, 3)."""
+def segment(audio: Samples) -> tuple[Activity, Chances]:
+    """Return who of three local speakers talks in each frame, (n, 3), and how probable that is."""
     padded = np.pad(audio, (0, max(0, _SHORTEST - len(audio))))
     (steps,) = _model("segmentation").run(None, {"waveforms": padded[None, None]})
     middles = (np.arange(len(audio) // FRAME) + 0.5) * FRAME
     nearest = np.rint((middles - _CENTRE) / _STEP).astype(int).clip(0, steps.shape[1] - 1)
-    activity: Activity = steps[0, nearest] > 0.5
-    return activity
+    log_probs = steps[0, nearest]
+    chances: Chances = np.exp(log_probs) @ _TALKING.astype(np.float32)
+    return _TALKING[log_probs.argmax(1)], chances
 
 
 def embed(audio: Samples, alone: NDArray[np.bool_]) -> Embedding:

@@ -24,6 +24,8 @@ from streamd.speakers.clustering import Embedding, clustered, likeness
 
 Activity = NDArray[np.bool_]
 """(n, 3): whether each local speaker talks in each of n frames."""
+Chances = NDArray[np.float32]
+"""(n, 3): how probable it is that each local speaker talks in each of n frames."""
 Levels = NDArray[np.float64]
 """(n,): the loudness of each frame in dB."""
 Places = tuple[tuple[int, int], ...]
@@ -40,12 +42,17 @@ and 12, voices of several speakers were taken for one: 23 instead of 18 % of the
 GAP = 8
 """Frames of silence after which a local speaker is taken for another voice: the segmentation takes
 similar voices for one."""
+SHIFT, BESIDE, LEAST_BESIDE = 0.25, 50, 25
+"""By how much the chances of the local speakers differ between the frames beside a place where the
+voice changes although the segmentation goes on with one local speaker, how many of these frames are
+compared, and how many there have to be."""
 BRIDGED = 25
 """Frames of silence between what the same speaker says, up to which it is one turn."""
 SAMPLE, LEAST_SAMPLE = 75, 20
 """Frames of a voice that are embedded, and fewer that tell nothing."""
-WHOLE_SAMPLE = 100
-"""As `SAMPLE`, for a whole recording."""
+WHOLE_SAMPLE, LONG = 100, 140
+"""As `SAMPLE`, for a whole recording, and frames from which on a voice ends there with its step:
+where the segmentation misses a change of speaker, less is under the wrong one."""
 SHARE, MOST_SPARE = 0.5, 300
 """Frames that may be embedded for each new one, on average, and how many may be saved up."""
 SURE = 0.3
@@ -231,13 +238,15 @@ class Roster:
                 turns[-1] = SpokenTurn(last_start, last_end, speaker)
         return sorted(turns, key=lambda turn: (turn.start, turn.end, turn.speaker))
 
-    def follow(self, step: HearingStep, activity: Activity, levels: Levels) -> list[Sample]:
+    def follow(
+        self, step: HearingStep, activity: Activity, chances: Chances, levels: Levels
+    ) -> list[Sample]:
         """Take who talks in the frames of a step, and return what is to be embedded of it.
 
         `learn` has to come next.
         """
-        found = self._spoken(step, activity)
         alone = activity & (activity.sum(1, keepdims=True) == 1)
+        found = self._spoken(step, activity, alone, chances)
         most = WHOLE_SAMPLE if self._whole else SAMPLE
         self._spare = min(self._spare + SHARE * (step.end - step.new), MOST_SPARE)
         chosen = []
@@ -287,28 +296,50 @@ class Roster:
         """Tell the speakers of a whole recording apart; `n_speakers`: how many, if it is known."""
         self._assign(n_speakers)
 
-    def _spoken(self, step: HearingStep, activity: Activity) -> list[tuple[int, int, Places]]:
+    def _spoken(
+        self, step: HearingStep, activity: Activity, alone: Activity, chances: Chances
+    ) -> list[tuple[int, int, Places]]:
         """Return the voices of a step: number, local speaker and new places of each."""
         n_known, continued = step.new - step.start, self._continued(step, activity)
         found = []
         for local, active in enumerate(activity.T):
             for places in runs(active, GAP):
-                new = tuple((max(a, n_known), b) for a, b in places if b > n_known)
-                if new:
-                    found.append((_moved(new, step.start), local, places[0][0] < n_known))
+                begin, end = places[0][0], places[-1][1]
+                frames = begin + np.flatnonzero(alone[begin:end, local])
+                cuts = [int(frames[at]) for at in shifts(chances[frames])]
+                for first, after in pairwise((begin, *cuts, end)):
+                    if after > n_known:
+                        found.append((_clipped(places, first, after), local, first > begin))
         voices = []
-        for new, local, goes_on in sorted(found):
-            before = continued.get(local, 0)
-            if before and goes_on:
-                voice = self._voices[before]
-                self._voices[before] = replace(voice, places=voice.places + new)
+        for part, local, is_cut in sorted(found):
+            before, places = continued.get(local, 0), _moved(part, step.start)
+            goes_on = before > 0 and part[0][0] < n_known and not self._is_long(before)
+            if goes_on and is_cut:
+                goes_on = not self._end(before, places[0][0])
+            if goes_on:
+                voice, places = self._voices[before], _clipped(places, step.new, step.end)
+                self._voices[before] = replace(voice, places=voice.places + places)
             else:
                 self._n_voices += 1
                 nothing = np.zeros(VOICEPRINT_BYTES, np.float32)
-                self._voices[self._n_voices] = Voice(new, before, nothing)
+                self._voices[self._n_voices] = Voice(places, before, nothing)
                 continued[local] = self._n_voices
-            voices.append((continued[local], local, new))
+            voices.append((continued[local], local, places))
         return voices
+
+    def _is_long(self, number: int) -> bool:
+        """Whether the next step is another voice, though nobody was heard to begin."""
+        voice = self._voices[number]
+        return self._whole and voice.end - voice.places[0][0] >= LONG
+
+    def _end(self, number: int, at: int) -> bool:
+        """End a voice at frame `at`, from which on another talks, unless little of it is left."""
+        voice = self._voices[number]
+        left = _clipped(voice.places, 0, at)
+        if not left or at - left[0][0] < LEAST_BESIDE:
+            return False
+        self._voices[number] = replace(voice, places=left)
+        return True
 
     def _continued(self, step: HearingStep, activity: Activity) -> dict[int, int]:
         """Return which local speaker is which voice from before, those heard last first."""
@@ -413,6 +444,23 @@ def runs(active: NDArray[np.bool_], gap: int = 1) -> list[Places]:
     return groups
 
 
+def shifts(chances: Chances) -> list[int]:
+    """Return before which of (n, 3) frames the chances of the local speakers change, in order."""
+    sums = np.zeros((len(chances) + 1, 3))
+    sums[1:] = (chances / np.maximum(chances.sum(1, keepdims=True), 1e-9)).cumsum(0)
+    at = np.arange(LEAST_BESIDE, len(chances) - LEAST_BESIDE + 1)
+    first, after = np.maximum(at - BESIDE, 0), np.minimum(at + BESIDE, len(chances))
+    left = (sums[at] - sums[first]) / (at - first)[:, None]
+    right = (sums[after] - sums[at]) / (after - at)[:, None]
+    by = np.abs(left - right).sum(1) / 2
+    found = []
+    while by.size and by.max() >= SHIFT:
+        best = int(by.argmax())
+        found.append(int(at[best]))
+        by[max(0, best - LEAST_BESIDE) : best + LEAST_BESIDE + 1] = 0
+    return sorted(found)
+
+
 def changes(turns: Iterable[SpokenTurn]) -> list[int]:
     """Return the frames at which another speaker begins than the one who began before."""
     return [b.start for a, b in pairwise(turns) if a.speaker != b.speaker]
@@ -428,6 +476,11 @@ def speaker_at(turns: Iterable[SpokenTurn], start: int, end: int) -> int:
             inside[turn.speaker] = inside.get(turn.speaker, 0) + shared
         nearest = min(nearest, (-shared, turn.speaker))
     return max(inside, key=lambda each: inside[each]) if inside else nearest[1]
+
+
+def _clipped(places: Places, start: int, end: int) -> Places:
+    clipped = ((max(a, start), min(b, end)) for a, b in places)
+    return tuple((a, b) for a, b in clipped if a < b)
 
 
 def _moved(places: Places, by: int) -> Places:

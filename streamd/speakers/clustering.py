@@ -18,7 +18,8 @@ def clustered(
     """Return a label for each of (n, 256) voices, sums of the embeddings of `ns` frames.
 
     The two clusters that are most alike become one, until there are `n_clusters`, or, if that is 0,
-    until none are alike enough and there are no more than `most` (0: any number).
+    until none are alike enough and there are no more than `most` (0: any number). Then each voice
+    goes to the cluster that it is most like.
     """
     sums, sizes = totals.astype(np.float64), ns.astype(np.float64)
     labels = np.arange(len(sums))
@@ -38,7 +39,30 @@ def clustered(
         alike[a] = alike[:, a] = merged
         alike[b] = alike[:, b] = -np.inf
         labels[labels == labels[b]] = labels[a]
-    return [int(label) for label in labels]
+    return [int(label) for label in _settled(totals.astype(np.float64), labels)]
+
+
+def _settled(sums: NDArray[np.float64], labels: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Move voices to the cluster whose others they are more like, the clearest first.
+
+    What joined a cluster when little of it was known may be more like another one. A cluster keeps
+    its last voice.
+    """
+    every, labels = np.unique(labels, return_inverse=True)
+    squares, voices = (sums**2).sum(1)[:, None], np.arange(len(sums))
+    for _ in voices:
+        inside = np.eye(len(every))[labels]
+        clusters = inside.T @ sums
+        shared = sums @ clusters.T - inside * squares
+        others = (clusters**2).sum(1) - inside * (2 * shared + squares)
+        cosines = shared / np.sqrt(np.maximum(others * squares, 1e-9))
+        gains = cosines.max(1) - cosines[voices, labels]
+        gains[inside.sum(0)[labels] == 1] = 0
+        best = int(gains.argmax())
+        if gains[best] < 1e-6:
+            break
+        labels[best] = cosines[best].argmax()
+    return every[labels]
 
 
 def _least(n_a: NDArray[np.float64], n_b: NDArray[np.float64] | float) -> NDArray[np.float64]:

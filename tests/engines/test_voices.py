@@ -28,8 +28,10 @@ def piece(sound, start, n=75):
 
 def test_speech_is_found_where_it_is():
     silence = np.zeros(50 * FRAME, np.float32)
-    activity = segment(np.concatenate([silence, piece(READER, 50, 150), silence]))
-    assert activity.shape == (250, 3)
+    activity, chances = segment(np.concatenate([silence, piece(READER, 50, 150), silence]))
+    assert activity.shape == chances.shape == (250, 3)
+    assert np.all(chances[activity] > 1 / 7)
+    assert np.all((chances >= 0) & (chances <= 1 + 1e-6))
     talks = activity.any(1)
     assert not talks[:45].any()
     assert talks[60:190].mean() > 0.8
@@ -38,7 +40,7 @@ def test_speech_is_found_where_it_is():
 
 @pytest.mark.parametrize("n_frames", [1, 5, 24, 25, 26])
 def test_short_audio_is_heard_too(n_frames):
-    assert segment(piece(READER, 100, n_frames)).shape == (n_frames, 3)
+    assert [each.shape for each in segment(piece(READER, 100, n_frames))] == [(n_frames, 3)] * 2
 
 
 def test_a_voice_is_more_like_itself_than_like_others():

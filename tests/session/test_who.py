@@ -52,7 +52,7 @@ def heard(who, *talk):
     activity = np.zeros((100, 3), np.bool_)
     for local, (start, end, _) in enumerate(talk):
         activity[start:end, local] = True
-    samples = roster.follow(step, activity, np.zeros(100))
+    samples = roster.follow(step, activity, activity, np.zeros(100))
     of = {start: voice for start, _, voice in talk}
     roster.learn(step, [(sample, of[sample.first]) for sample in samples])
     return who.hear([roster])
@@ -134,7 +134,7 @@ class Ear(ScriptedRecognizer):
             activity[:, 0] = frames[:, 1] > LOUD
             voices = [
                 (each, (ANA, BEN)[(step.start + each.first) // 100 % 2])
-                for each in heard[-1].follow(step, activity, np.zeros(len(frames)))
+                for each in heard[-1].follow(step, activity, activity, np.zeros(len(frames)))
             ]
             heard[-1].learn(step, voices)
         return replace(hypothesis, heard=tuple(heard[1:]))

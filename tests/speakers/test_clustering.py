@@ -39,6 +39,13 @@ def test_a_number_of_speakers_is_kept_to():
         assert len(set(clustered(totals, np.full(6, 100), most=n))) == n
 
 
+def test_a_voice_that_joined_a_cluster_early_goes_to_the_one_that_it_is_more_like():
+    found, ns = voices(*np.cos(np.radians([24, 28, 46, 57, 77]))), np.array([50, 50, 50, 50, 150])
+    # The pair of 46 and 57 degrees is joined before the last voice, and with it draws away.
+    labels = clustered(ns[:, None] * found, ns, n_clusters=2)
+    assert [label == labels[0] for label in labels] == [True, True, True, False, False]
+
+
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=30), st.integers(0, 10))
 def test_clear_speakers_are_found_in_any_order(speakers, seed):
     rng = np.random.default_rng(seed)

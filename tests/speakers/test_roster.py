@@ -24,6 +24,7 @@ from streamd.speakers import (
     SpokenTurn,
     changes,
     runs,
+    shifts,
     speaker_at,
 )
 
@@ -32,14 +33,16 @@ VOICES = np.linalg.qr(RNG.standard_normal((256, 40)))[0].T.astype(np.float32)
 """As different as voices can be."""
 
 
-def hear(roster, activity, voices, *, start=0, new=0):
+def hear(roster, activity, voices, *, start=0, new=0, chances=None):
     """Have a roster hear `activity` (n, 3), in which local speaker k has the voice `voices[k]`.
 
-    Returns the samples that it wanted.
+    `chances` (n, 3) of local speakers are those of the activity unless given. Returns the samples
+    that it wanted.
     """
     end = start + len(activity)
     step = HearingStep(start, start + new, end, end)
-    chosen = roster.follow(step, activity, np.zeros(len(activity)))
+    chances = activity.astype(np.float32) if chances is None else chances
+    chosen = roster.follow(step, activity, chances, np.zeros(len(activity)))
     locals_ = [int(activity[each.first : each.end][each.alone].sum(0).argmax()) for each in chosen]
     roster.learn(step, [(s, VOICES[voices[k]]) for s, k in zip(chosen, locals_, strict=True)])
     return chosen
@@ -78,11 +81,47 @@ def test_a_voice_goes_on_from_one_step_to_the_next():
     assert len(roster.voiceprints) == 1
 
 
+def leaning(n, at):
+    """The first local speaker talks in n frames, less surely from frame `at` on."""
+    chances = np.zeros((n, 3), np.float32)
+    chances[:at], chances[at:] = (0.9, 0.1, 0), (0.55, 0.45, 0)
+    return chances
+
+
+def test_another_voice_may_begin_where_the_segmentation_only_becomes_less_sure():
+    assert shifts(leaning(200, 120)) == [120]
+    assert shifts(leaning(200, 190)) == []  # too near to the end to be known
+    assert shifts(talk(200, a=(0, 200)).astype(np.float32)) == []
+    roster = Roster()
+    activity = talk(200, a=(0, 200))
+    step = HearingStep(0, 0, 200, 200)
+    samples = roster.follow(step, activity, leaning(200, 120), np.zeros(200))
+    first, second = sorted(samples, key=lambda sample: sample.first)
+    assert first.end <= 120 <= second.first
+    roster.learn(step, [(first, VOICES[0]), (second, VOICES[1])])
+    assert roster.turns == [SpokenTurn(0, 120, 1), SpokenTurn(120, 200, 2)]
+
+
+def test_another_voice_may_turn_out_to_have_begun_before_the_step():
+    roster = Roster()
+    hear(roster, talk(100, a=(0, 100)), [0])
+    assert roster.turns == [SpokenTurn(0, 100, 1)]
+    # Of the next step, frames 40 to 100 are heard again.
+    chances = leaning(160, 45)
+    hear(roster, talk(160, a=(0, 160)), [1], start=40, new=60, chances=chances)
+    assert roster.turns == [SpokenTurn(0, 85, 1), SpokenTurn(85, 200, 2)]
+    # The same change is not one of the voice that has begun there.
+    hear(roster, talk(160, b=(0, 160)), [1, 1], start=80, new=120, chances=leaning(160, 26))
+    assert [turn.start for turn in roster.turns] == [0, 85]
+
+
 def test_a_voice_after_a_pause_may_be_that_of_another_though_the_segmentation_hears_no_change():
     roster = Roster()
     activity = talk(200, a=(5, 90)) | talk(200, a=(120, 195))
     step = HearingStep(0, 0, 200, 200)
-    first, second = sorted(roster.follow(step, activity, np.zeros(200)), key=lambda s: s.first)
+    first, second = sorted(
+        roster.follow(step, activity, activity, np.zeros(200)), key=lambda s: s.first
+    )
     roster.learn(step, [(first, VOICES[0]), (second, VOICES[1])])
     assert [turn.speaker for turn in roster.turns] == [1, 2]
 
@@ -121,12 +160,22 @@ def test_more_of_a_voice_is_embedded_unless_it_is_clear_whose_it_is():
     assert [turn.speaker for turn in roster.turns] == [2]
 
 
+def test_of_a_recording_a_long_voice_ends_with_its_step():
+    for whole, speakers in ((True, [1, 2]), (False, [1])):
+        roster, activity = Roster(whole=whole), talk(150, a=(0, 150))
+        hear(roster, activity, [0])
+        hear(roster, talk(225, b=(0, 225)), [1, 1], start=75, new=75)
+        roster.finish()
+        assert [turn.speaker for turn in roster.turns] == speakers
+
+
 def test_speakers_that_turn_out_to_be_one_get_the_same_number():
     roster = Roster()
     between = (VOICES[0] + VOICES[1]) / np.sqrt(2)
     for i, voice in enumerate([VOICES[0], VOICES[1], between, between]):
         step = HearingStep(500 * i, 500 * i, 500 * i + 100, 500 * i + 100)
-        chosen = roster.follow(step, talk(100, a=(10, 90)), np.zeros(100))
+        activity = talk(100, a=(10, 90))
+        chosen = roster.follow(step, activity, activity, np.zeros(100))
         roster.learn(step, [(sample, voice.astype(np.float32)) for sample in chosen])
         if i == 1:
             assert [turn.speaker for turn in roster.turns] == [1, 2]
