@@ -1,6 +1,7 @@
 """``streamd models check``, ``bench`` and ``doctor``."""
 
 import json
+import platform
 import shutil
 import socket
 import sys
@@ -12,7 +13,7 @@ import pytest
 
 from streamd.cli import main
 from streamd.cli.bench import StreamCost
-from streamd.cli.doctor import _microphone, _options
+from streamd.cli.doctor import _microphone, _options, _versions
 from streamd.cli.model_check import HeardClip, hear, judged, listener
 from streamd.config import load
 from streamd.daemon import build
@@ -158,6 +159,13 @@ def test_the_doctor_finds_nothing_wrong_where_nothing_is(capsys):
     assert "!!" not in out
     for said in ("tiny.en is used", "port 0", " loaded and read a clip in "):
         assert said in out
+
+
+def test_the_doctors_versions_fit_a_terminal():
+    (finding,) = _versions(load({}, {}))
+    assert len(f"ok  versions     {finding.text}") <= 80
+    (finding,) = _versions(load({"verbose": "1"}, {}))
+    assert platform.release() in finding.text
 
 
 def test_the_doctor_tells_what_was_chosen_but_no_password():
