@@ -160,7 +160,9 @@ class Cues:
 
         Each keeps its lines. None if the first stays long enough, or both do not fit.
         """
-        lines, start, spoken_ms = before.lines + after.lines, before.start_ms, _spoken_ms(after)
+        (first, *words), *more = after.lines
+        apart = (replace(first, blank=" "), *words)  # where a format has one line for all
+        lines, start, spoken_ms = (*before.lines, apart, *more), before.start_ms, _spoken_ms(after)
         n_words = len(before.pieces) + len(after.pieces)
         if (
             _ended(before, after.start_ms).end_ms - start >= MIN_CUE_MS

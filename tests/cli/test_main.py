@@ -460,4 +460,4 @@ def test_a_command_names_only_options_and_sections_that_exist(name):
 
 
 def test_a_wrong_file_name_is_shown_as_it_was_written(run, capsys):
-    assert complaint(run, capsys, "-o", "a.docx").endswith(".jsonl or .html, got a.docx")
+    assert complaint(run, capsys, "-o", "a.docx").endswith("; --format is for stdout, got a.docx")

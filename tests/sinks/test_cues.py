@@ -12,7 +12,7 @@ from streamd.sinks.cues import MAX_CUE_MS, Cues, cues
 from streamd.sinks.formats import FORMATS
 from streamd.sinks.text import width
 from streamd.sinks.writing import FileSink
-from tests.support.said import SPEECH, final, spoken
+from tests.support.said import SPEECH, final, spoken, written
 
 
 def lines(cue):
@@ -133,6 +133,7 @@ def test_a_cue_too_short_to_read_goes_into_the_next_one_if_that_leaves_a_line():
 
     are_you, of_course = at(0, "Are you?"), at(580, "Why, of course not, Joe.")
     assert shown(are_you, of_course) == [(0, 1882, ("Are you?", "Why, of course not, Joe."))]
+    assert written("lrc", are_you, of_course).endswith("]Are you? Why, of course not, Joe.\n")
     # unless there is time for it, a line is missing, or somebody else says it
     apart = [("Are you?",), ("Why, of course not, Joe.",)]
     later = at(1100, "Why, of course not, Joe.")

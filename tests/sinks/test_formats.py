@@ -143,7 +143,7 @@ from streamd.sinks.formats import FORMATS
 
 sink = FileSink(Path(sys.argv[1]), FORMATS[sys.argv[2]](CueLayout()))
 for seq in range(1, 8):
-    sink.write(spoken("words said", start_ms=seq * 1000, seq=seq))
+    sink.write(spoken("words said", start_ms=seq * 2000, seq=seq))
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -237,7 +237,7 @@ def test_lines_can_be_written_to_a_named_pipe(tmp_path):
 def test_a_pipe_gets_the_same_as_a_file(name):
     pipe = io.StringIO()
     sink = StreamSink(pipe, FORMATS[name](CueLayout()))
-    events = [spoken("words said"), GAP, spoken("and more", seq=2)]
+    events = [spoken("words said"), GAP, spoken("and more", start_ms=2000, seq=2)]
     for event in events:
         sink.write(event)
     sink.close()
