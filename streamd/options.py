@@ -242,7 +242,7 @@ class GateOptions:
 
     attack: PositiveSpan = 10
     """Length of the latest audio, from which the gate decides."""
-    open_share: Share = 0.4
+    open_share: Share = 0.6
     """Share of voiced frames at which the gate opens; below half of it, the gate closes."""
     floor_db: Annotated[float, Meta(ge=-200.0, le=0.0), "dBFS"] = -60.0
     """Frames that are quieter than this are never voiced."""
