@@ -386,7 +386,13 @@ class Session:
         is_text = bool(hypothesis.words) and hypothesis.suspect is not Suspect.LOOP
         segment.was_probable |= is_text and is_probable(hypothesis)
         if window.last and not segment.was_probable and window.task != "translate":
-            return Hypothesis(language=hypothesis.language, suspect=Suspect.NO_SPEECH)
+            return Hypothesis(
+                language=hypothesis.language,
+                detected=hypothesis.detected,
+                detected_prob=hypothesis.detected_prob,
+                previous_prob=hypothesis.previous_prob,
+                suspect=Suspect.NO_SPEECH,
+            )
         return segment.without_mark(hypothesis)
 
     def _left_out(self, segment: Segment, window: Window) -> bool:

@@ -85,7 +85,8 @@ class Language:
         if not self.known or (not self._decided and end - self._start >= self._after):
             return True, self._start
         if self._decided and end - self._asked >= EVERY and end - self._start >= SPAN:
-            return False, end - SPAN
+            # The first look may come late, where all audio was there at once.
+            return False, self._start if self._asked == self._start else end - SPAN
         return False, None
 
     def learn(self, window: Window, hypothesis: Hypothesis) -> Change | None:

@@ -422,7 +422,9 @@ class AnybodySaysAnything(RuleBasedStateMachine):
     async def listener_talks(self, message) -> None:
         stack, listener = await self.entered(session="live")
         await listener.say(message)
-        await self.refused(stack, listener, "not_ingest")
+        # Whoever may correct words is told what is wrong with a text message.
+        is_wrong = isinstance(message, str) and message != '{"type":"stop"}'
+        await self.refused(stack, listener, "bad_message" if is_wrong else "not_ingest")
 
     @rule(
         query=st.sampled_from(["role=", "after=", "partials=", "session=", "stats=", "words="]),

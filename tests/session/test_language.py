@@ -225,6 +225,37 @@ def test_one_that_excludes_the_language_before_needs_no_second_time():
     assert language.known == "en"
 
 
+def test_a_first_look_that_comes_late_is_at_the_whole_utterance():
+    """All audio was there at once, and its last two seconds were silence in part."""
+    language = Language(after=100)
+    told(language, 100, "es")
+    language.begin(300, follows=True)
+    assert language.detect(399) == (False, None)
+    assert language.detect(700) == (False, 300)
+    told(language, 700, "es")
+    assert language.detect(760) == (False, 660)
+    assert language.detect(1000) == (False, 900)
+
+
+def test_it_is_still_detected_after_an_utterance_that_nobody_could_read():
+    """It was taken for the answer of a model that knows one language, and never asked for again."""
+    second = WORD * (1 + 15 + 13)
+    third = second + WORD * (15 + 13)
+
+    class Mumbled(Polyglot):
+        def recognize(self, window: Window) -> Hypothesis:
+            found = super().recognize(window)
+            if not second - 50 < window.start < third - 50:
+                return found
+            unsure = None if found.detected_prob is None else 0.4
+            return replace(found, avg_logprob=-2.0, detected_prob=unsure)
+
+    recognizer = Mumbled([{"de": 0.9, "en": 0.1}])
+    assert len(listen(utterances(15, 15, 15), recognizer)) == 2
+    of_third = [window for window in recognizer.asked if window.start > third - 50]
+    assert any(window.detect_from is not None for window in of_third)
+
+
 @pytest.mark.parametrize("heard", [("en", "ja"), ("en", "ko"), ("ja", "en")])
 def test_once_is_not_enough(heard):
     language = Language(after=100)
