@@ -410,7 +410,8 @@ class Session:
         words = new or segment.in_window
         heard = max(words[-1].end, segment.utterance.start) if words else window.start
         least = LEAST_READ if new else 1
-        return heard - window.start >= least and self._voiced(heard, window.end) >= LEFT_OUT
+        is_unread = window.text_until is not None and heard <= window.text_until
+        return heard - window.start >= least and is_unread
 
     def _voiced(self, start: int, end: int) -> float:
         """Frames of voice from `start` to `end`."""

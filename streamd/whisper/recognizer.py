@@ -281,9 +281,8 @@ class Recognizer(Generic[FeaturesT]):
         view, window = replace(view, context=context), replace(window, prefix_end=read_until)
         decoded = alone(self._decode(view, options, 0.0, None, context.vocabulary))
         more = self._hypothesis(window, view, decoded)
-        if more.suspect or not more.words or more.evidence < PROBABLE:
-            return hypothesis
-        if is_famous(text_of(more.words)):
+        is_text = bool(more.words) and not more.suspect and not is_famous(text_of(more.words))
+        if not is_text or more.evidence < PROBABLE:
             return hypothesis
         n, n_more = len(tokens), len(more.tokens)
         total = n * hypothesis.avg_logprob + n_more * more.avg_logprob

@@ -37,7 +37,8 @@ class Rules:
 
         openai-whisper refuses that even then, but a stream would invent a word whenever a window
         holds nothing new. `continues`: other text precedes, without its closing mark, which
-        may come first, but not alone. `refused`: tokens that may not come first, nor behind it.
+        may come first, but not alone. `refused`: tokens that may neither come first nor behind that
+        mark.
         """
         self.eot, self._begin = tokenizer.eot, tokenizer.timestamp_begin
         self._options = options
@@ -51,20 +52,20 @@ class Rules:
         self._suppressed = sorted(suppressed)
         self._stops = _single(tokenizer, _FULL_STOPS)
         self._commas = _single(tokenizer, COMMAS)
-        self._blank = [*refused]
+        self._not_first = [*refused]
         self._continuing: list[int] = []
         if options.suppress_blank and not something_said:
             blank = options.begin_suppress_tokens
-            self._blank += [*tokenizer.encode(" "), tokenizer.eot] if blank is None else blank
+            self._not_first += [*tokenizer.encode(" "), tokenizer.eot] if blank is None else blank
             self._continuing = _single(tokenizer, (*MARKS, "...")) if continues else []
 
     def __call__(self, logits: Row, tokens: Sequence[int]) -> Row:
         """A copy of `logits` with -inf where a token may not follow the sampled `tokens`."""
         row = logits.copy()
         if not tokens:
-            row[self._blank] = REFUSED
+            row[self._not_first] = REFUSED
         elif len(tokens) == 1 and tokens[0] in self._continuing:
-            row[[*self._blank, *self._continuing]] = REFUSED
+            row[[*self._not_first, *self._continuing]] = REFUSED
         row[self._suppressed] = REFUSED
         if self._options.text_only:
             row[self.eot + 1 : self._begin if self._options.timestamps else None] = REFUSED
