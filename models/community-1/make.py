@@ -3,12 +3,12 @@
 FOLDER has ``segmentation.ort`` and ``embedding.ort`` of pyannote.ai's speaker-diarization-
 community-1, as they lie in the wheel moonshine-voice 0.1.0 (``SOURCE``): ONNX Runtime's own format,
 with weights as uint8. They become ONNX graphs with the same nodes and weights, bit for bit; only
-the length of the audio, which the segmentation had fixed at 10 s, becomes free, and it ends before
-the nodes that choose the most probable class. The embedding then
-gets activations of 8 bits too, whose ranges are those in the recordings of this repository: so it
-takes half of the time. The LSTMs of the segmentation get activations of 8 bits, whose ranges are
-those of the audio that is heard. Weights of both have 7 bits, because products of 8 by 8 overflow
-on processors without VNNI. The script needs streamd's environment, and onnx.
+the length of the audio, which the segmentation had fixed at 10 s, becomes free, and the
+segmentation ends before the nodes that choose the most probable class. The embedding then gets
+activations of 8 bits too, whose ranges are those in the recordings of this repository: so it takes
+half of the time. The LSTMs of the segmentation get activations of 8 bits, whose ranges are those of
+the audio that is heard. Weights of both have 7 bits, because products of 8 by 8 overflow on
+processors without VNNI. The script needs streamd's environment, and onnx.
 """
 
 import hashlib
