@@ -65,6 +65,9 @@ def _find_microphone(config: Config) -> None:
             if swallowed and Path(swallowed).is_file():
                 named = f"--hotwords took {swallowed} for its words, so no file is named"
                 raise SourceError(f"{named}: put the words between them") from error
+            if config.bind.share != "off":
+                browsers = "streamd serve --sharing speak captions the microphone of a phone"
+                raise SourceError(f"{error}; {browsers}") from error
             raise
 
 

@@ -153,12 +153,12 @@ def _engine(config: Config) -> Iterator[Finding]:
 def _precision(config: Config) -> Iterator[Finding]:
     choice, threads = config.decoding.precision, build.threads(config)
     verdict = choose_precision(dimensions(_USUAL), choice, threads=threads)
-    text = f"{verdict.precision} for models like {_USUAL}, {threads} threads"
+    text = f"{verdict.precision} for {_USUAL}, {threads} threads"
     if verdict.float32_ms is None or verdict.int8_ms is None:
         yield Finding("ok", f"{text}, as configured")
     else:
         faster = verdict.float32_ms / verdict.int8_ms
-        yield Finding("ok", f"{text}; int8 is {faster:.1f} times as fast as float32")
+        yield Finding("ok", f"{text}: int8 is {faster:.1f} times as fast")
 
 
 def _models(config: Config) -> Iterator[Finding]:
@@ -170,7 +170,7 @@ def _models(config: Config) -> Iterator[Finding]:
     name = config.decoding.model or best_model(config, here)
     if not name or (not config.decoding.model and store.is_bundled(name, here)):
         fix = f"streamd models get {_USUAL}"
-        yield Finding("--", f"only the bundled {store.BUNDLED[0]}, the smallest", fix)
+        yield Finding("--", f"only {store.BUNDLED[0]}, the smallest model", fix)
     elif store.find(name, here) is None:
         yield Finding("!!", f"{name} is not here", f"streamd models get {name}")
     else:

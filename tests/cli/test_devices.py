@@ -29,6 +29,12 @@ def test_without_a_microphone_no_model_is_asked_for(monkeypatch, capsys):
     assert main(["--model", "none-such", "talk.wav"]) == 4
 
 
+def test_sharing_without_a_microphone_names_the_way_to_use_a_phones(monkeypatch, capsys):
+    monkeypatch.setattr("streamd.sources.microphone.list_devices", list)
+    assert main(["--share"]) == 3
+    assert "streamd serve --sharing speak captions" in capsys.readouterr().err
+
+
 def test_hotwords_that_took_the_name_of_the_file_are_said(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr("streamd.sources.microphone.list_devices", list)
     monkeypatch.chdir(tmp_path)

@@ -13,7 +13,7 @@ import pytest
 
 from streamd.cli import main
 from streamd.cli.bench import StreamCost
-from streamd.cli.doctor import _microphone, _options, _versions
+from streamd.cli.doctor import _microphone, _models, _options, _precision, _versions
 from streamd.cli.model_check import HeardClip, hear, judged, listener
 from streamd.config import load
 from streamd.daemon import build
@@ -159,6 +159,14 @@ def test_the_doctor_finds_nothing_wrong_where_nothing_is(capsys):
     assert "!!" not in out
     for said in ("tiny.en is used", "port 0", " loaded and read a clip in "):
         assert said in out
+
+
+def test_the_doctors_lines_about_models_fit_a_terminal(monkeypatch, tmp_path):
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    findings = [*_precision(load({}, {})), *_models(load({}, {}))]
+    assert [finding.state for finding in findings] == ["ok", "--"]
+    assert all(len(str(finding)) <= 80 for finding in findings)
 
 
 def test_the_doctors_versions_fit_a_terminal():
