@@ -3,7 +3,7 @@
 
 import { clean, cues } from "./cues.js";
 import { nameOf, parts } from "./speakers.js";
-import { corrected } from "./transcript.js";
+import { corrected, placed } from "./transcript.js";
 
 const time = (ms, point) => {
   const two = (n) => String(n).padStart(2, "0");
@@ -20,11 +20,35 @@ const forVtt = (text) => text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").r
 const forSrt = (text) =>
   text.replaceAll("{", "(").replaceAll("}", ")").replace(/<(?=[a-z/!?]|\s|$)/gi, "<\u2060").replace(/--+>/g, "->");
 
-const block = ({ start_ms, end_ms, lines }, point, escaped) =>
-  `${time(start_ms, point)} --> ${time(end_ms, point)}\n${lines.map(escaped).join("\n")}\n\n`;
+const block = ({ start_ms, end_ms, lines }, point, name, escaped) =>
+  `${time(start_ms, point)} --> ${time(end_ms, point)}\n${name}${lines.map(escaped).join("\n")}\n\n`;
 
 const line = ({ text }, { from, to, speaker }) =>
   `${speaker === undefined ? "" : `${clean(nameOf(speaker))}: `}${clean(text.slice(from, to)).trim()}\n`;
+
+/** The parts of a final that one speaker says, as finals of their own. */
+function bySpeaker(final) {
+  const found = parts(final);
+  if (found.length === 1) return [final];
+  const begins = placed(final.text, final.words).map(({ from }) => from);
+  return found.map(({ from, to }, i) => {
+    const first = i > 0 ? begins.indexOf(from) : 0;
+    const after = i + 1 < found.length ? begins.indexOf(to) : final.words.length;
+    const words = final.words.slice(first, after);
+    const start_ms = first > 0 ? words[0].start_ms : final.start_ms;
+    const end_ms = after < final.words.length ? words.at(-1).end_ms : Math.max(final.end_ms, start_ms);
+    return { ...final, text: final.text.slice(from, to).trim(), words, start_ms, end_ms };
+  });
+}
+
+const subtitles = (finals) => cues(finals.map(corrected).flatMap(bySpeaker));
+
+/** The name before a cue of SubRip: only where another speaker had the one before. */
+function answer({ speaker }, before) {
+  return speaker === undefined || speaker === before?.speaker ? "" : `${forSrt(clean(nameOf(speaker)))}: `;
+}
+
+const voice = ({ speaker }) => (speaker === undefined ? "" : `<v ${forVtt(clean(nameOf(speaker)))}>`);
 
 export const FORMATS = {
   txt: {
@@ -33,11 +57,14 @@ export const FORMATS = {
   },
   srt: {
     mime: "application/x-subrip",
-    text: (finals) => cues(finals.map(corrected)).map((cue, i) => `${i + 1}\n${block(cue, ",", forSrt)}`).join(""),
+    text: (finals) =>
+      subtitles(finals)
+        .map((cue, i, all) => `${i + 1}\n${block(cue, ",", answer(cue, all[i - 1]), forSrt)}`)
+        .join(""),
   },
   vtt: {
     mime: "text/vtt",
-    text: (finals) => `WEBVTT\n\n${cues(finals.map(corrected)).map((cue) => block(cue, ".", forVtt)).join("")}`,
+    text: (finals) => `WEBVTT\n\n${subtitles(finals).map((cue) => block(cue, ".", voice(cue), forVtt)).join("")}`,
   },
   jsonl: {
     mime: "application/jsonl",

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
+from msgspec import UNSET
 from playwright._impl._driver import compute_driver_executable
 
 from streamd.events import Final, TimedWord
@@ -124,14 +125,25 @@ WORDS = st.sampled_from(
 
 @st.composite
 def finals(draw: st.DrawFn) -> list[Final]:
-    """Finals in order, whose words have gaps, no length, or no blanks between them."""
+    """Finals in order, whose words have gaps, no length, or no blanks between them.
+
+    Of some of them it is known who says which word.
+    """
     made, t_ms = [], 0
+    speakers = st.sampled_from(draw(st.sampled_from([[UNSET], [UNSET, 1, 1, 1, 2]])))
     for seg in range(draw(st.integers(1, 4))):
         start_ms, said = t_ms, []
         for text in draw(st.lists(WORDS, min_size=1, max_size=40)):
             t_ms += draw(st.sampled_from([0, 0, 40, 700]))
             end_ms = t_ms + draw(st.integers(0, 900))
-            timed = TimedWord(text=text, start_ms=t_ms, end_ms=end_ms, prob=1.0, final=True)
+            timed = TimedWord(
+                text=text,
+                start_ms=t_ms,
+                end_ms=end_ms,
+                prob=1.0,
+                final=True,
+                speaker=draw(speakers),
+            )
             said.append(timed)
             t_ms = end_ms
         text = draw(st.sampled_from([" ", " ", ""])).join(word.text for word in said)
