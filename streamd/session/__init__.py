@@ -251,7 +251,7 @@ class Session:
         self._remember(segment.fit(end), segment.latest)
         n_inside = len(segment.before) + len(segment.prefix)
         n_prompt = max(0, self._options.context_tokens - n_inside)
-        detect, detect_from = self._language.detect(end)
+        detect, detect_from = self._language.detect(segment.anchor, end)
         segment.on(Move.SEND)
         self._out = Window(
             start=segment.anchor,

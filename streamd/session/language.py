@@ -17,8 +17,9 @@ in nine languages, every language detected with at least this probability was ri
 CLEAR, EXCLUDED = 0.9, 0.005
 """Another language has begun as soon as it is so probable and the one before so improbable..."""
 TWICE = 0.8
-"""...or if it is so probable in two spans in a row. Spans of a Spanish recording were taken for
-Portuguese with 0.68 and 0.98, and then with 0.35; Spanish had 0.24, 0.011 and 0.24."""
+"""...or if it is so probable in two spans, with none in between in which the one before has `SURE`.
+Spans of a Spanish recording were taken for Portuguese with 0.68 and 0.98, and then with 0.35;
+Spanish had 0.24, 0.011 and 0.24."""
 EVERY = 50
 """Frames (1 s) between two detections in an utterance."""
 SPAN = 100
@@ -75,8 +76,8 @@ class Language:
         if self._next is not None:
             self.known, self._decided, self._next = self._next.language, True, None
 
-    def detect(self, end: int) -> tuple[bool, int | None]:
-        """Whether to decode a window up to frame `end` in the language that is detected in it.
+    def detect(self, start: int, end: int) -> tuple[bool, int | None]:
+        """Whether to decode a window from `start` to `end` in the language that is detected in it.
 
         Returns that, and the frame from which to detect the language, None: nowhere.
         """
@@ -84,9 +85,11 @@ class Language:
             return False, None
         if not self.known or (not self._decided and end - self._start >= self._after):
             return True, self._start
-        if self._decided and end - self._asked >= EVERY and end - self._start >= SPAN:
-            # The first look may come late, where all audio was there at once.
-            return False, self._start if self._asked == self._start else end - SPAN
+        if self._decided and end - self._asked >= EVERY and end - min(start, self._start) >= SPAN:
+            # The first look may come late, where all audio was there at once. If the utterance is
+            # shorter than a span, the one before is listened to as well.
+            is_first = self._asked == self._start
+            return False, min(self._start, end - SPAN) if is_first else end - SPAN
         return False, None
 
     def learn(self, window: Window, hypothesis: Hypothesis) -> Change | None:
@@ -107,7 +110,10 @@ class Language:
     def certain(self, end: int) -> int:
         """The frame before which the language of a window up to `end` is certain."""
         is_long = not self._decided and end - self._start >= 2 * self._after
-        return end if not self._detects or is_long else self._certain
+        if not self._detects or is_long:
+            return end
+        # Words of an utterance may be placed in the silence before it; they are as uncertain.
+        return self._certain if self._certain > self._start else 0
 
     def change(self, change: Change) -> None:
         """Begin the next utterance in the language to which it has changed."""
@@ -124,14 +130,15 @@ class Language:
     def _follow(self, end: int, hypothesis: Hypothesis, prob: float) -> Change | None:
         """What the newest seconds of an utterance tell."""
         if hypothesis.detected == self.known:
-            self._other, self._certain = "", end - SPAN // 2
-            is_clear = hypothesis.previous_prob >= SURE
-            self._clear_until = end - SPAN // 2 if is_clear else self._clear_until
-            self._unclear_at = None if is_clear else self._unclear_at or end
+            self._certain = end - SPAN // 2
+            if hypothesis.previous_prob >= SURE:
+                self._other, self._clear_until, self._unclear_at = "", end - SPAN // 2, None
+            else:  # no language is probable
+                self._unclear_at = self._unclear_at or end
             return None
         self._unclear_at = self._unclear_at or end
         is_probable, before = prob >= TWICE, self._other
-        self._other = hypothesis.detected if is_probable else ""
+        self._other = hypothesis.detected if is_probable else before
         is_clear = prob >= CLEAR and hypothesis.previous_prob <= EXCLUDED
         is_twice = is_probable and before == hypothesis.detected
         return self._begun(hypothesis.detected, end) if is_clear or is_twice else None

@@ -150,7 +150,7 @@ def scripted_audio_from(first: int, speech: list[bool]):
 
 def told(language: Language, end: int, code: str, prob: float = 0.85, **known) -> Change | None:
     """Ask for a window up to `end`, and learn the language if it is asked for."""
-    detect, detect_from = language.detect(end)
+    detect, detect_from = language.detect(0, end)
     window = Window(0, end, np.zeros(0, np.float32), detect=detect, detect_from=detect_from)
     known = {"previous_prob": prob if code == language.known else 0.1, **known}
     heard = Hypothesis(language=code, detected=code, detected_prob=prob, **known)
@@ -165,8 +165,8 @@ def test_a_short_utterance_is_in_the_language_of_the_last_long_one():
     told(language, 120, "de")
     language.begin(300)
     assert language.known == "de"
-    assert language.detect(380) == (False, None)
-    assert language.detect(400) == (True, 300)
+    assert language.detect(300, 380) == (False, None)
+    assert language.detect(300, 400) == (True, 300)
     told(language, 380, "en")
     assert language.known == "de"
 
@@ -174,9 +174,9 @@ def test_a_short_utterance_is_in_the_language_of_the_last_long_one():
 def test_a_language_that_is_not_probable_is_asked_for_again():
     language = Language(after=100)
     told(language, 120, "ml", 0.3)
-    assert (language.known, language.detect(140)) == ("", (True, 0))
+    assert (language.known, language.detect(0, 140)) == ("", (True, 0))
     told(language, 140, "es")
-    assert (language.known, language.detect(160)) == ("es", (False, None))
+    assert (language.known, language.detect(0, 160)) == ("es", (False, None))
 
 
 def test_after_a_long_pause_the_first_seconds_decide():
@@ -184,7 +184,7 @@ def test_after_a_long_pause_the_first_seconds_decide():
     assert told(language, 100, "ja") is None
     language.begin(500)
     assert told(language, 575, "en") is None
-    assert language.certain(575) == 500, "nothing is committed until then"
+    assert language.certain(575) == 0, "nothing is committed until then, nor in the silence before"
     assert told(language, 600, "en", 0.6) == Change("en")
     assert language.known == "en"
 
@@ -202,7 +202,7 @@ def test_another_language_twice_in_a_row_begins_within_the_utterance():
     assert language.known == "ja", "so the rest of the utterance is read"
     language.change(Change("en"))
     language.begin(190)
-    assert (language.known, language.detect(230)) == ("en", (False, None))
+    assert (language.known, language.detect(0, 230)) == ("en", (False, None))
 
 
 def test_it_has_begun_where_the_language_before_was_heard_no_more():
@@ -230,11 +230,11 @@ def test_a_first_look_that_comes_late_is_at_the_whole_utterance():
     language = Language(after=100)
     told(language, 100, "es")
     language.begin(300, follows=True)
-    assert language.detect(399) == (False, None)
-    assert language.detect(700) == (False, 300)
+    assert language.detect(300, 399) == (False, None)
+    assert language.detect(300, 700) == (False, 300)
     told(language, 700, "es")
-    assert language.detect(760) == (False, 660)
-    assert language.detect(1000) == (False, 900)
+    assert language.detect(300, 760) == (False, 660)
+    assert language.detect(300, 1000) == (False, 900)
 
 
 def test_it_is_still_detected_after_an_utterance_that_nobody_could_read():
@@ -256,6 +256,25 @@ def test_it_is_still_detected_after_an_utterance_that_nobody_could_read():
     assert any(window.detect_from is not None for window in of_third)
 
 
+def test_a_short_utterance_is_listened_to_with_the_one_before():
+    language = Language(after=100)
+    told(language, 100, "de")
+    language.begin(300, follows=True)
+    assert language.detect(300, 360) == (False, None), "the window has too little to listen to"
+    assert language.detect(200, 360) == (False, 260)
+    assert told(language, 360, "en", 0.95, previous_prob=0.001) == Change("en")
+
+
+def test_spans_in_which_no_language_is_probable_may_lie_between_the_two():
+    language = Language(after=100)
+    told(language, 100, "en")
+    told(language, 200, "en")
+    assert told(language, 300, "it", 0.9, previous_prob=0.06) is None
+    assert told(language, 350, "en", 0.02) is None
+    assert told(language, 400, "it", 0.65, previous_prob=0.02) is None
+    assert told(language, 450, "it", 0.83, previous_prob=0.03) == Change("it", (150, 280))
+
+
 @pytest.mark.parametrize("heard", [("en", "ja"), ("en", "ko"), ("ja", "en")])
 def test_once_is_not_enough(heard):
     language = Language(after=100)
@@ -275,18 +294,18 @@ def test_a_language_that_nobody_detects_is_certain():
     language = Language(after=100)
     assert language.certain(60) == 0
     language.learn(Window(0, 60, np.zeros(0, np.float32)), Hypothesis())
-    assert (language.certain(60), language.detect(100)) == (60, (False, None))
+    assert (language.certain(60), language.detect(0, 100)) == (60, (False, None))
     assert Language(after=100, among=("de",)).certain(60) == 60
 
 
 def test_a_client_may_name_other_languages_while_the_session_runs():
     language = Language(after=100)
     told(language, 120, "en")
-    assert (language.expected, language.detect(230)) == ("en", (False, 130))
+    assert (language.expected, language.detect(0, 230)) == ("en", (False, 130))
     language.allow(("de",))
-    assert (language.expected, language.detect(230)) == ("de", (False, None))
+    assert (language.expected, language.detect(0, 230)) == ("de", (False, None))
     language.allow(("de", "fr"))
-    assert (language.expected, language.detect(230)) == ("", (True, 0))
+    assert (language.expected, language.detect(0, 230)) == ("", (True, 0))
     told(language, 240, "fr")
     language.allow(("fr", "en"))
     assert language.expected == "fr"
@@ -313,7 +332,7 @@ def test_before_anything_is_known_every_window_listens():
 def test_what_is_suspect_decides_nothing(suspect):
     language = Language(after=100)
     told(language, 200, "de", suspect=suspect)
-    assert language.detect(200) == (True, 0)
+    assert language.detect(0, 200) == (True, 0)
     told(language, 225, "fr")
     assert language.known == "fr"
 
