@@ -29,12 +29,11 @@ const line = ({ text }, { from, to, speaker }) =>
 /** The parts of a final that one speaker says, as finals of their own. */
 function bySpeaker(final) {
   const found = parts(final);
-  if (found.length === 1) return [final];
   const begins = placed(final.text, final.words).map(({ from }) => from);
-  return found.map(({ from, to }, i) => {
+  return found.map(({ from, to, speaker }, i) => {
     const first = i > 0 ? begins.indexOf(from) : 0;
     const after = i + 1 < found.length ? begins.indexOf(to) : final.words.length;
-    const words = final.words.slice(first, after);
+    const words = final.words.slice(first, after).map((word) => ({ ...word, speaker }));
     const start_ms = first > 0 ? words[0].start_ms : final.start_ms;
     const end_ms = after < final.words.length ? words.at(-1).end_ms : Math.max(final.end_ms, start_ms);
     return { ...final, text: final.text.slice(from, to).trim(), words, start_ms, end_ms };

@@ -5,17 +5,21 @@ import { placed } from "./transcript.js";
 
 const $ = (id) => document.getElementById(id);
 const COLOURS = 7; // in style.css
+const INSIDE = /^[!-~\xa1-\u024f]{2}/; // two characters that belong together, in Latin script
 let session = "";
 let names = {}; // of the session's speakers, by number
 
-/** Returns the parts of a caption that one speaker says: [{from, to, speaker}], in order. */
+/**
+ * Returns the parts of a caption that one speaker says: [{from, to, speaker}], in order. A word that
+ * follows without a blank, such as ",000" after "1", belongs to the speaker before it.
+ */
 export function parts({ text, words }) {
   const found = [{ from: 0, to: text.length, speaker: undefined }];
   for (const { from, speaker } of placed(text, words ?? [])) {
     const last = found.at(-1);
     if (speaker === undefined || speaker === last.speaker) continue;
     if (last.speaker === undefined) last.speaker = speaker;
-    else {
+    else if (!INSIDE.test(text.slice(from - 1))) {
       last.to = from;
       found.push({ from, to: text.length, speaker });
     }

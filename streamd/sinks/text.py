@@ -96,21 +96,32 @@ def aligned(text: str, words: Sequence[TimedWord]) -> Iterator[tuple[int, int, T
         yield start, at, word
 
 
+_INSIDE = re.compile("[!-~\xa1-\u024f]{2}")
+"""Two characters that belong together, in Latin script."""
+
 CaptionT = TypeVar("CaptionT", Partial, Final, Partial | Final)
 
 
 def by_speaker(event: CaptionT) -> list[CaptionT]:
     """Return a caption in parts of one speaker each, or as it is if nothing is known of them.
 
-    A word of nobody belongs to the speaker before it.
+    A word of nobody belongs to the speaker before it. So does one that follows without a blank in
+    a script that has them, such as ",000" after "1".
     """
     placed = list(aligned(event.text, event.words))
+    words = list(event.words)
     cuts: list[tuple[int, int]] = []  # where in the words and in the text another one begins
     speaker = next((word.speaker for word in event.words if word.speaker), UNSET)
     for i, (start, _, word) in enumerate(placed):
-        if word.speaker and word.speaker != speaker:
+        if not word.speaker or word.speaker == speaker:
+            continue
+        if i > 0 and _INSIDE.match(event.text, start - 1):
+            words[i] = replace(word, speaker=speaker)
+        else:
             cuts.append((i, start))
             speaker = word.speaker
+    if tuple(words) != event.words:
+        event = replace(event, words=tuple(words))
     if not cuts:
         return [event]
     edges = [(0, 0), *cuts, (len(event.words), len(event.text))]
@@ -154,8 +165,11 @@ def with_speakers(final: Final, turns: Sequence[SpokenTurn], since: int = -1) ->
     return final if words == final.words else replace(final, words=words)
 
 
-SPEAKERS = ("38;5;214", "38;5;74", "38;5;36", "38;5;227", "38;5;166", "38;5;175", "38;5;68", "37")
-"""SGR colours of speakers, which colour-blind people can tell apart (Okabe and Ito's palette)."""
+SPEAKERS = tuple(f"38;5;{colour}" for colour in (166, 32, 29, 169, 136, 62, 30, 244))
+"""SGR colours of speakers, which can be read on black and on white.
+
+The first hues are those of Okabe and Ito, which colour-blind people can tell apart.
+"""
 
 
 def speaker_name(speaker: int | None) -> str:

@@ -1,12 +1,25 @@
 import unicodedata
 from datetime import UTC, datetime
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from wcwidth import iter_graphemes
 
 from streamd.events import Final, Partial, TimedWord
-from streamd.sinks.text import Look, Span, aligned, caption, chunks, clean, clock, stamper, width
+from streamd.sinks.text import (
+    SPEAKERS,
+    Look,
+    Span,
+    aligned,
+    by_speaker,
+    caption,
+    chunks,
+    clean,
+    clock,
+    stamper,
+    width,
+)
 
 any_text = st.text(st.characters())
 
@@ -94,3 +107,41 @@ def test_time_stamps():
     assert caption(event, Look(stamp=stamper("rel", started)))[0].text == "[1:02:03] "
     local = datetime(2026, 1, 2, 13, 2, 33, tzinfo=UTC).astimezone()
     assert caption(event, Look(stamp=stamper("clock", started)))[0].text == f"[{local:%H:%M:%S}] "
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "parts"),
+    [
+        ("1,0001 is it", ("1", ",0001", "is", "it"), ["1,0001", "is it"]),
+        ("ill-disposed", ("ill", "-disposed"), ["ill-disposed"]),
+        ("你好再见", ("你好", "再见"), ["你好", "再见"]),
+    ],
+)
+def test_no_word_is_divided_among_speakers(text, said, parts):
+    words = tuple(
+        TimedWord(text=word, start_ms=i, end_ms=i + 1, prob=1.0, final=True, speaker=min(i, 1) + 1)
+        for i, word in enumerate(said)
+    )
+    final = Final(seg=0, start_ms=0, end_ms=9, text=text, language="en", words=words)
+    assert [part.text for part in by_speaker(final)] == parts
+
+
+def test_the_names_of_speakers_can_be_read_on_black_and_on_white():
+    for sgr in SPEAKERS:
+        colour = int(sgr.rpartition(";")[2])
+        assert 3 <= (luminance(colour) + 0.05) / 0.05 <= 7
+
+
+def luminance(colour: int) -> float:
+    """Of a colour of the table that xterm has: a cube of 6 levels, then 24 greys."""
+    levels = (0, 95, 135, 175, 215, 255)
+    n = colour - 16
+    rgb = (
+        (levels[n // 36], levels[n // 6 % 6], levels[n % 6])
+        if colour < 232
+        else (8 + 10 * (colour - 232),) * 3
+    )
+    return sum(
+        share * ((value / 255 + 0.055) / 1.055) ** 2.4 if value > 10 else 0.0
+        for share, value in zip((0.2126, 0.7152, 0.0722), rgb, strict=True)
+    )
