@@ -30,7 +30,7 @@ help: ## say what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 18
 
 demo: $(RUNTIME) ## hear and read a minute of recorded speech
-	$(BIN)/streamd --model tiny.en --play tests/speech/demo.flac
+	$(BIN)/streamd --model tiny.en --speakers --play tests/speech/demo.flac
 
 test: $(INSTALLED) ## all tests that need no system package
 	PYTHONASYNCIODEBUG=1 $(BIN)/pytest --numprocesses auto --dist loadfile --no-loadscope-reorder

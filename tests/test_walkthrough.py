@@ -63,7 +63,7 @@ RUNS = {
     "~/streamd/bin/pip install .": Run(),
     "source ~/streamd/bin/activate": Run(),
     "streamd doctor": Run("ok microphone .* the loudest of 2 s is -"),
-    "streamd --play tests/speech/demo.flac": Run(TEXT, SERVING, ends=False),
+    "streamd --speakers --play tests/speech/demo.flac": Run(TEXT, SERVING, ends=False),
     "streamd models list": Run(r"tiny\.en .*bundled"),
     "streamd models get base.en": Run("", r"base\.en is here"),
     "streamd models get base": Run("", "base is here"),

@@ -75,10 +75,13 @@ def test_a_file_becomes_text_on_a_pipe_and_in_files(sentence, tmp_path):
 
 def test_the_demo_begins_with_a_famous_sentence_and_has_few_words_wrong(tmp_path):
     demo = RECORDING.with_name("demo.flac")
-    done = run("--fast", "--no-server", "-m", "tiny.en", str(demo))
+    done = run("--fast", "--no-server", "-m", "tiny.en", "--speakers", str(demo))
     clips = json.loads(demo.with_suffix(".json").read_text())["clips"]
     said = [word for clip in clips for word in spoken(clip["text"])]
-    read = spoken(done.stdout.decode())
+    lines = [line.split(": ", 1) for line in done.stdout.decode().splitlines()]
+    assert list(dict.fromkeys(name for name, _ in lines)) == [f"Speaker {i}" for i in range(1, 5)]
+    read = spoken(" ".join(text for _, text in lines))
+    assert "10001 90210 01803" in " ".join(text.strip(".") for _, text in lines)
     assert " ".join(read).startswith("it was the best of times it was the worst of times it was")
     assert n_edits(said, read) <= 0.02 * len(said)
 
