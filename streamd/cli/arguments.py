@@ -110,6 +110,8 @@ def _command(
     """Return the command, and the words after its name."""
     if argv and argv[0] == "help":
         explained, rest = _command(argv[1:], default, named)
+        if explained is default:
+            _refuse_misplaced([word for word in rest if word[:1] != "-"], list(named))
         return explained, ["--help", *rest]
     for n_words in (2, 1):
         if command := named.get(" ".join(argv[:n_words])):
@@ -180,6 +182,8 @@ def _refuse_unknown(rest: Sequence[str], command: Command) -> None:
 
 def _check_count(command: Command, operands: Sequence[str]) -> None:
     wanted = command.operand.split()
+    if "" in operands:
+        raise ConfigError('"" is no name: is a variable of the shell empty?')
     if wanted and not operands and not command.operand.startswith("["):
         raise ConfigError(f"{command.name} needs {command.operand}")
     if len(operands) > len(wanted) and "..." not in command.operand:
@@ -187,6 +191,8 @@ def _check_count(command: Command, operands: Sequence[str]) -> None:
         hint = "; quote a name that has blanks" if "NAME" in command.operand else ""
         if Path(extra).suffix and not wanted:
             hint = f"; to caption a file: streamd {extra}"
+        elif extra.isdecimal() and any(option.name == "port" for option in command.options):
+            hint = f"; to choose the port: --port {extra}"
         raise ConfigError(f"{command.name} has no use for {extra}{hint}")
 
 

@@ -53,7 +53,7 @@ def loudspeaker() -> Iterator[Callable[[Frames], None] | None]:
         except portaudio.PortAudioError as error:
             raise SourceError(str(error.args[0])) from None
     except SourceError as error:
-        log.warning("nothing is played: %s; is there a loudspeaker?", error)
+        log.warning("no sound: is there a loudspeaker? (%s)", error)
         yield None
         return
     try:

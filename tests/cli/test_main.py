@@ -260,6 +260,8 @@ def test_file_named_like_a_command(run, tmp_path):
             ".jsonl or .html; --format is for stdout, got -",
         ),
         ("serve a.wav", "serve has no use for a.wav; to caption a file: streamd a.wav"),
+        ("serve 9000", "serve has no use for 9000; to choose the port: --port 9000"),
+        ("help transcibe", "transcibe: no such command or file; did you mean transcribe?"),
         (
             "serve --allow-origin foo",
             "--allow-origin must be a website's origin, such as https://captions.example:8443, "
@@ -278,6 +280,11 @@ def test_file_named_like_a_command(run, tmp_path):
 )
 def test_wrong_command_line_gets_one_line(words, expected, run, capsys):
     assert complaint(run, capsys, *words.split()) == expected
+
+
+@pytest.mark.parametrize("words", [("",), ("transcribe", ""), ("watch", "")])
+def test_the_name_of_an_unset_variable_is_refused(words, run, capsys):
+    assert complaint(run, capsys, *words) == '"" is no name: is a variable of the shell empty?'
 
 
 def test_print_config_is_the_effective_configuration(run, capsys, monkeypatch, tmp_path):

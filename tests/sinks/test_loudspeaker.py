@@ -45,4 +45,4 @@ def test_without_a_loudspeaker_it_is_silent_and_says_so(fake, caplog):
     fake.start_fails = True
     with loudspeaker() as play:
         assert play is None
-    assert "nothing is played: Error starting stream" in caplog.text
+    assert "no sound: is there a loudspeaker? (Error starting stream" in caplog.text
