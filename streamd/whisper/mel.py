@@ -6,7 +6,6 @@ openai/whisper ``audio.log_mel_spectrogram``.
 """
 
 from bisect import bisect_right
-from collections import deque
 from dataclasses import dataclass
 from functools import cache
 
@@ -62,6 +61,8 @@ SILENCE = np.float32(-10.0)
 _BLOCK = 8
 """Columns multiplied at once: few enough for BLAS to stay in this thread. On a busy machine,
 waiting for its other threads took 24 ms, the product 0.1 ms."""
+_PIECE = 32 * _BLOCK
+"""Columns transformed at once: in double precision, the transform takes 40 times their memory."""
 
 
 @cache
@@ -85,13 +86,17 @@ def log10_mel(reflected: Samples, first: int, last: int, *, n_mels: int) -> Mel:
     """
     if first >= last:
         return np.empty((n_mels, 0), np.float32)
-    span = reflected[first * HOP : (last - 1) * HOP + N_FFT]
-    spectrum = np.fft.rfft(sliding_window_view(span, N_FFT)[::HOP] * hann_window())
-    power = (spectrum.real**2 + spectrum.imag**2).astype(np.float32)
-    bands = np.empty((n_mels, len(power)), np.float32)
-    for at in range(0, len(power), _BLOCK):
-        np.matmul(mel_filters(n_mels), power[at : at + _BLOCK].T, out=bands[:, at : at + _BLOCK])
-    return np.log10(np.maximum(bands, np.float32(1e-10)))
+    bands = np.empty((n_mels, last - first), np.float32)
+    for begin in range(first, last, _PIECE):
+        end = min(last, begin + _PIECE)
+        span = reflected[begin * HOP : (end - 1) * HOP + N_FFT]
+        spectrum = np.fft.rfft(sliding_window_view(span, N_FFT)[::HOP] * hann_window())
+        power = (spectrum.real**2 + spectrum.imag**2).astype(np.float32)
+        here = bands[:, begin - first : end - first]
+        for at in range(0, len(power), _BLOCK):
+            np.matmul(mel_filters(n_mels), power[at : at + _BLOCK].T, out=here[:, at : at + _BLOCK])
+    np.maximum(bands, np.float32(1e-10), out=bands)
+    return np.log10(bands, out=bands)
 
 
 def normalise(columns: Mel, peak: np.float32 | None = None) -> Mel:
@@ -121,82 +126,54 @@ _SILENT = 4
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _CachedWindow:
-    """The columns of a window's own audio; `start` is a frame of its stream."""
+class WindowColumns:
+    """The columns of a window's own audio, not normalised, from a frame of its stream on."""
 
     start: int
-    samples: Samples
     columns: Mel
 
-    @property
-    def end(self) -> int:
-        return self.start + len(self.samples) // FRAME
 
+def window_log_mel(
+    samples: Samples, n_mels: int, *, start: int = 0, known: WindowColumns | None = None
+) -> tuple[Mel, WindowColumns]:
+    """Log-mel (n_mels, 2 * n + 4) of a zero-padded window of n frames, and what it was made of.
 
-class MelCache:
-    """Computes log-mels of zero-padded windows, reusing columns of the last few. Not thread-safe.
-
-    A column depends on 400 samples, so it can be reused where two windows share all of them. That
-    is established by comparing samples: streams that share a cache cannot be mixed up.
+    It equals the beginning of `log_mel` of the audio and any longer silence, up to float32
+    rounding; the last column is the silence's, and goes on. `samples` are (n * 320,) from frame
+    `start` of the stream on. A column depends on 400 samples, so it is taken from `known`, another
+    window of the same stream, where both have all of them.
     """
+    n_own = len(samples) // HOP
+    columns = np.full((n_mels, n_own + _SILENT), SILENCE, np.float32)
+    first, last = _copy(known, start, columns[:, :n_own]) if known else (0, 0)
+    columns[:, :first] = _columns(samples, 0, first, n_mels)
+    columns[:, last : n_own + _EDGE] = _columns(samples, last, n_own + _EDGE, n_mels)
+    return normalise(columns), WindowColumns(start, columns[:, :n_own])
 
-    def __init__(self, n_mels: int, *, n_windows: int = 8) -> None:
-        """`n_windows`: how many streams can take turns and still find their last window."""
-        self.n_mels = n_mels
-        self._entries: deque[_CachedWindow] = deque(maxlen=n_windows)
 
-    def log_mel(self, samples: Samples, *, start: int) -> Mel:
-        """Return the log-mel (n_mels, 2 * n + 4) of a window of n frames, and of silence after it.
+def _columns(samples: Samples, first: int, last: int, n_mels: int) -> Mel:
+    """Columns of the audio and the silence after it, from the samples that these depend on."""
+    begin = max(0, first * HOP - REACH)
+    span = np.pad(samples[begin : last * HOP + REACH], (0, _SILENT * HOP + REACH))
+    if first == 0:
+        span = np.concatenate([span[REACH:0:-1], span])
+    return log10_mel(span, 0, last - first, n_mels=n_mels)
 
-        It equals the beginning of `log_mel` of the audio and any longer silence, up to float32
-        rounding; the last column is the silence's, and goes on. `samples` are (n * 320,) from frame
-        `start` of the stream on.
-        """
-        n_own = len(samples) // HOP
-        columns = np.full((self.n_mels, n_own + _SILENT), SILENCE, np.float32)
-        first, last = self._reuse(samples, start, columns)
-        columns[:, :first] = self._columns(samples, 0, first)
-        columns[:, last : n_own + _EDGE] = self._columns(samples, last, n_own + _EDGE)
-        own = columns[:, :n_own].copy()
-        self._entries.append(_CachedWindow(start, samples.copy(), own))
-        return normalise(columns)
 
-    def _columns(self, samples: Samples, first: int, last: int) -> Mel:
-        """Columns of the audio and the silence after it, from the samples that these depend on."""
-        begin = max(0, first * HOP - REACH)
-        span = np.pad(samples[begin : last * HOP + REACH], (0, _SILENT * HOP + REACH))
-        if first == 0:
-            span = np.concatenate([span[REACH:0:-1], span])
-        return log10_mel(span, 0, last - first, n_mels=self.n_mels)
-
-    def _reuse(self, samples: Samples, start: int, columns: Mel) -> tuple[int, int]:
-        """Copy the columns that an earlier window has; return which they are."""
-        for entry in reversed(self._entries):
-            shared_start = max(start, entry.start)
-            shared_end = min(start + len(samples) // FRAME, entry.end)
-            # At either end of what is shared, a column depends on samples beyond it.
-            first, last = _HOPS * shared_start + _EDGE, _HOPS * shared_end - _EDGE + 1
-            if first >= last:
-                continue
-            here, there = (
-                audio[(shared_start - origin) * FRAME : (shared_end - origin) * FRAME]
-                for audio, origin in ((samples, start), (entry.samples, entry.start))
-            )
-            if not np.array_equal(here, there):
-                continue
-            here_at, there_at = _HOPS * start, _HOPS * entry.start
-            columns[:, first - here_at : last - here_at] = entry.columns[
-                :, first - there_at : last - there_at
-            ]
-            self._entries.remove(entry)  # the new window replaces it
-            return first - here_at, last - here_at
+def _copy(known: WindowColumns, start: int, columns: Mel) -> tuple[int, int]:
+    """Copy the columns that are the same in a window that begins at `start`; return which."""
+    shift = _HOPS * (start - known.start)
+    # At either end of what is shared, a column depends on samples beyond it.
+    first = max(0, -shift) + _EDGE
+    last = min(columns.shape[1], known.columns.shape[1] - shift) - _EDGE + 1
+    if first >= last:
         return 0, 0
+    columns[:, first:last] = known.columns[:, first + shift : last + shift]
+    return first, last
 
 
 _AFTER = 3
 """Columns after the end of the audio that still depend on some of it."""
-_PIECE = 30 * SAMPLE_RATE
-"""Samples transformed at once: the transform takes 40 times their memory."""
 
 
 class RecordingMel:
@@ -222,8 +199,7 @@ class RecordingMel:
         """Take the next samples, (n,)."""
         self._n_samples += len(samples)
         self.n_columns = self._n_samples // HOP
-        for at in range(0, len(samples), _PIECE):
-            self._push(samples[at : at + _PIECE])
+        self._push(samples)
 
     def finish(self, *, n_padding: int = 0) -> None:
         """End the recording, whose last `n_padding` samples are padding and do not count."""

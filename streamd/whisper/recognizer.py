@@ -39,7 +39,7 @@ from streamd.whisper.decode import (
 from streamd.whisper.engine import Engine, FeaturesT, Search, alone
 from streamd.whisper.guards import is_famous
 from streamd.whisper.marks import with_marks
-from streamd.whisper.mel import MelCache, log_mel
+from streamd.whisper.mel import WindowColumns, log_mel, window_log_mel
 from streamd.whisper.paths import CachedTokens
 from streamd.whisper.punctuation import punctuated
 from streamd.whisper.tokenizer import Tokenizer
@@ -102,7 +102,6 @@ class Recognizer(Generic[FeaturesT]):
         self._quick = replace(options, beam_size=1, temperatures=(0.0,))
         self._thorough = replace(options, stability=0.0, whole_beams=True)
         self._vocabularies = Vocabularies(tokenizer)
-        self._mels = MelCache(engine.dims.n_mels)
 
     def recognize(self, window: Window) -> Hypothesis:
         """Return the words in the window after its prefix. Raises `EngineError`.
@@ -137,7 +136,7 @@ class Recognizer(Generic[FeaturesT]):
         hypothesis = self._hypothesis(window, view, decoded)
         hypothesis = self._continued(window, view, options, decoded, hypothesis)
         hypothesis = self._punctuated(window, view, hypothesis)
-        states = _States(view.features, decoded.cached)
+        states = _States(view.columns, view.features, decoded.cached)
         encoded = Encoded(window.start, window.end, states)
         return replace(
             hypothesis,
@@ -155,7 +154,13 @@ class Recognizer(Generic[FeaturesT]):
         return self._end_of_turn(window.samples[since * FRAME :])
 
     def _view(self, window: Window) -> "_View[FeaturesT]":
-        mel = self._mels.log_mel(window.samples, start=window.start)
+        before = window.encoded.states if window.encoded else None
+        mel, columns = window_log_mel(
+            window.samples,
+            self._engine.dims.n_mels,
+            start=window.start,
+            known=before.columns if isinstance(before, _States) else None,
+        )
         cached, n_reused = _reusable(window)
         self.counters.encoded_frames += window.end - window.start - n_reused
         features = self._engine.encode(
@@ -186,7 +191,7 @@ class Recognizer(Generic[FeaturesT]):
             cached=cached.tokens if cached else None,
             vocabulary=self._vocabularies.of(window.vocabulary),
         )
-        return _View(features, tokenizer, context, detected)
+        return _View(features, columns, tokenizer, context, detected)
 
     def _detected(self, window: Window, features: FeaturesT) -> "_Detected":
         """What language is spoken from `Window.detect_from` on.
@@ -381,6 +386,7 @@ class _View(Generic[FeaturesT]):
     """A window's features, the vocabulary for its task, and the context of its decode."""
 
     features: FeaturesT
+    columns: WindowColumns
     tokenizer: Tokenizer
     context: Context
     detected: "_Detected"
@@ -397,8 +403,9 @@ class _Detected:
 
 @dataclass(frozen=True, slots=True)
 class _States:
-    """What is kept of a window: the engine's features, and the decoder's states of given tokens."""
+    """What is kept of a window: log-mel, the engine's features, the decoder's states of tokens."""
 
+    columns: WindowColumns
     features: object
     tokens: CachedTokens | None
 

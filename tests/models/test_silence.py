@@ -26,7 +26,7 @@ from streamd.models.silence import (
 )
 from streamd.models.store import load_model
 from streamd.types import FRAME, Mel, Samples
-from streamd.whisper.mel import MelCache, log_mel
+from streamd.whisper.mel import log_mel, window_log_mel
 
 FULL = 1500
 DIMS = ModelDimensions(80, FULL, 8, 2, 3, 51864, 448, 8, 2, 3)
@@ -42,7 +42,7 @@ def tiny() -> Model:
 
 
 def window(samples: Samples) -> Mel:
-    return MelCache(80).log_mel(samples, start=0)
+    return window_log_mel(samples, 80)[0]
 
 
 def speech(seconds: float) -> Samples:
