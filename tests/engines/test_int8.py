@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamd.engines.onnx import build
+from streamd.engines.onnx import _MOST_LOGITS, build
 from streamd.engines.onnx.builder import quantised
 from streamd.whisper.mel import log_mel
 from tests.golden import load
@@ -51,7 +51,10 @@ def relative(found: np.ndarray, expected: np.ndarray) -> float:
 @both_precisions
 @pytest.mark.parametrize("threads", [1, 2])
 @settings(max_examples=60, deadline=None)
-@given(tokens=tokens_of, cuts=st.lists(st.integers(1, 29)))
+@given(
+    tokens=st.lists(st.integers(0, 1907), min_size=1, max_size=2 * _MOST_LOGITS + 9),
+    cuts=st.lists(st.integers(1, 2 * _MOST_LOGITS)),
+)
 def test_a_token_gets_the_same_logits_in_any_company(precision, threads, tokens, cuts):
     """To the last bit: so a draft that is verified in one pass is kept exactly as far as decoding
     step by step would have written it."""
@@ -62,6 +65,18 @@ def test_a_token_gets_the_same_logits_in_any_company(precision, threads, tokens,
     apart = in_passes(engine.decoder(features, n), tokens, ends)
     for found, expected in zip(apart, together, strict=True):
         np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("n", [_MOST_LOGITS + 1, 2 * _MOST_LOGITS, 3 * _MOST_LOGITS])
+def test_many_logits_are_computed_in_parts_in_the_order_that_is_asked_for(n):
+    engine, features = prepared("random", "int8")
+    tokens, order = np.arange(n), np.arange(n)
+    expected, alignment = in_passes(engine.decoder(features, n), tokens, range(n + 1))
+    want = np.array([n - 3, *range(2, n - 3), 0])
+    visible = np.tri(n, dtype=np.bool_)
+    found = engine.decoder(features, n).step(tokens, order, order, visible, want)
+    np.testing.assert_array_equal(found[0], expected[want])
+    np.testing.assert_array_equal(found[1], alignment)
 
 
 @both_precisions

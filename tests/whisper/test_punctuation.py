@@ -11,7 +11,7 @@ from streamd.config import load
 from streamd.daemon import build
 from streamd.daemon.opening import open_model
 from streamd.types import FRAME, Window, Word, text_of
-from streamd.whisper.punctuation import punctuated
+from streamd.whisper.punctuation import _N_WORDS, punctuated
 from streamd.whisper.tokenizer import Tokenizer
 from tests.support import recorded
 from tests.support.decoders import (
@@ -87,7 +87,7 @@ texts = st.lists(
         lambda letter, mark: letter + mark, st.sampled_from(LETTERS), st.sampled_from(["", *MARKS])
     ),
     min_size=1,
-    max_size=12,
+    max_size=3 * _N_WORDS,
 ).map(" ".join)
 
 

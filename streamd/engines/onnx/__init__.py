@@ -12,9 +12,11 @@ ever used, and then moved to its own slots.
 """
 
 import hashlib
+import mmap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -77,6 +79,8 @@ ONNX Runtime multiplies a single row in another order than several rows, and rou
 enlarges the difference in the last bit. With two rows, a token's logits are bit for bit those of a
 pass of many tokens, so a verified draft is the text that decoding step by step would have given.
 """
+_MOST_LOGITS = 32
+"""Rows of logits that one run of the graph computes, in int8 with three arrays of this size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,10 +174,15 @@ class OnnxEngine:
 
     def _new_buffers(self) -> Mapping[str, NDArray[np.float32]]:
         n_rows = self._n_kept + self.dims.n_audio_ctx
+        sizes = [n_rows * rows.shape[1] for rows in self._silence.values()]
+        # What is not written takes no memory, which a heap does not promise: it gives what was
+        # written before, and keeps pieces of what it gets back.
+        n_bytes = sum(sizes) * np.dtype(np.float32).itemsize
+        pages = mmap.mmap(-1, n_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        parts = np.split(np.frombuffer(pages, np.float32), np.cumsum(sizes)[:-1])
         buffers = {}
-        for name, rows in self._silence.items():
-            # What is not written takes no memory.
-            buffers[name] = np.empty((1, n_rows, rows.shape[1]), np.float32)
+        for (name, rows), part in zip(self._silence.items(), parts, strict=True):
+            buffers[name] = part.reshape(1, n_rows, -1)
             buffers[name][0, : self._n_kept] = rows
         return buffers
 
@@ -228,6 +237,28 @@ class OnnxDecoder:
         want: NDArray[np.int64],
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Run k tokens in one pass. Raises `EngineError` if ONNX Runtime fails."""
+        if len(want) <= _MOST_LOGITS:
+            return self._run(tokens, positions, slots, visible, want)
+        logits = np.empty((len(want), self.n_vocab), np.float32)
+        alignments = []
+        begins = [0, *np.sort(want)[_MOST_LOGITS::_MOST_LOGITS], len(tokens)]
+        for begin, end in pairwise(begins):
+            here = slice(begin, end)
+            wanted = np.flatnonzero((want >= begin) & (want < end))
+            logits[wanted], alignment = self._run(
+                tokens[here], positions[here], slots[here], visible[here], want[wanted] - begin
+            )
+            alignments.append(alignment)
+        return logits, np.concatenate(alignments)
+
+    def _run(
+        self,
+        tokens: NDArray[np.int64],
+        positions: NDArray[np.int64],
+        slots: NDArray[np.int64],
+        visible: NDArray[np.bool_],
+        want: NDArray[np.int64],
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         rows = max(len(slots), _LEAST_ROWS)
         place = self.place(slots, visible, rows)
         if self._io is None:
