@@ -773,6 +773,11 @@ async def test_each_speaker_has_a_paragraph_and_gets_a_name(context):
                 "0:04Speaker 2 Yes.",
             ]
         )
+        # A line with a name is as high as any other, or text would jump when it becomes final.
+        lines = "(all) => all.map((p) => p.getBoundingClientRect().height / "
+        lines += "parseFloat(getComputedStyle(p).lineHeight))"
+        heights = await page.locator("#log > .final").evaluate_all(lines)
+        assert heights[:3] == pytest.approx([1, 1, 1], abs=0.02)
         streams.live.publish(
             by(
                 1,
