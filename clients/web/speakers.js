@@ -40,6 +40,7 @@ export function nameTag(speaker, tag = "button") {
   const made = document.createElement(tag);
   made.className = `who who${speaker % COLOURS}`;
   made.dataset.speaker = speaker;
+  made.dir = "auto"; // so that the text behind it has a direction of its own
   made.textContent = nameOf(speaker);
   if (tag === "button") {
     made.title = "Give this speaker a name";

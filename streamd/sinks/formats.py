@@ -110,7 +110,7 @@ class Html(Format):
         shown += _html(final.text[at:])
         name = speaker_name(final.speaker) if final.speaker != self._speaker else ""
         self._speaker = final.speaker
-        shown = f"<b>{name}:</b> {shown}" if name else shown
+        shown = f'<b dir="auto">{name}</b>: {shown}' if name else shown
         time = f'<time datetime="PT{final.start_ms / 1000}S">{clock(final.start_ms)}</time>'
         return f'<p>{time}<bdi lang="{escape(final.language)}" dir="auto">{shown}</bdi></p>\n'
 

@@ -611,13 +611,19 @@ async def test_each_script_has_a_paragraph_and_a_direction_of_its_own(context):
     texts = ["Some letters.", "这是句子。", "السلام عليكم 95%.", "And English."]
     for n, text in enumerate(texts):
         streams.live.publish(final(text, 1000 * n, seg=n))
+    streams.live.publish(by(1, final("שלום עולם.", 4000, seg=4)))
     async with serving(streams) as server:
         page, wrong = await visit(context, f"http://127.0.0.1:{server.port}/")
-        await expect(page.locator("#log p")).to_have_count(4)
+        await expect(page.locator("#log p")).to_have_count(5)
         assert wrong == []
         directions = "(all) => all.map((p) => getComputedStyle(p).direction)"
         found = await page.locator("#log p").evaluate_all(directions)
-        assert found == ["ltr", "ltr", "rtl", "ltr"]
+        assert found == ["ltr", "ltr", "rtl", "ltr", "rtl"]
+        await page.set_viewport_size({"width": 390, "height": 780})
+        right = "p => p.getBoundingClientRect().right"
+        time, whole = page.locator("#log time").nth(2), page.locator("#log p").nth(2)
+        assert await time.evaluate(f"time => ({right})(time)") == await whole.evaluate(right)
+        assert await time.evaluate("time => getComputedStyle(time).textAlign") == "start"
 
 
 async def test_a_visitor_is_invited_and_sees_nobody_elses_words_unasked(context):

@@ -78,6 +78,15 @@ def test_words_are_coloured_by_their_probability():
     assert '<p class="gap">[1.2 s of audio lost: paused]</p>' in page
 
 
+def test_a_speakers_name_does_not_decide_the_direction_of_the_text():
+    said = TimedWord(text="שלום", start_ms=0, end_ms=9, prob=0.99, final=True, speaker=2)
+    page = written("html", final("שלום", end_ms=9, words=(said,)))
+    assert texts(page) == ["Speaker 2: שלום"]
+    (bdi,) = (each for each in elements(page) if each.tag == f"{NAMESPACE}bdi")
+    # A browser that looks for the direction skips elements that have a `dir` of their own.
+    assert (bdi[0].text, bdi.get("dir"), bdi[0].get("dir")) == ("Speaker 2", "auto", "auto")
+
+
 @given(st.lists(st.text(min_size=1), min_size=1, max_size=5), st.text())
 @example(["\ufdd0", "\U0003ffff"], "\ufffe")
 def test_no_text_becomes_markup(said, why):
