@@ -13,6 +13,8 @@ ever used, and then moved to its own slots.
 
 import hashlib
 import mmap
+import os
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -43,9 +45,10 @@ from streamd.whisper.engine import Answer, Decoder, Pass, Together
 """Precision of the linear layers' weights; in int8 their activations are rounded too."""
 
 _WEIGHTS = ".weights"
-_GRAPHS, _SILENCE = ("encoder.onnx", "decoder.onnx"), "silence.npz"
+_GRAPHS, _SILENCE, _EMBEDDING = ("encoder.onnx", "decoder.onnx"), "silence.npz", "embedding.npy"
 _MANY = "decoder_many.onnx"
-FILES = (*(name + suffix for name in _GRAPHS for suffix in ("", _WEIGHTS)), _MANY, _SILENCE)
+_OTHERS = (_MANY, _SILENCE, _EMBEDDING)
+FILES = (*(name + suffix for name in _GRAPHS for suffix in ("", _WEIGHTS)), *_OTHERS)
 """The files that `save` writes."""
 
 _FAILURES = (
@@ -99,31 +102,61 @@ class OnnxFeatures:
     n_silence: int
 
 
+Embed = Callable[[NDArray[np.int64]], NDArray[np.float32]]
+"""Gives the embeddings (k, n_text_state) of tokens (k,)."""
+
+
+def _in_memory(matrix: NDArray[Any]) -> Embed:
+    return lambda tokens: matrix[tokens].astype(np.float32)
+
+
+class _InFile:
+    """Rows of a matrix that `np.save` wrote, read when they are needed.
+
+    If the file were mapped, the system would bring its neighbours into memory with each row, and
+    soon most of it: 40 MB for tiny.en. Raises `ValueError` if there is no such matrix.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("rb", buffering=0)
+        weakref.finalize(self, self._file.close)
+        np.lib.format.read_magic(self._file)
+        (_, self._width), _, self._dtype = np.lib.format.read_array_header_1_0(self._file)
+        self._begin = self._file.tell()
+
+    def __call__(self, tokens: NDArray[np.int64]) -> NDArray[np.float32]:
+        n_bytes, file = self._width * self._dtype.itemsize, self._file.fileno()
+        rows = [os.pread(file, n_bytes, self._begin + n_bytes * at) for at in tokens.tolist()]
+        found = np.frombuffer(b"".join(rows), self._dtype).reshape(len(rows), self._width)
+        return found.astype(np.float32)
+
+
 class OnnxEngine:
     """A Whisper model on ONNX Runtime; an `Engine` (streamd/engines/__init__.py)."""
 
     def __init__(
         self,
         dims: ModelDimensions,
-        encoder: InferenceSession,
-        decoder: InferenceSession,
+        sessions: tuple[InferenceSession, InferenceSession],
         *,
         many: Callable[[], InferenceSession],
+        embed: Embed,
         silence: Mapping[str, NDArray[np.float32]],
         arrays: Sequence[NDArray[Any]] = (),
     ) -> None:
-        """`silence` are its keys and values, (n_positions, width), without rows if there is none.
+        """`sessions` are the encoder and the decoder, whose input `embed` makes of tokens.
 
+        `silence` are its keys and values, (n_positions, width), without rows if there is none.
         `many` opens the decoder for several windows. `arrays` are in use by the sessions, which do
         not keep a reference to them.
         """
         self.dims = dims
         self.n_together = N_TOGETHER
         self._open_many = many
+        self._embed = embed
         self._many: InferenceSession | None = None
         self._arrays = arrays
-        self._encoder = encoder
-        self._decoder = decoder
+        self._encoder, self._decoder = sessions
         self._silence = silence
         self._n_kept = len(silence["key_0"])
         self._bias = np.zeros(self._n_kept + dims.n_audio_ctx, np.float32)
@@ -188,7 +221,9 @@ class OnnxEngine:
 
     def decoder(self, features: OnnxFeatures, n_slots: int) -> "OnnxDecoder":
         """Give a decoder for these features with an empty pool of `n_slots` cache slots."""
-        return OnnxDecoder(self._decoder, self.dims, features=features, n_slots=n_slots)
+        return OnnxDecoder(
+            self._decoder, self.dims, embed=self._embed, features=features, n_slots=n_slots
+        )
 
     def for_decoder(self, features: OnnxFeatures) -> OnnxFeatures:
         """Copy what a decoder needs, less than half of the memory."""
@@ -199,7 +234,7 @@ class OnnxEngine:
         """Give what runs passes of several decoders at once."""
         if self._many is None:  # live captions do without
             self._many = self._open_many()
-        return _Together(self._many, self.dims)
+        return _Together(self._many, self.dims, self._embed)
 
 
 class OnnxDecoder:
@@ -210,6 +245,7 @@ class OnnxDecoder:
         session: InferenceSession,
         dims: ModelDimensions,
         *,
+        embed: Embed,
         features: OnnxFeatures,
         n_slots: int,
     ) -> None:
@@ -219,6 +255,7 @@ class OnnxDecoder:
         self.n_slots = n_slots
         self.features = features
         self._session = session
+        self._embed = embed
         self._dims = dims
         self._io: IOBinding | None = None
         self._bound: NDArray[np.float32] | None = None
@@ -268,7 +305,7 @@ class OnnxDecoder:
             self.bind_pool(self._io)
             self._bound = self.pool
         inputs: dict[str, NDArray[Any]] = {
-            "tokens": np.resize(tokens, rows),
+            "embedded": self._embed(np.resize(tokens, rows)),
             "positions": np.resize(positions, rows),
             "want": np.ascontiguousarray(want, np.int64),
             **place.inputs,
@@ -371,8 +408,8 @@ class _Place:
 class _Together:
     """Passes of several windows at once, on a decoder's graph for `N_TOGETHER` windows."""
 
-    def __init__(self, session: InferenceSession, dims: ModelDimensions) -> None:
-        self._session, self._n_vocab = session, dims.n_vocab
+    def __init__(self, session: InferenceSession, dims: ModelDimensions, embed: Embed) -> None:
+        self._session, self._n_vocab, self._embed = session, dims.n_vocab, embed
         self._io = session.io_binding()
         self._suffixes = [f".{at}" for at in range(N_TOGETHER)]
         self._n_heads = session.get_outputs()[1].shape[1]
@@ -382,7 +419,7 @@ class _Together:
             f"cross_{kind}_{at}" for kind in ("key", "value") for at in range(dims.n_text_layer)
         ]
         features = OnnxFeatures({}, dict.fromkeys(names, nothing), np.zeros(1, np.float32), 0)
-        self._idle = OnnxDecoder(session, dims, features=features, n_slots=1)
+        self._idle = OnnxDecoder(session, dims, embed=embed, features=features, n_slots=1)
         for suffix in self._suffixes:
             self._idle.bind_features(self._io, suffix)
         self._seats = [self._idle] * N_TOGETHER
@@ -396,7 +433,7 @@ class _Together:
         seated = [asked.get(id(decoder), one) for decoder in self._seats]
         inputs: dict[str, NDArray[Any]] = {
             "sizes": np.array([len(each.tokens) for each in seated], np.int64),
-            "tokens": np.concatenate([each.tokens for each in seated]),
+            "embedded": self._embed(np.concatenate([each.tokens for each in seated])),
             "positions": np.concatenate([each.positions for each in seated]),
         }
         begins = np.cumsum([0, *inputs["sizes"]])
@@ -479,7 +516,7 @@ def build(
     Runtime refuses the graphs.
     """
     # here because few starts need to write graphs
-    from streamd.engines.onnx.graphs import decoders, graphs, silence_rows
+    from streamd.engines.onnx.graphs import decoders, embedding, graphs, silence_rows
 
     sessions = []
     arrays: list[NDArray[Any]] = []
@@ -498,8 +535,14 @@ def build(
         arrays.extend(made.tensors.values())
         return _new_session(made.model, threads, tensors=made.tensors)
 
-    rows = silence_rows(dims, weights, silence)
-    return OnnxEngine(dims, encoder, decoder, many=many, silence=rows, arrays=arrays)
+    return OnnxEngine(
+        dims,
+        (encoder, decoder),
+        many=many,
+        embed=_in_memory(embedding(weights, precision)),
+        silence=silence_rows(dims, weights, silence),
+        arrays=arrays,
+    )
 
 
 def save(
@@ -515,7 +558,8 @@ def save(
 
     Raises `EngineError` if ONNX Runtime refuses the graphs, or cannot write there.
     """
-    from streamd.engines.onnx.graphs import decoders, graphs, silence_rows  # for the reason above
+    # for the reason above
+    from streamd.engines.onnx.graphs import decoders, embedding, graphs, silence_rows
 
     heads = alignment_heads
     made = graphs(dims, weights, alignment_heads=heads, silence=silence, precision=precision)
@@ -530,6 +574,7 @@ def save(
     _new_session(many.model, threads=1, tensors=many.tensors, save=place, saved_weights=shared.name)
     if _digest(shared) != before:
         raise EngineError("the graphs of the decoder do not agree on their weights")
+    np.save(folder / _EMBEDDING, embedding(weights, precision))
     with (folder / _SILENCE).open("wb") as file:
         # The stubs of numpy take a name that they do not know for `allow_pickle`, a bool.
         np.savez(file, **silence_rows(dims, weights, silence))  # type: ignore[arg-type]
@@ -566,11 +611,12 @@ def open_folder(folder: Path, dims: ModelDimensions, *, threads: int) -> OnnxEng
     """
     encoder, decoder = (_new_session(folder / name, threads) for name in _GRAPHS)
     try:
+        embed = _InFile(folder / _EMBEDDING)
         with np.load(folder / _SILENCE) as rows:
             many = partial(_new_session, folder / _MANY, threads)
-            return OnnxEngine(dims, encoder, decoder, many=many, silence=dict(rows))
+            return OnnxEngine(dims, (encoder, decoder), many=many, embed=embed, silence=dict(rows))
     except (OSError, ValueError, BadZipFile) as error:
-        raise EngineError(f"{folder / _SILENCE} is damaged: {error}") from error
+        raise EngineError(f"the prepared model in {folder} is damaged: {error}") from error
 
 
 def _new_session(

@@ -10,6 +10,7 @@ are quantised.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -146,23 +147,23 @@ def decoder_graph(
 ) -> Graph:
     """Build the decoder: a pass of k tokens, which are written to consecutive cache slots.
 
-    Inputs: ``tokens``, ``positions`` (k,); ``want`` (m,), the rows to project to logits; ``last``
-    (1,) int32 and ``n_total`` (1,) int32, the last slot of the pass and the number of slots up to
-    it; ``mask`` (1, 1, k, n_total), 0 where a query sees a slot, else -inf; per layer
-    ``key_<layer>``, ``value_<layer>`` (1, n_head, n_pool, d_head) and what the encoder has written,
-    ``cross_key_<layer>``, ``cross_value_<layer>`` (n_ctx, n_head, d_head), and
-    ``cross_bias`` (n_ctx,), which is added to the scores of the keys.
+    Inputs: ``embedded`` (k, n_text_state), the tokens' rows of `embedding`; ``positions`` (k,);
+    ``want`` (m,), the rows to project to logits; ``last`` (1,) int32 and ``n_total`` (1,) int32,
+    the last slot of the pass and the number of slots up to it; ``mask`` (1, 1, k, n_total), 0 where
+    a query sees a slot, else -inf; per layer ``key_<layer>``, ``value_<layer>`` (1, n_head, n_pool,
+    d_head) and what the encoder has written, ``cross_key_<layer>``, ``cross_value_<layer>`` (n_ctx,
+    n_head, d_head), and ``cross_bias`` (n_ctx,), which is added to the scores of the keys.
     Outputs: ``logits`` (m, n_vocab); ``alignment`` (k, n_heads, n_ctx), heads in the order given,
     which must be sorted; ``new_key_<layer>``, ``new_value_<layer>``, which must be bound to the
     memory of the inputs ``key_<layer>``, ``value_<layer>``.
 
     With several windows, each has its own cache and features, and all inputs and outputs but
-    ``tokens``, ``positions``, ``want`` and ``logits`` once, with a suffix (`suffixes`). The tokens
+    ``embedded``, ``positions``, ``want``, ``logits`` once, with a suffix (`suffixes`). The tokens
     of the first one come first; ``sizes`` (n_windows,) int64 says how many each has, at least one.
     Only attention tells them apart: every other weight is read once for all.
     """
     g = GraphBuilder(dims, weights, kind)
-    tokens = g.input("tokens", ["k"], ElementType.INT64)
+    tokens = g.input("embedded", ["k", dims.n_text_state])
     positions = g.input("positions", ["k"], ElementType.INT64)
     want = g.input("want", ["m"], ElementType.INT64)
     windows = _Windows(g, n_windows)
@@ -174,8 +175,7 @@ def decoder_graph(
         )
         for window in windows.each
     ]
-    embedded = g.op("Gather", [g.parameter("decoder.positional_embedding"), positions])
-    x = g.add(_embed(g, tokens), embedded)
+    x = g.add(tokens, g.op("Gather", [g.parameter("decoder.positional_embedding"), positions]))
     alignment: list[list[str]] = [[] for _ in range(n_windows)]
     for layer in range(dims.n_text_layer):
         block = f"decoder.blocks.{layer}"
@@ -193,6 +193,13 @@ def decoder_graph(
     for name, found in zip(outputs, alignment, strict=True):
         g.transpose(g.op("Concat", found, {"axis": 0}), [1, 0, 2], to=name)
     return g.graph()
+
+
+def embedding(weights: Weights, precision: Precision) -> NDArray[Any]:
+    """Return the embeddings of all tokens, (n_vocab, n_text_state)."""
+    rows = weights["decoder.token_embedding.weight"]
+    # half precision, which most checkpoints have, loses nothing compared with int8
+    return rows.astype(np.float16) if precision == "int8" else rows
 
 
 def suffixes(n_windows: int) -> list[str]:
@@ -307,15 +314,6 @@ def _write(g: GraphBuilder, values: str, name: str, width: int) -> str:
     shape: Shape = [1, "n_ctx", width]
     known, written = g.input(name, shape), g.output(f"new_{name}", shape)
     return g.op("ScatterND", [known, "rows", values], to=written)
-
-
-def _embed(g: GraphBuilder, tokens: str) -> str:
-    if g.kind is Linear.FLOAT32:
-        return g.op("Gather", [g.parameter("decoder.token_embedding.weight"), tokens])
-    # half precision, which most checkpoints have, loses nothing compared with int8
-    half = g.weights["decoder.token_embedding.weight"].astype(np.float16)
-    rows = g.op("Gather", [g.tensor("decoder.token_embedding.float16", half), tokens])
-    return g.op("Cast", [rows], {"to": ElementType.FLOAT32})
 
 
 def _project_to_logits(g: GraphBuilder, x: str) -> None:
