@@ -11,8 +11,9 @@ import os
 import secrets
 import sys
 import threading
+import warnings
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Literal, Self, TypedDict, TypeVar, Unpack, cast, overload
@@ -151,7 +152,6 @@ class Captioner:
         self._split = build.is_split(self._config)
         self._new_session = build.session_factory(self._config)
         self._sessions: dict[CaptionSession[Any], asyncio.Task[None]] = {}
-        self._running = threading.Event()
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> Self:
@@ -169,12 +169,20 @@ class Captioner:
         choices = build.default_choices(config)
         self._streams.choices = structs.replace(choices, split=self._split or UNSET)
         serving = supervise(self._streams, lambda: ready)
+        running: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
+        # It knows nothing of this object, which can be collected, and is missed then (__del__).
+        work = _serve(serving, self._streams, self._sessions, running)
         self._thread = threading.Thread(
-            target=lambda: asyncio.run(self._serve(serving)), name="streamd", daemon=True
+            target=asyncio.run, args=(work,), name="streamd", daemon=True
         )
         self._thread.start()
-        self._running.wait()
+        self._loop, self._stop = running.result()
         return self
+
+    def __del__(self) -> None:
+        if (thread := getattr(self, "_thread", None)) is not None and thread.is_alive():
+            warnings.warn(f"unclosed {self!r}", ResourceWarning, stacklevel=2, source=self)
+            self._loop.call_soon_threadsafe(self._stop.set)
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -299,19 +307,6 @@ class Captioner:
 
     # The rest runs on the loop.
 
-    async def _serve(self, serving: Coroutine[Any, Any, None]) -> None:
-        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        work = [asyncio.create_task(each) for each in (serving, self._streams.chores())]
-        self._running.set()
-        await self._stop.wait()
-        for session, task in self._sessions.items():
-            session.end()
-            work.append(task)
-        for task in work:
-            task.cancel()
-        # A failed engine was reported to every session already.
-        await asyncio.gather(*work, return_exceptions=True)
-
     async def _open(
         self, source: Source, chosen: Mapping[str, object], *, owns_source: bool, events: bool
     ) -> "CaptionSession[Any]":
@@ -350,6 +345,25 @@ class Captioner:
         finals = finals_between(self._streams, transcriber, file, progress)
         segments = tuple([final async for final in finals])
         return Transcript(segments, file.duration_ms, config, name)
+
+
+async def _serve(
+    serving: Coroutine[Any, Any, None],
+    streams: Streams,
+    sessions: Mapping["CaptionSession[Any]", asyncio.Task[None]],
+    running: "Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]]",
+) -> None:
+    """Caption the sessions until the event is set that `running` gets, with the loop."""
+    work = [asyncio.create_task(each) for each in (serving, streams.chores())]
+    running.set_result((asyncio.get_running_loop(), stop := asyncio.Event()))
+    await stop.wait()
+    for session, task in sessions.items():
+        session.end()
+        work.append(task)
+    for task in work:
+        task.cancel()
+    # A failed engine was reported to every session already.
+    await asyncio.gather(*work, return_exceptions=True)
 
 
 def _known(chosen: Chosen) -> Mapping[str, object]:

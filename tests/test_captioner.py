@@ -308,6 +308,16 @@ def test_closing_ends_what_waits():
     opened.close()
 
 
+def test_one_that_is_never_closed_is_warned_of_and_closes():
+    captions = Captioner("tiny.en").__enter__()
+    assert not list(captions.listen(np.zeros(16_000, np.float32)))
+    thread = captions._thread
+    with pytest.warns(ResourceWarning, match="unclosed <streamd.captioner.Captioner"):
+        del captions
+    thread.join(30)
+    assert not thread.is_alive()
+
+
 def test_a_failed_engine_fails_every_session(monkeypatch):
     class Broken:
         def recognize(self, window: object) -> object:
