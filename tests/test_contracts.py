@@ -307,7 +307,7 @@ def test_the_wheel_has_the_models_of_speakers_as_the_script_made_them(
 ) -> None:
     folder = ROOT / "models" / "community-1"
     card, script = (folder / "README.md").read_text(), (folder / "make.py").read_text()
-    for name in ("segmentation.onnx", "embedding.onnx"):
+    for name in ("segmentation.onnx", "embedding.onnx", "pooled.onnx"):
         made = hashlib.sha256(wheel.read(f"streamd/_community-1/{name}")).hexdigest()
         assert made in card, name
         assert made in script, name

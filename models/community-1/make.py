@@ -1,14 +1,16 @@
 """Make this folder's files: ``python models/community-1/make.py FOLDER``.
 
-FOLDER has ``segmentation.ort`` and ``embedding.ort`` of pyannote.ai's speaker-diarization-
-community-1, as they lie in the wheel moonshine-voice 0.1.0 (``SOURCE``): ONNX Runtime's own format,
-with weights as uint8. They become ONNX graphs with the same nodes and weights, bit for bit; only
-the length of the audio, which the segmentation had fixed at 10 s, becomes free, and the
-segmentation ends before the nodes that choose the most probable class. The embedding then gets
-activations of 8 bits too, whose ranges are those in the recordings of this repository: so it takes
-half of the time. The LSTMs of the segmentation get activations of 8 bits, whose ranges are those of
-the audio that is heard. Weights of both have 7 bits, because products of 8 by 8 overflow on
-processors without VNNI. The script needs streamd's environment, and onnx.
+FOLDER has ``segmentation.ort`` and ``embedding.ort`` of pyannote.ai's
+speaker-diarization-community-1, as they lie in the wheel moonshine-voice 0.1.0 (``SOURCE``): ONNX
+Runtime's own format, with weights as uint8. They become ONNX graphs with the same nodes and
+weights, bit for bit; only the length of the audio, which the segmentation had fixed at 10 s,
+becomes free, and the segmentation ends before the nodes that choose the most probable class. The
+embedding then gets activations of 8 bits too, whose ranges are those in the recordings of this
+repository: so it takes half of the time; what follows the pooling of its frames becomes a graph of
+its own, ``pooled``, so that many voices can be described after their audio was heard once. The
+LSTMs of the segmentation get activations of 8 bits, whose ranges are those of the audio that is
+heard. Weights of both have 7 bits, because products of 8 by 8 overflow on processors without VNNI.
+The script needs streamd's environment, and onnx.
 """
 
 import hashlib
@@ -47,19 +49,22 @@ HERE = Path(__file__).parent
 SOURCE = "moonshine_voice/libmoonshine.so"
 """The file of moonshine_voice-0.1.0-py3-none-manylinux_2_34_x86_64.whl that holds the models; if
 FOLDER is that wheel itself, they are cut out of it. None of its code is run."""
-PARTS = {  # name: offset in that file, bytes, SHA-256, SHA-256 of what this script writes
+PARTS = {  # name: offset in that file, bytes, SHA-256
     "segmentation": (
         10869184,
         1594080,
         "9715e3996ef181252aa1cc0c9398060f42b2c984c2fb65e3604262555e2efb1a",
-        "c678fb75793d6b0780a120299f60db1e7908d9384e2543d1cd6d2e90a3184c71",
     ),
     "embedding": (
         12463296,
         6975920,
         "6e4af7d49562e6e7042672e444d6394935cb2c23c3a7dd4919da45922b91735b",
-        "cfc18aa3d5041e3d1ed548bb312f7bad93fd39ef5045e4a2b574abd13a2185b5",
     ),
+}
+MADE = {  # SHA-256 of what this script writes
+    "segmentation": "c678fb75793d6b0780a120299f60db1e7908d9384e2543d1cd6d2e90a3184c71",
+    "embedding": "2f4d5f49ee8417a1bfd9b20f07a33e3b744f024e7b34cfba2912dc790775af20",
+    "pooled": "bed08d7df0930d614107141c4839e0b28ff42d27f927084dcca77e90fea4d359",
 }
 RECORDINGS = ("speech/recording", "golden/cards", "golden/digits", "golden/lamp")
 """Of this repository's tests, from which the ranges of activations are taken."""
@@ -72,7 +77,7 @@ LENGTHS = {"waveforms": 2, "segmentation": 1}
 def main() -> None:
     """Read the models, check that they are the published ones, write the graphs."""
     source = Path(sys.argv[1])
-    for name, (offset, size, digest, made) in PARTS.items():
+    for name, (offset, size, digest) in PARTS.items():
         if source.is_dir():
             data = (source / f"{name}.ort").read_bytes()
         else:
@@ -87,6 +92,10 @@ def main() -> None:
         target = HERE / f"{name}.onnx"
         target.write_bytes(model.SerializeToString(deterministic=True))
         _quantise(target)
+        if name == "embedding":
+            _divide(target)
+    for name, made in MADE.items():
+        target = HERE / f"{name}.onnx"
         written = hashlib.sha256(target.read_bytes()).hexdigest()
         print(f"{target}: {target.stat().st_size} bytes, SHA-256 {written}")
         if written != made:
@@ -129,6 +138,16 @@ def _quantise(path: Path) -> None:
             activation_type=QuantType.QUInt8,
             weight_type=QuantType.QInt8,
         )
+
+
+def _divide(path: Path) -> None:
+    """End the embedding before it pools its frames, and write what follows as `pooled.onnx`."""
+    whole, pool = onnx.shape_inference.infer_shapes(onnx.load(path)), "/resnet/pool/"
+    parts = onnx.utils.Extractor(whole)
+    pooled = parts.extract_model([f"{pool}stats_pool/Squeeze_output_0"], ["embedding"])
+    frames = parts.extract_model(["fbank"], [f"{pool}Reshape_output_0"])
+    for part, target in ((pooled, path.with_name("pooled.onnx")), (frames, path)):
+        target.write_bytes(part.SerializeToString(deterministic=True))
 
 
 class _Recordings(CalibrationDataReader):  # type: ignore[misc] # it has no types

@@ -17,13 +17,12 @@ from onnxruntime import InferenceSession, SessionOptions
 from streamd.speakers import (
     Activity,
     Chances,
+    Describe,
     HearingStep,
     HearingSteps,
     Roster,
     SpokenTurn,
-    normal,
 )
-from streamd.speakers.clustering import Embedding
 from streamd.system.disk import asset
 from streamd.types import FRAME, SAMPLE_RATE, Frames, Hypothesis, Samples, Window
 
@@ -68,7 +67,7 @@ class RecordedVoices:
     """Hears who speaks in a whole recording while it is read."""
 
     def __init__(self) -> None:
-        self._roster, self._steps = Roster(whole=True), HearingSteps()
+        self._roster, self._steps = Roster(whole=True), HearingSteps(whole=True)
         self._audio = np.empty(0, np.float32)
         self._begin = self._end = 0
 
@@ -98,17 +97,17 @@ def hear(roster: Roster, step: HearingStep, audio: Samples, *, start: int) -> No
     """Have a roster hear a step, in audio that begins at frame `start`."""
     part = audio[FRAME * (step.start - start) : FRAME * (step.end - start)]
     levels = 10 * np.log10((part.reshape(-1, FRAME).astype(np.float64) ** 2).mean(1) + 1e-10)
-    chosen = roster.follow(step, *segment(part), levels)
-    voices = [
-        (each, embed(part[FRAME * each.first : FRAME * each.end], each.alone)) for each in chosen
-    ]
-    roster.learn(step, voices)
+
+    def listen_to(first: int, end: int) -> Describe:
+        return listen(part[FRAME * first : FRAME * end])
+
+    roster.hear(step, *segment(part), levels, listen_to)
 
 
 def segment(audio: Samples) -> tuple[Activity, Chances]:
     """Return who of three local speakers talks in each frame, (n, 3), and how probable that is."""
     padded = np.pad(audio, (0, max(0, _SHORTEST - len(audio))))
-    (steps,) = _model("segmentation").run(None, {"waveforms": padded[None, None]})
+    steps = _run("segmentation", padded[None, None])
     middles = (np.arange(len(audio) // FRAME) + 0.5) * FRAME
     nearest = np.rint((middles - _CENTRE) / _STEP).astype(int).clip(0, steps.shape[1] - 1)
     log_probs = steps[0, nearest]
@@ -116,12 +115,29 @@ def segment(audio: Samples) -> tuple[Activity, Chances]:
     return _TALKING[log_probs.argmax(1)], chances
 
 
-def embed(audio: Samples, alone: NDArray[np.bool_]) -> Embedding:
-    """Return the voice of the frames in which its speaker is `alone` (n,)."""
-    banks = filter_banks(audio)
-    weights = np.repeat(alone, FRAME // _HOP)[: len(banks)].astype(np.float32)
-    (voice,) = _model("embedding").run(None, {"fbank": banks[None], "weights": weights[None]})[0]
-    return normal(voice)
+def listen(audio: Samples) -> Describe:
+    """Return what describes the voice in some frames of a piece of audio.
+
+    It takes (k, n) frames, and returns (k, 256) embeddings. The network hears the audio once; only
+    the mean and the deviation of what it gives for every 80 ms are those of the frames.
+    """
+    (heard,) = _run("embedding", filter_banks(audio)[None])  # (2560, n / 4)
+    squares = heard**2
+
+    def describe(frames: NDArray[np.bool_]) -> NDArray[np.float32]:
+        n = 4 * heard.shape[1]
+        padded = np.pad(frames, ((0, 0), (0, max(0, n - frames.shape[1]))))[:, :n]
+        weights = padded.reshape(len(frames), -1, 4).mean(2, dtype=np.float32)
+        total = np.maximum(weights.sum(1, keepdims=True), 1e-6)
+        mean = weights @ heard.T / total
+        free = total - (weights**2).sum(1, keepdims=True) / total
+        spread = weights @ squares.T - total * mean**2
+        deviation = np.sqrt(np.maximum(spread / np.maximum(free, 1e-6), 1e-10))
+        voices = _run("pooled", np.concatenate([mean, deviation], axis=1))
+        described: NDArray[np.float32] = voices / np.linalg.norm(voices, axis=1, keepdims=True)
+        return described
+
+    return describe
 
 
 def filter_banks(audio: Samples) -> NDArray[np.float32]:
@@ -151,6 +167,12 @@ def _mels() -> NDArray[np.float64]:
     rising, falling = (at - edges[:-2]) / np.diff(edges)[:-1], (edges[2:] - at) / np.diff(edges)[1:]
     mels: NDArray[np.float64] = np.maximum(0, np.minimum(rising, falling))
     return mels
+
+
+def _run(name: str, values: NDArray[np.float32]) -> NDArray[np.float32]:
+    model = _model(name)
+    (result,) = model.run(None, {model.get_inputs()[0].name: values})
+    return np.asarray(result, np.float32)
 
 
 @cache

@@ -9,9 +9,9 @@ import pytest
 from streamd.engines.voices import (
     Listener,
     RecordedVoices,
-    embed,
     filter_banks,
     hear,
+    listen,
     segment,
 )
 from streamd.speakers import HearingRequest, HearingStep, Roster, changes, speaker_at
@@ -45,7 +45,7 @@ def test_short_audio_is_heard_too(n_frames):
 
 def test_a_voice_is_more_like_itself_than_like_others():
     pieces = [piece(sound, start) for sound in (JFK, READER, KATHLEEN) for start in (30, 120)]
-    voices = np.stack([embed(each, np.ones(75, np.bool_)) for each in pieces])
+    voices = np.concatenate([listen(each)(np.ones((1, 75), np.bool_)) for each in pieces])
     assert np.allclose(np.linalg.norm(voices, axis=1), 1, atol=1e-5)
     likeness = voices @ voices.T
     same = [likeness[i, i + 1] for i in (0, 2, 4)]

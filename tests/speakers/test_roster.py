@@ -23,6 +23,7 @@ from streamd.speakers import (
     Roster,
     SpokenTurn,
     changes,
+    normal,
     runs,
     shifts,
     speaker_at,
@@ -36,16 +37,29 @@ VOICES = np.linalg.qr(RNG.standard_normal((256, 40)))[0].T.astype(np.float32)
 def hear(roster, activity, voices, *, start=0, new=0, chances=None):
     """Have a roster hear `activity` (n, 3), in which local speaker k has the voice `voices[k]`.
 
-    `chances` (n, 3) of local speakers are those of the activity unless given. Returns the samples
-    that it wanted.
+    `voices` may be a function of frames instead. `chances` (n, 3) of local speakers are those of
+    the activity unless given. Returns which frames it listened to.
     """
     end = start + len(activity)
     step = HearingStep(start, start + new, end, end)
     chances = activity.astype(np.float32) if chances is None else chances
-    chosen = roster.follow(step, activity, chances, np.zeros(len(activity)))
-    locals_ = [int(activity[each.first : each.end][each.alone].sum(0).argmax()) for each in chosen]
-    roster.learn(step, [(s, VOICES[voices[k]]) for s, k in zip(chosen, locals_, strict=True)])
-    return chosen
+    heard = []
+
+    def listen(first, end):
+        heard.append((first, end))
+
+        def describe(frames):
+            assert frames.shape[1] == end - first
+            assert frames.any(1).all()
+            if callable(voices):
+                return np.stack([voices(first + np.flatnonzero(each)) for each in frames])
+            n_spoken = frames.astype(int) @ activity[first:end]
+            return VOICES[[voices[k] for k in n_spoken.argmax(1)]]
+
+        return describe
+
+    roster.hear(step, activity, chances, np.zeros(len(activity)), listen)
+    return sorted(heard)
 
 
 def talk(n, **who):
@@ -93,12 +107,9 @@ def test_another_voice_may_begin_where_the_segmentation_only_becomes_less_sure()
     assert shifts(leaning(200, 190)) == []  # too near to the end to be known
     assert shifts(talk(200, a=(0, 200)).astype(np.float32)) == []
     roster = Roster()
-    activity = talk(200, a=(0, 200))
-    step = HearingStep(0, 0, 200, 200)
-    samples = roster.follow(step, activity, leaning(200, 120), np.zeros(200))
-    first, second = sorted(samples, key=lambda sample: sample.first)
-    assert first.end <= 120 <= second.first
-    roster.learn(step, [(first, VOICES[0]), (second, VOICES[1])])
+    two = lambda frames: VOICES[int(frames[0] >= 120)]  # noqa: E731 - it is shorter
+    first, second = hear(roster, talk(200, a=(0, 200)), two, chances=leaning(200, 120))
+    assert first[1] <= 120 <= second[0]
     assert roster.turns == [SpokenTurn(0, 120, 1), SpokenTurn(120, 200, 2)]
 
 
@@ -118,11 +129,7 @@ def test_another_voice_may_turn_out_to_have_begun_before_the_step():
 def test_a_voice_after_a_pause_may_be_that_of_another_though_the_segmentation_hears_no_change():
     roster = Roster()
     activity = talk(200, a=(5, 90)) | talk(200, a=(120, 195))
-    step = HearingStep(0, 0, 200, 200)
-    first, second = sorted(
-        roster.follow(step, activity, activity, np.zeros(200)), key=lambda s: s.first
-    )
-    roster.learn(step, [(first, VOICES[0]), (second, VOICES[1])])
+    hear(roster, activity, lambda frames: VOICES[int(frames[0] > 100)])
     assert [turn.speaker for turn in roster.turns] == [1, 2]
 
 
@@ -160,23 +167,34 @@ def test_more_of_a_voice_is_embedded_unless_it_is_clear_whose_it_is():
     assert [turn.speaker for turn in roster.turns] == [2]
 
 
-def test_of_a_recording_a_long_voice_ends_with_its_step():
-    for whole, speakers in ((True, [1, 2]), (False, [1])):
-        roster, activity = Roster(whole=whole), talk(150, a=(0, 150))
-        hear(roster, activity, [0])
-        hear(roster, talk(225, b=(0, 225)), [1, 1], start=75, new=75)
-        roster.finish()
-        assert [turn.speaker for turn in roster.turns] == speakers
+def test_of_a_recording_all_is_embedded_and_a_voice_ends_where_it_changes():
+    roster = Roster(whole=True)
+
+    def voices(frames):
+        mixed = VOICES[0] * (frames < 150).mean() + VOICES[1] * (frames >= 150).mean()
+        return normal(mixed)
+
+    assert hear(roster, talk(300, b=(10, 290)), voices) == [(0, 300)]
+    hear(roster, talk(300, c=(0, 200)), [0, 0, 1], start=225, new=75)
+    roster.finish()
+    assert roster.turns == [SpokenTurn(10, 150, 1), SpokenTurn(150, 425, 2)]
+
+
+def test_of_a_recording_a_voice_may_end_in_a_pause_between_two_steps():
+    roster = Roster(whole=True)
+    hear(roster, talk(100, a=(0, 97)), [0])
+    activity = talk(275, a=(0, 72)) | talk(275, a=(77, 275))
+    hear(roster, activity, [1], start=25, new=75, chances=leaning(275, 77))
+    hear(roster, talk(275, b=(0, 275)), [1, 1], start=225, new=75)
+    roster.finish()
+    assert roster.turns == [SpokenTurn(0, 97, 1), SpokenTurn(102, 500, 2)]
 
 
 def test_speakers_that_turn_out_to_be_one_get_the_same_number():
     roster = Roster()
     between = (VOICES[0] + VOICES[1]) / np.sqrt(2)
     for i, voice in enumerate([VOICES[0], VOICES[1], between, between]):
-        step = HearingStep(500 * i, 500 * i, 500 * i + 100, 500 * i + 100)
-        activity = talk(100, a=(10, 90))
-        chosen = roster.follow(step, activity, activity, np.zeros(100))
-        roster.learn(step, [(sample, voice.astype(np.float32)) for sample in chosen])
+        hear(roster, talk(100, a=(10, 90)), lambda _, voice=voice: voice, start=500 * i)
         if i == 1:
             assert [turn.speaker for turn in roster.turns] == [1, 2]
     assert {turn.speaker for turn in roster.turns} == {1}
@@ -213,7 +231,7 @@ def test_a_long_session_with_many_speakers_has_a_bound():
     for i in range(n):
         activity = talk(100, a=(5, 45), b=(50, 95))
         chosen = hear(roster, activity, [i % 40, (i + 7) % 40], start=100 * i)
-        embedded += sum(sample.end - sample.first for sample in chosen)
+        embedded += sum(end - first for first, end in chosen)
     assert len(roster.voiceprints) == MOST
     assert len(roster.turns) <= 2 * REMEMBERED // 100 + 2
     assert embedded <= SHARE * 100 * n + MOST_SPARE
@@ -245,8 +263,8 @@ def test_no_more_is_embedded_than_may_be(spare):
     roster = Roster()
     roster._spare = spare - SHARE * 250
     chosen = hear(roster, talk(250, a=(0, 100), b=(120, 240), c=(90, 130)), [0, 1, 2])
-    assert sum(each.end - each.first for each in chosen) <= spare
-    assert all(each.end - each.first <= SAMPLE for each in chosen)
+    assert sum(end - first for first, end in chosen) <= spare
+    assert all(end - first <= SAMPLE for first, end in chosen)
 
 
 # What is heard when
