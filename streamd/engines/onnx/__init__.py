@@ -565,6 +565,7 @@ def save(
     made = graphs(dims, weights, alignment_heads=heads, silence=silence, precision=precision)
     for name, graph in zip(_GRAPHS, made, strict=True):
         _new_session(graph.model, threads=1, tensors=graph.tensors, save=folder / name)
+    del graph  # and its tensors, before there are others
     many = decoders(dims, weights, alignment_heads=heads, precision=precision, n=N_TOGETHER)
     # Its weights are those of the other decoder, in the same order: they share a file, whose pages
     # are in memory once.

@@ -26,6 +26,8 @@ OPSET = 20
 """The version of ai.onnx, the first with Gelu."""
 _LARGEST = 127
 """The largest integer of a weight; the range is symmetric."""
+_N_ROWS = 4096
+"""Rows of a matrix that are rounded at once: the output layer of tiny has 80 MB in float32."""
 _ZERO = np.array(128, np.uint8)
 """Zero among unsigned integers: of activations, because that is faster, and maybe of weights."""
 
@@ -91,10 +93,13 @@ def row_offset(matrix: NDArray[np.float32]) -> NDArray[np.float32]:
 
 def quantised(weight: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
     """Return integers (n_in, n_out), in the order of int8 operators, and scales (n_out,)."""
-    scales = np.abs(weight).max(axis=1) / np.float32(_LARGEST)
+    scales = np.maximum(weight.max(axis=1), -weight.min(axis=1)) / np.float32(_LARGEST)
     scales[scales == 0] = 1
-    integers = np.rint(weight / scales[:, None]).astype(np.int8)
-    return np.ascontiguousarray(integers.T), scales
+    integers = np.empty(weight.T.shape, np.int8)
+    for begin in range(0, len(weight), _N_ROWS):
+        rows = slice(begin, begin + _N_ROWS)
+        integers[:, rows] = np.rint(weight[rows] / scales[rows, None]).T
+    return integers, scales
 
 
 @cache
