@@ -1,15 +1,17 @@
-"""Whole recordings: words wrong, time and memory of streamd and of faster-whisper, same weights.
+"""Whole recordings: words wrong, time and memory of streamd and other programs, same weights.
 
-    python benchmarks/recordings.py CLIPS --model FOLDER --ct2 FOLDER [--minutes 30] [--seed 0]
+    python benchmarks/recordings.py CLIPS --weights FOLDER [--model FOLDER] [--minutes 30]
 
 CLIPS is a manifest of English clips, JSON lines with `path` and `text` (and `lang` where there are
 others). They are joined in a random order, again and again, with pauses of 0.5 to 1.5 s of very
 quiet noise, until the recording is that long; `--noise` adds other clips on top, as loud as that
-many dB below the speech. `--model` is for ``streamd transcribe``, `--ct2` the same model for
-faster-whisper: as it is, with its voice detector, and its pipeline that decodes eight windows at
-once. All are greedy; streamd and the first two give word times. `--peer` is a Python that has
-faster-whisper, if this one has not. Each program has a process of its own, with `--threads`; they
-run one after the other, and their start counts. Prints a table and, last, one JSON line.
+many dB below the speech. `--weights` is a folder of `peer_weights.py`, which has a model in all
+forms; streamd takes `--model` instead if it is given. faster-whisper runs as it is, with its voice
+detector, and with its pipeline that decodes eight windows at once; whisper.cpp runs in float16, all
+others in int8. All are greedy; streamd and faster-whisper's first two give word times. `--peer` is
+a Python that has the others, if this one has not. Each program has a process of its own, with
+`--threads`; they run one after the other, and their start counts. Prints a table and, last, one
+JSON line.
 """
 
 import argparse
@@ -41,6 +43,7 @@ RUNS = {
     "faster-whisper": ["plain"],
     "faster-whisper, vad_filter": ["vad"],
     "faster-whisper, batched": ["batched"],
+    "whisper.cpp": [],
 }
 """Name of a run -> the program's own arguments."""
 
@@ -58,8 +61,8 @@ def main() -> None:
     """Join the clips, let every program read the recording, count."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("clips", type=Path)
-    parser.add_argument("--model", required=True)
-    parser.add_argument("--ct2", required=True)
+    parser.add_argument("--weights", type=Path, required=True)
+    parser.add_argument("--model")
     parser.add_argument("--minutes", type=float, default=30)
     parser.add_argument("--noise", type=float, metavar="DB")
     parser.add_argument("--threads", type=int, default=2)
@@ -131,10 +134,12 @@ def said(name: str, sound: Path, args: argparse.Namespace) -> tuple[str, Cost]:
     """What one program writes, and what it costs."""
     threads = str(args.threads)
     if name.startswith("streamd"):
-        command = [STREAMD, "transcribe", sound, "-m", args.model, "-l", "en", "--quiet"]
+        model = args.model or args.weights / "hf"
+        command = [STREAMD, "transcribe", sound, "-m", model, "-l", "en", "--quiet"]
         command += ["--precision", "int8", "--threads", threads]
     else:
-        command = [args.peer, "-c", _FASTER_WHISPER, args.ct2, sound, threads]
+        program, file = _PROGRAMS[name.partition(",")[0]]
+        command = [args.peer, "-c", program, args.weights / file, sound, threads]
     begun_s = time.monotonic()
     with subprocess.Popen([*command, *RUNS[name]], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -162,6 +167,19 @@ else:
 for segment in segments:
     print(segment.text.strip())
 """
+_WHISPER_CPP = """
+import sys
+from pywhispercpp.model import Model
+_, file, sound, threads = sys.argv
+model = Model(file, n_threads=int(threads), redirect_whispercpp_logs_to=None)
+for segment in model.transcribe(sound, language="en", print_progress=False):
+    print(segment.text.strip())
+"""
+_PROGRAMS = {
+    "faster-whisper": (_FASTER_WHISPER, "ct2"),
+    "whisper.cpp": (_WHISPER_CPP, "ggml-model.bin"),
+}
+"""Name of a program -> what runs it, and the name of the weights that it reads."""
 
 
 if __name__ == "__main__":

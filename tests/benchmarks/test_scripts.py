@@ -79,7 +79,7 @@ def test_a_long_recording_of_joined_clips(tmp_path):
     ]
     (tmp_path / "clips.jsonl").write_text("\n".join(lines))
     table, told = run(
-        *("recordings.py", tmp_path / "clips.jsonl", "--model", "tiny.en", "--ct2", "none"),
+        *("recordings.py", tmp_path / "clips.jsonl", "--model", "tiny.en", "--weights", "none"),
         *("--minutes", "0.25", "--only", "streamd", "--keep", tmp_path / "kept"),
     )
     (row,) = told["recordings"]
