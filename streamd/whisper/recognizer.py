@@ -44,7 +44,7 @@ from streamd.whisper.paths import CachedTokens
 from streamd.whisper.punctuation import punctuated
 from streamd.whisper.tokenizer import Tokenizer
 from streamd.whisper.vocabulary import Vocabularies, Vocabulary
-from streamd.whisper.words import find_words, n_attended, spread_words, tighten
+from streamd.whisper.words import find_words, is_repeated, n_attended, spread_words, tighten
 
 _SPARE_TOKENS = 8
 """Tokens that a window may have besides those that its length allows: marks, and words of
@@ -354,14 +354,21 @@ class Recognizer(Generic[FeaturesT]):
                     end=window.end,
                 )
             )
-        n_frames = window.end - window.start
+        n_frames, heard_until = window.end - window.start, window.prefix_end - window.start
+        # Where words are committed, somebody speaks.
+        if (
+            view.context.before
+            and not window.prefix
+            and is_repeated(decoded, view.tokenizer, heard_until=heard_until, n_frames=n_frames)
+        ):
+            return ()
         given = (*view.context.before, *view.context.prefix)
         words = find_words(
             decoded,
             view.tokenizer,
             n_frames=n_frames,
             prefix=given,
-            prefix_end=window.prefix_end - window.start,
+            prefix_end=heard_until,
         )
         n_kept = n_attended(decoded, view.tokenizer, n_frames)
         if decoded.loop is not None:

@@ -24,6 +24,8 @@ from streamd.whisper.tokenizer import Tokenizer
 
 PADDING_SLACK = 10
 """Frames (200 ms) after the audio that the last word may still attend to: attention is inexact."""
+_BEFORE, _LEAST_REPEATED = 25, 3
+"""How many frames (0.5 s) before new sound its words may attend to; the fewest tokens that tell."""
 QUIET = 0.05
 """Frames 26 dB below a word's loudest one are not speech."""
 _PREFIX_FRAMES, _PREFIX_TOKENS = 150, 8
@@ -221,6 +223,18 @@ def n_attended(decoded: Decoded, tokenizer: Tokenizer, n_frames: int) -> int:
     while n < len(decoded.tokens) and is_mark(n):
         n += 1
     return n
+
+
+def is_repeated(decoded: Decoded, tokenizer: Tokenizer, *, heard_until: int, n_frames: int) -> bool:
+    """Whether a text says again what was given before it.
+
+    That happens where nobody says a word behind the given text, which ends at frame `heard_until`:
+    less than half of the tokens attend to the sound behind it. Marks do not count.
+    """
+    rows = zip(decoded.tokens, decoded.frames[decoded.n_given - 1 :], strict=False)
+    heard = [frame for token, frame in rows if any(map(str.isalnum, tokenizer.decode([token])))]
+    n_new = sum(heard_until - _BEFORE <= frame < n_frames + PADDING_SLACK for frame in heard)
+    return len(heard) >= _LEAST_REPEATED and n_new < 0.5 * len(heard)
 
 
 def tighten(words: Sequence[Word], samples: Samples) -> list[Word]:

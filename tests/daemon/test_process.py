@@ -86,6 +86,24 @@ def test_the_demo_begins_with_a_famous_sentence_and_has_few_words_wrong(tmp_path
     assert n_edits(said, read) <= 0.02 * len(said)
 
 
+def test_music_behind_a_sentence_does_not_say_it_again(tmp_path):
+    demo = RECORDING.with_name("demo.flac")
+    sound, rate_hz = soundfile.read(demo)
+    clips = json.loads(demo.with_suffix(".json").read_text())["clips"]
+    places = {clip["clip"]: (clip["start_ms"], clip["end_ms"]) for clip in clips}
+    order = (("two_cities", 1500), ("sense_0870", 700), ("sense_0880", 1000), ("country", 1000))
+    pieces = [np.zeros(700 * rate_hz // 1000)]
+    for name, pause_ms in order:
+        start, end = (time * rate_hz // 1000 for time in places[name])
+        pieces += [sound[start:end], np.zeros(pause_ms * rate_hz // 1000)]
+    joined = np.concatenate(pieces)
+    joined += np.random.default_rng(0).standard_normal(len(joined)) * 10 ** (-75 / 20)
+    soundfile.write(tmp_path / "joined.wav", joined, rate_hz)
+    done = run("--fast", "--no-server", "-m", "tiny.en", str(tmp_path / "joined.wav"))
+    assert done.stdout.count(b"young man.") == 1
+    assert done.stdout.endswith(b"He was not an ill-disposed young man.\n")
+
+
 def test_transcribe_writes_a_file_down(sentence):
     done = run("transcribe", str(sentence), str(sentence))
     assert (done.returncode, done.stdout) == (0, (SENTENCE.encode() + b"\n") * 2)

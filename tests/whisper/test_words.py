@@ -16,6 +16,7 @@ from streamd.whisper.words import (
     attention,
     cumulative,
     find_words,
+    is_repeated,
     merge_punctuation,
     n_attended,
     tighten,
@@ -197,6 +198,16 @@ def test_marks_make_no_sound_so_they_may_attend_to_anything():
     assert n_attended(result, TOKENIZER, 100) == 4
     result = decoded(b" ab.", [20, 30, 40, 150, 160])
     assert n_attended(result, TOKENIZER, 100) == 4
+
+
+def test_a_text_that_attends_to_what_was_heard_before_repeats_it():
+    # The given text ends at frame 60, the sound at 100; " cd" attends to the first, "." to nothing.
+    again = decoded(b" ab cd.", [5, 10, 15, 95, 20, 25, 160])
+    assert is_repeated(again, TOKENIZER, heard_until=60, n_frames=100)
+    said = decoded(b" ab cd.", [36, 40, 70, 80, 90, 105, 10])
+    assert not is_repeated(said, TOKENIZER, heard_until=60, n_frames=100)
+    # Two tokens are too few to tell.
+    assert not is_repeated(decoded(b" ab", [10, 20, 20]), TOKENIZER, heard_until=60, n_frames=100)
 
 
 def test_a_word_does_not_include_the_pause_before_it():
