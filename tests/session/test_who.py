@@ -52,9 +52,13 @@ def heard(who, *talk):
     activity = np.zeros((100, 3), np.bool_)
     for local, (start, end, _) in enumerate(talk):
         activity[start:end, local] = True
-    samples = roster.follow(step, activity, activity, np.zeros(100))
-    of = {start: voice for start, _, voice in talk}
-    roster.learn(step, [(sample, of[sample.first]) for sample in samples])
+    voices = np.stack([voice for _, _, voice in talk])
+
+    def listen(first, end):
+        said = activity[first:end, : len(talk)]
+        return lambda frames: voices[(frames.astype(int) @ said).argmax(1)]
+
+    roster.hear(step, activity, activity.astype(np.float32), np.zeros(100), listen)
     return who.hear([roster])
 
 
@@ -132,11 +136,15 @@ class Ear(ScriptedRecognizer):
             assert round(float(frames[0, 0]) / 2.0**-20) == step.start
             activity = np.zeros((len(frames), 3), np.bool_)
             activity[:, 0] = frames[:, 1] > LOUD
-            voices = [
-                (each, (ANA, BEN)[(step.start + each.first) // 100 % 2])
-                for each in heard[-1].follow(step, activity, activity, np.zeros(len(frames)))
-            ]
-            heard[-1].learn(step, voices)
+
+            def listen(first, end, start=step.start):
+                # Each talks for two seconds; a voice is that of its first frame.
+                return lambda rows: np.stack(
+                    [(ANA, BEN)[(start + first + int(each.argmax())) // 100 % 2] for each in rows]
+                )
+
+            chances = activity.astype(np.float32)
+            heard[-1].hear(step, activity, chances, np.zeros(len(frames)), listen)
         return replace(hypothesis, heard=tuple(heard[1:]))
 
 
