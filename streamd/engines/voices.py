@@ -97,9 +97,11 @@ def hear(roster: Roster, step: HearingStep, audio: Samples, *, start: int) -> No
     """Have a roster hear a step, in audio that begins at frame `start`."""
     part = audio[FRAME * (step.start - start) : FRAME * (step.end - start)]
     levels = 10 * np.log10((part.reshape(-1, FRAME).astype(np.float64) ** 2).mean(1) + 1e-10)
+    banks = cache(lambda: filter_banks(part))  # less their mean in all of the step
 
     def listen_to(first: int, end: int) -> Describe:
-        return listen(part[FRAME * first : FRAME * end])
+        n_banks = FRAME // _HOP
+        return listen(banks()[n_banks * first : n_banks * end])
 
     roster.hear(step, *segment(part), levels, listen_to)
 
@@ -115,13 +117,13 @@ def segment(audio: Samples) -> tuple[Activity, Chances]:
     return _TALKING[log_probs.argmax(1)], chances
 
 
-def listen(audio: Samples) -> Describe:
-    """Return what describes the voice in some frames of a piece of audio.
+def listen(banks: NDArray[np.float32]) -> Describe:
+    """Return what describes the voice in some frames of a piece of audio, heard as `filter_banks`.
 
     It takes (k, n) frames, and returns (k, 256) embeddings. The network hears the audio once; only
     the mean and the deviation of what it gives for every 80 ms are those of the frames.
     """
-    (heard,) = _run("embedding", filter_banks(audio)[None])  # (2560, n / 4)
+    (heard,) = _run("embedding", banks[None])  # (2560, n / 4)
     squares = heard**2
 
     def describe(frames: NDArray[np.bool_]) -> NDArray[np.float32]:
