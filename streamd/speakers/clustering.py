@@ -23,9 +23,9 @@ def clustered(
 ) -> list[int]:
     """Return a label for each of (n, 256) voices, sums of the embeddings of `ns` frames.
 
-    The two clusters that are most alike become one, until there are `n_clusters`, or, if that is 0,
-    until none are alike enough and there are no more than `most` (0: any number). Then each voice
-    goes to the cluster that it is most like.
+    The two clusters that are most alike become one, until there are `n_clusters`, or until none are
+    alike enough and there are no more than `most` (0: any number). Of more than `n_clusters` (0:
+    any number) the largest are kept. Then each voice goes to the cluster that it is most like.
     """
     sums, sizes = totals.astype(np.float64), ns.astype(np.float64)
     labels = np.arange(len(sums))
@@ -35,7 +35,7 @@ def clustered(
     for left in range(len(sums), max(1, n_clusters), -1):
         a, b = sorted(divmod(int(alike.argmax()), len(sums)))
         is_few = not most or left <= most
-        if not n_clusters and is_few and alike[a, b] < 0:
+        if is_few and alike[a, b] < 0:
             break
         sums[a] += sums[b]
         sizes[a] += sizes[b]
@@ -45,6 +45,10 @@ def clustered(
         alike[a] = alike[:, a] = merged
         alike[b] = alike[:, b] = -np.inf
         labels[labels == labels[b]] = labels[a]
+    largest = np.flatnonzero(~gone)[np.argsort(-sizes[~gone])][: n_clusters or None]
+    others = ~np.isin(labels, largest)
+    centres = sums[largest] / np.linalg.norm(sums[largest], axis=1, keepdims=True)
+    labels[others] = largest[(totals[others] @ centres.T).argmax(1)]
     return [int(label) for label in _settled(totals.astype(np.float64), labels)]
 
 

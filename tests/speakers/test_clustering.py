@@ -56,3 +56,11 @@ def test_clear_speakers_are_found_in_any_order(speakers, seed):
     labels = clustered((found * ns[:, None]).astype(np.float32), ns)
     pairs = set(zip(labels, speakers, strict=True))
     assert len(pairs) == len(set(labels)) == len(set(speakers))
+
+
+def test_a_voice_like_nobody_does_not_make_one_of_two_speakers_that_are_known_to_be_two():
+    one, other, noise = np.eye(3, 256, dtype=np.float32)
+    between = 0.1 * one + 0.995 * other
+    totals = [300 * one, 300 * one, 300 * between, 300 * between, 40 * (noise - one - between)]
+    labels = clustered(np.stack(totals), np.array([300, 300, 300, 300, 80]), n_clusters=2)
+    assert labels[0] == labels[1] != labels[2] == labels[3]
