@@ -35,7 +35,7 @@ _N_RECENT = 100
 reconnect."""
 MAX_ENDED = 16
 """Ended sessions that can still be listened to, besides those in a journal."""
-_TRIM_S = 10
+_TRIM_S = 20
 """How often a busy process returns free memory; that costs milliseconds, and so does the next
 window."""
 
