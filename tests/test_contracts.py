@@ -20,6 +20,7 @@ from safetensors import safe_open
 
 import streamd
 from docs.make import terminal_picture
+from docs.page.screenshots import MADE_FROM, shown
 from streamd.cli import main
 from streamd.cli.commands import COMMANDS
 
@@ -167,6 +168,10 @@ def test_every_example_is_understood(page: str, capsys: pytest.CaptureFixture[st
     assert understood == examples, capsys.readouterr().err
     named = {words[0] for words in examples if words and re.fullmatch("[a-z]+", words[0])}
     assert named <= {command.name for command in COMMANDS}  # else it would be read as a file
+
+
+def test_the_pictures_of_the_page_are_of_the_page_as_it_is() -> None:
+    assert MADE_FROM.read_text() == shown(), "run: python docs/page/screenshots.py, and look"
 
 
 def test_the_design_page_names_files_and_layers_that_exist() -> None:

@@ -1,14 +1,17 @@
 """Make the pictures of docs/recipes.md with the package's environment and Chromium.
 
 A daemon captions the recording of `make demo`; the browser looks at it, at the same moment each
-time.
+time. `made-from.txt` says of what, so that a test fails when the page or the recording has changed.
 """
 
 import asyncio
+import hashlib
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from playwright.async_api import Page, async_playwright
+if TYPE_CHECKING:
+    from playwright.async_api import Page
 
 HERE = Path(__file__).parent
 STREAMD = Path(sys.executable).with_name("streamd")
@@ -17,10 +20,22 @@ MOMENT_S = 16
 PICTURE = "linear-gradient(#6fa3cf, #dfe9ee 52%, #5d7a3e 53%, #2f4426)"
 """What the overlay lies over, in place of a film: a sky and a meadow."""
 ADDRESS = "http://127.0.0.1:8790"
+MADE_FROM = HERE / "made-from.txt"
+
+
+def shown() -> str:
+    """The digest of all that is seen in the pictures: the page, the recording, this script."""
+    page = sorted((HERE.parents[1] / "clients" / "web").iterdir())
+    digest = hashlib.sha256()
+    for path in (*page, RECORDING, Path(__file__)):
+        digest.update(path.read_bytes())
+    return f"{digest.hexdigest()}\n"
 
 
 async def main() -> None:
     """All pictures, in the time that the recording takes to that moment."""
+    from playwright.async_api import async_playwright  # here, since a test needs no browser
+
     daemon = await asyncio.create_subprocess_exec(
         *[STREAMD, "-m", "tiny.en", "--port", "8790", str(RECORDING)],
         stdout=asyncio.subprocess.DEVNULL,
@@ -30,7 +45,7 @@ async def main() -> None:
             executable_path="/usr/bin/chromium", args=["--no-sandbox"]
         )
 
-        async def visit(path: str, width: int, height: int, *, scheme: str = "dark") -> Page:
+        async def visit(path: str, width: int, height: int, *, scheme: str = "dark") -> "Page":
             context = await browser.new_context(
                 viewport={"width": width, "height": height}, color_scheme=scheme
             )
@@ -38,7 +53,7 @@ async def main() -> None:
             await page.goto(ADDRESS + path)
             return page
 
-        async def press(page: Page, button: str) -> None:
+        async def press(page: "Page", button: str) -> None:
             await page.evaluate(f"document.getElementById('{button}').click()")
 
         await asyncio.sleep(MOMENT_S)
@@ -65,6 +80,8 @@ async def main() -> None:
         await browser.close()
     daemon.terminate()
     await daemon.wait()
+    MADE_FROM.write_text(shown(), encoding="utf-8")
 
 
-asyncio.run(main())
+if __name__ == "__main__":
+    asyncio.run(main())
