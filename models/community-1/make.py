@@ -167,6 +167,7 @@ class _Recordings(CalibrationDataReader):  # type: ignore[misc] # it has no type
                 piece = sound[first : first + PIECE]
                 if np.abs(piece).mean() > LEAST_LEVEL:
                     banks = filter_banks(piece)[None]
+                    banks = (banks - banks.mean(1, keepdims=True)).astype(np.float32)
                     yield {"fbank": banks, "weights": np.ones(banks.shape[:2], np.float32)}
 
 

@@ -26,6 +26,10 @@ def piece(sound, start, n=75):
     return sound[FRAME * start : FRAME * (start + n)]
 
 
+def centred(banks):
+    return banks - banks.mean(0)
+
+
 def test_speech_is_found_where_it_is():
     silence = np.zeros(50 * FRAME, np.float32)
     activity, chances = segment(np.concatenate([silence, piece(READER, 50, 150), silence]))
@@ -46,7 +50,7 @@ def test_short_audio_is_heard_too(n_frames):
 def test_a_voice_is_more_like_itself_than_like_others():
     pieces = [piece(sound, start) for sound in (JFK, READER, KATHLEEN) for start in (30, 120)]
     voices = np.concatenate(
-        [listen(filter_banks(each))(np.ones((1, 75), np.bool_)) for each in pieces]
+        [listen(centred(filter_banks(each)))(np.ones((1, 75), np.bool_)) for each in pieces]
     )
     assert np.allclose(np.linalg.norm(voices, axis=1), 1, atol=1e-5)
     likeness = voices @ voices.T
@@ -85,7 +89,6 @@ def test_filter_banks_are_kaldis():
     noise = 0.001 * np.random.default_rng(0).standard_normal(16_000).astype(np.float32)
     banks = filter_banks(np.concatenate([noise, tone + noise]))
     assert banks.shape == (198, 80)
-    assert np.allclose(banks.mean(0), 0, atol=1e-4)
     # 1127 ln(1 + 1000/700) lies 28.2 of the 81 steps from 20 Hz to 8 kHz
     assert int((banks[150] - banks[20]).argmax()) in (27, 28)
 
