@@ -85,6 +85,8 @@ class Language:
             return False, None
         if not self.known or (not self._decided and end - self._start >= self._after):
             return True, self._start
+        if self._decided and start >= self._clear_until > self._start and end - start >= SPAN:
+            return False, start  # the rest on its own, which could not be read in this language
         if self._decided and end - self._asked >= EVERY and end - min(start, self._start) >= SPAN:
             # The first look may come late, where all audio was there at once. If the utterance is
             # shorter than a span, the one before is listened to as well.

@@ -148,10 +148,12 @@ def scripted_audio_from(first: int, speech: list[bool]):
     return scripted_audio([False] * first + speech)[first:]
 
 
-def told(language: Language, end: int, code: str, prob: float = 0.85, **known) -> Change | None:
+def told(
+    language: Language, end: int, code: str, prob: float = 0.85, *, since: int = 0, **known
+) -> Change | None:
     """Ask for a window up to `end`, and learn the language if it is asked for."""
-    detect, detect_from = language.detect(0, end)
-    window = Window(0, end, np.zeros(0, np.float32), detect=detect, detect_from=detect_from)
+    detect, detect_from = language.detect(since, end)
+    window = Window(since, end, np.zeros(0, np.float32), detect=detect, detect_from=detect_from)
     known = {"previous_prob": prob if code == language.known else 0.1, **known}
     heard = Hypothesis(language=code, detected=code, detected_prob=prob, **known)
     return language.learn(window, heard)
@@ -263,6 +265,19 @@ def test_a_short_utterance_is_listened_to_with_the_one_before():
     assert language.detect(300, 360) == (False, None), "the window has too little to listen to"
     assert language.detect(200, 360) == (False, 260)
     assert told(language, 360, "en", 0.95, previous_prob=0.001) == Change("en")
+
+
+def test_a_rest_that_is_read_on_its_own_is_listened_to_at_once():
+    """Italian behind Korean was lost: no two spans of it were probable enough, the rest was."""
+    language = Language(after=100)
+    told(language, 100, "ko")
+    told(language, 150, "ko")
+    told(language, 350, "it", 0.78, previous_prob=0.001)
+    assert language.detect(0, 374) == (False, None), "not a second since"
+    assert language.detect(132, 374) == (False, 132)
+    assert told(language, 374, "it", 0.99, since=132, previous_prob=0.001) == Change(
+        "it", (100, 330)
+    )
 
 
 def test_spans_in_which_no_language_is_probable_may_lie_between_the_two():
