@@ -6,10 +6,10 @@ speaker says without a pause is a *voice*. `HearingSteps` says which audio is he
 the gate says of each frame, so that it does not matter how fast audio arrives. `Roster` has the
 voices of a stream, and clusters them: each cluster is a speaker, who has a number from 1.
 
-An embedding costs five times as much as the segmentation of the same audio. So they are rationed:
-each voice gets one, of the frames in which its speaker is alone and loudest, until the share that
-may be embedded is used up, and another one of what it says later, unless it is clear already whose
-it is.
+An embedding costs five times as much as the segmentation of the same audio. So live they are
+rationed: each voice gets one, of the frames in which its speaker is alone and loudest, until the
+share that may be embedded is used up, and another one of what it says later, unless it is clear
+already whose it is. Of a whole recording, all is embedded.
 """
 
 from collections import deque
@@ -289,11 +289,12 @@ class Roster:
     ) -> None:
         """Embed as much of a step as may be, of voices of which least is known."""
         self._spare = min(self._spare + SHARE * (step.end - step.new), MOST_SPARE)
-        for number, local, new in sorted(found, key=lambda each: self._voices[each[0]].n):
+        for each in sorted(found, key=lambda each: self._voices[each[0]].n):
+            number, local, _ = each
             n = min(SAMPLE - self._voices[number].n, step.end - step.start, int(self._spare))
             if n < LEAST_SAMPLE or self._is_sure(self._voices[number], number):
                 continue
-            usable = _usable(step, alone, (number, local, new))
+            usable = _usable(step, alone, each)
             worth = np.where(usable, np.maximum(levels + 60, 1), 0)
             first = int(np.convolve(worth, np.ones(n), "valid").argmax())
             inside = np.flatnonzero(usable[first : first + n])

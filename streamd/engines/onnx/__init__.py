@@ -275,27 +275,20 @@ class OnnxDecoder:
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Run k tokens in one pass. Raises `EngineError` if ONNX Runtime fails."""
         if len(want) <= _MOST_LOGITS:
-            return self._run(tokens, positions, slots, visible, want)
+            return self._run(Pass(self, tokens, positions, slots, visible, want))
         logits = np.empty((len(want), self.n_vocab), np.float32)
         alignments = []
         begins = [0, *np.sort(want)[_MOST_LOGITS::_MOST_LOGITS], len(tokens)]
         for begin, end in pairwise(begins):
             here = slice(begin, end)
             wanted = np.flatnonzero((want >= begin) & (want < end))
-            logits[wanted], alignment = self._run(
-                tokens[here], positions[here], slots[here], visible[here], want[wanted] - begin
-            )
+            asked = (tokens[here], positions[here], slots[here], visible[here])
+            logits[wanted], alignment = self._run(Pass(self, *asked, want[wanted] - begin))
             alignments.append(alignment)
         return logits, np.concatenate(alignments)
 
-    def _run(
-        self,
-        tokens: NDArray[np.int64],
-        positions: NDArray[np.int64],
-        slots: NDArray[np.int64],
-        visible: NDArray[np.bool_],
-        want: NDArray[np.int64],
-    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    def _run(self, asked: Pass) -> Answer:
+        _, tokens, positions, slots, visible, want = asked
         rows = max(len(slots), _LEAST_ROWS)
         place = self.place(slots, visible, rows)
         if self._io is None:
