@@ -19,13 +19,13 @@ from av.audio.codeccontext import AudioCodecContext
 from numpy.typing import NDArray
 
 SAMPLE_RATE, TELEPHONE_RATE = 16_000, 8_000
-_CODECS = {"g711": "ULAW", "gsm": "GSM610", "amr": "libopencore_amrnb"}
+TELEPHONES = {"g711": "ULAW", "gsm": "GSM610", "amr": "libopencore_amrnb"}
 _AMR_BIT_RATE, _AMR_FRAME = 7_950, 160
-_ROOMS = {"table": (1.0, 0.4), "hall": (3.0, 0.8)}
+ROOMS = {"table": (1.0, 0.4), "hall": (3.0, 0.8)}
 """Distance in m, and the seconds in which an echo dies away by 60 dB."""
 _CROWDS_DB = {"crowd10": 10.0, "crowd5": 5.0}
 _VOICES, _N_VOICES = Path(__file__).parents[1] / "tests" / "speech" / "recording.flac", 5
-CHANNELS = (*_CODECS, *_ROOMS, *_CROWDS_DB)
+CHANNELS = (*TELEPHONES, *ROOMS, *_CROWDS_DB)
 
 Sound = NDArray[np.float64]
 
@@ -36,7 +36,7 @@ def write(path: Path, channel: str, folder: Path) -> Path:
     if not made.exists():
         folder.mkdir(parents=True, exist_ok=True)
         sound, _ = soundfile.read(path)
-        through = telephone if channel in _CODECS else room if channel in _ROOMS else crowd
+        through = telephone if channel in TELEPHONES else room if channel in ROOMS else crowd
         soundfile.write(made, np.clip(through(sound, channel), -1, 1), SAMPLE_RATE)
     return made
 
@@ -48,14 +48,14 @@ def telephone(sound: Sound, codec: str) -> Sound:
         heard = _through_amr(narrow)
     else:
         coded = io.BytesIO()
-        soundfile.write(coded, narrow, TELEPHONE_RATE, subtype=_CODECS[codec], format="WAV")
+        soundfile.write(coded, narrow, TELEPHONE_RATE, subtype=TELEPHONES[codec], format="WAV")
         coded.seek(0)
         heard, _ = soundfile.read(coded)
     return _resampled(heard[: len(narrow)], len(sound))
 
 
 def _through_amr(narrow: Sound) -> Sound:
-    encoder = cast("AudioCodecContext", av.CodecContext.create(_CODECS["amr"], "w"))
+    encoder = cast("AudioCodecContext", av.CodecContext.create(TELEPHONES["amr"], "w"))
     encoder.sample_rate, encoder.layout, encoder.format = TELEPHONE_RATE, "mono", "s16"
     encoder.bit_rate = _AMR_BIT_RATE
     decoder = cast("AudioCodecContext", av.CodecContext.create("amrnb", "r"))
@@ -81,7 +81,7 @@ def room(sound: Sound, name: str) -> Sound:
         acoustics = import_module("pyroomacoustics")
     except ModuleNotFoundError:
         sys.exit("rooms need pyroomacoustics: pip install --group rooms")
-    metres, echo_s = _ROOMS[name]
+    metres, echo_s = ROOMS[name]
     size = np.array([6.0, 5.0, 3.0])
     absorption, order = acoustics.inverse_sabine(echo_s, size)
     box = acoustics.ShoeBox(

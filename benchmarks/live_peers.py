@@ -6,8 +6,10 @@
 WEIGHTS is a folder that `peer_weights.py` filled; PYTHON has the other programs (README.md), DIR
 pywhispercpp built for this machine. `peer_streams.py` says how each program is used, and on which
 clock. Sounds: the clip `two_cities`; a minute of the stream A; a minute of noise, 15 s each of
-music, mumbling, babble and a reversed crowd. What was shown and when is kept in ``--out``; a run
-that was interrupted goes on. Prints tables and, last, one JSON line.
+music, mumbling, babble and a reversed crowd; any stream whose turns are known (`sounds`). What was
+shown and when is kept in ``--out``; a run that was interrupted goes on. Prints tables and, last,
+one JSON line. Of streams with turns there is a second table (`scores.Dialogue`), in which a line
+that stays is a final.
 
 *first shown*, *committed*, *in a final*: s from a word's end, median/95 %, of the words that are
 right on the last screen. What the program never made final counts in the words, but is in no final.
@@ -23,7 +25,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,7 @@ import msgspec
 import numpy as np
 import soundfile
 
+import scores
 from lab.alignment import align
 from lab.metrics import erased
 from peer_streams import PROGRAMS, SILENCE_S
@@ -59,6 +62,11 @@ class Shown(msgspec.Struct, frozen=True, array_like=True):
     def text(self) -> str:
         """All of it."""
         return f"{self.final} {self.committed}{self.tentative}"
+
+    @property
+    def lines(self) -> list[str]:
+        """The finals, each a line of its own."""
+        return [line for line in self.final.splitlines() if spoken(line)]
 
     @property
     def words(self) -> list[str]:
@@ -150,10 +158,23 @@ def score(played: Played, sound: Sound) -> dict[str, Any]:
     } | cost(played, sound)
 
 
+def lines(played: Played) -> scores.Lines:
+    """The lines that stay, with the time at which each was complete."""
+    last = played.shown[-1] if played.shown else Shown(0, "", "", "")
+    n_words = np.cumsum([len(spoken(line)) for line in last.lines])
+    completed = [
+        next(entry.ms for entry in played.shown if len(spoken(entry.final)) >= n) for n in n_words
+    ]
+    rest = f"{last.committed}{last.tentative}"
+    open_line = [(last.ms, rest)] if spoken(rest) else []
+    return [*zip(completed, last.lines, strict=True), *open_line]
+
+
 def invented(played: Played, sound: Sound) -> dict[str, Any]:
     """A row of the table of noise."""
     n_words = len(printed(played.text))
-    return {"words": n_words, "text": played.text.strip()[:100]} | cost(played, sound)
+    text = " ".join(played.text.split())
+    return {"words": n_words, "text": text[:100]} | cost(played, sound)
 
 
 def cost(played: Played, sound: Sound) -> dict[str, Any]:
@@ -168,10 +189,13 @@ def cost(played: Played, sound: Sound) -> dict[str, Any]:
 
 
 def sounds_of(name: str, data: Path, out: Path) -> Sound:
-    """The clip, the part of A, or the noise, which are written to `out`."""
+    """The clip, the part of A, or the noise, which are written to `out`, or a stream with turns."""
     if name == "two_cities":
         (clip,) = (clip for clip in clips(data) if clip.name.endswith(name))
         return clip
+    if name not in ("A", "noise"):
+        (stream,) = sets([name], data, out)[name]
+        return stream
     path = out / f"{name}.flac"
     (whole, *more) = sets([name], data, out)[name]
     if name == "noise":
@@ -217,6 +241,11 @@ def play(name: str, folder: Path, sound: Sound, args: argparse.Namespace) -> Pla
     return msgspec.json.decode(kept.read_bytes(), type=Played)
 
 
+def _by_program(rows: dict[str, dict[str, Any]]) -> str:
+    head = [key.replace("_", " ") for key in next(iter(rows.values()))]
+    return table(["program", *head], [(name, *row.values()) for name, row in rows.items()])
+
+
 def main() -> None:
     """Compare."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -232,25 +261,29 @@ def main() -> None:
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     told: dict[str, Any] = {}
+    turned: dict[str, Any] = {}
     for model in args.dims:
         for name in args.sounds:
             sound = sounds_of(name, args.data, args.out)
             row = score if sound.reference else invented
-            rows = {}
+            rows, talks = {}, {}
             for program in args.only:
                 played = play(program, args.weights / model, sound, args)
                 rows[program] = {**row(played, sound), "version": played.about}
+                if sound.turns:
+                    talks[program] = asdict(scores.dialogue([(sound, lines(played))]))
                 print(model, name, program, rows[program], file=sys.stderr)
             told[f"{model}, {name}"] = rows
             ours = rows.get("streamd", {"CPU s/s": float("nan")})["CPU s/s"]
-            lines = []
-            for program, each in rows.items():
-                cpu = f"{each['CPU s/s']} ({each['CPU s/s'] / ours:.1f})"
-                lines.append((program, *(each | {"CPU s/s": cpu}).values()))
-            print(
-                f"## {model}, {name}\n\n{table(['program', *next(iter(rows.values()))], lines)}\n"
-            )
-    print(json.dumps({"live": told, "machine": msgspec.to_builtins(machine())}))
+            shown = {
+                program: each | {"CPU s/s": f"{each['CPU s/s']} ({each['CPU s/s'] / ours:.1f})"}
+                for program, each in rows.items()
+            }
+            print(f"## {model}, {name}\n\n{_by_program(shown)}\n", flush=True)
+            if talks:
+                turned[f"{model}, {name}"] = talks
+                print(f"{_by_program(talks)}\n", flush=True)
+    print(json.dumps({"live": told, "turns": turned, "machine": msgspec.to_builtins(machine())}))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """One program that captions a sound as it is spoken: ``peer_streams.py NAME FOLDER SOUND SLOWED``.
 
 FOLDER is what `peer_weights.py` wrote, SOUND a file of 16 kHz, mono. Prints one JSON object:
-``shown``, each change of the screen as [ms, text of finals, other committed text, tentative text];
+``shown``, each change of the screen as [ms, lines of finals, other committed text, tentative text];
 ``cpu_s`` and ``memory_mb`` of this process and its children while the sound was played; ``lost_s``
 of the sound that the program never looked at; ``about`` it.
 
@@ -49,7 +49,7 @@ class Screen:
         self.shown: list[tuple[float, str, str, str]] = []
 
     def show(self, ms: float, final: str, tentative: str, *, committed: str = "") -> None:
-        """All text of finals, and behind it what is committed beside them and what may change."""
+        """Lines of finals, and behind them what is committed beside them and what may change."""
         now = (final, committed, tentative)
         if not self.shown or self.shown[-1][1:] != now:
             self.shown.append((round(ms), *now))
@@ -115,7 +115,7 @@ def steps(
         kept = window
         screen.show(microphone.now_ms, lines, line)
         if n_line >= max(1, length // step - 1) * step:
-            lines, kept, n_line = f"{lines} {line}", window[-keep:], 0
+            lines, kept, n_line = f"{lines}\n{line}", window[-keep:], 0
             screen.show(microphone.now_ms, lines, "")
     return (len(samples) - n_taken) / RATE
 
@@ -182,7 +182,7 @@ def whisper_live(folder: Path, samples: np.ndarray, screen: Screen) -> Played:
         tentative = "".join(each["text"] for each in segments if not each["completed"])
         n_before = len(screen.shown)
         if segments:
-            screen.show(microphone.now_ms, " ".join(finals.values()), tentative)
+            screen.show(microphone.now_ms, "\n".join(finals.values()), tentative)
         if len(screen.shown) > n_before:
             said_ms = microphone.now_ms
 
@@ -236,7 +236,7 @@ def whisper_live_kit(folder: Path, samples: np.ndarray, screen: Screen, *, polic
         async def show(results: AsyncIterator[Any]) -> None:
             async for result in results:
                 told = result.to_dict()
-                lines = " ".join(line["text"] for line in told["lines"] if line.get("text"))
+                lines = "\n".join(line["text"] for line in told["lines"] if line.get("text"))
                 screen.show((loop.time() - zero_s) * 1000, lines, told["buffer_transcription"])
 
         showing = loop.create_task(show(await processor.create_tasks()))
@@ -276,7 +276,7 @@ def realtime_stt(folder: Path, samples: np.ndarray, screen: Screen) -> Played:
     def listen() -> None:
         nonlocal finals
         while text := recorder.text():
-            finals = f"{finals} {text}"
+            finals = f"{finals}\n{text}"
             screen.show(now_ms(), finals, "")
 
     def run() -> None:
@@ -307,7 +307,7 @@ def moonshine(_: Path, samples: np.ndarray, screen: Screen) -> Played:
 
     def show() -> None:
         done, open_ = (
-            " ".join(t for t, ends in lines.values() if ends is w) for w in (True, False)
+            "\n".join(t for t, ends in lines.values() if ends is w) for w in (True, False)
         )
         screen.show(microphone.now_ms, done, open_)
 
@@ -352,7 +352,7 @@ def streamd(folder: Path, samples: np.ndarray, screen: Screen) -> Played:
         for entry in log:
             event = entry.event if isinstance(entry, Said) else None
             if isinstance(event, Final):
-                finals = f"{finals} {event.text}"
+                finals = f"{finals}\n{event.text}"
                 screen.show(entry.t_ms, finals, "")
             elif isinstance(event, Partial):
                 committed, tentative = event.text[: event.stable], event.text[event.stable :]

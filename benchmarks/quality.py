@@ -76,7 +76,10 @@ def marks_table(runs: Runs) -> str:
 
 def dialogue_table(runs: Runs) -> str:
     """How a conversation can be read."""
-    rows = {name: asdict(scores.dialogue(run)) for name, run in runs.items()}
+    rows = {
+        name: asdict(scores.dialogue([(sound, scores.finals(trace)) for sound, trace in run]))
+        for name, run in runs.items()
+    }
     head = [key.replace("_", " ") for key in next(iter(rows.values()))]
     return table(["run", *head], [(name, *row.values()) for name, row in rows.items()])
 

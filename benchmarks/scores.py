@@ -21,6 +21,8 @@ from streamd.events import Final, Partial
 
 Scored = Sequence[tuple[Sound, Trace]]
 """A run over a set of sounds."""
+Lines = Sequence[tuple[float, str]]
+"""What stays on the screen, such as finals: when each came, in ms, and its text."""
 _normalized, _ = normalizers()
 
 
@@ -301,19 +303,24 @@ class Dialogue:
     delay: str
 
 
-def dialogue(run: Scored) -> Dialogue:
-    """Of runs over sounds whose turns are known."""
-    words = [word for sound, trace in run for word in _heard(sound, trace)]
+def finals(trace: Trace) -> Lines:
+    """The finals as lines."""
+    return [(e.t_ms, e.event.text) for e in trace.said if isinstance(e.event, Final)]
+
+
+def dialogue(run: Sequence[tuple[Sound, Lines]]) -> Dialogue:
+    """Of sounds whose turns are known, and what is on the screen behind each."""
+    words = [word for sound, lines in run for word in _heard(sound, lines)]
     marks = [(word.said.mark, word.read.mark) for word in words]
     n_ends = sum(
         word.mark == "." for sound, _ in run for turn in sound.turns for word in printed(turn.text)
     )
-    finals = [final for _, trace in run for final in trace.finals]
-    found = [_turns_in_finals(sound, trace) for sound, trace in run]
+    texts = [text for _, lines in run for _, text in lines]
+    found = [_turns_in_finals(sound, lines) for sound, lines in run]
     return Dialogue(
         turns=sum(len(sound.turns) for sound, _ in run),
-        finals=len(finals),
-        words_per_final=sum(len(final.text.split()) for final in finals) / max(1, len(finals)),
+        finals=len(texts),
+        words_per_final=round(sum(len(text.split()) for text in texts) / max(1, len(texts)), 1),
         ends_kept=f"{sum(pair == ('.', '.') for pair in marks)} of {n_ends}",
         ends=_f1(marks, "."),
         commas=_f1(marks, ","),
@@ -333,9 +340,9 @@ class _Heard:
     read: Printed
 
 
-def _heard(sound: Sound, trace: Trace) -> list[_Heard]:
+def _heard(sound: Sound, lines: Lines) -> list[_Heard]:
     said = [(i, word) for i, turn in enumerate(sound.turns) for word in printed(turn.text)]
-    read = [(i, word) for i, final in enumerate(trace.finals) for word in printed(final.text)]
+    read = [(i, word) for i, (_, text) in enumerate(lines) for word in printed(text)]
     found = jiwer.process_words(
         " ".join(word.word for _, word in said), " ".join(word.word for _, word in read)
     )
@@ -355,19 +362,18 @@ class _Turns:
     delays_ms: list[float]
 
 
-def _turns_in_finals(sound: Sound, trace: Trace) -> _Turns:
-    words = _heard(sound, trace)
+def _turns_in_finals(sound: Sound, lines: Lines) -> _Turns:
+    words = _heard(sound, lines)
     speakers: dict[int, set[str]] = {}
     for word in words:
         speakers.setdefault(word.final, set()).add(sound.turns[word.turn].speaker)
     mixed = {word.turn for word in words if len(speakers[word.final]) > 1}
     last = {word.turn: word.final for word in words}
-    said_ms = [entry.t_ms for entry in trace.said if isinstance(entry.event, Final)]
     long = [i for i, turn in enumerate(sound.turns) if turn.end_ms - turn.start_ms >= 1000]
     return _Turns(
         mixed=len(mixed),
         lost=sum(i not in last for i in long),
-        delays_ms=[said_ms[final] - sound.turns[i].end_ms for i, final in last.items()],
+        delays_ms=[lines[final][0] - sound.turns[i].end_ms for i, final in last.items()],
     )
 
 

@@ -21,6 +21,12 @@ from streamd.cli.bench import spoken
 
 _ROOT = Path(__file__).resolve().parents[1]
 DATA = _ROOT.parent / "shared/data/eval"
+_CONVERSATIONS = {
+    "conversations": ("",),
+    "telephone": tuple(channels.TELEPHONES),
+    "room": tuple(channels.ROOMS),
+}
+"""Sets of all streams with turns, by the channels that they come through."""
 RECORDING = _ROOT / "tests/speech/recording.flac"
 """A minute of real speech that tiny.en reads well; it says nothing about accuracy."""
 
@@ -79,10 +85,19 @@ def stream(data: Path, name: str) -> Sound:
     found = [path for path in (data / "streams").glob("*.json") if _is(path.stem, name)]
     if not found:
         raise FileNotFoundError(f"{data / 'streams'}: no stream is called {name}")
-    about = json.loads(found[0].read_text(encoding="utf-8"))
+    return _described(found[0])
+
+
+def streams(data: Path) -> list[Sound]:
+    """All recordings of some minutes, by name."""
+    return [_described(path) for path in sorted((data / "streams").glob("*.json"))]
+
+
+def _described(path: Path) -> Sound:
+    about = json.loads(path.read_text(encoding="utf-8"))
     return Sound(
-        name=found[0].stem,
-        path=found[0].with_suffix(".flac"),
+        name=path.stem,
+        path=path.with_suffix(".flac"),
         reference=about["ref_words"],
         words=_timed(about["segments"]),
         passages=tuple(segment["text"] for segment in about["segments"]),
@@ -101,9 +116,12 @@ def _turns(segments: Sequence[dict[str, Any]]) -> tuple[Turn, ...]:
 def sets(names: Sequence[str], data: Path, out: Path) -> dict[str, list[Sound]]:
     """Sounds by the name of their set: ``clips``, ``noise`` (made in `out`) or a stream's name.
 
-    ``built-4-1`` is a dialogue of 4 speakers, built from the folder's single lines with the seed 1
-    (`dialogues`). ``STREAM@CHANNEL`` is it over a telephone or across a room (`channels`). Ends the
-    program with one line if there is no such folder, stream or channel.
+    ``conversations`` are all streams whose turns are known, of a folder that has single lines, too,
+    or else of the one beside it that is called so; ``telephone`` and ``room`` are the same over
+    three telephones and across two rooms. ``built-4-1`` is a dialogue of 4 speakers, built
+    from the folder's single lines with the seed 1 (`dialogues`). ``STREAM@CHANNEL`` is it over a
+    telephone, across a room or in a crowd (`channels`). Ends the program with one line if there is
+    no such folder, stream or channel.
     """
     unknown = [name for name in names if "@" in name and _channel(name) not in channels.CHANNELS]
     if unknown:
@@ -120,15 +138,27 @@ def _set(name: str, data: Path, out: Path) -> list[Sound]:
     if name == "noise":
         crowd = [clip.path for clip in clips(data)[:20]]
         return [Sound(path.stem, path) for path in noises.write(out / "noise", crowd)]
+    if name in _CONVERSATIONS:
+        folder = data if (data / "lines.jsonl").exists() else data.parent / "conversations"
+        talks = [stream for stream in streams(folder) if stream.turns]
+        if not talks:
+            raise FileNotFoundError(f"{folder / 'streams'}: no stream has turns")
+        return [
+            _through(talk, channel, out) if channel else talk
+            for channel in _CONVERSATIONS[name]
+            for talk in talks
+        ]
     channel = _channel(name)
     plain = name.removesuffix(f"@{channel}")
     kind, *numbers = plain.split("-")
     is_built = kind == "built" and len(numbers) == 2 and all(each.isdecimal() for each in numbers)
     sound = _built(data, out, *map(int, numbers)) if is_built else stream(data, plain)
-    if not channel:
-        return [sound]
+    return [_through(sound, channel, out) if channel else sound]
+
+
+def _through(sound: Sound, channel: str, out: Path) -> Sound:
     path = channels.write(sound.path, channel, out / "channels")
-    return [replace(sound, name=path.stem, path=path)]
+    return replace(sound, name=path.stem, path=path)
 
 
 def _built(data: Path, out: Path, n_speakers: int, seed: int) -> Sound:

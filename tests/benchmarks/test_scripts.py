@@ -116,6 +116,22 @@ def speech(folder: Path) -> Path:
     return folder
 
 
+def test_conversations_are_the_streams_with_turns_and_go_over_telephones(tmp_path):
+    sounds = program("sounds")
+    folder = speech(tmp_path / "conversations")
+    about = json.loads((folder / "streams/S_short.json").read_text())
+    turn = {"speaker": "ana", "start": 0.3, "end": 2.7}
+    about["segments"] = [segment | turn for segment in about["segments"]]
+    (folder / "streams/S_short.json").write_text(json.dumps(about))
+    data = speech(tmp_path / "eval")  # without turns
+    found = sounds.sets(["conversations", "telephone"], data, tmp_path)
+    assert [[sound.name for sound in each] for each in found.values()] == [
+        ["S_short"],
+        ["S_short_g711", "S_short_gsm", "S_short_amr"],
+    ]
+    assert all(sound.turns and sound.path.exists() for each in found.values() for sound in each)
+
+
 def short_clip(folder: Path) -> tuple[Path, str]:
     """Three seconds of the recording, and what is said in them."""
     recording = ROOT / "tests/speech/recording.flac"
@@ -292,6 +308,32 @@ def test_a_word_is_late_until_it_is_shown_is_committed_and_is_in_a_final(live_pe
     assert final == pytest.approx([1.7, 1.1])
     row = live_peers.score(played, sound)
     assert (row["S/D/I"], row["erased"], row["twice"]) == ("0/1/0", "0.50", 0)
+
+
+def test_a_line_of_two_speakers_is_mixed_and_its_turns_are_late_until_it_is_complete(live_peers):
+    screens = [
+        (900, "", "", "hello"),
+        (2000, "\nHello. Who", "", ""),
+        (2500, "\nHello. Who is it?\nI", "", " am"),
+        (3000, "\nHello. Who is it?\nI am.", "", ""),
+        (3500, "\nHello. Who is it?\nI am.", "", "So"),
+    ]
+    shown = tuple(live_peers.Shown(*screen) for screen in screens)
+    played = live_peers.Played(shown=shown, cpu_s=1, memory_mb=1, lost_s=0, about="", load=0)
+    lines = live_peers.lines(played)
+    assert lines == [(2500, "Hello. Who is it?"), (3000, "I am."), (3500, "So")]
+    turn = program("sounds").Turn
+    turns = (
+        turn("ana", "Hello.", 0, 800),
+        turn("ben", "Who is it?", 900, 2000),
+        turn("ana", "I am. So.", 2100, 3200),
+    )
+    sound = live_peers.Sound("", Path(), "hello who is it i am so", turns=turns)
+    told = live_peers.scores.dialogue([(sound, lines)])
+    assert (told.turns, told.finals, told.mixed, told.lost) == (3, 3, 2, 0)
+    assert told.ends_kept == "3 of 4"
+    assert told.words_per_final == 2.3
+    assert told.delay.startswith("500/")
 
 
 def test_what_was_said_once_and_stands_there_twice_is_counted(live_peers):
