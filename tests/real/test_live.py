@@ -1,6 +1,10 @@
-"""The multilingual base live: the language that is spoken, and translation while it is spoken."""
+"""The multilingual base live: the language that is spoken, and translation while it is spoken.
+
+STREAMD_PAUSES says which pauses, in seconds, lie between two languages where all pairs are heard.
+"""
 
 import json
+import os
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import permutations
@@ -86,6 +90,9 @@ def trimmed(code: str) -> np.ndarray:
     return sound[loud[0] : loud[-1] + 1]
 
 
+# Not Spanish: base takes the end of that recording for Portuguese, alone too.
+SEVEN = ("en", "de", "fr", "it", "pt", "ja", "ko")
+PAUSES_S = [float(each) for each in os.environ.get("STREAMD_PAUSES", "0 0.3 1 3").split()]
 PAIRS = [
     *((first, second, 1.0) for first, second in permutations(["en", "ja", "ko", "de", "fr"], 2)),
     *((first, second, 0.0) for first, second in permutations(["en", "de", "fr"], 2)),
@@ -94,14 +101,36 @@ PAIRS = [
 ]
 
 
+def one_after_another(first: str, second: str, pause_s: float) -> list[Final]:
+    pause = np.zeros(int(pause_s * SAMPLE_RATE), np.float32)
+    return listen(np.concatenate([trimmed(first), pause, trimmed(second)])).finals
+
+
 @pytest.mark.parametrize(("first", "second", "pause_s"), PAIRS)
 def test_who_speaks_another_language_is_heard_in_it(first, second, pause_s):
     """Speech after a change of language was lost, translated or spelled in the language before."""
-    pause = np.zeros(int(pause_s * SAMPLE_RATE), np.float32)
-    finals = listen(np.concatenate([trimmed(first), pause, trimmed(second)])).finals
+    finals = one_after_another(first, second, pause_s)
     assert {final.language for final in finals} == {first, second}
     for code in (first, second):
         assert jiwer.cer(alone(code), letters(finals, code)) <= 0.2, finals
+
+
+@pytest.mark.parametrize("pause_s", PAUSES_S)
+@pytest.mark.parametrize("first", SEVEN)
+def test_after_any_language_and_pause_nearly_all_others_are_heard(first, pause_s):
+    """Half of six may be misread, but none may be lost."""
+    wrong = []
+    for second in (code for code in SEVEN if code != first):
+        if (first, second, pause_s) in PAIRS:
+            continue
+        finals = one_after_another(first, second, pause_s)
+        said = len(alone(first)) + len(alone(second))
+        read = sum(len(letters(finals, code)) for code in {final.language for final in finals})
+        assert read >= 0.7 * said, f"speech is lost: {finals}"
+        rates = [jiwer.cer(alone(code), letters(finals, code)) for code in (first, second)]
+        if max(rates) > 0.2:
+            wrong.append((second, rates, [(final.language, final.text) for final in finals]))
+    assert len(wrong) <= 3, wrong
 
 
 @pytest.mark.parametrize("code", LANGUAGES)
