@@ -7,11 +7,12 @@ others). They are joined in a random order, again and again, with pauses of 0.5 
 quiet noise, until the recording is that long; `--noise` adds other clips on top, as loud as that
 many dB below the speech. `--weights` is a folder of `peer_weights.py`, which has a model in all
 forms; streamd takes `--model` instead if it is given. faster-whisper runs as it is, with its voice
-detector, and with its pipeline that decodes eight windows at once; whisper.cpp runs in float16, all
-others in int8. All are greedy; streamd and faster-whisper's first two give word times. `--peer` is
-a Python that has the others, if this one has not. Each program has a process of its own, with
-`--threads`; they run one after the other, and their start counts. Prints a table and, last, one
-JSON line.
+detector, and with its pipeline that decodes eight windows at once; whisper.cpp runs in float16,
+openai-whisper in float32, the others in int8. All are greedy; streamd and faster-whisper's first
+two give word times. `--peer` is a Python that has the others, if this one has not. Each program has
+a process of its own, with `--threads`; they run one after the other, and their start counts. Prints
+a table and, last, one JSON line; with date, commit, load and command before it, that is
+recordings.json, from which `charts.py` draws.
 """
 
 import argparse
@@ -44,6 +45,7 @@ RUNS = {
     "faster-whisper, vad_filter": ["vad"],
     "faster-whisper, batched": ["batched"],
     "whisper.cpp": [],
+    "openai-whisper": [],
 }
 """Name of a run -> the program's own arguments."""
 
@@ -77,7 +79,8 @@ def main() -> None:
         sound = folder / "recording.wav"
         reference = " ".join(joined(args, sound))
         (folder / "reference.txt").write_text(reference)
-        print(f"{soundfile.info(sound).duration / 60:.1f} minutes")
+        minutes = round(soundfile.info(sound).duration / 60, 1)
+        print(f"{minutes} minutes")
         print("| | words | wrong | substituted, deleted, inserted | CPU s | elapsed s | peak MB |")
         print("|---|---|---|---|---|---|---|", flush=True)
         rows = []
@@ -90,7 +93,8 @@ def main() -> None:
             times = f"{cost.cpu_s:.1f} | {cost.elapsed_s:.1f} | {cost.peak_mb:.0f}"
             print(f"| {name} | {row} | {times} |", flush=True)
             rows.append({"run": name, **asdict(cost), **asdict(counted)})
-    print(json.dumps({"recordings": rows, "machine": msgspec.to_builtins(machine())}))
+    told = {"minutes": minutes, "recordings": rows, "machine": msgspec.to_builtins(machine())}
+    print(json.dumps(told))
 
 
 def joined(args: argparse.Namespace, path: Path) -> Iterator[str]:
@@ -139,7 +143,8 @@ def said(name: str, sound: Path, args: argparse.Namespace) -> tuple[str, Cost]:
         command += ["--precision", "int8", "--threads", threads]
     else:
         program, file = _PROGRAMS[name.partition(",")[0]]
-        command = [args.peer, "-c", program, args.weights / file, sound, threads]
+        weights = args.weights / file.format(name=args.weights.name)
+        command = [args.peer, "-c", program, weights, sound, threads]
     begun_s = time.monotonic()
     with subprocess.Popen([*command, *RUNS[name]], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -175,11 +180,24 @@ model = Model(file, n_threads=int(threads), redirect_whispercpp_logs_to=None)
 for segment in model.transcribe(sound, language="en", print_progress=False):
     print(segment.text.strip())
 """
+_OPENAI_WHISPER = """
+import sys
+import soundfile, torch, whisper
+_, file, sound, threads = sys.argv
+torch.set_num_threads(int(threads))
+samples, _ = soundfile.read(sound, dtype="float32")
+model = whisper.load_model(file, device="cpu")
+said = model.transcribe(samples, language="en", fp16=False)
+for segment in said["segments"]:
+    print(segment["text"].strip())
+"""
 _PROGRAMS = {
     "faster-whisper": (_FASTER_WHISPER, "ct2"),
     "whisper.cpp": (_WHISPER_CPP, "ggml-model.bin"),
+    "openai-whisper": (_OPENAI_WHISPER, "{name}.pt"),
 }
-"""Name of a program -> what runs it, and the name of the weights that it reads."""
+"""Name of a program -> what runs it, and the name of the weights that it reads, where ``{name}`` is
+that of their folder."""
 
 
 if __name__ == "__main__":
