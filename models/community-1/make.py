@@ -62,7 +62,7 @@ PARTS = {  # name: offset in that file, bytes, SHA-256
     ),
 }
 MADE = {  # SHA-256 of what this script writes
-    "segmentation": "c678fb75793d6b0780a120299f60db1e7908d9384e2543d1cd6d2e90a3184c71",
+    "segmentation": "5959de8c0ddd771dffb24843f8d4c6e3707e5c24489bf01e352358b353717dcd",
     "embedding": "2f4d5f49ee8417a1bfd9b20f07a33e3b744f024e7b34cfba2912dc790775af20",
     "pooled": "bed08d7df0930d614107141c4839e0b28ff42d27f927084dcca77e90fea4d359",
 }
@@ -110,6 +110,29 @@ def _leave_undecided(graph: onnx.GraphProto) -> None:
     graph.output[0].type.tensor_type.shape.dim[2].dim_value = 7
 
 
+def _widen(graph: onnx.GraphProto) -> None:
+    """Give the first convolution two dimensions, since ONNX Runtime copies the input of one.
+
+    It is in a condition for audio without a batch, which there never is.
+    """
+    at = next(i for i, node in enumerate(graph.node) if node.op_type == "If")
+    condition, absolute, pool = graph.node[at : at + 3]
+    (convolution,) = next(each.g for each in condition.attribute if each.name == "then_branch").node
+    audio, weights = convolution.input
+    next(each for each in graph.initializer if each.name == weights).dims.insert(2, 1)
+    graph.initializer.append(helper.make_tensor("height", onnx.TensorProto.INT64, [1], [2]))
+    wide = [
+        helper.make_node("Unsqueeze", [audio, "height"], ["wide"]),
+        helper.make_node("Conv", ["wide", weights], condition.output, strides=[1, 10]),
+        absolute,
+        helper.make_node("MaxPool", pool.input, ["pooled"], kernel_shape=[1, 3], strides=[1, 3]),
+        helper.make_node("Squeeze", ["pooled", "height"], pool.output),
+    ]
+    nodes = [*graph.node[:at], *wide, *graph.node[at + 3 :]]
+    del graph.node[:], graph.value_info[:]
+    graph.node.extend(nodes)
+
+
 def _quantise(path: Path) -> None:
     """Have the products of a graph computed in 8 bits."""
     with tempfile.TemporaryDirectory() as folder:
@@ -119,6 +142,9 @@ def _quantise(path: Path) -> None:
         options.optimized_model_filepath = str(plain)
         Runtime(path, options, providers=["CPUExecutionProvider"])
         if path.stem == "segmentation":
+            model = onnx.load(plain)
+            _widen(model.graph)
+            onnx.save(model, plain)
             quantize_dynamic(
                 plain,
                 path,

@@ -149,12 +149,20 @@ def filter_banks(audio: Samples, hop: int = _HOP) -> NDArray[np.float64]:
     without dither.
     """
     parts = np.lib.stride_tricks.sliding_window_view(audio, _WIDTH)[::hop].astype(np.float64)
-    parts = 32768 * (parts - parts.mean(1, keepdims=True))
-    parts = parts - 0.97 * np.concatenate([parts[:, :1], parts[:, :-1]], axis=1)
-    power = np.abs(np.fft.rfft(parts * np.hamming(_WIDTH), _N_FFT))[:, :-1] ** 2
+    parts -= parts.mean(1, keepdims=True)
+    parts *= 32768
+    parts[:, 1:] -= 0.97 * parts[:, :-1]
+    parts[:, 0] *= 1 - 0.97
+    spectra = np.fft.rfft(parts * _window(), _N_FFT)[:, :-1]
+    power = spectra.real**2 + spectra.imag**2
     bands = [power[at : at + _BLOCK] @ _mels() for at in range(0, len(power), _BLOCK)]
     banks: NDArray[np.float64] = np.log(np.maximum(np.concatenate(bands), np.finfo(np.float32).eps))
     return banks
+
+
+@cache
+def _window() -> NDArray[np.float64]:
+    return np.hamming(_WIDTH)
 
 
 @cache

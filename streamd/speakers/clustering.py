@@ -29,7 +29,8 @@ def clustered(
     """
     sums, sizes = totals.astype(np.float64), ns.astype(np.float64)
     labels = np.arange(len(sums))
-    alike = sums @ sums.T / np.outer(sizes, sizes) - same * _least(sizes[:, None], sizes)
+    products = sums @ sums.T  # of the clusters' sums, whose vectors are not needed
+    alike = products / np.outer(sizes, sizes) - same * _least(sizes[:, None], sizes)
     np.fill_diagonal(alike, -np.inf)
     gone = np.zeros(len(sums), np.bool_)
     for left in range(len(sums), max(1, n_clusters), -1):
@@ -37,19 +38,21 @@ def clustered(
         is_few = not most or left <= most
         if is_few and alike[a, b] < 0:
             break
-        sums[a] += sums[b]
+        products[a] += products[b]
+        products[:, a] += products[:, b]
         sizes[a] += sizes[b]
-        merged = sums @ sums[a] / (sizes * sizes[a]) - same * _least(sizes, sizes[a])
+        merged = products[a] / (sizes * sizes[a]) - same * _least(sizes, sizes[a])
         gone[b] = True
         merged[gone] = merged[a] = -np.inf
         alike[a] = alike[:, a] = merged
         alike[b] = alike[:, b] = -np.inf
-        labels[labels == labels[b]] = labels[a]
+        labels[labels == b] = a
     largest = np.flatnonzero(~gone)[np.argsort(-sizes[~gone])][: n_clusters or None]
-    others = ~np.isin(labels, largest)
-    centres = sums[largest] / np.linalg.norm(sums[largest], axis=1, keepdims=True)
-    labels[others] = largest[(totals[others] @ centres.T).argmax(1)]
-    return [int(label) for label in _settled(totals.astype(np.float64), labels)]
+    if (others := ~np.isin(labels, largest)).any():
+        centres = np.stack([sums[labels == label].sum(0) for label in largest])
+        centres /= np.linalg.norm(centres, axis=1, keepdims=True)
+        labels[others] = largest[(sums[others] @ centres.T).argmax(1)]
+    return [int(label) for label in _settled(sums, labels)]
 
 
 def _settled(sums: NDArray[np.float64], labels: NDArray[np.int64]) -> NDArray[np.int64]:
