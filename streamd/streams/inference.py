@@ -21,6 +21,8 @@ at all temperatures before its words are aligned."""
 _TICK_S = 1.0
 """The deadline counts in steps of this: a process that was stopped for an hour (SIGSTOP, Ctrl-Z)
 finds that only one of them has passed."""
+_M_MMAP_THRESHOLD, _LARGE_BYTES = -3, 2 * 1024**2
+"""Of glibc's `mallopt`. Unless it is set, it grows with the blocks that are freed, to 32 MB."""
 _JOIN_S = 10.0
 """How long the end of a program that uses the library waits for a window."""
 
@@ -121,10 +123,12 @@ class InferenceThread:
 
 
 def trim() -> None:
-    """Return free memory to the system, where the C library is glibc.
+    """Return free memory to the system, where the C library is glibc; blocks of 2 MB at once.
 
-    glibc has a heap for each thread and never returns what the largest window took there.
+    glibc has a heap for each thread and never returns what the largest window took there. From now
+    on large blocks, as the logits of many tokens, are in no heap.
     """
-    release = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    if release is not None:
+    library = ctypes.CDLL(None)
+    if (release := getattr(library, "malloc_trim", None)) is not None:
+        library.mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
         release(0)

@@ -139,6 +139,14 @@ def test_the_rest_of_a_window_is_computed_as_with_it_all():
         np.testing.assert_allclose(again.states, whole.states, atol=1e-4)
 
 
+def test_beside_int8_a_windows_states_take_half_as_much():
+    sizes = {}
+    for precision in ("float32", "int8"):
+        views = onnx_engine(precision).encode(window(speech(2.5))).views
+        sizes[precision] = sum(rows.nbytes for rows in views.values())
+    assert sizes["int8"] == sizes["float32"] / 2
+
+
 def test_known_positions_are_not_computed_again():
     engine = onnx_engine("float32")
     previous = engine.encode(window(speech(2.0)))

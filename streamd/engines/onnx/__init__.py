@@ -17,7 +17,7 @@ import os
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -29,9 +29,15 @@ from onnxruntime import (
     GraphOptimizationLevel,
     InferenceSession,
     IOBinding,
+    OrtAllocatorType,
+    OrtArenaCfg,
+    OrtMemoryInfo,
+    OrtMemType,
     OrtValue,
+    RunOptions,
     SessionOptions,
     __version__,
+    create_and_register_allocator,
 )
 from onnxruntime.capi import onnxruntime_pybind11_state as ort
 
@@ -50,6 +56,9 @@ _MANY = "decoder_many.onnx"
 _OTHERS = (_MANY, _SILENCE, _EMBEDDING)
 FILES = (*(name + suffix for name in _GRAPHS for suffix in ("", _WEIGHTS)), *_OTHERS)
 """The files that `save` writes."""
+
+_ARENA_BYTES = 64 * 1024**2
+"""Memory for what all sessions compute on the way; as much of it is resident as was ever in use."""
 
 _FAILURES = (
     ort.EPFail,
@@ -86,6 +95,10 @@ _MOST_LOGITS = 32
 """Rows of logits that one run of the graph computes, in int8 with three arrays of this size."""
 
 
+Stored = NDArray[np.float16] | NDArray[np.float32]
+"""Keys and values of a window's sound, in half precision if the weights are int8."""
+
+
 @dataclass(frozen=True, slots=True)
 class OnnxFeatures:
     """A window's keys and values, in memory that the windows after it go on writing.
@@ -96,8 +109,8 @@ class OnnxFeatures:
     it, then its own. `bias` (n_ctx,) is added to the scores.
     """
 
-    buffers: Mapping[str, NDArray[np.float32]]
-    views: Mapping[str, NDArray[np.float32]]
+    buffers: Mapping[str, Stored]
+    views: Mapping[str, Stored]
     bias: NDArray[np.float32]
     n_silence: int
 
@@ -141,7 +154,7 @@ class OnnxEngine:
         *,
         many: Callable[[], InferenceSession],
         embed: Embed,
-        silence: Mapping[str, NDArray[np.float32]],
+        silence: Mapping[str, Stored],
         arrays: Sequence[NDArray[Any]] = (),
     ) -> None:
         """`sessions` are the encoder and the decoder, whose input `embed` makes of tokens.
@@ -187,32 +200,28 @@ class OnnxEngine:
         views = {name: buffer[:, begin:end] for name, buffer in buffers.items()}
         rows = np.zeros((extent.n - n_reused, 2), np.int64)
         rows[:, 1] = np.arange(n_silence + n_reused, n_silence + extent.n)
-        inputs = {
+        inputs: dict[str, NDArray[Any]] = {
             "mel": np.ascontiguousarray(mel[None, :, max(0, 2 * n_reused - 2) :]),
             "first": np.array([n_reused], np.int64),
             "rows": rows,
         }
         io = self._encoder.io_binding()
-        for name, array in inputs.items():
-            io.bind_cpu_input(name, array)
         for name, view in views.items():
             shared = OrtValue.ortvalue_from_numpy(view)  # shares our memory
             io.bind_ortvalue_input(name, shared)
             io.bind_ortvalue_output(f"new_{name}", shared)
-        try:
-            self._encoder.run_with_iobinding(io)
-        except _FAILURES as error:
-            raise _engine_error(error) from error
+        _run(self._encoder, io, inputs, {})
         return OnnxFeatures(buffers, views, self._bias[begin:end], n_silence)
 
-    def _new_buffers(self) -> Mapping[str, NDArray[np.float32]]:
+    def _new_buffers(self) -> Mapping[str, Stored]:
         n_rows = self._n_kept + self.dims.n_audio_ctx
+        dtype = self._silence["key_0"].dtype
         sizes = [n_rows * rows.shape[1] for rows in self._silence.values()]
         # What is not written takes no memory, which a heap does not promise: it gives what was
         # written before, and keeps pieces of what it gets back.
-        n_bytes = sum(sizes) * np.dtype(np.float32).itemsize
+        n_bytes = sum(sizes) * dtype.itemsize
         pages = mmap.mmap(-1, n_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        parts = np.split(np.frombuffer(pages, np.float32), np.cumsum(sizes)[:-1])
+        parts = np.split(np.frombuffer(pages, dtype), np.cumsum(sizes)[:-1])
         buffers = {}
         for (name, rows), part in zip(self._silence.items(), parts, strict=True):
             buffers[name] = part.reshape(1, n_rows, -1)
@@ -234,7 +243,7 @@ class OnnxEngine:
         """Give what runs passes of several decoders at once."""
         if self._many is None:  # live captions do without
             self._many = self._open_many()
-        return _Together(self._many, self.dims, self._embed)
+        return _Together(self._many, self.dims, self._embed, self._silence["key_0"].dtype)
 
 
 class OnnxDecoder:
@@ -401,13 +410,15 @@ class _Place:
 class _Together:
     """Passes of several windows at once, on a decoder's graph for `N_TOGETHER` windows."""
 
-    def __init__(self, session: InferenceSession, dims: ModelDimensions, embed: Embed) -> None:
+    def __init__(
+        self, session: InferenceSession, dims: ModelDimensions, embed: Embed, stored: np.dtype[Any]
+    ) -> None:
         self._session, self._n_vocab, self._embed = session, dims.n_vocab, embed
         self._io = session.io_binding()
         self._suffixes = [f".{at}" for at in range(N_TOGETHER)]
         self._n_heads = session.get_outputs()[1].shape[1]
         # The graph has rows of every window: where there is none, a token that nobody reads.
-        nothing = np.zeros((1, 1, dims.n_text_state), np.float32)
+        nothing = np.zeros((1, 1, dims.n_text_state), stored)
         names = [
             f"cross_{kind}_{at}" for kind in ("key", "value") for at in range(dims.n_text_layer)
         ]
@@ -487,9 +498,29 @@ def _run(
     for name, result in results.items():
         io.bind_output(name, "cpu", 0, np.float32, result.shape, result.ctypes.data)
     try:
-        session.run_with_iobinding(io)
+        session.run_with_iobinding(io, _run_options())
     except _FAILURES as error:
         raise _engine_error(error) from error
+
+
+@cache
+def _share_arena() -> None:
+    """Have sessions take temporary memory from one place instead of the heap.
+
+    In the heap it moves about between what stays, until all of it is resident: tiny.en took 25 MB
+    more.
+    """
+    place = OrtMemoryInfo("Cpu", OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, OrtMemType.DEFAULT)
+    settings = {"arena_extend_strategy": 0, "initial_chunk_size_bytes": _ARENA_BYTES}
+    create_and_register_allocator(place, OrtArenaCfg(settings))
+
+
+@cache
+def _run_options() -> RunOptions:
+    """Return options that make the arena give back, after a run, what exceeds its first size."""
+    options = RunOptions()
+    options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
+    return options
 
 
 def build(
@@ -533,7 +564,7 @@ def build(
         (encoder, decoder),
         many=many,
         embed=_in_memory(embedding(weights, precision)),
-        silence=silence_rows(dims, weights, silence),
+        silence=silence_rows(dims, weights, silence, precision),
         arrays=arrays,
     )
 
@@ -571,7 +602,7 @@ def save(
     np.save(folder / _EMBEDDING, embedding(weights, precision))
     with (folder / _SILENCE).open("wb") as file:
         # The stubs of numpy take a name that they do not know for `allow_pickle`, a bool.
-        np.savez(file, **silence_rows(dims, weights, silence))  # type: ignore[arg-type]
+        np.savez(file, **silence_rows(dims, weights, silence, precision))  # type: ignore[arg-type]
 
 
 def make_silence_states(
@@ -590,7 +621,7 @@ def make_silence_states(
     from streamd.engines.onnx.graphs import states_graph  # here for the reason above
 
     graph = states_graph(dims, weights, precision)
-    session = _new_session(graph.model, threads, tensors=graph.tensors)
+    session = _new_session(graph.model, threads, tensors=graph.tensors, arena=False)
     try:
         found = ((n, np.stack(session.run(None, {"mel": mel[None]}))) for n, mel in windows)
         return average(found, dims)
@@ -620,19 +651,22 @@ def _new_session(
     tensors: Mapping[str, NDArray[Any]] | None = None,
     save: Path | None = None,
     saved_weights: str = "",
+    arena: bool = True,
 ) -> InferenceSession:
     """Load a model: a file that was saved, or bytes with the weights in `tensors`.
 
     The caller keeps the arrays while the session lives. If `save` is given, the optimised graph is
-    written there, and its weights beside it, in a file of their own or `saved_weights`. Raises
-    `EngineError` if ONNX Runtime refuses the model.
+    written there, and its weights beside it, in a file of their own or `saved_weights`. Without
+    `arena`, memory comes from the heap. Raises `EngineError` if ONNX Runtime refuses the model.
     """
     options = SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 4  # what fails is raised, not printed
-    # an arena would keep for good what one window at full context took, and is no faster
-    options.enable_cpu_mem_arena = False
+    options.enable_cpu_mem_arena = arena
+    if arena:
+        _share_arena()
+        options.add_session_config_entry("session.use_env_allocators", "1")
     # threads that spin between two runs take the cores from the other session and from other
     # programs: twice as slow on two cores
     options.add_session_config_entry("session.intra_op.allow_spinning", _SPINNING)

@@ -163,10 +163,19 @@ class GraphBuilder:
         self._inputs.append(proto.value_info(name, element, shape))
         return name
 
-    def output(self, name: str, shape: Shape) -> str:
-        """Declare an output of the graph, float32, for a node to write."""
-        self._outputs.append(proto.value_info(name, ElementType.FLOAT32, shape))
+    def output(self, name: str, shape: Shape, element: ElementType = ElementType.FLOAT32) -> str:
+        """Declare an output of the graph for a node to write."""
+        self._outputs.append(proto.value_info(name, element, shape))
         return name
+
+    @property
+    def stored(self) -> ElementType:
+        """What keys and values of a window's sound are stored in: see `stored_dtype`."""
+        return ElementType.FLOAT32 if self.kind is Linear.FLOAT32 else ElementType.FLOAT16
+
+    def cast(self, x: str, element: ElementType) -> str:
+        """Convert `x`, which is float32 or what is `stored`."""
+        return x if self.kind is Linear.FLOAT32 else self.op("Cast", [x], {"to": element})
 
     def op(
         self,

@@ -68,7 +68,8 @@ def encoder_graph(dims: ModelDimensions, weights: Weights, kind: Linear, *, bias
     unless the first of them is the first of the context; ``first`` (1,) int64, their first one;
     ``rows`` (k, 2) int64, 0 and where each is written; per layer ``key_<layer>``, ``value_<layer>``
     (1, n_ctx, n_head * width) of the encoder's own attention and ``cross_key_<layer>``,
-    ``cross_value_<layer>`` (1, n_ctx, n_text_state), which hold what is known of other positions.
+    ``cross_value_<layer>`` (1, n_ctx, n_text_state), which hold what is known of other positions,
+    beside int8 in half precision, as the decoder reads them.
     Outputs ``new_<input>`` for each of these, which must be bound to the memory of the input. If
     `biased`, each head of ``key_<layer>`` has a column more: see `_attention_inputs`.
     """
@@ -91,11 +92,11 @@ def encoder_graph(dims: ModelDimensions, weights: Weights, kind: Linear, *, bias
 
 
 def silence_rows(
-    dims: ModelDimensions, weights: Weights, silence: SilenceStates | None
-) -> dict[str, NDArray[np.float32]]:
+    dims: ModelDimensions, weights: Weights, silence: SilenceStates | None, precision: Precision
+) -> dict[str, NDArray[Any]]:
     """Return keys and values of silence by the names of the encoder's inputs, (n_positions, width).
 
-    Without `silence` they have no rows.
+    They are what the inputs are stored in. Without `silence` they have no rows.
     """
     states = np.zeros(silence_shape(dims), np.float32)[:, :0]
     if silence is not None:
@@ -116,7 +117,8 @@ def silence_rows(
     for layer, kind in product(range(dims.n_text_layer), ("key", "value")):
         projection = Projection.stacked(weights, [f"decoder.blocks.{layer}.cross_attn.{kind}"])
         rows[f"cross_{kind}_{layer}"] = projection(states[-1])
-    return rows
+    # half precision loses less than the rounding of activations to int8
+    return rows if precision == "float32" else {n: r.astype(np.float16) for n, r in rows.items()}
 
 
 def states_graph(dims: ModelDimensions, weights: Weights, precision: Precision) -> Graph:
@@ -304,16 +306,17 @@ def _attention_inputs(
         return queries, g.batch_of_one(keys), g.batch_of_one(values)
     return (
         queries,
-        _write(g, keys, f"key_{layer}", len(key.weight)),
-        _write(g, values, f"value_{layer}", len(value.weight)),
+        g.cast(_write(g, keys, f"key_{layer}", len(key.weight)), ElementType.FLOAT32),
+        g.cast(_write(g, values, f"value_{layer}", len(value.weight)), ElementType.FLOAT32),
     )
 
 
 def _write(g: GraphBuilder, values: str, name: str, width: int) -> str:
     """Write `values` (k, width) into the ``rows`` of the input `name`; returns all of them."""
     shape: Shape = [1, "n_ctx", width]
-    known, written = g.input(name, shape), g.output(f"new_{name}", shape)
-    return g.op("ScatterND", [known, "rows", values], to=written)
+    known, written = g.input(name, shape, g.stored), g.output(f"new_{name}", shape, g.stored)
+    g.op("ScatterND", [known, "rows", g.cast(values, g.stored)], to=written)
+    return written
 
 
 def _project_to_logits(g: GraphBuilder, x: str) -> None:
@@ -365,12 +368,10 @@ def _attend_to_audio(
     both = {"transBatchA": 1, "transBatchB": 1, "transB": 1}
     attended, all_scores = [], []
     for query, window in zip(windows.apart(queries), windows.each, strict=True):
-        key, value = (
-            g.input(
-                f"cross_{kind}_{layer}{window.suffix}", [f"n_ctx{window.suffix}", n_head, d_head]
-            )
-            for kind in ("key", "value")
-        )
+        shape: Shape = [f"n_ctx{window.suffix}", n_head, d_head]
+        names = [f"cross_{kind}_{layer}{window.suffix}" for kind in ("key", "value")]
+        stored = [g.input(each, shape, g.stored) for each in names]
+        key, value = (g.cast(each, ElementType.FLOAT32) for each in stored)
         scores = g.op("FusedMatMul", [query, key], both, domain=CONTRIB)
         all_scores.append(scores)
         weights = g.op("Softmax", [g.add(scores, window.cross_bias)], {"axis": -1})
