@@ -547,7 +547,7 @@ class BuildOptions:
         tuple[Annotated[int, Meta(ge=1, le=1_500)], ...],
         Option("encoder contexts to build besides the full one", common=True),
     ] = ()
-    """Empty: 256 and 512 positions."""
+    """Empty: 1024 positions."""
     folder: Annotated[
         str,
         "FOLDER",

@@ -68,6 +68,11 @@ def bias(n_audio_ctx: int) -> NDArray[np.float32]:
     return added
 
 
+def longest_extent(dims: ModelDimensions) -> int:
+    """Return the most positions that states of silence follow."""
+    return 2 * dims.n_audio_ctx // 3
+
+
 def extend(
     mel: Mel, dims: ModelDimensions, *, has_silence: bool, audio_ctx: int = 0
 ) -> tuple[Mel, Extent]:
@@ -87,7 +92,7 @@ def extend(
         n = min(max(n, audio_ctx), full)
     else:
         n = -(-(n + MARGIN) // STRIDE) * STRIDE
-        if has_silence and n <= 2 * full // 3:
+        if has_silence and n <= longest_extent(dims):
             first = n // STRIDE
         else:
             n = full

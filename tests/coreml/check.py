@@ -19,6 +19,7 @@ from streamd.cli.packages import facts, open_packages
 from streamd.engines.coreml.golden import Distance, against_golden, golden_vectors, mel_of
 from streamd.engines.coreml.package import (
     EMBEDDING,
+    ENCODER_POSITIONS,
     FORMS,
     META,
     POSITIONS,
@@ -81,6 +82,9 @@ def wrong_tables(built: BuiltModel, model: Model) -> list[str]:
         EMBEDDING: (built.embedding, weights["decoder.token_embedding.weight"]),
         POSITIONS: (built.positions, weights["decoder.positional_embedding"]),
     }
+    if built.meta.n_resumed:
+        wanted = weights["encoder.positional_embedding"]
+        true[ENCODER_POSITIONS] = (built.encoder_positions, wanted)
     if (silence := silence_of(built)) is not None and model.silence is not None:
         true[SILENCE] = (silence.states, model.silence.states)
     return [

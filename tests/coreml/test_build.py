@@ -112,7 +112,7 @@ def test_coremltools_own_way_gives_the_same_package(tmp_path):
     """One package for each function, with all of its passes, then joined, as Apple documents it."""
     package = "decoder_state.mlpackage"
     made = [
-        f for f in functions(odd.META) if f.package == package and f.name in ("load90", "step8")
+        f for f in functions(odd.META) if f.package == package and f.name in ("step8", "align32")
     ]
     weights, target = odd.model().weights, TARGET
     joined = coremltools.utils.MultiFunctionDescriptor()
@@ -125,7 +125,7 @@ def test_coremltools_own_way_gives_the_same_package(tmp_path):
             str(alone)
         )
         joined.add_function(str(alone), "main", function.name)
-    joined.default_function_name = made[-1].name  # a step
+    joined.default_function_name = made[0].name
     coremltools.utils.save_multifunction(joined, str(tmp_path / "theirs.mlpackage"))
     save_package(tmp_path / "ours.mlpackage", made, odd.META, weights, None)
     ours, theirs = (

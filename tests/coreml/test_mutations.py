@@ -113,7 +113,7 @@ def swapped_weights(folder):
     with saved(folder, ENCODER) as model:
         one, other = (
             each.inputs["weight"].arguments[0]
-            for each in operations(model, "ctx256", "conv")
+            for each in operations(model, "ctx1024", "conv")
             if each.outputs[0].name.endswith(("0_attn_value", "1_attn_value"))
         )
         one.name, other.name = other.name, one.name
@@ -129,8 +129,8 @@ def small_epsilon(folder):
 
 def other_softmax(folder):
     with saved(folder, ENCODER) as model:
-        for each in operations(model, "ctx256", "softmax"):
-            axis = constant(model, "ctx256", each.inputs["axis"])
+        for each in operations(model, "ctx1024", "softmax"):
+            axis = constant(model, "ctx1024", each.inputs["axis"])
             axis.immediateValue.tensor.ints.values[0] = 3
 
 
@@ -178,7 +178,7 @@ def input_of_float32(folder):
 
 
 def flipped_sign(folder):
-    with parameter(folder, ENCODER, "ctx256", (1536, 384, 1, 1)) as weight:
+    with parameter(folder, ENCODER, "ctx1024", (1536, 384, 1, 1)) as weight:
         weight[32, 57] *= -1
 
 
@@ -199,6 +199,25 @@ def late_positions(folder):
     (folder / "positions.npy").unlink()
     table[20:] = table[19:-1].copy()
     np.save(folder / "positions.npy", table)
+
+
+def late_encoder_positions(folder):
+    table = np.load(folder / "encoder_positions.npy")
+    (folder / "encoder_positions.npy").unlink()
+    np.save(folder / "encoder_positions.npy", np.roll(table, 1, axis=0))
+
+
+def kept_of_another_layer(folder):
+    with saved(folder, ENCODER) as model:
+        for each in operations(model, "resume192", "slice_by_index"):
+            begin, end = (
+                constant(model, "resume192", each.inputs[name]).immediateValue.tensor.ints.values
+                for name in ("begin", "end")
+            )
+            if each.inputs["x"].arguments[0].name == "kept_v" and list(begin) == [2, 0, 0, 0]:
+                begin[0], end[0] = 1, 2
+                return
+    raise AssertionError("there is no such slice")
 
 
 def no_default(folder):
@@ -234,7 +253,7 @@ def cache_of_another_layer(folder):
 
 
 def coarse_weights(folder):
-    with parameter(folder, ENCODER, "ctx256", (1536, 384, 1, 1)) as weight:
+    with parameter(folder, ENCODER, "ctx1024", (1536, 384, 1, 1)) as weight:
         bits = weight.view(np.uint16)
         bits &= np.uint16(0xFF80)
 
@@ -252,8 +271,8 @@ def flipped_bit(folder):
 
 def tanh_gelu(folder):
     with saved(folder, ENCODER) as model:
-        for each in operations(model, "ctx256", "gelu"):
-            mode = constant(model, "ctx256", each.inputs["mode"]).immediateValue.tensor
+        for each in operations(model, "ctx1024", "gelu"):
+            mode = constant(model, "ctx1024", each.inputs["mode"]).immediateValue.tensor
             mode.strings.values[0] = "TANH_APPROXIMATION"
 
 
@@ -275,28 +294,30 @@ class Mutation:
 
 
 MUTATIONS = [
-    Mutation(swapped_weights, ENCODER, "ctx256"),
+    Mutation(swapped_weights, ENCODER, "ctx1024"),
     Mutation(small_epsilon, STATE, "step1"),
-    Mutation(other_softmax, ENCODER, "ctx256"),
+    Mutation(other_softmax, ENCODER, "ctx1024"),
     Mutation(swapped_states, STATE, "step8"),
     Mutation(no_mask, MIX, "step1_t128"),
     Mutation(wrong_width, ENCODER, "ctx1500"),
     Mutation(renamed, STATE, "step8"),
     Mutation(mask_of_integers, STATE, "step1"),
     Mutation(input_of_float32, STATE, "step1"),
-    Mutation(flipped_sign, ENCODER, "ctx256"),
+    Mutation(flipped_sign, ENCODER, "ctx1024"),
     Mutation(shifted_positions, ENCODER, "ctx1500"),
     Mutation(swapped_rows, STATE, "step1"),
     Mutation(late_positions, STATE, "step1"),
+    Mutation(late_encoder_positions, ENCODER, "resume192"),
+    Mutation(kept_of_another_layer, ENCODER, "resume192"),
     Mutation(no_default, STATE, "step1"),
     Mutation(other_default, MIX, "step1_t128"),
     Mutation(old_specification, STATE, "step1"),
-    Mutation(new_specification, ENCODER, "ctx256"),
+    Mutation(new_specification, ENCODER, "ctx1024"),
     Mutation(cache_of_another_layer, STATE, "step32"),
-    Mutation(coarse_weights, ENCODER, "ctx256"),
+    Mutation(coarse_weights, ENCODER, "ctx1024"),
     Mutation(weights_of_another_package, STATE, "step1"),
-    Mutation(flipped_bit, ENCODER, "ctx256", signed=False),
-    Mutation(tanh_gelu, ENCODER, "ctx256"),
+    Mutation(flipped_bit, ENCODER, "ctx1024", signed=False),
+    Mutation(tanh_gelu, ENCODER, "ctx1024"),
     Mutation(wrong_state, STATE, "step1"),
 ]
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from multiprocessing import active_children
@@ -31,7 +31,7 @@ from streamd.engines.coreml.runtime.switchover import make_compiled_folder
 from streamd.engines.coreml.runtime.worker import Job, Worker, devices
 from streamd.errors import EngineError
 from streamd.sources.microphone import Microphone, list_devices
-from streamd.types import FRAME, Window, text_of
+from streamd.types import FRAME, Mel, Window, text_of
 from tests.macos.conftest import CORE_ML, MODEL, is_virtual
 
 pytestmark = [pytest.mark.macos, pytest.mark.timeout(3600)]
@@ -119,6 +119,7 @@ def test_a_placement_computes_what_it_should(built, report, which, on_cpu):
         mel = np.zeros((built.meta.dims.n_mels, 2 * n_ctx), np.float32)
         encode = partial(again.encode, mel, audio_ctx=n_ctx)
         report("latency", f"encoder at {n_ctx}: {_best_ms(encode)}")
+    report("", f"encoder, a step of 0.5 s after 12 s: {_best_ms(_steps(again, mel))}")
     features = again.encode(mel, audio_ctx=n_ctx)
     for k in (1, 8, 32):
         report("", f"decoder, {k} tokens: {_best_ms(partial(_step, again, features, k))}")
@@ -128,6 +129,16 @@ def test_a_placement_computes_what_it_should(built, report, which, on_cpu):
     report("clips", f"{errors(texts)}, {same} texts as on the CPU")
     again.close()
     assert off.acceptable, off
+
+
+def _steps(engine: CoreMLEngine, mel: Mel) -> Callable[[], object]:
+    """Steps of a window, each after the one before it."""
+    known = [engine.encode(mel[:, :1200])]
+
+    def step() -> None:
+        known.append(engine.encode(mel[:, :1250], previous=known.pop(), n_reused=525))
+
+    return step
 
 
 @contextmanager

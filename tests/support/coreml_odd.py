@@ -30,7 +30,7 @@ DIMS = ModelDimensions(
     n_text_head=4,
     n_text_layer=2,
 )
-SHORT = 90
+SHORT = 330
 """A context to build beside the full one; no multiple of 32 either."""
 
 
@@ -65,6 +65,7 @@ META = Meta(
         if name.endswith(("ln.bias", "ln_post.bias"))
     },
     silence=True,
+    n_resumed=192,
 )
 """What the description of a build of it says, but for its weights and tools."""
 

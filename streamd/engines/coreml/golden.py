@@ -1,8 +1,9 @@
 """Golden vectors: windows of real speech as the reference computes them with what packages hold.
 
 They let any machine judge an engine without the checkpoint, and run every function of the packages:
-each context; in the first window also passes of each size, with and without logits, in each size of
-cache. Distances are taken pass by pass, so that one wrong function cannot hide among the others.
+each context; a window that grows; in the shortest window also passes of each size, with and without
+logits, in each size of cache. Distances are taken pass by pass, so that one wrong function cannot
+hide among the others.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,7 +19,7 @@ from streamd.engines.golden_clips import clips
 from streamd.engines.prepared import bundled_speech
 from streamd.errors import ModelError
 from streamd.models.model import Model
-from streamd.models.silence import MARGIN
+from streamd.models.silence import MARGIN, STRIDE, longest_extent
 from streamd.types import FRAME, Mel, Samples
 from streamd.whisper.engine import Alignment, Engine, Logits, run_in_order
 from streamd.whisper.mel import log_mel
@@ -34,6 +35,7 @@ _PASSES = ((25, False), (20, True), (6, True), (1, True))
 """Tokens of a pass, fewer than its function takes, and whether it returns logits."""
 _N_TIMESTAMPS = 1501
 _PARTS = ("tokens", "mel", "audio_ctx", "passes")
+_BEFORE = "before"
 _Result = tuple[Logits, Alignment]
 
 
@@ -55,14 +57,17 @@ class TextPass:
 class GoldenWindow:
     """What is encoded, and the passes over it.
 
-    `tokens` is a transcript, of which a pass has a part; `audio_ctx` as for `Engine.encode`;
-    `results` are those of the reference for each pass, once it has been run.
+    `tokens` is a transcript, of which a pass has a part; `audio_ctx` as for `Engine.encode`.
+    If `n_before`, so many positions of `mel` are encoded first, of which the window reuses
+    `n_reused`. `results` are those of the reference for each pass, once it has been run.
     """
 
     tokens: NDArray[np.int64]
     mel: Mel
     audio_ctx: int
     passes: tuple[TextPass, ...]
+    n_before: int = 0
+    n_reused: int = 0
     results: tuple[_Result, ...] = ()
 
 
@@ -112,8 +117,13 @@ def distance(found: NDArray[np.float32], wanted: NDArray[np.float32]) -> float:
 
 def run_window(engine: Engine[Any], window: GoldenWindow) -> Iterator[_Result]:
     """Encode a window and yield the results of its passes."""
-    last = window.passes[-1]
-    features = engine.encode(window.mel, audio_ctx=window.audio_ctx)
+    last, previous = window.passes[-1], None
+    if window.n_before:
+        before = window.mel[:, : 2 * window.n_before]
+        previous = engine.encode(before, audio_ctx=window.audio_ctx)
+    features = engine.encode(
+        window.mel, audio_ctx=window.audio_ctx, previous=previous, n_reused=window.n_reused
+    )
     decoder = engine.decoder(features, last.first + last.k)
     for each in window.passes:
         part = window.tokens[each.first : each.first + each.k].tolist()
@@ -124,15 +134,31 @@ def run_window(engine: Engine[Any], window: GoldenWindow) -> Iterator[_Result]:
 
 
 def golden_windows(meta: Meta, model: Model) -> tuple[GoldenWindow, ...]:
-    """Return a window for each context; the first runs all functions of the decoder, too."""
+    """Return a window for each context; the shortest runs all functions of the decoder, too.
+
+    If windows can be resumed, there is a short one and one that goes on from there.
+    """
     speech, tokens, found = bundled_speech(), _transcript(model), []
+    few = (TextPass(0, 6, True), TextPass(6, 1, True))
     for i, n_ctx in enumerate(meta.contexts):
-        with_silence = meta.silence and MARGIN + _HIDDEN < n_ctx <= 2 * meta.dims.n_audio_ctx // 3
+        with_silence = meta.silence and MARGIN + _HIDDEN < n_ctx < meta.dims.n_audio_ctx
         n = max(1, n_ctx - _HIDDEN - with_silence * MARGIN)
+        if with_silence:
+            n = min(n, longest_extent(meta.dims) - MARGIN)
         mel = mel_of(model, speech[: max(1, n - _SILENT) * FRAME], n)
         whole = with_silence or n_ctx == meta.dims.n_audio_ctx
-        passes = (TextPass(0, 6, True), TextPass(6, 1, True)) if i else _passes(meta)
+        passes = few if i or meta.n_resumed else _passes(meta)
         found.append(GoldenWindow(tokens, mel, 0 if whole else n, passes))
+    if k := meta.n_resumed:
+        # Just as much is known as a call of fixed size needs, so that the reference computes the
+        # same positions; the window before is too long to be computed by such a call itself.
+        n_before, n = k - MARGIN + 2 * STRIDE, k - MARGIN + 4 * STRIDE
+        short, mel = (
+            mel_of(model, speech[: (each - _SILENT) * FRAME], each) for each in (n_before, n)
+        )
+        found.append(GoldenWindow(tokens, short, 0, _passes(meta)))
+        n_reused = n + MARGIN - k + 1
+        found.append(GoldenWindow(tokens, mel, 0, few, n_before=n_before, n_reused=n_reused))
     return tuple(found)
 
 
@@ -186,6 +212,8 @@ def save_golden(folder: Path, reference: Engine[Any], windows: Iterable[GoldenWi
     for i, window in enumerate(windows):
         parts = (window.tokens, window.mel, window.audio_ctx, [*map(astuple, window.passes)])
         arrays |= {f"{i}.{name}": np.array(part) for name, part in zip(_PARTS, parts, strict=True)}
+        if window.n_before:
+            arrays[f"{i}.{_BEFORE}"] = np.array([window.n_before, window.n_reused])
         for j, result in enumerate(run_window(reference, window)):
             arrays[f"{i}.{j}.logits"], arrays[f"{i}.{j}.alignment"] = result
     np.savez(folder / GOLDEN, **arrays)  # type: ignore[arg-type]  # numpy's stub: allow_pickle
@@ -198,7 +226,8 @@ def golden_vectors(built: BuiltModel) -> list[GoldenWindow]:
     """
     try:
         with np.load(built.folder / GOLDEN) as file:
-            return [_read_window(file, i) for i in range(len(built.meta.contexts))]
+            n = len(built.meta.contexts) + 2 * (built.meta.n_resumed > 0)
+            return [_read_window(file, i) for i in range(n)]
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(f"{built.folder / GOLDEN}: damaged ({error}); {BUILD_AGAIN}") from error
 
@@ -207,4 +236,13 @@ def _read_window(file: Mapping[str, NDArray[Any]], i: int) -> GoldenWindow:
     tokens, mel, audio_ctx, rows = (file[f"{i}.{name}"] for name in _PARTS)
     passes = tuple(TextPass(first, k, bool(logits)) for first, k, logits in rows.tolist())
     results = ((file[f"{i}.{j}.logits"], file[f"{i}.{j}.alignment"]) for j in range(len(passes)))
-    return GoldenWindow(tokens, mel, int(audio_ctx), passes, tuple(results))
+    n_before, n_reused = file[f"{i}.{_BEFORE}"].tolist() if f"{i}.{_BEFORE}" in file else (0, 0)
+    return GoldenWindow(
+        tokens,
+        mel,
+        int(audio_ctx),
+        passes,
+        n_before=n_before,
+        n_reused=n_reused,
+        results=tuple(results),
+    )

@@ -157,11 +157,11 @@ def _shared(name: str, values: NDArray[Any]) -> Var:
 def attend_by_head(q: Var, k: Var, v: Var, *, n_head: int, mask: Var) -> Var:
     """Attend head by head, with at most 512 queries at a time.
 
-    `q` is (1, n_state, 1, n), `k` and `v` (1, n_state, 1, m); `mask` (1, m, 1, 1) is added to the
-    scores. Returns (1, n_state, 1, n).
+    `q` is (1, n_state, 1, n), `k` (1, m, 1, n_state), `v` (1, n_state, 1, m); `mask` (1, m, 1, 1)
+    is added to the scores. Returns (1, n_state, 1, n).
     """
     n = q.shape[3]
-    ks = _split(mb.transpose(x=k, perm=[0, 3, 2, 1]), n_head, axis=3)
+    ks = _split(k, n_head, axis=3)
     vs = _split(v, n_head, axis=1)
     chunks = []
     for start in range(0, n, _MOST_QUERIES):
@@ -234,15 +234,26 @@ def _encode(function: Function, layers: Layers, inputs: Inputs) -> Outputs:
     """
     dims, part = layers.dims, layers.meta.layers[function.part]
     silence = layers.silence if function.n_ctx < dims.n_audio_ctx else None
-    x = _front(layers, inputs["mel"]) if function.part == 0 else inputs["hidden"]
-    for layer in part:
+    x = _front(layers, inputs) if function.part == 0 else inputs["hidden"]
+    new: dict[str, list[Var]] = {t.name: [] for t in function.outputs if t.name != "encoded"}
+    for at, layer in enumerate(part):
         block = f"encoder.blocks.{layer}"
         y = layers.layer_norm(x, f"{block}.attn_ln")
         context = _extended(y, layer, layers, silence)
+        keys = layers.linear(context, f"{block}.attn.key")
+        keys = mb.transpose(x=keys, perm=[0, 3, 2, 1])
+        values = layers.linear(context, f"{block}.attn.value")
+        if new:
+            n = function.outputs[-1].shape[3]
+            new["new_k"].append(cut(keys, 1, 0, n))
+            new["new_v"].append(cut(values, 3, 0, n))
+        if function.kind == "resume":
+            keys = concat([cut(inputs["kept_k"], 0, at, at + 1), keys], axis=1)
+            values = concat([cut(inputs["kept_v"], 0, at, at + 1), values], axis=3)
         attended = attend_by_head(
             layers.query(y, f"{block}.attn", n_head=dims.n_audio_head),
-            layers.linear(context, f"{block}.attn.key"),
-            layers.linear(context, f"{block}.attn.value"),
+            keys,
+            values,
             n_head=dims.n_audio_head,
             mask=inputs["mask"],
         )
@@ -250,8 +261,9 @@ def _encode(function: Function, layers: Layers, inputs: Inputs) -> Outputs:
         x = mb.add(x=x, y=layers.feed_forward(x, block))
     if part.stop == dims.n_audio_layer:
         x = layers.layer_norm(x, "encoder.ln_post")
-        x = _extended(x, part.stop, layers, silence)
-    return {"encoded": x}
+        if function.kind == "encode":
+            x = _extended(x, part.stop, layers, silence)
+    return {"encoded": x, **{name: concat(each, axis=0) for name, each in new.items()}}
 
 
 def _extended(x: Var, layer: int, layers: Layers, silence: SilenceStates | None) -> Var:
@@ -264,10 +276,12 @@ def _extended(x: Var, layer: int, layers: Layers, silence: SilenceStates | None)
     return concat([x, layers.constant(f"silence.{layer}", rows)], axis=3)
 
 
-def _front(layers: Layers, mel: Var) -> Var:
+def _front(layers: Layers, inputs: Inputs) -> Var:
     """Two convolutions, of which the second halves the rate, and the positional embedding."""
-    x = mb.gelu(x=layers.convolution(mel, "encoder.conv1", stride=1), mode="EXACT")
+    x = mb.gelu(x=layers.convolution(inputs["mel"], "encoder.conv1", stride=1), mode="EXACT")
     x = mb.gelu(x=layers.convolution(x, "encoder.conv2", stride=2), mode="EXACT")
+    if "positions" in inputs:
+        return mb.add(x=x, y=inputs["positions"])
     n = x.shape[3]
     table = layers.weights["encoder.positional_embedding"][:n]
     # Copies beyond the trained context, where the mask hides the positions.
@@ -280,39 +294,13 @@ def _front(layers: Layers, mel: Var) -> Var:
 
 def _cross(function: Function, layers: Layers, inputs: Inputs) -> Outputs:
     """Return cross-attention's keys and values of all layers for the encoder's output."""
-    keys_values = _projected(layers, inputs["encoded"])
-    return {name: concat(each, axis=0) for name, each in zip(_CROSS, keys_values, strict=True)}
-
-
-def _load(function: Function, layers: Layers, inputs: Inputs) -> Outputs:
-    """Write the same into the states, followed by zeros, and clear the self-attention cache."""
-    encoded, n_slots = inputs["encoded"], function.n_slots
-    keys_values = [concat(each, axis=0) for each in _projected(layers, encoded)]
-    for name, value in zip(_CROSS, keys_values, strict=True):
-        mb.coreml_update_state(state=inputs[name], value=_with_zeros(value, layers.meta.n_keys))
-    for name, value in zip(_SELF, keys_values, strict=True):
-        # Zeros made of this window, since 0 times a NaN that is in the state would be NaN; a
-        # constant would add its size to the package. Each state has its own: some of coremltools'
-        # passes fail if one value is written to two.
-        some = mb.mul(x=cut(value, 3, 0, min(n_slots, encoded.shape[3])), y=np.float16(0))
-        mb.coreml_update_state(state=inputs[name], value=_with_zeros(some, n_slots))
-    return {"loaded": cut(cut(encoded, 1, 0, 1), 3, 0, 32)}  # a function must return something
-
-
-def _with_zeros(x: Var, n: int) -> Var:
-    """Append zeros to the last axis, so that it has n columns."""
-    n_more = n - x.shape[3]
-    return mb.pad(x=x, pad=[0] * 7 + [n_more], constant_val=np.float16(0)) if n_more else x
-
-
-def _projected(layers: Layers, encoded: Var) -> tuple[list[Var], list[Var]]:
     names = [f"decoder.blocks.{layer}.cross_attn" for layer in range(layers.dims.n_text_layer)]
-    n_head = layers.dims.n_text_head
-    keys, values = (
+    n_head, encoded = layers.dims.n_text_head, inputs["encoded"]
+    keys_values = (
         [split_heads(layers.linear(encoded, f"{name}.{which}"), n_head) for name in names]
         for which in ("key", "value")
     )
-    return keys, values
+    return {name: concat(each, axis=0) for name, each in zip(_CROSS, keys_values, strict=True)}
 
 
 def _step(function: Function, layers: Layers, inputs: Inputs) -> Outputs:
@@ -411,8 +399,8 @@ def _logits(x: Var, layers: Layers) -> dict[str, Var]:
 
 _GRAPHS: Mapping[FunctionKind, Callable[[Function, Layers, Inputs], Outputs]] = {
     "encode": _encode,
+    "resume": _encode,
     "cross": _cross,
-    "load": _load,
     "step": _step,
     "align": _step,
 }

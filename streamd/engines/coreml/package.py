@@ -5,6 +5,7 @@ A built model is a folder::
     meta.json                    `Meta`: which model, which contexts and compression
     embedding.npy                (n_vocab, n_state) float16, mapped; the host embeds tokens with it
     positions.npy                (n_text_ctx, n_state) float16, mapped
+    encoder_positions.npy        (n_audio_ctx, n_state) float16, if `Meta.n_resumed`
     silence.npy                  `SilenceStates`, if the model has them
     golden.npz                   `Golden`: windows of speech as the float32 reference computes them
                                  with what the packages hold
@@ -22,6 +23,13 @@ attention also sees all `SilenceStates` (streamd/models/silence.py), which follo
 computed ones in each layer and in its output. The mask hides those that the window does not use,
 and adds the logarithm of what a sampled one stands for.
 
+**Kept states.** A live window grows: where most of its positions are known from the window before,
+a "resume" computes the last `Meta.n_resumed` of them, which attend to the keys and values of the
+others. The host keeps these, and passes them in; nothing depends on a state, which the Neural
+Engine may not write, and a call that is done over gives the same. Its shapes are fixed, so a window
+takes whatever fits: more positions than had to be computed, or all of a short one. Unless those
+begin with the window's first, the first of them is only there for the convolution of the second.
+
 **Widths.** Every axis over audio positions is padded to a multiple of 32, which is 64 bytes: the
 Neural Engine prefers that for a last axis and requires it for a state's. A mask hides the padding.
 So a window of n positions gives the same result on the next larger context as on its own, if its
@@ -35,8 +43,9 @@ zeros divides by the root of epsilon alone.
 
 **Caches** are (n_layer, n_head, d_head, positions), keys and values alike: the decoder's attention
 is two matrix products without a transposed copy, and the host writes a token's new keys as one
-column. Those of cross-attention have room for every context (`Meta.n_keys`); ``cross_mask`` hides
-the rest. So one decoder, and one ``MLState``, serve all contexts.
+column. Those of cross-attention have room for every context (`Meta.n_keys`), and the states of
+silence at their end; ``cross_mask`` hides the rest. So one decoder, and one ``MLState``, serve all
+contexts.
 """
 
 import hashlib
@@ -57,25 +66,25 @@ from numpy.typing import NDArray
 from streamd.errors import ModelError
 from streamd.models import ModelDimensions
 from streamd.models.model import Heads
-from streamd.models.silence import Extent, bias, extend, kept_positions
+from streamd.models.silence import Extent, bias, extend, kept_positions, longest_extent
 from streamd.types import Mel
 
 Form = Literal["state", "mix"]
 """Where the decoder's caches lie.
 
-``state``: all four are Core ML states that the graph itself writes; for the GPU. ``mix``: those of
-cross-attention are states that the host fills (``write_state``) and the graph only reads; those of
-self-attention are inputs, and their new columns are outputs; for the Neural Engine, which is
+Those of cross-attention are Core ML states that the host fills (``write_state``) and the graph only
+reads. ``state``: those of self-attention are states that the graph itself writes; for the GPU.
+``mix``: they are inputs, and their new columns are outputs; for the Neural Engine, which is
 reported to reject graphs that write states.
 """
 FORMS: tuple[Form, ...] = ("state", "mix")
 
-FunctionKind = Literal["encode", "cross", "load", "step", "align"]
+FunctionKind = Literal["encode", "resume", "cross", "step", "align"]
 """What a function does.
 
-``encode``: a part of the encoder. ``cross``: keys and values for cross-attention, as outputs.
-``load``: the same, written into the states; clears the self-attention cache too. ``step``: k tokens
-through the decoder. ``align``: the same without logits, for a prompt, which needs none.
+``encode``: a part of the encoder. ``resume``: the same for the last positions of a window whose
+first ones are known. ``cross``: keys and values for cross-attention. ``step``: k tokens through the
+decoder. ``align``: the same without logits, for a prompt, which needs none.
 """
 
 Bits = Literal[16, 8, 6]
@@ -83,9 +92,12 @@ Bits = Literal[16, 8, 6]
 
 META, EMBEDDING, POSITIONS = "meta.json", "embedding.npy", "positions.npy"
 SILENCE, GOLDEN = "silence.npy", "golden.npz"
+ENCODER_POSITIONS = "encoder_positions.npy"
 """Names of the files beside the packages."""
-VERSION = 4
-"""Version of this layout; folders of other versions are rejected."""
+VERSION = 5
+"""Version of this layout."""
+_READABLE = (4, VERSION)
+"""Folders of other versions are rejected. In version 4, no model could be resumed."""
 
 MASKED = -40_000.0
 """What a mask adds to the scores of hidden positions; the Neural Engine's softmax takes no -inf."""
@@ -104,6 +116,9 @@ _WHOLE_LAYERS, _PART_LAYERS = 12, 8
 """An encoder of more layers is split: compile time grows faster than the number of layers."""
 _SHORT_SLOTS = 128
 """A second, shorter cache for ``mix``, whose whole cache is passed in with each call."""
+
+
+Mask = NDArray[np.float32]
 
 
 def padded(n: int) -> int:
@@ -138,30 +153,39 @@ class Function:
     name : the function's name in the package
     kind : what it does
     forms : the forms of the decoder that need it
-    n_ctx : for "encode", "cross" and "load" the context, in positions before padding, else 0
+    n_ctx : for "encode" and "cross" the context, in positions before padding; 0 for others, and for
+        the "cross" that follows a "resume"
     part : which part of the encoder it is, from 0
-    k : tokens at once, for "step" and "align"
+    k : tokens at once, for "step" and "align"; positions, for "resume" and the "cross" after it
     n_slots : columns of the self-attention cache; 0 where there is none
     inputs, outputs, states : its tensors, in the order in which the package declares them
 
-    With w = padded(n_ctx), K = `Meta.keys` of the context, L, H, d = layers, heads and size of a
-    head of the decoder, T = n_slots, S = `Meta.n_keys`, A alignment heads, the tensors are
+    With w = padded(n_ctx) or k, K = `Meta.keys` of the context, L, H, d = layers, heads and size of
+    a head of the decoder, E layers of this part of the encoder, R = `Meta.n_kept`, T = n_slots,
+    S = `Meta.n_keys`, A alignment heads, the tensors are
 
-    mel (1, n_mels, 1, 2w) : input of the first "encode"
+    mel (1, n_mels, 1, 2w) : input of the first part of the encoder
     hidden (1, n_state, 1, w) : input of the later parts, the output of the part before
+    positions (1, n_state, 1, w) : of `ENCODER_POSITIONS`, another input of the first "resume"
     mask (1, K, 1, 1) : for "encode", what is added to the scores of each position computed, then
-        of each state of silence: 0, `MASKED`, or its bias
-    encoded (1, n_state, 1, w) : output of an "encode"; K wide, with the states of silence, from
-        the last part, as the input of "cross" and "load"
-    cross_k, cross_v (L, H, d, K) : outputs of "cross"; elsewhere (L, H, d, S)
-    loaded (1, 1, 1, 32) : output of "load", of no use
+        of each state of silence: 0, `MASKED`, or its bias; for "resume", of each kept position,
+        then the same, (1, R + w + `Meta.n_silence`, 1, 1)
+    kept_k (E, R, 1, n_state), kept_v (E, n_state, 1, R) : inputs of "resume", keys and values of
+        the window's first positions
+    new_k (E, n, 1, n_state), new_v (E, n_state, 1, n) : those that were computed; n is w for
+        "resume", and the least of w and R for "encode" of a context that has states of silence
+    encoded (1, n_state, 1, w) : output of the encoder; K wide, with the states of silence, from the
+        last part of an "encode", as the input of its "cross"
+    cross_k, cross_v (L, H, d, K) : outputs of "cross"; (L, H, d, w) after a "resume", else
+        (L, H, d, S)
     x (1, n_state, 1, k) : sums of rows of `EMBEDDING` and `POSITIONS`
     put (1, 1, k, T) : "state" only: a 1 in the column that each token is written to; a row of
         zeros is written nowhere
     mask (1, 1, k, T) : "state": 0 or `MASKED`, which columns each token sees, its own included
     mask (1, 1, k, T + 32) : "mix": the same for what is in the cache; after it the tokens of this
         call themselves, which are not in the cache yet; the last 32 - k columns are never seen
-    cross_mask (1, 1, 1, S) : the same as the encoder's mask; hidden from K on
+    cross_mask (1, 1, 1, S) : what is added to the scores of each position, then to those of the
+        states of silence, which are the last
     self_k, self_v (L, H, d, T) : states in "state", else inputs
     logits0, logits1, ... (1, k, 1, v) : `logit_chunks`, to be joined and cut to n_vocab
     alignment (1, A, k, S) : scores of the alignment heads, scaled, before mask and softmax, sorted
@@ -208,8 +232,9 @@ class Meta(msgspec.Struct, frozen=True, kw_only=True):
 
     `name` is the model's, `coremltools` the version that wrote the packages. `alignment_heads` are
     sorted (decoder layer, head) pairs, `contexts` sorted numbers of encoder positions; `silence`
-    (``bank`` in the file) says whether all but the full one have states of silence. `norms` are
-    those of all layer norms by their parameters' name, `files` all but ``meta.json``.
+    (``bank`` in the file) says whether all but the full one have states of silence. `n_resumed` is
+    how many positions a "resume" computes, 0 if there is none. `norms` are those of all layer norms
+    by their parameters' name, `files` all but ``meta.json``.
     """
 
     version: int = VERSION
@@ -220,6 +245,7 @@ class Meta(msgspec.Struct, frozen=True, kw_only=True):
     contexts: tuple[int, ...]
     norms: dict[str, NormScale]
     silence: bool = msgspec.field(default=False, name="bank")
+    n_resumed: int = 0
     bits: Bits = 16
     files: dict[str, FileFacts] = {}
 
@@ -236,6 +262,11 @@ class Meta(msgspec.Struct, frozen=True, kw_only=True):
     def n_silence(self) -> int:
         """Positions of the states of silence, with padding."""
         return padded(len(kept_positions(self.dims.n_audio_ctx))) if self.silence else 0
+
+    @property
+    def n_kept(self) -> int:
+        """Positions whose keys and values are kept for a "resume": all that it may find known."""
+        return padded(longest_extent(self.dims) - self.n_resumed) if self.n_resumed else 0
 
     @property
     def d_head(self) -> int:
@@ -258,7 +289,7 @@ class Meta(msgspec.Struct, frozen=True, kw_only=True):
 def functions(meta: Meta) -> tuple[Function, ...]:
     """Return all functions of a built model, package by package."""
     decoders = (function for form in FORMS for function in _decoder(meta, form))
-    return (*_encoder(meta), *(_cross(meta, n_ctx) for n_ctx in meta.contexts), *decoders)
+    return (*_encoder(meta), *_cross(meta), *decoders)
 
 
 def caches(meta: Meta, which: str, n: int) -> tuple[TensorSpec, ...]:
@@ -271,57 +302,79 @@ def _encoded(meta: Meta, width: int) -> TensorSpec:
     return TensorSpec("encoded", (1, meta.dims.n_audio_state, 1, width))
 
 
+def kept(meta: Meta, part: int, which: str, n: int) -> tuple[TensorSpec, ...]:
+    """Return keys and values of n positions in the layers of a part of the encoder."""
+    n_layer, n_state = len(meta.layers[part]), meta.dims.n_audio_state
+    keys = TensorSpec(f"{which}_k", (n_layer, n, 1, n_state))
+    return keys, TensorSpec(f"{which}_v", (n_layer, n_state, 1, n))
+
+
+def _entered(meta: Meta, part: int, width: int) -> TensorSpec:
+    if part:
+        return TensorSpec("hidden", (1, meta.dims.n_audio_state, 1, width))
+    return TensorSpec("mel", (1, meta.dims.n_mels, 1, 2 * width))
+
+
 def _encoder(meta: Meta) -> Iterator[Function]:
     dims, n_parts = meta.dims, len(meta.layers)
-    for part, n_ctx in product(range(n_parts), meta.contexts):
+    for part in range(n_parts):
         stem = "encoder" if n_parts == 1 else f"encoder_{part + 1}of{n_parts}"
-        width, n_keys = padded(n_ctx), meta.keys(n_ctx)
-        x = TensorSpec("mel", (1, dims.n_mels, 1, 2 * width))
-        if part:
-            x = TensorSpec("hidden", (1, dims.n_audio_state, 1, width))
+        is_last = part + 1 == n_parts
+        for n_ctx in meta.contexts:
+            width, n_keys = padded(n_ctx), meta.keys(n_ctx)
+            n_kept = min(width, meta.n_kept) if n_ctx < dims.n_audio_ctx else 0
+            yield Function(
+                package=f"{stem}.mlpackage",
+                name=f"ctx{n_ctx}",
+                kind="encode",
+                forms=FORMS,
+                inputs=(_entered(meta, part, width), TensorSpec("mask", (1, n_keys, 1, 1))),
+                outputs=(
+                    _encoded(meta, n_keys if is_last else width),
+                    *(kept(meta, part, "new", n_kept) if n_kept else ()),
+                ),
+                n_ctx=n_ctx,
+                part=part,
+            )
+        if (k := meta.n_resumed) == 0:
+            continue
+        places = () if part else (TensorSpec("positions", (1, dims.n_audio_state, 1, k)),)
+        mask = TensorSpec("mask", (1, meta.n_kept + k + meta.n_silence, 1, 1))
         yield Function(
             package=f"{stem}.mlpackage",
-            name=f"ctx{n_ctx}",
-            kind="encode",
+            name=f"resume{k}",
+            kind="resume",
             forms=FORMS,
-            inputs=(x, TensorSpec("mask", (1, n_keys, 1, 1))),
-            outputs=(_encoded(meta, n_keys if part + 1 == n_parts else width),),
-            n_ctx=n_ctx,
+            inputs=(_entered(meta, part, k), mask, *places, *kept(meta, part, "kept", meta.n_kept)),
+            outputs=(_encoded(meta, k), *kept(meta, part, "new", k)),
             part=part,
+            k=k,
         )
 
 
-def _cross(meta: Meta, n_ctx: int) -> Function:
-    return Function(
-        package="cross.mlpackage",
-        name=f"ctx{n_ctx}",
-        kind="cross",
-        forms=("mix",),
-        inputs=(_encoded(meta, meta.keys(n_ctx)),),
-        outputs=caches(meta, "cross", meta.keys(n_ctx)),
-        n_ctx=n_ctx,
-    )
+def _cross(meta: Meta) -> Iterator[Function]:
+    widths = [(f"ctx{n_ctx}", n_ctx, 0, meta.keys(n_ctx)) for n_ctx in meta.contexts]
+    if k := meta.n_resumed:
+        widths.append((f"resume{k}", 0, k, k))
+    for name, n_ctx, k, width in widths:
+        yield Function(
+            package="cross.mlpackage",
+            name=name,
+            kind="cross",
+            forms=FORMS,
+            inputs=(_encoded(meta, width),),
+            outputs=caches(meta, "cross", width),
+            n_ctx=n_ctx,
+            k=k,
+        )
 
 
 def _decoder(meta: Meta, form: Form) -> Iterator[Function]:
-    sizes, cross = meta.slots(form), caches(meta, "cross", meta.n_keys)
-    for n_ctx in meta.contexts if form == "state" else ():
-        yield Function(
-            package="decoder_state.mlpackage",
-            name=f"load{n_ctx}",
-            kind="load",
-            forms=("state",),
-            inputs=(_encoded(meta, meta.keys(n_ctx)),),
-            outputs=(TensorSpec("loaded", (1, 1, 1, 32)),),
-            states=(*caches(meta, "self", sizes[0]), *cross),
-            n_ctx=n_ctx,
-            n_slots=sizes[0],
-        )
     passes: tuple[tuple[FunctionKind, int], ...] = (
         *(("step", k) for k in STEPS),
         ("align", MAX_TOKENS),
     )
-    for n_slots, (kind, k) in product(sizes, passes):
+    for n_slots, (kind, k) in product(meta.slots(form), passes):
         yield _pass(meta, form, kind, k=k, n_slots=n_slots)
 
 
@@ -378,6 +431,16 @@ class BuiltModel:
         """The decoder's positional embedding, (n_text_ctx, n_state), mapped."""
         return np.asarray(np.load(self.folder / POSITIONS, mmap_mode="r"))
 
+    @cached_property
+    def encoder_positions(self) -> NDArray[np.float16]:
+        """The encoder's positional embedding, (n_audio_ctx, n_state), mapped."""
+        return np.asarray(np.load(self.folder / ENCODER_POSITIONS, mmap_mode="r"))
+
+    @cached_property
+    def silence(self) -> NDArray[np.float16]:
+        """The model's `SilenceStates.states`, mapped."""
+        return np.asarray(np.load(self.folder / SILENCE, mmap_mode="r"))
+
     def context(self, n: int) -> int:
         """Return the smallest context of at least `n` positions. Raises `ValueError`."""
         return min(context for context in self.meta.contexts if n <= context)
@@ -390,15 +453,42 @@ class BuiltModel:
             return extend(mel, dims, has_silence=False)  # the full context has no states of silence
         return longer, extent
 
-    def key_mask(self, extent: Extent) -> NDArray[np.float32]:
-        """Return what is added to the scores of all positions that attention sees, (keys,)."""
-        context = self.context(extent.n)
-        added = np.full(self.meta.keys(context), MASKED, np.float32)
+    def resumed_at(self, extent: Extent, n_known: int) -> int | None:
+        """Return the first position that a "resume" computes of a window, None if it cannot.
+
+        Unless that is 0, it is known, and its row only serves the next one's convolution.
+        """
+        k, begin = self.meta.n_resumed, max(0, extent.n - self.meta.n_resumed)
+        # What has no states of silence is computed as a whole.
+        fits = k > 0 and self.context(extent.n) < self.meta.dims.n_audio_ctx
+        return begin if fits and begin < max(1, n_known) else None
+
+    def encode_mask(self, extent: Extent) -> Mask:
+        """Return the mask of an "encode", (keys,): which keys a window has."""
+        width = padded(self.context(extent.n))
+        return self._mask(extent, width, self.meta.keys(self.context(extent.n)))
+
+    def resume_mask(self, extent: Extent, begin: int) -> Mask:
+        """Return the mask of a "resume" from position `begin` on."""
+        kept = np.full(self.meta.n_kept, MASKED, np.float32)
+        k, n = self.meta.n_resumed, extent.n - begin
+        new = self._mask(Extent(n, extent.first), k, k + self.meta.n_silence)
+        if begin:
+            kept[: begin + 1], new[0] = 0, MASKED
+        return np.concatenate([kept, new])
+
+    def cross_mask(self, extent: Extent) -> Mask:
+        """Return the mask of the decoder's cross-attention, (n_keys,)."""
+        n_keys = self.meta.n_keys
+        return self._mask(extent, n_keys - self.meta.n_silence, n_keys)
+
+    def _mask(self, extent: Extent, width: int, n_keys: int) -> Mask:
+        """Return what is added to the scores of positions, of silence from `width` on."""
+        added = np.full(n_keys, MASKED, np.float32)
+        biases = bias(self.meta.dims.n_audio_ctx)[extent.first :]
+        first = width + extent.first
+        added[first : first + len(biases)] = biases
         added[: extent.n] = 0
-        if len(added) > padded(context):
-            biases = bias(self.meta.dims.n_audio_ctx)[extent.first :]
-            first = padded(context) + extent.first
-            added[first : first + len(biases)] = biases
         return added
 
 
@@ -413,7 +503,7 @@ def open_built(folder: Path) -> BuiltModel:
         raise ModelError(f"{folder}: no Core ML model ({error.strerror or error})") from error
     except msgspec.DecodeError as error:
         raise ModelError(f"{folder / META}: damaged ({error}); {BUILD_AGAIN}") from error
-    if meta.version != VERSION:
+    if meta.version not in _READABLE:
         raise ModelError(f"{folder}: layout {meta.version}, not {VERSION}; {BUILD_AGAIN}")
     for name, facts in meta.files.items():
         file = folder / name

@@ -17,6 +17,7 @@ import numpy as np
 from streamd.engines.coreml.golden import golden_windows, save_golden
 from streamd.engines.coreml.package import (
     EMBEDDING,
+    ENCODER_POSITIONS,
     GOLDEN,
     META,
     POSITIONS,
@@ -42,9 +43,15 @@ from streamd.types import N_AUDIO_CTX
 OnProgress = Callable[[int, int, str], object]
 """Called with the number of steps done, the number of all steps, and what comes next."""
 
-_CONTEXTS = (256, 512)
-"""Contexts to build besides the full one, if there are states of silence: 4.4 s and 9.5 s of sound.
-With these states, attention in the first sees 512 positions."""
+_CONTEXTS = (1024,)
+"""Contexts to build besides the full one, if there are states of silence: 19 s of sound, the most
+that these states follow. With a live stream, all but the first window of an utterance are resumed,
+so that shorter ones would save little, and each function takes memory."""
+_N_RESUMED = 192
+"""Positions that a "resume" computes. A step of 0.5 s needs 141 at most, three steps at once 191
+(benchmarks/RESULTS.md)."""
+_LEAST_RESUMABLE = _N_RESUMED + 32
+"""The shortest context of a model that can be resumed."""
 _FOLDER = "coreml"
 _BITS: dict[str, Bits] = {"16": 16, "8": 8, "6": 6}
 
@@ -121,6 +128,7 @@ def write(
     shorter = options.audio_contexts or _CONTEXTS * has_silence
     if not all(0 < n_ctx <= full for n_ctx in shorter):
         raise ModelError(f"{model.name} has contexts from 1 to {full} positions")
+    longest = max((n for n in shorter if n < full), default=0)
     meta = Meta(
         name=model.name,
         coremltools=tools.__version__,
@@ -129,6 +137,7 @@ def write(
         contexts=tuple(sorted({*shorter, full})),
         norms={},
         silence=has_silence,
+        n_resumed=_N_RESUMED * (has_silence and _LEAST_RESUMABLE <= longest < full),
         bits=_BITS[options.weight_bits],
     )
     packages = [(name, list(of)) for name, of in groupby(functions(meta), lambda f: f.package)]
@@ -146,6 +155,9 @@ def write(
     np.save(folder / POSITIONS, weights["decoder.positional_embedding"].astype(np.float16))
     if model.silence is not None:
         np.save(folder / SILENCE, model.silence.states)
+    if meta.n_resumed:
+        positions = weights["encoder.positional_embedding"]
+        np.save(folder / ENCODER_POSITIONS, positions.astype(np.float16))
     save_golden(folder, held_reference(meta, weights, model.silence), windows)
     facts = {
         str(path.relative_to(folder)): FileFacts(path.stat().st_size, sha256(path))

@@ -156,7 +156,7 @@ def norm_scales(model: Model, windows: Sequence[GoldenWindow]) -> dict[str, Norm
     engine.norm = measured
     for window in windows:
         list(run_window(engine, window))
-    _run_special(engine, model, windows[0])
+    _run_special(engine, model, min(windows, key=lambda window: window.mel.shape[1]))
     return {name: _scale(largest) for name, largest in sums.items()}
 
 

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from streamd.engines.coreml.golden import golden_vectors
 from streamd.engines.coreml.package import MASKED, BuiltModel, Function, TensorSpec, padded
 from streamd.engines.coreml.rounding import held_reference
-from streamd.engines.reference import Notice, ReferenceEngine, ReferenceFeatures
+from streamd.engines.reference import Notice, ReferenceEngine, ReferenceFeatures, linear
 from streamd.models.model import Model
-from streamd.models.silence import MARGIN, extend
+from streamd.models.silence import MARGIN, STRIDE, extend, longest_extent
 from streamd.types import Mel
 from tests.coreml.verify.tree import Tree
 from tests.support.coreml_runs import silence_of
@@ -27,6 +27,8 @@ Arrays = dict[str, Array]
 _N_MISSING = 9
 """Positions by which a window is shorter than the context that it runs on, or than the sound that
 fits there."""
+_N_KNOWN = 5 * STRIDE + 1
+"""Positions that a window has from the one before it."""
 _N_UNUSED = 3
 """Rows of a pass that it does not use."""
 
@@ -65,8 +67,8 @@ class Calls:
         """A call of this function."""
         makers: Mapping[str, Callable[[Function], Call]] = {
             "encode": self._encode,
+            "resume": self._resume,
             "cross": self._cross,
-            "load": self._load,
             "step": self._pass,
             "align": self._pass,
         }
@@ -80,11 +82,26 @@ class Calls:
 
     def _new_window(self, n_ctx: int) -> "_Window":
         meta = self._built.meta
-        has_silence = meta.silence and MARGIN + _N_MISSING < n_ctx <= 2 * meta.dims.n_audio_ctx // 3
+        has_silence = meta.silence and MARGIN + _N_MISSING < n_ctx < meta.dims.n_audio_ctx
         n = max(1, n_ctx - _N_MISSING - has_silence * MARGIN)
-        audio_ctx = 0 if has_silence else n
+        if has_silence:
+            n = min(n, longest_extent(meta.dims) - MARGIN)
+        return self._encoded(n, padded(n_ctx), audio_ctx=0 if has_silence else n)
+
+    def _encoded(
+        self,
+        n: int,
+        width: int,
+        audio_ctx: int = 0,
+        previous: "_Window | None" = None,
+        known: int = 0,
+    ) -> "_Window":
+        """The first `n` positions; in the package, the states of silence begin after `width`."""
         mel, extent = extend(
-            self._mel[:, : 2 * n], meta.dims, has_silence=has_silence, audio_ctx=audio_ctx
+            self._mel[:, : 2 * n],
+            self._built.meta.dims,
+            has_silence=not audio_ctx,
+            audio_ctx=audio_ctx,
         )
         hidden = {}
 
@@ -93,10 +110,14 @@ class Calls:
             if layer.isdecimal():
                 hidden[int(layer)] = values
 
-        engine = self._reference(notice)
-        features = engine.encode(self._mel[:, : 2 * n], audio_ctx=audio_ctx)
+        features = self._reference(notice).encode(
+            self._mel[:, : 2 * n],
+            audio_ctx=audio_ctx,
+            previous=previous.features if previous else None,
+            n_reused=known,
+        )
         n_silent = len(features.bias) - extent.n
-        first = padded(n_ctx) + extent.first
+        first = width + extent.first
         columns = np.concatenate([np.arange(extent.n), np.arange(first, first + n_silent)])
         return _Window(mel, columns, hidden, features)
 
@@ -104,6 +125,42 @@ class Calls:
         """What the packages hold; the states of silence are those of the checkpoint's own files."""
         meta = self._built.meta
         return held_reference(meta, self._model.weights, silence_of(self._built), notice=notice)
+
+    def _resume(self, function: Function) -> Call:
+        """A window of which as many positions are known as the call needs."""
+        meta, parts, k = self._built.meta, self._built.meta.layers, function.k
+        begin = _N_KNOWN - 1
+        n = k + begin - MARGIN
+        before = self._encoded(n - STRIDE, k)
+        window = self._encoded(n, meta.n_kept + k, previous=before, known=_N_KNOWN)
+        inputs, outputs = _noise(function.inputs), _anything(function.outputs)
+        if function.part == 0:
+            inputs["mel"][0, :, 0] = window.mel[:, 2 * begin :]
+            table = self._built.encoder_positions[begin : begin + k]
+            inputs["positions"][0, :, 0] = table.T
+        else:
+            rows = window.hidden[parts[function.part - 1][-1]]
+            inputs["hidden"][0, :, 0, 1:] = rows.T
+        biases = window.features.bias
+        inputs["mask"][...] = MASKED
+        inputs["mask"][0, :_N_KNOWN, 0, 0] = 0
+        inputs["mask"][0, meta.n_kept + 1 : meta.n_kept + k, 0, 0] = 0
+        silent = window.columns[window.columns >= meta.n_kept + k]
+        inputs["mask"][0, silent, 0, 0] = biases[begin + k :]
+        weights = self._reference().weights
+        for i, layer in enumerate(parts[function.part]):
+            states = window.features.states[layer][: begin + k]
+            for name in ("key", "value"):
+                values = linear(states, weights, f"encoder.blocks.{layer}.attn.{name}")
+                old, new = (f"{each}_{name[0]}" for each in ("kept", "new"))
+                _rows(inputs[old], i, name)[:_N_KNOWN] = values[:_N_KNOWN]
+                _rows(outputs[new], i, name)[1:] = values[_N_KNOWN:]
+        if function.part + 1 == len(parts):
+            wanted = window.features.states[-1][_N_KNOWN : begin + k]
+        else:
+            wanted = window.hidden[parts[function.part][-1]]
+        outputs["encoded"][0, :, 0, 1:] = wanted.T
+        return Call(function, inputs, {}, outputs, {})
 
     def _encode(self, function: Function) -> Call:
         window, parts = self._window(function.n_ctx), self._built.meta.layers
@@ -121,20 +178,27 @@ class Calls:
         else:
             wanted = window.hidden[parts[function.part][-1]]
             outputs["encoded"][0, :, 0, : len(wanted)] = wanted.T
+        if "new_k" in outputs:
+            weights = self._reference().weights
+            for i, layer in enumerate(parts[function.part]):
+                for name in ("key", "value"):
+                    states = window.features.states[layer]
+                    values = linear(states, weights, f"encoder.blocks.{layer}.attn.{name}")
+                    place = _rows(outputs[f"new_{name[0]}"], i, name)
+                    n = min(len(place), window.mel.shape[1] // 2)
+                    place[:n] = values[:n]
         return Call(function, inputs, {}, outputs, {})
 
     def _cross(self, function: Function) -> Call:
-        window, outputs = self._window(function.n_ctx), _anything(function.outputs)
-        _put_cross(outputs, window)
-        return Call(function, _encoded(function, window), {}, outputs, {})
-
-    def _load(self, function: Function) -> Call:
-        window, after = self._window(function.n_ctx), _anything(function.states)
-        for name in ("self_k", "self_v"):
-            after[name][...] = 0
-        _put_cross(after, window)
-        before, outputs = _noise(function.states), _anything(function.outputs)
-        return Call(function, _encoded(function, window), before, outputs, after)
+        window, outputs = (
+            self._window(function.n_ctx or self._built.meta.contexts[0]),
+            _anything(function.outputs),
+        )
+        columns = np.arange(function.k) if function.k else window.columns
+        inputs = _zeros(function.inputs)
+        inputs["encoded"][0][:, 0, columns] = window.features.states[-1][: len(columns)].T
+        _put_cross(outputs, window, columns)
+        return Call(function, inputs, {}, outputs, {})
 
     def _pass(self, function: Function) -> Call:
         """A pass over a tree of tokens behind a few that are in the cache, in slots in no order."""
@@ -143,7 +207,7 @@ class Calls:
         decoder = self._reference().decoder(window.features, function.n_slots)
         tree.feed(decoder, tree.before)
         given = _noise((*function.inputs, *function.states))
-        _put_cross(given, window)
+        _put_cross(given, window, window.columns)
         _put_self(given, decoder.keys, decoder.values, tree.slots[tree.before])
         logits, alignment = tree.feed(decoder, tree.passed)
         given |= tree.inputs(function, self._built)
@@ -196,17 +260,16 @@ def _noise(tensors: Sequence[TensorSpec]) -> Arrays:
     }
 
 
-def _encoded(function: Function, window: _Window) -> Arrays:
-    inputs = _zeros(function.inputs)
-    inputs["encoded"][0][:, 0, window.columns] = window.features.states[-1].T
-    return inputs
+def _rows(array: Array, i: int, which: str) -> Array:
+    """Keys (n_layer, n, 1, n_state) or values (n_layer, n_state, 1, n) of a layer: (n, n_state)."""
+    return array[i, :, 0] if which == "key" else array[i, :, 0].T
 
 
-def _put_cross(arrays: Arrays, window: _Window) -> None:
-    features = window.features
+def _put_cross(arrays: Arrays, window: _Window, columns: NDArray[np.int64]) -> None:
+    features, n = window.features, len(columns)
     for name, cache in (("cross_k", features.keys), ("cross_v", features.values)):
         if name in arrays:
-            arrays[name][..., window.columns] = _columns(cache, arrays[name])
+            arrays[name][..., columns] = _columns(cache[:, :n], arrays[name])
 
 
 def _put_self(arrays: Arrays, keys: Array, values: Array, slots: NDArray[np.int64]) -> None:

@@ -1,17 +1,15 @@
 """Infinity and NaN: a result that has any is a lost worker, and no cache keeps them."""
 
-import numpy as np
 import pytest
 
 from streamd.engines.coreml.golden import against_golden, golden_vectors
 from streamd.engines.coreml.runtime.core_ml_engine import WorkerLimits
 from streamd.errors import EngineError
-from tests.coreml.interpreter import Interpreter
-from tests.support.coreml_runs import core_ml, faulty, find
+from tests.support.coreml_runs import core_ml, faulty
 
 
 @pytest.mark.parametrize(
-    ("form", "function"), [("state", "load"), ("state", "step1"), ("mix", "align32")]
+    ("form", "function"), [("state", "ctx"), ("state", "step1"), ("mix", "align32")]
 )
 def test_a_result_that_is_no_number_is_a_lost_worker(built, tmp_path, form, function, caplog):
     with faulty(tmp_path / "faults") as faults, core_ml(built, tmp_path / "c", form) as engine:
@@ -31,18 +29,3 @@ def test_numbers_that_come_back_every_time_are_an_error(built, tmp_path):
         faults.add("nan", function="step", once=False)
         with pytest.raises(EngineError, match="infinity or NaN; use --compute cpu"):
             against_golden(engine, golden)
-
-
-def test_a_window_finds_nothing_of_the_one_before(built):
-    """NaN in all states before "load": it writes all of them anew."""
-    function = find(built, "load", "state", n_ctx=built.meta.contexts[0])
-    interpreter = Interpreter(built.folder / function.package)
-    state = interpreter.make_state(function.name)
-    for array in state.values():
-        array[...] = np.nan
-    shape = function.inputs[0].shape
-    encoded = np.random.default_rng(1).standard_normal(shape).astype(np.float32)
-    interpreter.run(function.name, {"encoded": encoded}, state)
-    assert all(np.isfinite(array).all() for array in state.values())
-    assert not state["self_k"].any()
-    assert not state["self_v"].any()

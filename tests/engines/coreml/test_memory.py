@@ -21,9 +21,10 @@ TURBO = BuiltModel(
         coremltools="",
         dims=DIMS,
         alignment_heads=((2, 4), (2, 11), (3, 3), (3, 6), (3, 11), (3, 14)),
-        contexts=(256, 512, 1500),
+        contexts=(1024, 1500),
         norms={},
         silence=True,
+        n_resumed=192,
     ),
 )
 PAGE = (Path(__file__).parents[3] / "benchmarks/RESULTS.md").read_text()
@@ -39,11 +40,11 @@ def parameters(function: Function) -> Iterator[str]:
         side, *path = name.split(".")
         block = int(path[1]) if path[0] == "blocks" else None
         is_cross = "cross_attn.key" in name or "cross_attn.value" in name
-        if function.kind == "encode":
+        if function.kind in ("encode", "resume"):
             outside = function.part == (len(parts) - 1 if path[0] == "ln_post" else 0)
             inside = block in parts[function.part] if block is not None else outside
             found = side == "encoder" and inside
-        elif function.kind in ("cross", "load"):
+        elif function.kind == "cross":
             found = is_cross
         else:
             outside = path[0] != "positional_embedding" and bool(function.logits)
@@ -108,3 +109,8 @@ def test_what_serves_is_in_memory_as_a_whole():
     assert f"{said(shared[0])} of weights if Core ML shares them" in PAGE
     assert f"{said(apart[0])} (on the GPU) or {said(apart[1])}" in PAGE
     assert f"{said(apart[2])} with a decoder in one function" in PAGE
+
+
+def test_what_is_kept_of_a_window_takes_memory_too():
+    numbers = [4 * prod(t.shape) for f in TURBO.functions for t in f.inputs if "kept" in t.name]
+    assert f"another {sum(numbers) / 1e6:.0f} MB for each window in use" in PAGE

@@ -38,11 +38,15 @@ def test_doctor_shows_the_device_of_each_function_even_if_planning_crashes(here,
         faults.add("kill", at="plan", function="decoder", once=False)
         told = list(functions(here, MIXED, coreml_stand_in.__name__))
     asked = [call[1:] for call in faults.done() if call[0] == "plan"]
-    assert asked == [["CPU_AND_NE", "encoder"], ["CPU_AND_GPU", "decoder_state"]]
+    assert asked == [
+        ["CPU_AND_NE", "encoder"],
+        ["CPU_AND_NE", "cross"],
+        ["CPU_AND_GPU", "decoder_state"],
+    ]
     assert told[0] == "encoder ctx384: 100% Neural Engine, 0% CPU; CPU: 12 softmax"
     assert told[1] == "encoder ctx640: Core ML does not say", "it tells of the default function"
     assert told[-1] == "decoder_state align32: Core ML does not say"
-    assert len(told) == 10
+    assert len(told) == 12
     out, err = capfd.readouterr()
     assert (out, "a line below Python" in err) == ("", True), "Core ML's own words are no captions"
 

@@ -101,7 +101,7 @@ def test_the_cpu_serves_where_core_ml_is_wrong(job, faults, caplog):
     ],
 )
 def test_the_gpu_is_used_without_states_if_states_are_refused(job, faults, caplog, fault, why):
-    faults.add(**fault, unit="CPU_AND_GPU", function="load", once=False)
+    faults.add(**fault, package="decoder_state", once=False)
     switching = bring_up(job)
     assert placement(switching) == STATELESS
     assert warnings(caplog) == [f"Core ML: not {GPU}: {why}"]
@@ -117,13 +117,13 @@ def test_no_state_is_shared_if_core_ml_refuses_that(job, faults, caplog, unit, e
     switching = bring_up(job, unit)
     assert placement(switching) == expected
     first, second = warnings(caplog)
-    assert "the state is one of step1, not load384" in first
+    assert "the state is one of step1, not step8" in first
     assert "the state is one of step1, not " in second
     assert_right(switching, job)
     n_before = len(faults.done())
     assert_right(switching, job)
     ran = {name for what, _, name in faults.done()[n_before:] if what == "predict"}
-    assert ran == {"ctx384", "ctx640", "ctx1500", "step32"}
+    assert ran == {"ctx384", "ctx640", "ctx1500", "resume192", "step32"}
 
 
 @pytest.mark.coreml
@@ -166,9 +166,9 @@ def test_functions_are_compiled_for_the_neural_engine_one_at_a_time(job, faults)
     """What is in memory while it compiles is one function."""
     assert placement(bring_up(job, "ane")) == MIXED
     calls = [(what, name) for what, unit, name in faults.done() if unit == "CPU_AND_NE"]
-    encoders = [name for what, name in calls if what == "load"]
-    assert encoders == 2 * ["ctx384", "ctx640", "ctx1500"]
-    second = [i for i, call in enumerate(calls) if call == ("load", "ctx384")][1]
+    loaded = [name for what, name in calls if what == "load"]
+    assert loaded == 4 * ["ctx384", "ctx640", "ctx1500", "resume192"], "encoder and cross, twice"
+    second = [i for i, call in enumerate(calls) if call == ("load", "ctx384")][2]
     n_loaded = most = 0
     for what, _ in calls[:second]:
         n_loaded += {"load": 1, "free": -1}.get(what, 0)

@@ -40,11 +40,17 @@ _N_CACHE_SLOTS = 4
 
 @dataclass(frozen=True, eq=False)
 class CoreMLFeatures:
-    """An encoded window; its log-mel is kept, so that any worker can encode it again."""
+    """An encoded window; its log-mel is kept, so that any worker can encode it again.
+
+    Its first `n_reused` positions are those of the window `previous`, whose cache slot it takes
+    over when it is first encoded. If that is gone, all of it is computed.
+    """
 
     engine: "CoreMLEngine"
     mel: Mel
     extent: Extent
+    previous: "ref[CoreMLFeatures] | None" = None
+    n_reused: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +103,11 @@ class CoreMLEngine:
     ) -> CoreMLFeatures:
         """Encode log-mel as `Engine.encode` says. Raises `EngineError` if Core ML failed often.
 
-        Every position is computed: the functions have fixed shapes.
+        The functions have fixed shapes: more positions may be computed than have to be.
         """
-        features = CoreMLFeatures(self, *self._job.built.extend(mel, audio_ctx))
+        before = ref(previous) if previous is not None else None
+        extended = self._job.built.extend(mel, audio_ctx)
+        features = CoreMLFeatures(self, *extended, previous=before, n_reused=n_reused)
         with self._lock:
             self.n_windows += 1
             self.with_worker(lambda worker: self.cache_slots.take(worker, features))
@@ -158,14 +166,19 @@ class CacheSlots:
         held = {number: each() for number, each in self._windows.items()}
         number = next((n for n, each in held.items() if each is window), None)
         if number is None:
+            before, n_known = window.previous() if window.previous else None, 0
+            if before is not None:
+                number = next((n for n, each in held.items() if each is before), None)
+                n_known = 0 if number is None else window.n_reused
             # The lowest free one, since a worker makes caches for a slot when it is first used; or
             # else the least recently used.
             free = (n for n in range(_N_CACHE_SLOTS) if held.get(n) is None)
-            number = next(free, next(iter(held), 0))
+            if number is None:
+                number = next(free, next(iter(held), 0))
             # The window is entered after it is encoded: if that fails, the slot holds no window.
             self._windows.pop(number, None)
             self._decoders.pop(number, None)
-            worker.encode(number, window.mel, window.extent)
+            worker.encode(number, window.mel, window.extent, n_known)
         self._windows.pop(number, None)
         self._windows[number] = ref(window)
         if decoder is not None and (

@@ -13,7 +13,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -30,8 +30,10 @@ from streamd.engines.coreml.package import (
     Function,
     FunctionKind,
     Meta,
+    TensorSpec,
     caches,
     coremltools,
+    kept,
 )
 from streamd.models.silence import Extent
 from streamd.system.disk import put_folder
@@ -72,7 +74,7 @@ class Placement:
 
     def unit(self, function: Function) -> Unit:
         """Return the unit that runs a function of the built model."""
-        return self.encoder if function.kind in ("encode", "cross") else self.decoder
+        return self.encoder if function.kind in ("encode", "resume", "cross") else self.decoder
 
     def __str__(self) -> str:
         encoder, decoder = _UNIT_NAMES[self.encoder], _UNIT_NAMES[self.decoder]
@@ -183,8 +185,8 @@ class Library:
         shutil.rmtree(target)
 
 
-_OF_THE_WINDOW = ("cross_mask", "self_k", "self_v", "cross_k", "cross_v")
-"""Inputs of a "step" or "align" that belong to a window, not to a pass."""
+_OF_THE_WINDOW = ("cross_mask", "self_k", "self_v", "kept_k", "kept_v")
+"""Inputs that belong to a window, not to a call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,26 +240,44 @@ class Programs:
                 self._loaded[function], self._inputs[function] = loaded, new_inputs(function)
             del loaded
 
-    def encode(self, cache_slot: int, mel: Array, extent: Extent) -> None:
-        """Encode (n_mels, 2 * extent.n) log-mel into a cache slot, whose old window is dropped."""
-        built, added = self._built, self._built.key_mask(extent)
-        context = built.context(extent.n)
-        x = mel
-        for function in self._of("encode", n_ctx=context):  # a part of the encoder after the other
-            inputs = self._inputs[function]
-            (first, mask) = (inputs[tensor.name] for tensor in function.inputs)
-            first[..., x.shape[-1] :] = 0
-            first[..., : x.shape[-1]] = x.reshape(first.shape[1], 1, -1)
-            mask[0, :, 0, 0] = added
-            x = self._call(function, inputs)["encoded"]
-        (function,) = self._of("cross", "load", n_ctx=context)
-        inputs = self._inputs[function]
-        inputs["encoded"][...] = x
+    def encode(self, cache_slot: int, mel: Array, extent: Extent, n_known: int) -> None:
+        """Encode (n_mels, 2 * extent.n) log-mel into a cache slot.
+
+        The window begins with the same `n_known` positions as the one that the slot has, which is
+        dropped.
+        """
+        built = self._built
         if cache_slot not in self._caches:
             decoder = self._loaded[self._of("step")[0]]
             self._caches[cache_slot] = WindowCaches(built.meta, self._form, decoder.make_state)
         caches = self._caches[cache_slot]
-        caches.load(added, lambda state: self._call(function, inputs, state))
+        begin = built.resumed_at(extent, min(n_known, caches.n_kept))
+        if begin is None:
+            begin, n_ctx, added = 0, built.context(extent.n), built.encode_mask(extent)
+            parts = self._of("encode", n_ctx=n_ctx)
+        else:
+            n_ctx, added, parts = 0, built.resume_mask(extent, begin), self._of("resume")
+        x = mel[:, 2 * begin :]
+        for function in parts:  # a part of the encoder after the other
+            inputs = self._inputs[function]
+            first = inputs[function.inputs[0].name]
+            first[..., x.shape[-1] :] = 0
+            first[..., : x.shape[-1]] = x.reshape(first.shape[1], 1, -1)
+            inputs["mask"][0, :, 0, 0] = added
+            if "positions" in inputs:
+                places = built.encoder_positions[begin : begin + function.k]
+                inputs["positions"][0, :, 0, : len(places)] = places.T
+            found = self._call(function, {**inputs, **caches.inputs(function)})
+            caches.keep(function, found, begin)
+            x = found["encoded"]
+        new = self._cross(x, n_ctx)
+        n_silence = built.meta.n_silence if n_ctx < built.meta.dims.n_audio_ctx else 0
+        if not n_ctx:
+            new = {
+                name: np.concatenate([array, self._silence[name]], axis=-1)
+                for name, array in new.items()
+            }
+        caches.load(new, begin, n_silence, built.cross_mask(extent))
 
     def step(self, step: Step) -> tuple[Array, Array]:
         """Run a pass: logits (m, n_vocab) of wanted tokens, alignment (k, n_heads, n_keys)."""
@@ -274,6 +294,26 @@ class Programs:
             return np.zeros((0, n_vocab), np.float32), alignment
         chunks = [found[name][0, :, 0] for name in function.logits]
         return np.concatenate(chunks, axis=-1)[step.want, :n_vocab], alignment
+
+    def _cross(self, encoded: Array, n_ctx: int = 0) -> Mapping[str, Array]:
+        """Return cross-attention's keys and values of an encoder's output."""
+        (function,) = self._of("cross", n_ctx=n_ctx)
+        inputs = self._inputs[function]
+        inputs["encoded"][...] = encoded
+        return self._call(function, inputs)
+
+    @cached_property
+    def _silence(self) -> Mapping[str, Array]:
+        """Those of the states of silence, with padding, for windows that are resumed."""
+        k, meta = self._built.meta.n_resumed, self._built.meta
+        states = self._built.silence[-1].astype(np.float32).T[None, :, None, :]
+        n_more = -(-meta.n_silence // k) * k - states.shape[3]
+        states = np.pad(states, ((0, 0), (0, 0), (0, 0), (0, n_more)), mode="edge")
+        found = [self._cross(part) for part in np.split(states, states.shape[3] // k, axis=3)]
+        return {
+            name: np.concatenate([each[name] for each in found], axis=-1)[..., : meta.n_silence]
+            for name in found[0]
+        }
 
     def _of(self, *kinds: FunctionKind, n_ctx: int = 0) -> tuple[Function, ...]:
         return tuple(f for f in self._loaded if f.kind in kinds and f.n_ctx == n_ctx)
@@ -293,42 +333,59 @@ class WindowCaches:
     """Keys and values of one window after the other.
 
     What an earlier window left is masked, so it need not be cleared. It is finite: `Programs` ends
-    at the first result that is not. `seen` are the audio positions that the window attends to.
+    at the first result that is not. `seen` are the audio positions that the window attends to,
+    `n_kept` says of how many of its first positions the encoder's keys and values are there.
     """
 
     def __init__(self, meta: Meta, form: Form, make_state: Callable[[], State]) -> None:
         """`make_state`: of the decoder's package."""
         self.seen: NDArray[np.int64] = np.zeros(0, np.int64)
         self.state: State = make_state()
+        self.n_kept = 0
         self._cross_mask = np.full((1, 1, 1, meta.n_keys), MASKED, np.float32)
-        self._cross: dict[str, Array] = {}
-        self._own: dict[int, dict[str, Array]] = {}
-        if form == "mix":
-            self._cross = _keys_values("cross", meta, meta.n_keys)
-            # A function for a short cache reads a short array, so every size has its own copy.
-            self._own = {
-                n_slots: _keys_values("self", meta, n_slots) for n_slots in meta.slots(form)
-            }
+        self._cross = _arrays(caches(meta, "cross", meta.n_keys))
+        # A function for a short cache reads a short array, so every size has its own copy.
+        self._own = {
+            n_slots: _arrays(caches(meta, "self", n_slots))
+            for n_slots in (meta.slots(form) if form == "mix" else ())
+        }
+        self._kept = [
+            _arrays(kept(meta, part, "kept", meta.n_kept)) if meta.n_kept else {}
+            for part in range(len(meta.layers))
+        ]
 
-    def load(self, added: Array, run: Callable[[State], Mapping[str, Array]]) -> None:
-        """Start a window; `added` is the mask of `BuiltModel.key_mask`.
+    def keep(self, function: Function, found: Mapping[str, Array], begin: int) -> None:
+        """Take what a part of the encoder computed of its keys and values from a position on."""
+        self.n_kept, skipped = 0, int(begin > 0)  # the first row is not what is known of it
+        for name, cache in self._kept[function.part].items():
+            axis = 3 if name == "kept_v" else 1
+            if (new := found.get(name.replace("kept", "new"))) is not None:
+                rows, place = np.moveaxis(new, axis, 0), np.moveaxis(cache, axis, 0)
+                place = place[begin + skipped : begin + len(rows)]
+                place[...] = rows[skipped : skipped + len(place)]
+                self.n_kept = begin + skipped + len(place)
 
-        `run` computes keys and values of the encoder's output: it runs "load", which writes them
-        into the state, or "cross", which returns them and takes no state.
+    def load(
+        self, found: Mapping[str, Array], begin: int, n_silence: int, cross_mask: Array
+    ) -> None:
+        """Start a window with what a "cross" computed of it from position `begin` on.
+
+        Of that the last `n_silence` are those of the states of silence.
         """
-        self.seen = np.flatnonzero(added > MASKED)
-        self._cross_mask[...] = MASKED
-        self._cross_mask[..., : len(added)] = added
-        if not self._cross:
-            run(self.state)
-            return
-        for name, found in run(None).items():
-            cache = self._cross[name]
-            cache[..., : found.shape[-1]] = found
+        self.seen = np.flatnonzero(cross_mask > MASKED)
+        self._cross_mask[0, 0, 0] = cross_mask
+        for name, new in found.items():
+            cache, n, skipped = self._cross[name], new.shape[-1] - n_silence, int(begin > 0)
+            cache[..., begin + skipped : begin + n] = new[..., skipped:n]
+            cache[..., cache.shape[-1] - n_silence :] = new[..., n:]
             self.state.write_state(name, cache)
 
     def inputs(self, function: Function) -> Mapping[str, Array]:
-        """Return the caches that are inputs of a "step" or "align"."""
+        """Return the caches that are inputs of a function."""
+        if function.kind == "resume":
+            return self._kept[function.part]
+        if not function.k:
+            return {}
         return {"cross_mask": self._cross_mask, **self._own.get(function.n_slots, {})}
 
     def store(self, found: Mapping[str, Array], columns: NDArray[np.int64]) -> None:
@@ -341,8 +398,8 @@ class WindowCaches:
                 own[f"self_{part}"][..., columns[fits]] = new[..., fits]
 
 
-def _keys_values(which: str, meta: Meta, n: int) -> dict[str, Array]:
-    return {tensor.name: np.zeros(tensor.shape, np.float32) for tensor in caches(meta, which, n)}
+def _arrays(tensors: Iterable[TensorSpec]) -> dict[str, Array]:
+    return {tensor.name: np.zeros(tensor.shape, np.float32) for tensor in tensors}
 
 
 # -- the inputs of a pass -------------------------------------------------------------------------

@@ -74,12 +74,12 @@ class Job:
 
 
 Request = (
-    tuple[Literal["encode"], tuple[int, Extent]]
+    tuple[Literal["encode"], tuple[int, Extent, int]]
     | tuple[Literal["step"], Step]
     | tuple[Literal["plan"], Function]
 )
-"""``encode`` the first (n_mels, 2 * extent.n) of the shared log-mel into a cache slot, or ``plan``:
-return the devices of each function of this one's package."""
+"""``encode`` the first (n_mels, 2 * extent.n) of the shared log-mel into a cache slot that knows so
+many positions, or ``plan``: return the devices of each function of this one's package."""
 Answer = dict[str, Devices] | None
 Reply = tuple[Literal["progress", "failed"], str] | tuple[Literal["done"], Answer]
 """``progress`` while the worker loads, and what it does; ``done`` when it has loaded or answered a
@@ -149,8 +149,8 @@ def _serve(job: Job, connection: Connection, memory: Sequence[Any]) -> None:
             case "plan", function:
                 unit = job.placement.unit(function)
                 found = library.plan(job.built.folder / function.package, unit)
-            case "encode", (cache_slot, extent):
-                programs.encode(cache_slot, shared_mel[:, : 2 * extent.n], extent)
+            case "encode", (cache_slot, extent, n_known):
+                programs.encode(cache_slot, shared_mel[:, : 2 * extent.n], extent, n_known)
             case "step", step:
                 logits, alignment = programs.step(step)
                 shared_logits[: len(logits)] = logits
@@ -193,10 +193,10 @@ class Worker:
         """Wait until the worker has loaded, which may take minutes; the log says what it does."""
         self._answer(start_s, "was not ready")
 
-    def encode(self, cache_slot: int, mel: Mel, extent: Extent) -> None:
-        """Encode (n_mels, 2 * extent.n) log-mel into a cache slot."""
+    def encode(self, cache_slot: int, mel: Mel, extent: Extent, n_known: int) -> None:
+        """Encode (n_mels, 2 * extent.n) log-mel into a cache slot, as `Programs.encode` does."""
         self._mel[:, : mel.shape[1]] = mel
-        self._request(("encode", (cache_slot, extent)), self.answer_s)
+        self._request(("encode", (cache_slot, extent, n_known)), self.answer_s)
 
     def step(self, step: Step, n_keys: int) -> tuple[Logits, Alignment]:
         """Run a pass over a window that sees `n_keys` audio positions."""
