@@ -12,12 +12,11 @@ dialogues of 2, 4 and 8 speakers are built (`dialogues`).
 Who talks when depends on the audio alone, so it is measured without a recognizer, live in steps and
 offline at once; with ``--wordless`` nothing else is. DER: missed, invented and wrong speaker time,
 without a collar and with overlap, in % of the speakers' time, by the last word of the events
-``speakers``; `known`: offline, if it is said how many they are. The others are of the program:
-`program` its DER live; `said`: that of the words of finals, as they were published, mostly without
-overlap. cpWER: by the same words. delay: from the first word of a turn until an event names its
-speaker rightly, in the time of the audio (computing comes on top; with ``--real-time`` the sound is
-fed at its own pace). CPU: of the models that tell speakers apart, for a second of sound. Prints a
-line of JSON for each.
+``speakers``; `known`: offline, if it is said how many they are. The others are of captions, live on
+a clock on which computing takes no time (`lab.replay`): `program`: their DER; `said`: that of the
+words of finals, as they were published, mostly without overlap. cpWER: by the same words. delay:
+from the beginning of a turn until a caption shows a word of it under the right number. CPU: of the
+models that tell speakers apart, for a second of sound. Prints a line of JSON for each.
 """
 
 import argparse
@@ -27,6 +26,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,13 +39,17 @@ from scipy.optimize import linear_sum_assignment
 from whisper_normalizer.english import EnglishTextNormalizer
 
 from dialogues import Talk, built
-from streamd.config import Config
+from lab.eventlog import Began, Said
+from lab.replay import replay
+from streamd.config import Config, load
 from streamd.daemon import build
+from streamd.daemon.opening import open_model
 from streamd.engines.voices import RecordedVoices, hear
 from streamd.events import SpeakerTurns
-from streamd.session.who import WhoSpeaks
+from streamd.session.who import told
+from streamd.speakers import HearingSteps, Roster
 from streamd.system.processor import machine
-from streamd.types import FRAME, SAMPLE_RATE
+from streamd.types import FRAME, SAMPLE_RATE, ms_from_frames
 
 STREAMD = Path(sys.executable).with_name("streamd")
 STEP_S = 0.01
@@ -162,7 +166,7 @@ def delays(
         if talk.speaker != last and last:
             yield min(
                 (
-                    event["end_ms"] / 1000 - talk.start
+                    event["shown_ms"] / 1000 - talk.start
                     for event in events
                     for word in event["words"]
                     if talk.start - 0.2 <= (word["start_ms"] + word["end_ms"]) / 2000 < talk.end
@@ -179,24 +183,21 @@ def heard(sound: NDArray[np.float32]) -> tuple[list[SpeakerTurns], RecordedVoice
     The time is that of the models, live.
     """
     frames = sound[: len(sound) // FRAME * FRAME].reshape(-1, FRAME)
-    gate, who, voices = build.gate(Config()), WhoSpeaks(), RecordedVoices()
+    gate, steps, roster, voices = build.gate(Config()), HearingSteps(), Roster(), RecordedVoices()
     events: list[SpeakerTurns] = []
     spent = 0.0
     for end, frame in enumerate(frames, 1):
         (heard,) = gate.feed(frame[None])
-        who.push(end, heard.silence, heard.late)
+        steps.push(end, heard.silence, heard.late)
         voices.feed(frame[None], [(heard.silence, heard.late)])
         if end == len(frames):
-            who.flush()
-        request = who.request(end, 0, lambda first, after: sound[FRAME * first : FRAME * after])
-        if request is not None:
-            start_s = time.process_time()
-            rosters = [request.roster]
-            for step in request.steps:
-                rosters.append(rosters[-1].copy())
-                hear(rosters[-1], step, request.audio, start=request.start)
+            steps.flush()
+        for step in steps.take(end):
+            before, start_s = roster, time.process_time()
+            roster = before.copy()
+            hear(roster, step, sound, start=0)
             spent += time.process_time() - start_s
-            events += [each for each in who.hear(rosters[1:]) if isinstance(each, SpeakerTurns)]
+            events.append(told(before.turns, roster.turns, before.heard, roster.heard))
     return events, voices, spent
 
 
@@ -221,19 +222,33 @@ def by_voices(dialogue: Dialogue) -> dict[str, Any]:
     }
 
 
-def by_program(dialogue: Dialogue, model: str, *, real_time: bool) -> dict[str, Any]:
+def captioned(dialogue: Dialogue, model: str) -> list[dict[str, Any]]:
+    """Return the events of live captions, with the time `shown_ms` at which each comes."""
+    config = load({"model": model, "language": "en", "speakers": "true"}, {})
+    recognizer = build.recognizer(config, *open_model(config, wait_for_core_ml=True))
+    frames = dialogue.sound[: len(dialogue.sound) // FRAME * FRAME].reshape(-1, FRAME)
+    began = Began(
+        name=dialogue.name,
+        model=model,
+        clock="free",
+        step_ms=ms_from_frames(config.session.step),
+        audio_ms=ms_from_frames(len(frames)),
+    )
+    (log,) = replay([recognizer], partial(build.new_session, config), [frames], began=began)
+    said = (entry for entry in log if isinstance(entry, Said))
+    return [msgspec.to_builtins(entry.event) | {"shown_ms": entry.t_ms} for entry in said]
+
+
+def by_program(dialogue: Dialogue, model: str) -> dict[str, Any]:
     """Caption and transcribe a dialogue, and compare."""
+    events = captioned(dialogue, model)
     with tempfile.TemporaryDirectory() as folder:
         path, form = Path(folder, "sound.wav"), Path(folder, "offline.jsonl")
         soundfile.write(path, dialogue.sound, SAMPLE_RATE)
         options = ["-m", model, "-l", "en", "-q", "--speakers", str(path)]
-        pace = [] if real_time else ["--fast"]
-        live = [STREAMD, *pace, "--no-server", "--jsonl", *options]
-        done = subprocess.run(live, capture_output=True, text=True, check=True)
         offline = [STREAMD, "transcribe", "-o", str(form), *options]
         subprocess.run(offline, capture_output=True, check=True)
         finals = [json.loads(line) for line in form.read_text().splitlines()]
-    events = [json.loads(line) for line in done.stdout.splitlines()]
     of: dict[str, list[dict[str, Any]]] = {}
     for event in events:
         of.setdefault(event["type"], []).append(event)
@@ -260,7 +275,6 @@ def main() -> None:
     parser.add_argument("--lines", type=Path)
     parser.add_argument("--sizes", nargs="+", type=int, default=[2, 4, 8])
     parser.add_argument("--wordless", action="store_true")
-    parser.add_argument("--real-time", action="store_true")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--count", type=int, default=2, help="dialogues of each size")
     parser.add_argument("--snr", type=float)
@@ -275,7 +289,7 @@ def main() -> None:
         noisy = dialogue if args.snr is None else with_noise(dialogue, args.snr)
         facts = by_voices(noisy)
         if not args.wordless:
-            facts |= by_program(noisy, args.model, real_time=args.real_time)
+            facts |= by_program(noisy, args.model)
         print(json.dumps(facts), flush=True)
 
 

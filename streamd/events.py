@@ -145,6 +145,14 @@ def with_speaker(word: TimedWord, turns: Iterable[SpokenTurn]) -> TimedWord:
     return msgspec.structs.replace(word, speaker=speaker) if speaker else word
 
 
+def numbered(word: TimedWord, numbers: dict[int, int]) -> TimedWord:
+    """Return a word with the number of its speaker; who has none in `numbers` gets the next one."""
+    if not word.speaker:
+        return word
+    number = numbers.setdefault(word.speaker, max(numbers.values(), default=0) + 1)
+    return msgspec.structs.replace(word, speaker=number)
+
+
 def of_channel(event: CaptionT, channel: int) -> CaptionT:
     """Return the caption of a channel, whose number is that of the speaker."""
     words = tuple(msgspec.structs.replace(word, speaker=channel) for word in event.words)
@@ -262,6 +270,7 @@ class SpeakerTurns(Event, frozen=True, kw_only=True, tag="speakers"):
     """Who talks from `start_ms` to `end_ms`; replaces what earlier events said of that time.
 
     `turns` are in order of their beginnings, and overlap where people talk at the same time.
+    Who has said no word yet is in none.
     """
 
     start_ms: int

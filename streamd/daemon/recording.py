@@ -17,11 +17,19 @@ import numpy as np
 from streamd.config import Config
 from streamd.daemon import build, phrases
 from streamd.engines.voices import RecordedVoices
-from streamd.events import Details, Final, Gap, TimedWord, Token, of_channel
+from streamd.events import (
+    Details,
+    Final,
+    Gap,
+    TimedWord,
+    Token,
+    numbered,
+    of_channel,
+    with_speaker,
+)
 from streamd.models.model import Model
 from streamd.session.clips import SpeechClips
 from streamd.session.segmenter import Segmenter
-from streamd.sinks.text import with_speakers
 from streamd.sources import Lost, Source
 from streamd.speakers import REMEMBERED, SpokenTurn
 from streamd.streams import Streams
@@ -175,12 +183,13 @@ class FileTranscriber:
             seg = count(1)
             n_speakers = self._config.longform.num_speakers
             turns = track.voices.turns(n_speakers) if track.voices else []
+            numbers: dict[int, int] = {}
             for window in transcriber.transcribe(mel, clips, language=language, voiced=voiced):
                 if (unheard := window.unheard) is not None:
                     from_ms, to_ms = ms_of(unheard.seek), ms_of(unheard.end)
                     log.warning("no words in the speech from %d to %d ms", from_ms, to_ms)
                 finals = tuple(
-                    _with_speakers(self._final(segment, next(seg)), turns)
+                    _with_speakers(self._final(segment, next(seg)), turns, numbers)
                     for segment in window.segments
                 )
                 yield FinishedWindow(finals, window.reached_ms)
@@ -252,13 +261,17 @@ def _start_ms(final: Final) -> int:
     return final.start_ms
 
 
-def _with_speakers(final: Final, turns: Sequence[SpokenTurn]) -> Final:
-    """Return the final with who says each word, by turns in order of their beginnings."""
+def _with_speakers(final: Final, turns: Sequence[SpokenTurn], numbers: dict[int, int]) -> Final:
+    """Return the final with who says each word, by turns in order of their beginnings.
+
+    `numbers` has the numbers of those who have said something, and gets those of others.
+    """
     if not turns:
         return final
     first = bisect_left(turns, frames_from_ms(final.start_ms) - REMEMBERED, key=_begin)
     near = turns[first : bisect_left(turns, frames_from_ms(final.end_ms) + REMEMBERED, key=_begin)]
-    return with_speakers(final, near)
+    words = tuple(numbered(with_speaker(word, near), numbers) for word in final.words)
+    return msgspec.structs.replace(final, words=words)
 
 
 def _begin(turn: SpokenTurn) -> int:

@@ -1,39 +1,62 @@
 """Who says the words of a session's events."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from streamd.events import Final, Partial, SessionEvent, SpeakerTurn, SpeakerTurns, with_speaker
+from streamd.events import (
+    Final,
+    Partial,
+    SessionEvent,
+    SpeakerTurn,
+    SpeakerTurns,
+    TimedWord,
+    numbered,
+    with_speaker,
+)
 from streamd.speakers import (
     REMEMBERED,
+    VOICEPRINT_BYTES,
     HearingRequest,
     HearingSteps,
     Roster,
     SpokenTurn,
     changes,
 )
-from streamd.types import Samples, ms_from_frames
+from streamd.types import Samples, frames_from_ms, ms_from_frames
 
 
 class WhoSpeaks:
-    """Tells the speakers of a session apart, if that is wanted; otherwise it changes nothing."""
+    """Tells the speakers of a session apart, if that is wanted; otherwise it changes nothing.
+
+    Readers see numbers of its own: a voice gets the next one with the first word that is final. So
+    who only coughs or laughs takes none.
+    """
 
     def __init__(self) -> None:
         self._roster: Roster | None = None
         self._steps = HearingSteps()
-        self._turns: list[SpokenTurn] = []
+        self._turns: list[SpokenTurn] = []  # under the numbers of the roster, of all voices
+        self._told: list[SpokenTurn] = []  # under those that readers see
+        self._numbers: dict[int, int] = {}  # from the former to the latter
+        self._words: list[TimedWord] = []  # the final ones of the last minute
 
     def resume(self, voiceprints: tuple[bytes, ...] | UnsetType) -> None:
         """Know the speakers of an earlier process."""
         if voiceprints is not UNSET:
             self._roster = Roster(voiceprints)
+            self._numbers = {number: number for number in range(1, len(voiceprints) + 1)}
 
     @property
     def voiceprints(self) -> tuple[bytes, ...] | UnsetType:
-        """What another session needs to know the speakers."""
-        return self._roster.voiceprints if self._roster else UNSET
+        """What another session needs to know the speakers, in the order of their numbers."""
+        if self._roster is None:
+            return UNSET
+        known = dict(enumerate(self._roster.voiceprints, 1))
+        prints = {number: known.get(each) for each, number in self._numbers.items()}
+        order = range(1, max(prints, default=0) + 1)
+        return tuple(prints.get(number) or bytes(VOICEPRINT_BYTES) for number in order)
 
     def push(self, end: int, silence: int, late: int) -> None:
         """Take what the gate says of a frame; see `HearingSteps.push`."""
@@ -61,24 +84,31 @@ class WhoSpeaks:
 
     def hear(self, heard: Sequence[Roster]) -> list[SessionEvent]:
         """Take what was heard, step by step, and return who talks wherever that changes."""
-        return [self._changed(roster) for roster in heard]
+        events: list[SessionEvent] = []
+        for roster in heard:
+            since = self._roster.heard if self._roster else 0
+            self._roster, self._turns = roster, roster.turns
+            oldest_ms = ms_from_frames(roster.heard - REMEMBERED)
+            self._words = [word for word in self._words if word.end_ms > oldest_ms]
+            new = [turn for turn in self._turns if turn.speaker not in self._numbers]
+            # What was taken for one voice may turn out to be two.
+            self._number(word for word in self._words if any(_meet(word, turn) for turn in new))
+            events.append(self._tell(since, roster.heard))
+        return events
 
-    def _changed(self, roster: Roster) -> SpeakerTurns:
-        start, end = self._roster.heard if self._roster else 0, roster.heard
-        before, self._roster, self._turns = self._turns, roster, roster.turns
-        changed = min((turn.start for turn in {*before} ^ {*self._turns}), default=start)
-        start = max(min(start, changed), end - REMEMBERED, 0)
-        turns = tuple(
-            SpeakerTurn(
-                start_ms=ms_from_frames(max(turn.start, start)),
-                end_ms=ms_from_frames(turn.end),
-                speaker=turn.speaker,
-            )
-            for turn in self._turns
-            if turn.end > start
-        )
-        start_ms, end_ms = ms_from_frames(start), ms_from_frames(end)
-        return SpeakerTurns(start_ms=start_ms, end_ms=end_ms, turns=turns)
+    def _number(self, words: Iterable[TimedWord]) -> bool:
+        """Give numbers to those who say words and have none; return whether there are any."""
+        n_known = len(self._numbers)
+        for word in words:
+            numbered(with_speaker(word, self._turns), self._numbers)
+        return len(self._numbers) > n_known
+
+    def _tell(self, since: int, end: int) -> SpeakerTurns:
+        """Return who talks from frame `since` to `end`, and before, wherever that has changed."""
+        shown = (turn for turn in self._turns if turn.speaker in self._numbers)
+        now = [SpokenTurn(turn.start, turn.end, self._numbers[turn.speaker]) for turn in shown]
+        before, self._told = self._told, now
+        return told(before, now, since, end)
 
     @property
     def changes(self) -> list[int]:
@@ -86,12 +116,51 @@ class WhoSpeaks:
         return changes(self._turns)
 
     def name(self, events: Sequence[SessionEvent]) -> list[SessionEvent]:
-        """Return the events with the speaker of each word."""
+        """Return the events with the speaker of each word.
+
+        Before them comes who talked where somebody has just got a number.
+        """
         if self._roster is None:
             return list(events)
-        return [
-            replace(event, words=tuple(with_speaker(word, self._turns) for word in event.words))
+        turns = [event for event in events if isinstance(event, SpeakerTurns)]
+        others = [event for event in events if not isinstance(event, SpeakerTurns)]
+        captions = [event for event in others if isinstance(event, Partial | Final)]
+        self._words += [word for event in captions if event.is_final for word in event.words]
+        if self._number(word for event in captions for word in event.words if word.final):
+            turns.append(self._tell(self._roster.heard, self._roster.heard))
+        numbers = dict(self._numbers)  # words that are not final may vanish again
+        return turns + [
+            replace(
+                event,
+                words=tuple(
+                    numbered(with_speaker(word, self._turns), numbers) for word in event.words
+                ),
+            )
             if isinstance(event, Partial | Final)
             else event
-            for event in events
+            for event in others
         ]
+
+
+def _meet(word: TimedWord, turn: SpokenTurn) -> bool:
+    start, end = frames_from_ms(word.start_ms), frames_from_ms(word.end_ms)
+    return turn.start < end and start < turn.end
+
+
+def told(
+    before: Sequence[SpokenTurn], now: Sequence[SpokenTurn], since: int, end: int
+) -> SpeakerTurns:
+    """Return who talks from frame `since` to `end`, and before, wherever that has changed."""
+    oldest = max(end - REMEMBERED, 0)
+    changed = min((max(turn.start, oldest) for turn in {*before} ^ {*now}), default=since)
+    start = max(min(since, changed), oldest)
+    turns = tuple(
+        SpeakerTurn(
+            start_ms=ms_from_frames(max(turn.start, start)),
+            end_ms=ms_from_frames(turn.end),
+            speaker=turn.speaker,
+        )
+        for turn in now
+        if turn.end > start
+    )
+    return SpeakerTurns(start_ms=ms_from_frames(start), end_ms=ms_from_frames(end), turns=turns)

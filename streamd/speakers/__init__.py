@@ -190,13 +190,14 @@ class Roster:
     def __init__(self, known: Iterable[bytes] = (), *, whole: bool = False) -> None:
         """`known` are the `voiceprints` of an earlier roster."""
         self._centres: dict[int, tuple[Embedding, int]] = {}  # of voices that are forgotten
+        known = tuple(known)
         for number, print_ in enumerate(known, 1):
             if any(print_):
                 centre = np.frombuffer(print_, np.int8).astype(np.float32)
                 self._centres[number] = 10 * SAMPLE * normal(centre), 10 * SAMPLE
         self._voices: dict[int, Voice] = {}
         self._n_voices = 0
-        self._n_speakers = max(self._centres, default=0)
+        self._n_speakers = len(known)
         self._spare = float(MOST_SPARE)
         self._whole = whole
         self.heard = 0

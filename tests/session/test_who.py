@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import UNSET
 
-from streamd.events import Final, Gap, SpeakerTurn, SpeakerTurns, TimedWord, Vad
+from streamd.events import Final, Gap, Partial, SpeakerTurn, SpeakerTurns, TimedWord, Vad
 from streamd.options import SessionOptions
 from streamd.session.timeline import Timeline
 from streamd.session.who import WhoSpeaks
 from streamd.sinks.text import by_speaker
-from streamd.speakers import HearingStep
+from streamd.speakers import HearingStep, Roster
 from streamd.streams.journal import JournalLine, read_line
 from streamd.types import FRAME, ResumeState
 from tests.support.fakes import (
@@ -26,7 +26,7 @@ from tests.support.fakes import (
     speech_of,
 )
 
-ANA, BEN = np.eye(256, dtype=np.float32)[:2]
+ANA, BEN, CLEO = np.eye(256, dtype=np.float32)[:3]
 
 
 def final(*words):
@@ -48,7 +48,12 @@ def heard(who, *talk):
         who.push(frame + 1, 0, 0)
     who.flush()
     request = who.request(100, 0, lambda start, end: np.zeros(320 * (end - start), np.float32))
-    roster, step = request.roster.copy(), HearingStep(0, 0, 100, 100)
+    return who.hear([after(request.roster, *talk)])
+
+
+def after(roster, *talk):
+    """The roster when it has also heard two seconds, in which (start, end, voice) talk."""
+    roster, step = roster.copy(), HearingStep(0, 0, 100, 100)
     activity = np.zeros((100, 3), np.bool_)
     for local, (start, end, _) in enumerate(talk):
         activity[start:end, local] = True
@@ -59,7 +64,7 @@ def heard(who, *talk):
         return lambda frames: voices[(frames.astype(int) @ said).argmax(1)]
 
     roster.hear(step, activity, activity.astype(np.float32), np.zeros(100), listen)
-    return who.hear([roster])
+    return roster
 
 
 def dialogue():
@@ -81,12 +86,13 @@ def test_nothing_changes_unless_it_is_wanted():
 
 def test_words_have_the_speaker_who_talks_meanwhile():
     who, told = dialogue()
+    assert told == [SpeakerTurns(start_ms=0, end_ms=2000, turns=())]  # nobody has said a word
     turns = (
         SpeakerTurn(start_ms=40, end_ms=1000, speaker=1),
         SpeakerTurn(start_ms=1360, end_ms=1960, speaker=2),
     )
-    assert told == [SpeakerTurns(start_ms=0, end_ms=2000, turns=turns)]
-    (named,) = who.name([SAID])
+    now, named = who.name([SAID])
+    assert now == SpeakerTurns(start_ms=40, end_ms=2000, turns=turns)
     assert [word.speaker for word in named.words] == [1, 1, 1, 2]
     assert named.text == SAID.text
     assert named.speaker == 1
@@ -97,8 +103,40 @@ def test_words_have_the_speaker_who_talks_meanwhile():
     assert by_speaker(SAID) == [SAID]
 
 
+def test_a_voice_takes_no_number_before_it_has_words():
+    who = WhoSpeaks()
+    heard(who, (0, 32, CLEO), (33, 65, ANA), (66, 98, BEN))  # Cleo only laughs
+    said = final(("Who?", 700, 1300), ("Me.", 1400, 1900))
+    told, named = who.name([said])
+    assert [word.speaker for word in named.words] == [1, 2]
+    assert [turn.speaker for turn in told.turns] == [1, 2]
+    assert len(who.voiceprints) == 2
+    (named,) = who.name([final(("Ha.", 100, 600))])[1:]
+    assert [word.speaker for word in named.words] == [3]
+
+
+def test_words_that_vanish_again_take_no_number():
+    who, _ = dialogue()
+    words = tuple(msgspec.structs.replace(word, final=False) for word in SAID.words)
+    shown = Partial(seg=1, rev=1, start_ms=0, end_ms=1900, text=SAID.text, stable=0, words=words)
+    (partial,) = who.name([shown])
+    assert [word.speaker for word in partial.words] == [1, 1, 1, 2]
+    _, named = who.name([final(("Me.", 1600, 1900))])
+    assert [word.speaker for word in named.words] == [1]
+
+
+def test_what_was_taken_for_one_voice_gets_a_number_when_it_turns_out_to_be_two():
+    who = WhoSpeaks()
+    heard(who, (2, 98, ANA))
+    _, named = who.name([SAID])
+    assert {word.speaker for word in named.words} == {1}
+    (told,) = who.hear([after(Roster(), (2, 50, ANA), (68, 98, BEN))])
+    assert [turn.speaker for turn in told.turns] == [1, 2]
+
+
 def test_the_next_process_knows_the_speakers():
     who, _ = dialogue()
+    who.name([SAID])
     state = ResumeState(voiceprints=who.voiceprints)
     kept = read_line(msgspec.json.encode(JournalLine(resume_state=state))).resume_state
     resumed = WhoSpeaks()
@@ -111,9 +149,9 @@ def test_the_next_process_knows_the_speakers():
 def test_turns_are_moved_by_gaps_too():
     timeline = Timeline()
     timeline.jump(1000, 60_000)
-    _, told = dialogue()
-    (moved,) = timeline.correct(told)
-    assert (moved.start_ms, moved.end_ms) == (0, 62_000)
+    who, _ = dialogue()
+    moved, _ = timeline.correct(who.name([SAID]))
+    assert (moved.start_ms, moved.end_ms) == (40, 62_000)
     assert [(turn.start_ms, turn.end_ms) for turn in moved.turns] == [
         (40, 61_000),
         (61_360, 61_960),
