@@ -28,6 +28,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import msgspec
@@ -44,7 +45,7 @@ from lab.replay import replay
 from streamd.config import Config, load
 from streamd.daemon import build
 from streamd.daemon.opening import open_model
-from streamd.engines.voices import RecordedVoices, hear
+from streamd.engines.voices import Listener, RecordedVoices, hear
 from streamd.events import SpeakerTurns
 from streamd.session.who import told
 from streamd.speakers import HearingSteps, Roster
@@ -226,6 +227,9 @@ def captioned(dialogue: Dialogue, model: str) -> list[dict[str, Any]]:
     """Return the events of live captions, with the time `shown_ms` at which each comes."""
     config = load({"model": model, "language": "en", "speakers": "true"}, {})
     recognizer = build.recognizer(config, *open_model(config, wait_for_core_ml=True))
+    listener: Any = SimpleNamespace(
+        recognize=Listener(recognizer).recognize, counters=recognizer.counters
+    )
     frames = dialogue.sound[: len(dialogue.sound) // FRAME * FRAME].reshape(-1, FRAME)
     began = Began(
         name=dialogue.name,
@@ -234,7 +238,7 @@ def captioned(dialogue: Dialogue, model: str) -> list[dict[str, Any]]:
         step_ms=ms_from_frames(config.session.step),
         audio_ms=ms_from_frames(len(frames)),
     )
-    (log,) = replay([recognizer], partial(build.new_session, config), [frames], began=began)
+    (log,) = replay([listener], partial(build.new_session, config), [frames], began=began)
     said = (entry for entry in log if isinstance(entry, Said))
     return [msgspec.to_builtins(entry.event) | {"shown_ms": entry.t_ms} for entry in said]
 
