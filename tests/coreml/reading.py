@@ -13,10 +13,12 @@ from streamd.config import load
 from streamd.daemon import build
 from streamd.engines.coreml.package import BuiltModel, Form
 from streamd.engines.golden_clips import clips
+from streamd.engines.onnx import OnnxEngine
 from streamd.engines.onnx import build as on_onnx
+from streamd.events import Final
 from streamd.models.model import Model
 from streamd.types import FRAME, Window, text_of
-from streamd.whisper.engine import Engine
+from streamd.whisper.engine import Decoder, Engine
 from streamd.whisper.recognizer import Recognizer
 from tests.support.coreml_runs import arithmetic, core_ml
 
@@ -68,10 +70,13 @@ def _read(model: Model, engine: Engine, name: str, sounds: list[Said]) -> list[s
 
 def read_on_cpu(model: Model, name: str, sounds: list[Said]) -> list[str]:
     """In float32."""
-    engine = on_onnx(
-        model.dims, model.weights, alignment_heads=model.alignment_heads, silence=model.silence
-    )
-    return _read(model, engine, name, sounds)
+    return _read(model, cpu_engine(model), name, sounds)
+
+
+def cpu_engine(model: Model) -> OnnxEngine:
+    """The engine of every machine, in float32."""
+    heads = model.alignment_heads
+    return on_onnx(model.dims, model.weights, alignment_heads=heads, silence=model.silence)
 
 
 def read_on_core_ml(
@@ -84,6 +89,38 @@ def read_on_core_ml(
         core_ml(built, Path(folder), form) as engine,
     ):
         return _read(model, engine, name, sounds)
+
+
+class WithoutAdoption:
+    """An engine whose decoders compute all text of a window anew, as those on Core ML do."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.dims, self.encode, self._decoder = engine.dims, engine.encode, engine.decoder
+
+    def decoder(self, features, n_slots: int) -> Decoder:
+        """One that adopts nothing."""
+        decoder = self._decoder(features, n_slots)
+        decoder.adopt = lambda before, n: False
+        return decoder
+
+
+def live(model: Model, engine: Engine, name: str, samples: np.ndarray) -> list[str]:
+    """The finals of a stream whose windows are all transcribed, greedily as above."""
+    config = load({"model": name, "language": "en"}, {})
+    options = build.decoding_options(config, model)
+    options = replace(options, beam_size=1, temperatures=(0.0,))
+    reads = Recognizer(engine, build.tokenizer(config, model), options)
+    session, step, events = build.new_session(config), config.session.step, []
+    frames = samples[: len(samples) // FRAME * FRAME].reshape(-1, FRAME)
+    for first in range(0, len(frames) + step, step):
+        # After the last frames comes the end of the stream.
+        found = (
+            session.feed(frames[first : first + step]) if first < len(frames) else session.flush()
+        )
+        events += found
+        while (window := session.next_window()) is not None:
+            events += session.accept(window, reads.recognize(window))
+    return [event.text for event in events if isinstance(event, Final)]
 
 
 def error_rate(sounds: list[Said], texts: list[str]) -> float:

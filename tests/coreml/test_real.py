@@ -1,25 +1,31 @@
 """OpenAI's weights: tiny.en, which is in the box, and base, if ``make test-real`` has got it."""
 
+from collections import Counter
 from dataclasses import replace
 from functools import cache
 
 import pytest
 
 from streamd.engines.coreml.golden import mel_of
+from streamd.engines.coreml.package import FORMS
 from streamd.engines.golden_clips import clips
 from streamd.models.store import load_model
 from tests.coreml.check import FLOAT16_MAX, wrong_tables
 from tests.coreml.lint import lint_built
 from tests.coreml.reading import (
     Said,
+    WithoutAdoption,
+    cpu_engine,
     error_rate,
     evaluated,
+    live,
     read_on_core_ml,
     read_on_cpu,
     said,
 )
 from tests.coreml.verify import verify
-from tests.support.coreml_runs import silence_of
+from tests.support.coreml_runs import arithmetic, core_ml, faulty, silence_of
+from tests.support.recorded import SENTENCES, three_sentences
 
 pytestmark = [pytest.mark.coreml, pytest.mark.timeout(1200)]
 
@@ -68,6 +74,26 @@ def test_the_text_stays_in_the_worst_arithmetic(name, mode, real, weights, heard
     title = "2. texts as on the CPU, if a unit computes all in half precision and also ..."
     table(title, name, mode, f"{same} of {len(sounds)}")
     assert found == expected
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_live_stream_has_the_words_that_it_has_on_the_cpu(form, real, weights, tmp_path):
+    built, name = real("tiny.en"), weights("tiny.en")
+    model = replace(load_model(name), silence=silence_of(built))
+    expected = live(model, WithoutAdoption(cpu_engine(model)), name, three_sentences())
+    with (
+        faulty(tmp_path / "faults") as faults,
+        arithmetic("half"),
+        core_ml(built, tmp_path / "compiled", form) as engine,
+    ):
+        found = live(model, engine, name, three_sentences())
+    assert found == expected
+    assert len(found) >= len(SENTENCES)
+    ran = Counter(function for what, _, function in faults.done() if what == "predict")
+    # Encoder and "cross". Two more projected the states of silence; what is computed as a whole is
+    # the first window of an utterance that begins with the end of the one before.
+    assert ran["ctx1500"] == 0
+    assert ran["resume192"] > 10 * ran["ctx1024"]
 
 
 @pytest.mark.parametrize("bits", ["16", "8", "6"])

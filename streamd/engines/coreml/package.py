@@ -27,8 +27,9 @@ and adds the logarithm of what a sampled one stands for.
 a "resume" computes the last `Meta.n_resumed` of them, which attend to the keys and values of the
 others. The host keeps these, and passes them in; nothing depends on a state, which the Neural
 Engine may not write, and a call that is done over gives the same. Its shapes are fixed, so a window
-takes whatever fits: more positions than had to be computed, or all of a short one. Unless those
-begin with the window's first, the first of them is only there for the convolution of the second.
+may need less: its last positions, or all of a short one, are preceded by some that are known, and
+masked. Unless it begins with the window's first, there is at least one, for the convolution of the
+next.
 
 **Widths.** Every axis over audio positions is padded to a multiple of 32, which is 64 bytes: the
 Neural Engine prefers that for a last axis and requires it for a state's. A mask hides the padding.
@@ -456,7 +457,7 @@ class BuiltModel:
     def resumed_at(self, extent: Extent, n_known: int) -> int | None:
         """Return the first position that a "resume" computes of a window, None if it cannot.
 
-        Unless that is 0, it is known, and its row only serves the next one's convolution.
+        Unless that is 0, it is known: what a call computes of it lacks what is before it.
         """
         k, begin = self.meta.n_resumed, max(0, extent.n - self.meta.n_resumed)
         # What has no states of silence is computed as a whole.
@@ -468,13 +469,12 @@ class BuiltModel:
         width = padded(self.context(extent.n))
         return self._mask(extent, width, self.meta.keys(self.context(extent.n)))
 
-    def resume_mask(self, extent: Extent, begin: int) -> Mask:
-        """Return the mask of a "resume" from position `begin` on."""
+    def resume_mask(self, extent: Extent, begin: int, n_known: int) -> Mask:
+        """Return the mask of a "resume" from position `begin` on; it hides what is known."""
         kept = np.full(self.meta.n_kept, MASKED, np.float32)
         k, n = self.meta.n_resumed, extent.n - begin
         new = self._mask(Extent(n, extent.first), k, k + self.meta.n_silence)
-        if begin:
-            kept[: begin + 1], new[0] = 0, MASKED
+        kept[:n_known], new[: n_known - begin] = 0, MASKED
         return np.concatenate([kept, new])
 
     def cross_mask(self, extent: Extent) -> Mask:

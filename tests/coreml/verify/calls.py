@@ -27,7 +27,7 @@ Arrays = dict[str, Array]
 _N_MISSING = 9
 """Positions by which a window is shorter than the context that it runs on, or than the sound that
 fits there."""
-_N_KNOWN = 5 * STRIDE + 1
+_N_KNOWN = 5 * STRIDE
 """Positions that a window has from the one before it."""
 _N_UNUSED = 3
 """Rows of a pass that it does not use."""
@@ -127,9 +127,10 @@ class Calls:
         return held_reference(meta, self._model.weights, silence_of(self._built), notice=notice)
 
     def _resume(self, function: Function) -> Call:
-        """A window of which as many positions are known as the call needs."""
+        """A window of which more positions are known than the call needs."""
         meta, parts, k = self._built.meta, self._built.meta.layers, function.k
-        begin = _N_KNOWN - 1
+        begin = 4 * STRIDE
+        skipped = _N_KNOWN - begin
         n = k + begin - MARGIN
         before = self._encoded(n - STRIDE, k)
         window = self._encoded(n, meta.n_kept + k, previous=before, known=_N_KNOWN)
@@ -140,11 +141,11 @@ class Calls:
             inputs["positions"][0, :, 0] = table.T
         else:
             rows = window.hidden[parts[function.part - 1][-1]]
-            inputs["hidden"][0, :, 0, 1:] = rows.T
+            inputs["hidden"][0, :, 0, skipped:] = rows.T
         biases = window.features.bias
         inputs["mask"][...] = MASKED
         inputs["mask"][0, :_N_KNOWN, 0, 0] = 0
-        inputs["mask"][0, meta.n_kept + 1 : meta.n_kept + k, 0, 0] = 0
+        inputs["mask"][0, meta.n_kept + skipped : meta.n_kept + k, 0, 0] = 0
         silent = window.columns[window.columns >= meta.n_kept + k]
         inputs["mask"][0, silent, 0, 0] = biases[begin + k :]
         weights = self._reference().weights
@@ -154,12 +155,12 @@ class Calls:
                 values = linear(states, weights, f"encoder.blocks.{layer}.attn.{name}")
                 old, new = (f"{each}_{name[0]}" for each in ("kept", "new"))
                 _rows(inputs[old], i, name)[:_N_KNOWN] = values[:_N_KNOWN]
-                _rows(outputs[new], i, name)[1:] = values[_N_KNOWN:]
+                _rows(outputs[new], i, name)[skipped:] = values[_N_KNOWN:]
         if function.part + 1 == len(parts):
             wanted = window.features.states[-1][_N_KNOWN : begin + k]
         else:
             wanted = window.hidden[parts[function.part][-1]]
-        outputs["encoded"][0, :, 0, 1:] = wanted.T
+        outputs["encoded"][0, :, 0, skipped:] = wanted.T
         return Call(function, inputs, {}, outputs, {})
 
     def _encode(self, function: Function) -> Call:

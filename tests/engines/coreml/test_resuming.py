@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from streamd.engines.coreml.package import META, open_built
-from streamd.models.silence import MARGIN, STRIDE
 from streamd.types import FRAME
 from streamd.whisper.engine import run_in_order
 from streamd.whisper.mel import log_mel
@@ -70,89 +69,74 @@ def step(engine, name: str, n: int, previous=None, n_before: int = 0):
     return engine.encode(sound(name, n), previous=previous if n_reused else None, n_reused=n_reused)
 
 
-class OnCpu:
-    """The steps of a window on the CPU, which computes the same positions as Core ML does."""
-
-    def __init__(self, built) -> None:
-        self.built, self.features, self.buffers = built, None, None
-
-    def step(self, name: str, n: int, *, known: bool = True):
-        n_computed = -(-(n + MARGIN) // STRIDE) * STRIDE
-        begin = max(0, n_computed - self.built.meta.n_resumed) if known else 0
-        self.features = cpu().encode(
-            sound(name, n),
-            previous=self.features if begin else None,
-            n_reused=begin + 1 if begin else 0,
-        )
-        return read(cpu(), self.features)
-
-
 @pytest.mark.parametrize("engine", ["state", "mix"], indirect=True)
-def test_each_step_of_a_window_gives_what_it_gives_on_the_cpu(engine, built):
+def test_each_step_of_a_window_gives_what_it_gives_on_the_cpu(engine):
     """Shorter than a call of fixed size, longer, by one frame, by many, shorter again."""
-    features, before, on_the_cpu = None, 0, OnCpu(built)
+    features, expected, before = None, None, 0
     for n in (50, 100, 125, 150, 175, 176, 230, 305, 303, 375):
         features = step(engine, "lamp", n, features, before)
         assert encoded(engine) == ["resume192"], n
-        assert_same(read(engine, features), on_the_cpu.step("lamp", n))
+        expected = step(cpu(), "lamp", n, expected, before)
+        assert_same(read(engine, features), read(cpu(), expected))
         before = n
 
 
-def test_what_is_not_known_is_computed(engine, built):
+def test_what_is_not_known_is_computed(engine):
     first = step(engine, "lamp", 200)
     assert encoded(engine) == ["ctx384"], "a window whose first step is long"
     second = step(engine, "lamp", 225, first, 200)
     assert encoded(engine) == ["resume192"]
     third = step(engine, "lamp", 500, second, 225)
     assert encoded(engine) == ["ctx640"], "more new sound than a call takes"
-    on_the_cpu = OnCpu(built)
-    assert_same(read(engine, third), on_the_cpu.step("lamp", 500, known=False))
+    expected = step(cpu(), "lamp", 500)
+    assert_same(read(engine, third), read(cpu(), expected))
     fourth = step(engine, "lamp", 525, third, 500)
     assert encoded(engine) == ["resume192"]
-    assert_same(read(engine, fourth), on_the_cpu.step("lamp", 525))
+    assert_same(read(engine, fourth), read(cpu(), step(cpu(), "lamp", 525, expected, 500)))
 
 
-def test_a_new_window_finds_nothing_of_the_one_before(engine, built):
+def test_a_new_window_finds_nothing_of_the_one_before(engine):
     """It has another beginning, the slot of the other one, and is shorter."""
     features = step(engine, "lamp", 300, step(engine, "lamp", 280), 280)
     del features
     encoded(engine)
     features = step(engine, "cards", 200)
     assert encoded(engine) == ["ctx384"]
-    assert_same(read(engine, features), OnCpu(built).step("cards", 200, known=False))
+    assert_same(read(engine, features), read(cpu(), step(cpu(), "cards", 200)))
     features = step(engine, "digits", 100)
     assert encoded(engine) == ["resume192"], "all of it in one call"
-    assert_same(read(engine, features), OnCpu(built).step("digits", 100))
+    assert_same(read(engine, features), read(cpu(), step(cpu(), "digits", 100)))
 
 
-def test_the_full_context_leaves_nothing_to_reuse(engine, built):
+def test_the_full_context_leaves_nothing_to_reuse(engine):
     known = step(engine, "lamp", 600, step(engine, "lamp", 560), 560)
     full = step(engine, "lamp", 700, known, 600)
     assert encoded(engine) == ["ctx640", "resume192", "ctx1500"]
     shorter = step(engine, "lamp", 590, full, 700)
     assert encoded(engine) == ["ctx640"]
-    assert_same(read(engine, shorter), OnCpu(built).step("lamp", 590, known=False))
+    assert_same(read(engine, shorter), read(cpu(), step(cpu(), "lamp", 590)))
 
 
-def test_windows_of_several_streams_keep_their_own(engine, built):
+def test_windows_of_several_streams_keep_their_own(engine):
     names = ("lamp", "cards", "digits")
-    features = dict.fromkeys(names)
-    on_the_cpu = {name: OnCpu(built) for name in names}
+    features, expected = dict.fromkeys(names), dict.fromkeys(names)
     for n in (140, 165, 190):
+        before = n - 25 if n > 140 else 0
         for name in names:
-            features[name] = step(engine, name, n, features[name], n - 25 if n > 140 else 0)
+            features[name] = step(engine, name, n, features[name], before)
+            expected[name] = step(cpu(), name, n, expected[name], before)
         assert encoded(engine) == ["resume192"]
         for name in names:
-            assert_same(read(engine, features[name]), on_the_cpu[name].step(name, n))
+            assert_same(read(engine, features[name]), read(cpu(), expected[name]))
 
 
-def test_a_window_whose_worker_is_lost_is_computed_again(engine, built):
+def test_a_window_whose_worker_is_lost_is_computed_again(engine):
     first = step(engine, "lamp", 200)
     encoded(engine)
     engine.faults.add("kill", function="resume")
     second = step(engine, "lamp", 225, first, 200)
     assert encoded(engine) == ["resume192", "ctx384"]
-    assert_same(read(engine, second), OnCpu(built).step("lamp", 225, known=False))
+    assert_same(read(engine, second), read(cpu(), step(cpu(), "lamp", 225)))
 
 
 def test_models_that_were_built_before_are_not_resumed(built, tmp_path):
@@ -169,4 +153,4 @@ def test_models_that_were_built_before_are_not_resumed(built, tmp_path):
         first = step(engine, "lamp", 200)
         second = step(engine, "lamp", 225, first, 200)
         assert encoded(engine) == ["ctx384"]
-        assert_same(read(engine, second), OnCpu(built).step("lamp", 225, known=False))
+        assert_same(read(engine, second), read(cpu(), step(cpu(), "lamp", 225)))

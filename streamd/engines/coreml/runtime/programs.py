@@ -251,12 +251,14 @@ class Programs:
             decoder = self._loaded[self._of("step")[0]]
             self._caches[cache_slot] = WindowCaches(built.meta, self._form, decoder.make_state)
         caches = self._caches[cache_slot]
-        begin = built.resumed_at(extent, min(n_known, caches.n_kept))
+        n_known = min(n_known, caches.n_kept)
+        begin = built.resumed_at(extent, n_known)
         if begin is None:
-            begin, n_ctx, added = 0, built.context(extent.n), built.encode_mask(extent)
-            parts = self._of("encode", n_ctx=n_ctx)
+            begin, n_known, n_ctx = 0, 0, built.context(extent.n)
+            added, parts = built.encode_mask(extent), self._of("encode", n_ctx=n_ctx)
         else:
-            n_ctx, added, parts = 0, built.resume_mask(extent, begin), self._of("resume")
+            n_ctx, added = 0, built.resume_mask(extent, begin, n_known)
+            parts = self._of("resume")
         x = mel[:, 2 * begin :]
         for function in parts:  # a part of the encoder after the other
             inputs = self._inputs[function]
@@ -268,16 +270,16 @@ class Programs:
                 places = built.encoder_positions[begin : begin + function.k]
                 inputs["positions"][0, :, 0, : len(places)] = places.T
             found = self._call(function, {**inputs, **caches.inputs(function)})
-            caches.keep(function, found, begin)
+            caches.keep(function, found, begin, n_known)
             x = found["encoded"]
-        new = self._cross(x, n_ctx)
+        new = {name: array[..., n_known - begin :] for name, array in self._cross(x, n_ctx).items()}
         n_silence = built.meta.n_silence if n_ctx < built.meta.dims.n_audio_ctx else 0
         if not n_ctx:
             new = {
                 name: np.concatenate([array, self._silence[name]], axis=-1)
                 for name, array in new.items()
             }
-        caches.load(new, begin, n_silence, built.cross_mask(extent))
+        caches.load(new, n_known, n_silence, built.cross_mask(extent))
 
     def step(self, step: Step) -> tuple[Array, Array]:
         """Run a pass: logits (m, n_vocab) of wanted tokens, alignment (k, n_heads, n_keys)."""
@@ -354,29 +356,33 @@ class WindowCaches:
             for part in range(len(meta.layers))
         ]
 
-    def keep(self, function: Function, found: Mapping[str, Array], begin: int) -> None:
-        """Take what a part of the encoder computed of its keys and values from a position on."""
-        self.n_kept, skipped = 0, int(begin > 0)  # the first row is not what is known of it
+    def keep(
+        self, function: Function, found: Mapping[str, Array], begin: int, n_known: int
+    ) -> None:
+        """Take what a part of the encoder computed of its keys and values from `begin` on.
+
+        What is known of the first `n_known` positions stays.
+        """
+        self.n_kept = 0
         for name, cache in self._kept[function.part].items():
             axis = 3 if name == "kept_v" else 1
             if (new := found.get(name.replace("kept", "new"))) is not None:
                 rows, place = np.moveaxis(new, axis, 0), np.moveaxis(cache, axis, 0)
-                place = place[begin + skipped : begin + len(rows)]
-                place[...] = rows[skipped : skipped + len(place)]
-                self.n_kept = begin + skipped + len(place)
+                self.n_kept = min(begin + len(rows), len(place))
+                place[n_known : self.n_kept] = rows[n_known - begin : self.n_kept - begin]
 
     def load(
-        self, found: Mapping[str, Array], begin: int, n_silence: int, cross_mask: Array
+        self, found: Mapping[str, Array], n_known: int, n_silence: int, cross_mask: Array
     ) -> None:
-        """Start a window with what a "cross" computed of it from position `begin` on.
+        """Start a window with what a "cross" computed of it from position `n_known` on.
 
         Of that the last `n_silence` are those of the states of silence.
         """
         self.seen = np.flatnonzero(cross_mask > MASKED)
         self._cross_mask[0, 0, 0] = cross_mask
         for name, new in found.items():
-            cache, n, skipped = self._cross[name], new.shape[-1] - n_silence, int(begin > 0)
-            cache[..., begin + skipped : begin + n] = new[..., skipped:n]
+            cache, n = self._cross[name], new.shape[-1] - n_silence
+            cache[..., n_known : n_known + n] = new[..., :n]
             cache[..., cache.shape[-1] - n_silence :] = new[..., n:]
             self.state.write_state(name, cache)
 
