@@ -243,14 +243,9 @@ class GateOptions:
     attack: PositiveSpan = 10
     """Length of the latest audio, from which the gate decides."""
     open_share: Share = 0.4
-    """Share of voiced frames at which the gate opens; below three quarters of it, it closes."""
+    """Share of voiced frames from which on the gate is open."""
     floor_db: Annotated[float, Meta(ge=-200.0, le=0.0), "dBFS"] = -60.0
     """Frames that are quieter than this are never voiced."""
-
-    @property
-    def close_share(self) -> float:
-        """Share of voiced frames below which the gate closes: with one threshold it would flap."""
-        return 0.75 * self.open_share
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,14 +87,16 @@ def test_too_quiet_is_not_speech():
     assert 0 not in silences(gate, syllables(2) * np.float32(0.01))
 
 
-def test_open_and_close_shares_are_two_thresholds():
-    pattern = [True] * 4 + [False] * 3 + [True, False, False] * 6 + [False] * 12
+def test_the_gate_is_open_while_enough_of_the_latest_frames_are_voiced():
+    pattern = [True] * 4 + [False] * 10 + [True, False] * 10 + [False] * 12
     frames = iter(pattern)
     gate = Gate(lambda _: next(frames), GateOptions(floor_db=-200.0))
     seen = silences(gate, np.zeros(len(pattern) * FRAME, np.float32))
     assert seen[:3] == [1, 1, 1], "three of ten frames are not enough"
-    assert seen[3:26] == [0] * 23, "three of ten keep it open"
-    assert seen[-1] == 14, "from the last voiced frame"
+    assert seen[3:10] == [0] * 7
+    assert seen[10] == 7, "from the last voiced frame"
+    assert seen[20:36] == [0] * 16, "every other frame is enough"
+    assert seen[36] == 4
 
 
 def test_the_start_of_a_word_is_doubtful():
@@ -104,7 +106,7 @@ def test_the_start_of_a_word_is_doubtful():
     for _ in range(16):
         gate.feed(np.zeros((1, FRAME), np.float32))
         doubtful.append(gate.doubtful)
-    assert doubtful == [False] * 12 + [True] + [False] * 3
+    assert doubtful == [False] * 11 + [True] * 2 + [False] * 3
 
 
 def test_a_second_detector_opens_the_gate_later_and_says_by_how_much():
