@@ -126,7 +126,7 @@ class Captioner:
     options
         Any option of docs/options.md by its long name without dashes, such as
         ``{"step": 250, "hotwords": "Kubernetes"}``, or a setting, such as
-        ``{"gate.open_share": 0.2}``. Environment variables and configuration files do not apply.
+        ``{"gate.open_share": 0.4}``. Environment variables and configuration files do not apply.
 
     Raises
     ------

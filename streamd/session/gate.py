@@ -119,11 +119,12 @@ class Opening:
         options = self._options
         self._voiced.append(voiced)
         self._since_voiced = 0 if voiced else self._since_voiced + 1
-        self._open = sum(self._voiced) >= round(options.open_share * options.attack, 6)
+        least = options.close_share if self._open else options.open_share
+        self._open = sum(self._voiced) >= least * options.attack
         return 0 if self._open else max(1, self._since_voiced)
 
     @property
     def doubtful(self) -> bool:
         """See `Gate.doubtful`."""
-        least = self._options.open_share * self._options.attack / 2
-        return not self._open and self._since_voiced == 0 and sum(self._voiced) >= least
+        least = self._options.close_share * self._options.attack
+        return not self._open and sum(self._voiced) >= least

@@ -45,7 +45,7 @@ are too short to be told apart: 9.8 instead of 8.6 % of the time of built dialog
 CONTEXT = 75
 """Frames before them that are heard again, if there was no pause, so that a local speaker is known
 from before."""
-ATTACK, QUIET = 3, 8
+ATTACK, QUIET = 5, 8
 """Frames that speech may have begun before the gate opens, and silent frames that end it. With 12
 and 12, voices of several speakers were taken for one: 23 instead of 18 % of the time is wrong."""
 GAP = 8

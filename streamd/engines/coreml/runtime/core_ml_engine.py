@@ -1,9 +1,10 @@
 """Whisper on Core ML: an `Engine` whose work is done by a supervised process.
 
 Any thread may call it; it does one thing at a time. A worker that dies, or does not answer in time,
-costs a repetition: what a new one lacks is computed again from what is remembered here, so results
-do not depend on where the model runs, nor on whether a worker was replaced. If that happens too
-often, the engine has failed.
+costs a repetition: what a new one lacks is computed again from what is remembered here. A window
+that was resumed is then computed whole, so its states differ by what resuming leaves out; otherwise
+results do not depend on whether a worker was replaced. If that happens too often, the engine has
+failed.
 """
 
 import logging
