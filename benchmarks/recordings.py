@@ -11,8 +11,7 @@ detector, and with its pipeline that decodes eight windows at once; whisper.cpp 
 openai-whisper in float32, the others in int8. All are greedy; streamd and faster-whisper's first
 two give word times. `--peer` is a Python that has the others, if this one has not. Each program has
 a process of its own, with `--threads`; they run one after the other, and their start counts. Prints
-a table and, last, one JSON line; with date, commit, load and command before it, that is
-recordings.json, from which `charts.py` draws.
+a table and, last, one JSON line.
 """
 
 import argparse
