@@ -466,7 +466,9 @@ class Session:
                 events += self._turn(
                     segment, TurnState.PAUSED, end - self._segmenter.options.trailing_silence
                 )
-            events += self._segmenter.answer(segment.utterance, words, segment.turn_prob)
+            events += self._segmenter.answer(
+                segment.utterance, words, segment.turn_prob, sentence=segment.last_sentence
+            )
         return [*events, *self._release()]
 
     def _release(self) -> list[SessionEvent]:
@@ -599,7 +601,9 @@ class Session:
             if end is None or end > max(segment.anchor, segment.utterance.start):
                 break
             if segment.utterance.state is State.ASKED:
-                events += self._segmenter.answer(segment.utterance, segment.words)
+                events += self._segmenter.answer(
+                    segment.utterance, segment.words, sentence=segment.last_sentence
+                )
             else:
                 events += self._finalise(segment, end, replace(segment.latest, words=()))
         return events

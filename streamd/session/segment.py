@@ -23,7 +23,7 @@ Every last window that comes back ends the utterance, prepares its final, is too
 because of what was heard meanwhile, or moves the anchor (`restart`). So only finitely many come.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from itertools import pairwise, takewhile
@@ -368,10 +368,10 @@ class Segment:
         The words of the sentence are the context of those that follow. At the frames `changes`,
         another speaker begins.
         """
-        words, n = self.committed, self._n_first(changes)
+        words, n = self.committed, next(self._sentence_ends(self.committed, changes), 0)
         if n == 0:
             return None
-        at = max(self.utterance.start, (words[n - 1].end + words[n].start) // 2)
+        at = self._between(words, n)
         final = self._final(seg, words[:n], at, hypothesis, continues=True)
         if inside := words[self.n_left : n]:
             before = self.context.words if self.context else []
@@ -383,12 +383,22 @@ class Segment:
         self.rev, self._shown = 0, ("", 0)
         return final
 
-    def _n_first(self, changes: Sequence[int]) -> int:
-        """How many committed words are the first sentence; 0: it is the only one.
+    @property
+    def last_sentence(self) -> int:
+        """Where the last sentence of the words begins, whether the others are finals or not."""
+        *_, n = 0, *self._sentence_ends(self.words, ())
+        return self._between(self.words, n) if n else self.utterance.start
+
+    def _between(self, words: Sequence[Word], n: int) -> int:
+        """Where the first `n` of the words are cut off."""
+        return max(self.utterance.start, (words[n - 1].end + words[n].start) // 2)
+
+    def _sentence_ends(self, words: Sequence[Word], changes: Sequence[int]) -> Iterator[int]:
+        """After how many words a sentence ends, of all but the last one.
 
         A mark, a gap and another speaker each may be wrong; two of them are enough.
         """
-        for n, (word, following) in enumerate(pairwise(self.committed), 1):
+        for n, (word, following) in enumerate(pairwise(words), 1):
             if is_mark(following.text):
                 continue
             is_end = ends_sentence(word.text)
@@ -396,8 +406,7 @@ class Segment:
             first, last = word.start + word.end, following.start + following.end
             is_change = any(first < 2 * at <= last for at in changes)
             if is_end + is_gap + is_change >= 2:
-                return n
-        return 0
+                yield n
 
     def final(self, seg: int, end: int, hypothesis: Hypothesis) -> Final | None:
         """The utterance's final, or None if there is no text."""

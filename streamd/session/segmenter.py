@@ -93,15 +93,27 @@ class Segmenter:
         return self._advance()
 
     def answer(
-        self, utterance: Utterance, words: Sequence[Word], turn_prob: float | None = None
+        self,
+        utterance: Utterance,
+        words: Sequence[Word],
+        turn_prob: float | None = None,
+        *,
+        sentence: int | None = None,
     ) -> list[Vad]:
         """Take the text of the utterance up to its pause; ignored if none is needed.
 
-        `turn_prob`: see `ending_pause`.
+        `turn_prob`: see `ending_pause`. `sentence`: where the last sentence of the text begins,
+        if not with the utterance.
         """
         if utterance.state is not State.ASKED:
             return []
-        utterance.answer(ending_pause(words, self.options, turn_prob))
+        limit = ending_pause(words, self.options, turn_prob)
+        trailing = self.options.trailing_silence
+        # Sentences that are finals have left the utterance; how soon, depends on the engine.
+        start = utterance.start if sentence is None else sentence
+        if utterance.pause is not None and self._is_long(start, utterance.pause + trailing):
+            limit = trailing
+        utterance.answer(limit)
         return self._advance()
 
     def flush(self, *, doubtful: bool = False) -> list[Vad]:
@@ -213,20 +225,28 @@ class Segmenter:
         if utterance.pause is None:
             return True
         now = self.cursor + 1
-        # No text ends an utterance before the shortest pause, every text does at the longest.
-        quiet = now - utterance.pause
-        depends = self.options.shortest_pause <= quiet < self.options.longest_pause
+        # No text ends an utterance before the shortest pause, unless it may be one long sentence;
+        # every text does at the longest.
+        options, quiet = self.options, now - utterance.pause
+        is_long = self._is_long(utterance.start, now)
+        least = options.trailing_silence if is_long else options.shortest_pause
+        depends = least <= quiet < options.longest_pause
         return not depends or self._limit(utterance, now) is not None
 
     def _limit(self, utterance: Utterance, now: int) -> int | None:
         """Silence that ends the utterance in its current pause; None: that depends on the text."""
         options = self.options
-        # A long utterance ends in any pause: that is better than being cut within a word later.
-        if not options.exact_cut and 5 * (now - utterance.start) >= 3 * options.longest:
-            return options.trailing_silence
-        if options.shortest_pause == options.longest_pause:
-            return options.longest_pause
-        return utterance.ending_pause
+        if options.shortest_pause != options.longest_pause:
+            return utterance.ending_pause
+        is_long = self._is_long(utterance.start, now)
+        return options.trailing_silence if is_long else options.longest_pause
+
+    def _is_long(self, start: int, now: int) -> bool:
+        """Whether any pause ends what began at `start`.
+
+        That is better than being cut within a word later.
+        """
+        return not self.options.exact_cut and 5 * (now - start) >= 3 * self.options.longest
 
     def _begin(self) -> list[Vad]:
         if not self.utterances:  # what is asked about the others depends on theirs

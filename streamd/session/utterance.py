@@ -17,9 +17,11 @@ depends on its last words, and the recognizer that knows the words may be late.
   where the prepared hypothesis ends, that is the final; otherwise it is transcribed up to its end.
 - FINAL: the final was published, or there are no words. It is forgotten.
 
-A cut, a flush, a pause at more than three fifths of the longest length, and pauses whose length
-does not depend on the text need no answer. After a cut the rest is an utterance of its own; if the
-one that was cut was in a pause, the rest begins with what is left of it, and with the answer.
+The text also tells where its last sentence began. If that is more than three fifths of the longest
+length ago, any pause ends the utterance, and the segmenter waits for the text sooner. A cut, a
+flush, and pauses whose length does not depend on the text need no answer. After a cut the rest is
+an utterance of its own; if the one that was cut was in a pause, the rest begins with what is left
+of it, and with the answer.
 """
 
 from dataclasses import dataclass

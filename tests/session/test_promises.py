@@ -78,6 +78,7 @@ def test_every_word_is_in_the_finals_once_and_in_order(stretches, engine, policy
 
 @given(runs, delays)
 @example([(480, 13), (12, 1)], [156])  # the last window is longer than 10 s
+@example([(420, 37), (276, 25), (480, 1), (48, 1), (12, 12)], [177])  # a long last sentence
 def test_finals_do_not_depend_on_the_speed_of_the_engine(stretches, engine):
     speech = speech_of(stretches)
     assert finals(run(speech, engine)[0]) == finals(run(speech, [0])[0])

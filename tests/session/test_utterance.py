@@ -20,7 +20,8 @@ SCENARIOS = {
     "speech after the answer": [(True, 60), (False, 12), "transcribe", (True, 20)],
     "a flush during speech": [(True, 60), "flush", "transcribe"],
     "a flush in a pause": [(True, 60), (False, 5), "flush", "transcribe"],
-    "a short pause of a long utterance": [(True, 900), (False, 30)],
+    "a flush before the answer": [(True, 60), (False, 12), "flush"],
+    "a short pause of a long utterance": [(True, 900), (False, 12), "transcribe"],
     "a cut": [(True, 1500), "flush", "transcribe"],
 }
 
@@ -65,7 +66,8 @@ def test_every_transition_happens_in_a_session(monkeypatch):
         ("speech before the answer", "OPEN PAUSE ASKED"),
         ("speech after the answer", "OPEN PAUSE ASKED ANSWERED"),
         ("a flush during speech", "OPEN ENDED"),
-        ("a short pause of a long utterance", "OPEN PAUSE ASKED"),
+        ("a flush before the answer", "OPEN PAUSE ASKED"),
+        ("a short pause of a long utterance", "OPEN PAUSE ASKED ANSWERED ENDED"),
         ("a cut", "OPEN ENDED"),
     ],
 )
