@@ -252,6 +252,11 @@ class GateOptions:
         """Share of voiced frames below which the gate closes: with one threshold it would flap."""
         return self.open_share / 2
 
+    @property
+    def voice_share(self) -> float:
+        """Share of voiced frames at which clients are told of a voice."""
+        return self.open_share * 2 / 3
+
 
 @dataclass(frozen=True, slots=True)
 class EndpointOptions:

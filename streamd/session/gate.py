@@ -28,11 +28,14 @@ class GatedFrame(NamedTuple):
     `silence` is 0 while the gate is open, else how many frames ago the last voiced frame was, at
     least 1. `level` is in dB. `late` are the frames since the first detector opened its gate, while
     the second one has to decide: when the gate opens, a word may have begun that many earlier.
+    `voice` tells that somebody seems to speak, which is known 40 ms before the gate opens: too
+    little for text (digits that are dictated are written one by one), enough to stop speaking.
     """
 
     silence: int
     level: float
     late: int = 0
+    voice: bool = False
 
 
 class WebRtcVad:
@@ -92,7 +95,8 @@ class Gate:
             if self._confirm is not None:
                 self._late = self._late + 1 if self._detected.update(one) == 0 else 0
             silence = self._confirmed.update(one and other)
-            heard.append(GatedFrame(silence, level, min(self._late, LATEST)))
+            voice = self._confirmed.voice
+            heard.append(GatedFrame(silence, level, min(self._late, LATEST), voice))
         return heard
 
     @property
@@ -113,6 +117,7 @@ class Opening:
         self._voiced: deque[bool] = deque(maxlen=options.attack)
         self._since_voiced = 0
         self._open = False
+        self.voice = False
 
     def update(self, voiced: bool) -> int:
         """Take the decision about the next frame; returns `GatedFrame.silence`."""
@@ -120,7 +125,10 @@ class Opening:
         self._voiced.append(voiced)
         self._since_voiced = 0 if voiced else self._since_voiced + 1
         least = options.close_share if self._open else options.open_share
-        self._open = sum(self._voiced) >= least * options.attack
+        n_voiced = sum(self._voiced)
+        self._open = n_voiced >= least * options.attack
+        least = options.close_share if self.voice else options.voice_share
+        self.voice = self._open or n_voiced >= least * options.attack
         return 0 if self._open else max(1, self._since_voiced)
 
     @property

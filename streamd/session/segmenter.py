@@ -67,6 +67,7 @@ class Segmenter:
         self._track: list[GatedFrame] = []
         self._late = 0  # that of the last frame that was read
         self._open: Utterance | None = None
+        self._told = False  # whether the last event was that speech started
         self._floor = 0  # the next utterance begins here at the earliest
         self._flush_at: int | None = None
         self._doubtful = False  # whether there may be the start of a word before that
@@ -87,9 +88,9 @@ class Segmenter:
         to_come = max(self.cursor - 1 - self.options.pre_roll - self._late, self._floor)
         return min(to_come, self.utterances[0].start) if self.utterances else to_come
 
-    def push(self, silence: int, level: float, late: int = 0) -> list[Vad]:
+    def push(self, silence: int, level: float, late: int = 0, *, voice: bool = False) -> list[Vad]:
         """Take what the gate says of the next frame: the fields of `GatedFrame`."""
-        self._track.append(GatedFrame(silence, level, late))
+        self._track.append(GatedFrame(silence, level, late, voice))
         return self._advance()
 
     def answer(
@@ -158,7 +159,7 @@ class Segmenter:
 
         def loudness(boundary: int) -> tuple[float, int]:
             around = self._track[max(0, boundary - 2 - self._base) : boundary + 3 - self._base]
-            return sum(level for _, level, _ in around) / max(1, len(around)), abs(boundary - near)
+            return sum(frame.level for frame in around) / max(1, len(around)), abs(boundary - near)
 
         return min(range(start, end + 1), key=loudness)
 
@@ -183,7 +184,7 @@ class Segmenter:
                 events += self._flush_here()
             if self.cursor == self.end:
                 return events
-            silence, _, self._late = self._track[self.cursor - self._base]
+            silence, _, self._late, voice = self._track[self.cursor - self._base]
             if self._open is not None:
                 self._follow(self._open, silence)
                 if not self._is_decided(self._open):
@@ -192,8 +193,8 @@ class Segmenter:
             self.cursor += 1
             if self._open is not None:
                 events += self._end_if_due(self._open)
-            elif silence == 0 and self.cursor > self._floor:
-                events += self._begin()
+            elif self.cursor > self._floor:
+                events += self._begin() if silence == 0 else self._tell(voice=voice)
 
     def _flush_here(self) -> list[Vad]:
         self._flush_at = None
@@ -251,11 +252,22 @@ class Segmenter:
     def _begin(self) -> list[Vad]:
         if not self.utterances:  # what is asked about the others depends on theirs
             self.options = self.next_options
-        late = max(0, self._late - 1)  # at once is not late
-        start = max(self.cursor - 1 - self.options.pre_roll - late, self._floor)
-        self._open = Utterance(start)
+        self._open = Utterance(self._beginning)
         self.utterances.append(self._open)
-        return [Vad(speech=True, t_ms=ms_from_frames(start))]
+        return self._tell(voice=True)
+
+    @property
+    def _beginning(self) -> int:
+        """Where an utterance begins that is noticed in the frame before the cursor."""
+        late = max(0, self._late - 1)  # at once is not late
+        return max(self.cursor - 1 - self.options.pre_roll - late, self._floor)
+
+    def _tell(self, *, voice: bool) -> list[Vad]:
+        """Say that speech has started or stopped, if that is new."""
+        if voice == self._told:
+            return []
+        self._told = voice
+        return [Vad(speech=voice, t_ms=ms_from_frames(self._beginning if voice else self.cursor))]
 
     def _end_if_due(self, utterance: Utterance) -> list[Vad]:
         if utterance.pause is not None:
@@ -275,7 +287,7 @@ class Segmenter:
         end = max(end, self._floor)  # it may overlap with the one before, but not end before it
         utterance.close(end)
         self._floor, self._open = end, None
-        return [Vad(speech=False, t_ms=ms_from_frames(self.cursor))]
+        return self._tell(voice=False)
 
     def _cut(self, utterance: Utterance) -> None:
         """End the utterance although there is no pause that ends it; the rest is a new one."""

@@ -42,8 +42,8 @@ def test_a_word_that_the_flush_cuts_off_before_the_gate_opened_is_not_lost():
     gate = Gate(loud_frame, GateOptions(attack=10))
     session = Session(gate, Segmenter(), LocalAgreement())
     audio = scripted_audio([False] * (2 * WORD + 5) + [True] * 5)
-    events = session.feed(audio)
-    assert events == [], "five voiced frames of ten do not open it"
+    session.feed(audio)
+    assert session.idle, "five voiced frames of ten do not open it"
     events = session.flush() + drain(session, ScriptedRecognizer(), [])
     assert [e.text for e in events if isinstance(e, Final)] == ["w2"]
 

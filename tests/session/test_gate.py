@@ -40,7 +40,8 @@ def test_levels():
 @pytest.mark.parametrize("kind", ["white", "pink", "brown"])
 def test_steady_noise_never_opens_the_gate(kind, db, aggressiveness):
     gate = Gate(WebRtcVad(aggressiveness), confirm=Silero())
-    assert 0 not in silences(gate, noise(kind, 10, db))
+    heard = gate.feed(noise(kind, 10, db).reshape(-1, FRAME))
+    assert not any(each.silence == 0 or each.voice for each in heard)
 
 
 def test_without_a_second_detector_webrtc_takes_noise_for_speech():
@@ -133,3 +134,19 @@ def test_a_click_is_no_voice():
         sound[n * SAMPLE_RATE :][:length] += rng.normal(0, 0.3, length)
     gate = Gate(WebRtcVad(1), confirm=Silero())
     assert 0 not in silences(gate, sound.astype(np.float32))
+
+
+@pytest.mark.parametrize(
+    ("n_voiced", "voice", "is_open"),
+    [
+        (3, [], []),
+        (5, range(3, 12), []),  # until only two of the last ten frames are voiced
+        (20, range(3, 27), range(5, 27)),
+    ],
+)
+def test_a_voice_is_told_two_frames_before_the_gate_opens(n_voiced, voice, is_open):
+    decisions = iter([True] * n_voiced + [False] * 40)
+    gate = Gate(lambda _: next(decisions), GateOptions(floor_db=-200))
+    heard = gate.feed(np.zeros((n_voiced + 40, FRAME), np.float32))
+    assert [i for i, each in enumerate(heard) if each.voice] == list(voice)
+    assert [i for i, each in enumerate(heard) if each.silence == 0] == list(is_open)

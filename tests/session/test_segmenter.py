@@ -1,9 +1,11 @@
 """Utterances: where they begin and end, and that it does not matter when the text comes."""
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from streamd.events import Vad
 from streamd.options import EndpointOptions
 from streamd.session.segmenter import Segmenter, ending_pause
 from streamd.session.utterance import State
@@ -253,3 +255,20 @@ def test_an_utterance_that_is_judged_at_once_begins_with_its_pre_roll():
     for silence, late in [(1, 0)] * 100 + [(0, 1)]:
         segmenter.push(silence, LOUD, late)
     assert segmenter.utterances[0].start == 100 - 25
+
+
+def test_a_voice_is_told_before_the_utterance_begins_and_only_once():
+    segmenter, events = Segmenter(), []
+    for i in range(100):
+        told = segmenter.push(0 if i >= 62 else i + 1, LOUD, voice=i >= 60)
+        events += [(i, *msgspec.structs.astuple(event)) for event in told]
+    assert [(i, speech, t_ms) for i, speech, t_ms, _ in events] == [(60, True, 700)]
+    assert [utterance.start for utterance in segmenter.utterances] == [37]
+
+
+def test_a_voice_that_was_none_is_taken_back():
+    segmenter, events = Segmenter(), []
+    for i in range(100):
+        events += segmenter.push(i + 1, LOUD, voice=60 <= i < 67)
+    assert events == [Vad(speech=True, t_ms=700), Vad(speech=False, t_ms=1360)]
+    assert not segmenter.utterances
