@@ -27,13 +27,19 @@ def smart_turn(speech: Samples) -> float:
     speech
         (n,) samples of the turn so far, at 16 kHz, with the beginning of the pause; n > 0
     """
-    heard = speech[-_HEARD:]
-    heard = np.pad(heard, (_HEARD - len(heard), 0))
-    # As it was trained: of mean 0 and variance 1, the zeros included (transformers,
-    # WhisperFeatureExtractor with do_normalize).
-    normal = (heard - heard.mean()) / np.sqrt(heard.var() + 1e-7)
-    ((prob,),) = _model().run(None, {"input_features": log_mel(normal.astype(np.float32))[None]})[0]
+    ((prob,),) = _model().run(None, {"input_features": log_mel(heard(speech))[None]})[0]
     return float(prob)
+
+
+def heard(speech: Samples) -> Samples:
+    """Return the end of the speech, 8 s, as it was trained: of mean 0 and variance 1.
+
+    The zeros before it are included (transformers, WhisperFeatureExtractor with do_normalize).
+    """
+    end = speech[-_HEARD:]
+    end = np.pad(end, (_HEARD - len(end), 0))
+    normal: Samples = ((end - end.mean()) / np.sqrt(end.var() + 1e-7)).astype(np.float32)
+    return normal
 
 
 def has_smart_turn() -> bool:

@@ -34,6 +34,8 @@ ONCE = {
     "layer_norm": {"x": X, "axes": [1], "gamma": numbers(6), "beta": numbers(6), "epsilon": 1e-3},
     "softmax": {"x": X, "axis": 1},
     "gelu": {"x": X, "mode": "EXACT"},
+    "relu": {"x": X},
+    "tanh": {"x": X},
     "einsum": {"values": (numbers(2, 3, 1, 5), numbers(2, 5, 1, 7)), "equation": "nchw,nwhu->nchu"},
     "matmul": {"x": X, "y": numbers(2, 6, 8, 3)},
     "split": {"x": X, "num_splits": 3, "axis": 1},

@@ -90,6 +90,13 @@ def gathered(x):
     return mb.gather(x=x, indices=np.array([3, 1], np.int32), axis=1)
 
 
+def recurrent(x):
+    y = mb.transpose(x=mb.squeeze(x=x, axes=[2]), perm=[2, 0, 1])
+    none, weight = np.zeros((1, 16), np.float16), np.ones((64, 64), np.float16)
+    y, *_ = mb.lstm(x=y, initial_h=none, initial_c=none, weight_ih=weight, weight_hh=weight[:, :16])
+    return mb.expand_dims(x=y, axes=[3])
+
+
 def read_and_written(x, kept):
     y = mb.add(x=mb.read_state(input=kept), y=x)
     mb.coreml_update_state(state=kept, value=y)
@@ -127,6 +134,7 @@ BROKEN = [
     ("no subnormal constants", subnormal, X, {}),
     ("cleared states", cleared, X, KEPT),
     ("operations", gathered, X, {}),
+    ("operations", recurrent, X, {}),
     ("read-only cache", read_and_written, X, KEPT),
     ("constant indices", updated_slice, X, KEPT),
 ]

@@ -157,7 +157,7 @@ def norm_scales(model: Model, windows: Sequence[GoldenWindow]) -> dict[str, Norm
     for window in windows:
         list(run_window(engine, window))
     _run_special(engine, model, min(windows, key=lambda window: window.mel.shape[1]))
-    return {name: _scale(largest) for name, largest in sums.items()}
+    return {name: norm_scale(largest) for name, largest in sums.items()}
 
 
 def _run_special(engine: ReferenceEngine, model: Model, window: GoldenWindow) -> None:
@@ -173,7 +173,8 @@ def _run_special(engine: ReferenceEngine, model: Model, window: GoldenWindow) ->
         engine.decoder(features, len(every)).step(every, np.minimum(order, n), order, visible, want)
 
 
-def _scale(largest: float) -> NormScale:
+def norm_scale(largest: float) -> NormScale:
+    """Return the scale of a layer norm, from the largest sum of squares of its centred inputs."""
     if not 0 < largest < math.inf:
         return NormScale(1.0, 0.0)  # float16 cannot hold the weights, as the builder will say
     scale = min(_LARGEST, 2.0 ** math.floor(math.log2(_MOST / largest) / 2))

@@ -96,6 +96,17 @@ def gelu(x: Array, mode: str = "EXACT") -> Array:
     raise UnsupportedError(f"gelu in mode {mode}")
 
 
+def relu(x: Array) -> Array:
+    """Zero for what is less."""
+    return np.maximum(x, np.float32(0))
+
+
+def tanh(x: Array) -> Array:
+    """Hyperbolic tangent, element by element."""
+    y: Array = np.tanh(x)
+    return y
+
+
 def einsum(values: Sequence[Array], equation: str) -> Array:
     """The one equation that the Neural Engine has of its own."""
     if equation != "nchw,nwhu->nchu":
@@ -235,9 +246,9 @@ def mul(x: Array, y: Array) -> Array:
 OPERATIONS: Mapping[str, Callable[..., Result]] = {
     each.__name__: each
     for each in (
-        *(conv, layer_norm, softmax, gelu, einsum, matmul, split, slice_by_index, concat, pad),
-        *(reduce_mean, reduce_sum, rsqrt, transpose, reshape, expand_dims, squeeze, identity),
-        *(cast, add, sub, mul),
+        *(conv, layer_norm, softmax, gelu, relu, tanh, einsum, matmul, split, slice_by_index),
+        *(concat, pad, reduce_mean, reduce_sum, rsqrt, transpose, reshape, expand_dims, squeeze),
+        *(identity, cast, add, sub, mul),
     )
 }
 """By MIL's names; so are the parameters."""

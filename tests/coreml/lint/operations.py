@@ -9,8 +9,8 @@ from tests.coreml.lint.places import Place, label, parameter, running
 
 _MOST_OPERATIONS = 4000
 _ALLOWED = frozenset(
-    {"conv", "layer_norm", "softmax", "gelu", "add", "sub", "mul", "matmul", "einsum", "split"}
-    | {"slice_by_index", "concat", "transpose", "reshape", "pad", "identity"}
+    {"conv", "layer_norm", "softmax", "gelu", "relu", "add", "sub", "mul", "matmul", "einsum"}
+    | {"split", "slice_by_index", "concat", "transpose", "reshape", "pad", "identity"}
     | {"reduce_mean", "reduce_sum", "rsqrt", "read_state", "write_state"}
     | {"linear", "slice_update"}  # these have rules of their own
 )
