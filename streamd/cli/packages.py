@@ -16,7 +16,7 @@ from streamd.engines.coreml.package_builder import build_model, built_model
 from streamd.engines.coreml.runtime.core_ml_engine import CoreMLEngine
 from streamd.engines.coreml.runtime.programs import PLACEMENTS, Devices, Placement
 from streamd.engines.coreml.runtime.switchover import LOADING, compiled_folder, make_compiled_folder
-from streamd.engines.coreml.runtime.worker import Job, devices
+from streamd.engines.coreml.runtime.worker import Job, devices, refusal
 from streamd.errors import ConfigError, EngineError, ModelError
 from streamd.models.store import find, not_here
 from streamd.models.store.cache import places
@@ -136,12 +136,18 @@ def facts(built: BuiltModel) -> Iterator[str]:
 
 
 def functions(built: BuiltModel, placement: Placement, library: str) -> Iterator[str]:
-    """Yield a line for each function: where Core ML runs it, and what it runs elsewhere."""
+    """Yield a line for each function: where Core ML runs it, and what it runs elsewhere.
+
+    Raises `EngineError` if Core ML refuses the placement's states, which is tried first.
+    """
     compiled = compiled_folder(built)
     if not compiled.is_dir():
         yield "nothing is compiled yet; the first start does it"
         return
-    for found in devices(Job(built, compiled, placement, library)):
+    job = Job(built, compiled, placement, library)
+    if why := refusal(job):
+        raise EngineError(f"not {placement}: {why}; unless another way works, the CPU serves")
+    for found in devices(job):
         yield f"{found.package.removesuffix('.mlpackage')} {found.function}: {_shown(found)}"
 
 

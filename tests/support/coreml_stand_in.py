@@ -49,9 +49,9 @@ class Faults:
 
         Or "foreign": a state that another function's model made is refused.
 
-        `at`: "predict", "load", "compile" or "plan"; `unit`: of ComputeUnit; `function`: how its
-        name begins, or all of it with `whole`; `package`: its name without ending; `after`: so many
-        such calls in the process go well; `once`: in one process.
+        `at`: "predict", "load", "write" (a state), "compile" or "plan"; `unit`: of ComputeUnit;
+        `function`: how its name begins, or all of it with `whole`; `package`: its name without
+        ending; `after`: so many such calls in the process go well; `once`: in one process.
         """
         rule = {"what": what, "at": "predict", "unit": "", "package": "", "function": ""}
         rule |= {"whole": False, "after": 0, "once": True} | where
@@ -131,6 +131,7 @@ class MLState:
         return self.values[name].copy()
 
     def write_state(self, name: str, value: np.ndarray) -> None:
+        _suffer(_happens("write", "any", self.function))
         _check({name: self.values[name].shape}, {name: value})
         self.values[name] = rounded(value) if _HALF else value.copy()
 

@@ -14,7 +14,7 @@ from streamd.daemon import opening
 from streamd.engines.coreml import package
 from streamd.engines.coreml.runtime.programs import PLACEMENTS
 from streamd.engines.coreml.runtime.switchover import make_compiled_folder
-from streamd.errors import ModelError
+from streamd.errors import EngineError, ModelError
 from tests.support import coreml_stand_in
 from tests.support.checkpoints import checkpoint, huggingface
 from tests.support.coreml_runs import core_ml, faulty
@@ -49,6 +49,19 @@ def test_doctor_shows_the_device_of_each_function_even_if_planning_crashes(here,
     assert len(told) == 12
     out, err = capfd.readouterr()
     assert (out, "a line below Python" in err) == ("", True), "Core ML's own words are no captions"
+
+
+def test_doctor_says_in_a_line_that_no_state_can_be_written(here, tmp_path):
+    make_compiled_folder(here)
+    told = functions(here, MIXED, coreml_stand_in.__name__)
+    with faulty(tmp_path / "faults") as faults:
+        faults.add("fail", at="write", once=False)
+        with pytest.raises(
+            EngineError, match=r"^not .*: a state cannot be written, which .*serves$"
+        ):
+            next(told)
+    assert [call[0] for call in faults.done()][:3] == ["compile", "load", "write"]
+    assert not [call for call in faults.done() if call[0] == "plan"]
 
 
 def test_each_placement_is_compared_with_the_golden_vectors(here, tmp_path):

@@ -126,6 +126,17 @@ def test_no_state_is_shared_if_core_ml_refuses_that(job, faults, caplog, unit, e
     assert ran == {"ctx384", "ctx640", "ctx1500", "resume192", "step32"}
 
 
+@pytest.mark.parametrize("unit", ["gpu", "ane"])
+def test_the_cpu_serves_at_once_where_no_state_can_be_written(job, faults, caplog, unit):
+    """Nothing is loaded, or compiled for the Neural Engine, that could not be used."""
+    faults.add("fail", at="write", once=False)
+    assert placement(bring_up(job, unit)) is None
+    assert len(warnings(caplog)) == 3
+    assert all("a state cannot be written, which every way" in told for told in warnings(caplog))
+    loaded = [name for what, _, name in faults.done() if what == "load"]
+    assert loaded == ["step1", "step1", "step32"]
+
+
 @pytest.mark.coreml
 def test_the_decoder_moves_to_the_neural_engine_if_the_gpu_refuses_it(job, faults, caplog):
     faults.add("fail", at="load", unit="CPU_AND_GPU", once=False)

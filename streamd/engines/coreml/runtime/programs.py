@@ -226,16 +226,19 @@ class Programs:
         """Compile and load functions, one after the other.
 
         Without `keep` each is dropped before the next: what Core ML has prepared for a unit it
-        finds again, and the peak is the memory of one. Raises whatever Core ML raises, or
+        finds again, and the peak is the memory of one. Those with states come first, since without
+        a state that the host can write the others are of no use. Raises whatever Core ML raises, or
         `OSError` if files cannot be read or written.
         """
-        functions = list(functions)
+        functions = sorted(functions, key=lambda each: not each.states)
         self._library.compile(self._built, functions, self._on_progress)
         for n, function in enumerate(functions, 1):
             name = f"{function.package}, {function.name} ({n} of {len(functions)})"
             self._on_progress(f"loading {name}")
             unit = self._placement.unit(function)
             loaded = self._library.load(function, unit)
+            if n == 1 and function.states:
+                _write_state(loaded, function.states[-1])
             if keep:
                 self._loaded[function], self._inputs[function] = loaded, new_inputs(function)
             del loaded
@@ -402,6 +405,14 @@ class WindowCaches:
             for part in "kv":
                 new = found[f"new_{part}"][..., :k]
                 own[f"self_{part}"][..., columns[fits]] = new[..., fits]
+
+
+def _write_state(loaded: Loaded, tensor: TensorSpec) -> None:
+    """Raise `RuntimeError` if Core ML does not let the host write a state of this function."""
+    try:
+        loaded.make_state().write_state(tensor.name, np.zeros(tensor.shape, np.float32))
+    except RuntimeError as error:
+        raise RuntimeError(f"a state cannot be written, which every way needs: {error}") from error
 
 
 def _arrays(tensors: Iterable[TensorSpec]) -> dict[str, Array]:

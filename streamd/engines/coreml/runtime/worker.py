@@ -258,6 +258,19 @@ def _end(process: BaseProcess, connection: Connection) -> None:
     connection.close()
 
 
+def refusal(job: Job) -> str:
+    """Say why Core ML does not load a decoder of the placement, or write its states; or nothing."""
+    decoder = next(each for each in needed(job.built, job.placement) if each.states)
+    worker = Worker(replace(job, functions=(decoder,), serve=False))
+    try:
+        worker.wait(_PLAN_S)
+    except WorkerLostError as error:
+        return str(error)
+    finally:
+        worker.close()
+    return ""
+
+
 def devices(job: Job) -> Iterator[Devices]:
     """Yield the devices of each function that the placement needs.
 
