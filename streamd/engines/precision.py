@@ -11,7 +11,7 @@ import logging
 import os
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -56,12 +56,15 @@ LIVE_WINDOW = WindowShape(n_frames=540, n_new=102, n_given=20, n_first=12, passe
 """About the median of the bundled recording, with `tiny.en` and with `base`."""
 
 _GAIN = 0.9
-"""Int8 must take less than this share of float32's time to be worth its rounding errors."""
+"""Int8 must take less than this share of float32's CPU time to be worth its rounding errors."""
 _LEAST_STATE = 384
 """The width of `tiny`; narrower models are fast enough in float32."""
 _N_TIMES = 15
 """In ten runs each on a busy machine, the least CPU time of 5 windows of `base` was up to 45 %
 above the least of all, that of 15 up to 15 %."""
+_N_CLEAR = 12
+"""Float32, which needs 100 MB more, is chosen if int8 is not worth it in so many of them. Beside
+seven other programs, where int8 takes 0.8 of the CPU time, it was so in up to 8."""
 _WHOLE = 1.5
 """What a live stream takes of the CPU, for what its windows of this shape take on one layer each:
 some are longer, and there are the spectrogram, the vocabulary, the search and the voice detector.
@@ -71,7 +74,8 @@ some are longer, and there are the spectrogram, the vocabulary, the search and t
 class ChosenPrecision(msgspec.Struct, frozen=True, kw_only=True):
     """The precision to use, and the measured times, or None if nothing was measured.
 
-    `cpu_ms` is the CPU time of all threads for a window, on one layer each, in that precision.
+    `float32_ms` and `int8_ms` are elapsed. `cpu_ms` is the CPU time of all threads for a window, on
+    one layer each, in the chosen precision.
     """
 
     precision: Precision
@@ -92,7 +96,7 @@ def choose_precision(
     if folder:
         shape = (dims.n_audio_state, dims.n_audio_head, dims.n_text_state, dims.n_text_head)
         fields = ChosenPrecision.__struct_fields__
-        about = f"{machine()} {threads} {shape} {LIVE_WINDOW} {_N_TIMES} {fields}"
+        about = f"{machine()} {threads} {shape} {LIVE_WINDOW} {_N_TIMES} {_N_CLEAR} {fields}"
         key = hashlib.sha256(about.encode()).hexdigest()[:40]
         kept = folder / "precision" / key
         with suppress(OSError, msgspec.DecodeError):
@@ -139,10 +143,18 @@ def _measure(dims: ModelDimensions, threads: int) -> ChosenPrecision:
     engines = make(precision="float32"), make(precision="int8")
     timers = [window_timer(engine, LIVE_WINDOW) for engine in engines]
     # By turns, so that other load affects both.
-    rounds = [[_with_cpu_ms(timed_ms) for timed_ms in timers] for _ in range(_N_TIMES)]
-    # The least CPU time, which says most of the machine when other programs run, too.
+    return chosen_by([[_with_cpu_ms(timed_ms) for timed_ms in timers] for _ in range(_N_TIMES)])
+
+
+def chosen_by(rounds: Sequence[Sequence[tuple[float, float]]]) -> ChosenPrecision:
+    """Choose by rounds of a window in float32 and in int8, each with its elapsed and CPU ms.
+
+    Other programs lengthen some windows, of either kind: each round has a vote, and CPU time, which
+    they lengthen less, decides it. Of the times, the least says most of the machine.
+    """
+    n_slow = sum(int8_cpu >= _GAIN * float32_cpu for (_, float32_cpu), (_, int8_cpu) in rounds)
     (float32_ms, float32_cpu), (int8_ms, int8_cpu) = np.min(rounds, axis=0).round(3).tolist()
-    is_int8 = int8_ms < _GAIN * float32_ms
+    is_int8 = n_slow < _N_CLEAR
     return ChosenPrecision(
         precision="int8" if is_int8 else "float32",
         float32_ms=float32_ms,
