@@ -48,6 +48,7 @@ from streamd.whisper.longform.segments import (
     Stretch,
     TimedSegment,
     Voiced,
+    before_cut,
     before_missed,
     column_at,
     end_of_words_s,
@@ -138,8 +139,9 @@ class Transcriber(Generic[FeaturesT]):
         """Transcribe the clips of the finished recording, window by window as they are asked for.
 
         `voiced` says for each frame whether there is speech. Where more than 5 s of speech have no
-        word, the next window begins there, and silence needs more than the model's word, unlike in
-        openai-whisper; and only text of the same clip is a prompt. Raises `EngineError`.
+        word, the next window begins there, a window that ends amid speech leaves its last segment
+        to the next, and silence needs more than the model's word, unlike in openai-whisper; and
+        only text of the same clip is a prompt. Raises `EngineError`.
         """
         if voiced is None:
             return _in_order([self._reader(mel, language).read(clips)], one_by_one, 1)
@@ -350,6 +352,8 @@ class _Reader(Generic[FeaturesT]):
             if hole is not None:
                 self._prefix = prefix
                 return (yield from self._window(hole, clip))
+            if stretch.end < clip.end:
+                found = before_cut(found, stretch, self._voiced)
             found = before_missed(found, stretch, self._voiced)
         return self._remember(found, decoded), found.seek
 

@@ -261,6 +261,8 @@ _NEAR_S = 2.0
 _LEAST_STEP_S = 1.0
 _MOST_MISSED = 250
 """Voiced frames (5 s): more of them without a word are speech that was missed."""
+_MOST_AFTER = 75
+"""Voiced frames (1.5 s) between the end of a window and that of text which reaches it."""
 _LONGEST_WORD_S = 2.0
 """A word that seems to last longer is stretched over speech that was missed: in a room, two turns
 were under a "great" of 11 s. One more of 7624 lasted longer than 1.5 s, just before it."""
@@ -385,6 +387,28 @@ def before_missed(found: Split, stretch: Stretch, voiced: Voiced) -> Split:
     if done - begin >= _LEAST_CHANGE and is_speech(voiced[done : found.seek // COLUMNS_PER_FRAME]):
         return found._replace(seek=COLUMNS_PER_FRAME * done, complete=False)
     return found
+
+
+def before_cut(found: Split, stretch: Stretch, voiced: Voiced) -> Split:
+    """Keep what was surely read of a window that ends amid speech; the next one begins behind it.
+
+    The model finishes the sentence that such an end cuts off with words of its own, or leaves out
+    what it has begun, and takes the text for complete. So a last segment that reaches the end is
+    left to the next window, unless that would be more than half of this one.
+    """
+    if not found.segments or found.seek < stretch.end:
+        return found
+    least = stretch.seek + stretch.n_columns // 2
+    end, end_before = (
+        stretch.seek if end_s is None else min(column_at(end_s), stretch.end)
+        for end_s in (end_of_words_s(found.segments), end_of_words_s(found.segments[:-1]))
+    )
+    after = voiced[end // COLUMNS_PER_FRAME : stretch.end // COLUMNS_PER_FRAME]
+    if int(np.count_nonzero(after)) <= _MOST_AFTER and end_before >= least:
+        return Split(found.segments[:-1], end_before, complete=False)
+    if end - stretch.seek < COLUMNS_PER_FRAME * _LEAST_CHANGE:
+        return found
+    return found._replace(seek=end, complete=False)
 
 
 def missed_first(found: Split, stretch: Stretch, voiced: Voiced) -> Stretch | None:

@@ -17,6 +17,7 @@ from streamd.whisper.longform.segments import (
     SpokenWord,
     Stretch,
     TimedSegment,
+    before_cut,
     before_missed,
     missed_first,
 )
@@ -108,6 +109,43 @@ def test_what_would_be_the_same_window_again_is_not_tried(words, seek):
     assert (kept.segments, kept.seek) == (found.segments, seek)
 
 
+TALK = speech((0.0, 31.0))
+
+
+def test_a_segment_that_the_end_of_the_window_cuts_off_is_left_to_the_next_one():
+    """The model ended "and the" with a sentence of its own, or left out what it had begun."""
+    whole, cut = segment((0.2, 16.0)), segment((17.0, 28.6))
+    assert before_cut(ends_early(whole, cut), STRETCH, TALK) == Split([whole], SEEK + 1_600, False)
+    # it ended by itself: 1.5 s of voice follow
+    ended = segment((17.0, 28.4))
+    kept = before_cut(ends_early(whole, ended), STRETCH, TALK)
+    assert kept == Split([whole, ended], SEEK + 2_840, False)
+    # without much voice behind it, it reaches the end
+    kept = before_cut(ends_early(whole, ended), STRETCH, speech((0.0, 29.0)))
+    assert kept == Split([whole], SEEK + 1_600, False)
+
+
+@pytest.mark.parametrize(
+    ("words", "seek"),
+    [
+        ([[(0.2, 14.0)], [(14.0, 29.8)]], SEEK + 2_980),  # it is more than half of the window
+        ([[(0.2, 29.8)]], SEEK + 2_980),
+        ([[(0.2, 14.0)], [(14.0, 31.0)]], STRETCH.end),
+        ([[(0.2, 0.6)]], STRETCH.end),  # it would be the same window again
+        ([], STRETCH.end),
+    ],
+)
+def test_a_window_that_is_cut_off_keeps_its_only_text(words, seek):
+    found = ends_early(*(segment(*each) for each in words))
+    kept = before_cut(found, STRETCH, TALK)
+    assert (kept.segments, kept.seek) == (found.segments, seek)
+
+
+def test_what_the_model_itself_leaves_to_the_next_window_is_not_looked_at():
+    found = Split([segment((0.2, 16.0)), segment((17.0, 28.6))], SEEK + 2_860, complete=False)
+    assert before_cut(found, STRETCH, TALK) == found
+
+
 def test_no_segments_no_hole():
     assert before_missed(ends_early(), STRETCH, speech((0.0, 30.0))) == ends_early()
 
@@ -154,11 +192,28 @@ class Window(NamedTuple):
 
 
 class Said(NamedTuple):
-    """What the model writes in a window."""
+    """What the model writes in a window, between the timestamps `times` if there are any."""
 
     text: str
     avg_logprob: float = -0.3
     no_speech_prob: float = 0.1
+    times: tuple[tuple[float, float], ...] = ()
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """A segment for each line, if they have times."""
+        if not self.times:
+            return tuple(TOKENIZER.encode(self.text))
+        segments = zip(self.times, self.text.splitlines(), strict=True)
+        return tuple(
+            token
+            for (start_s, end_s), line in segments
+            for token in (timestamp(start_s), *TOKENIZER.encode(line), timestamp(end_s))
+        )
+
+
+def timestamp(seconds: float) -> int:
+    return TOKENIZER.timestamp_begin + round(50 * seconds)
 
 
 class Engine:
@@ -214,7 +269,7 @@ def transcribe(monkeypatch):
             told.append((*window, temperature, tokenizer.decode(context.prompt)))
             yield Pass(window, *[np.zeros(1)] * 5)
             said = write(window, temperature)
-            tokens = tuple(tokenizer.encode(said.text))
+            tokens = said.tokens
             return Decoded(
                 tokens=tokens,
                 token_probs=(0.5,) * len(tokens),
@@ -278,6 +333,17 @@ def test_speech_that_stays_without_words_is_decoded_by_halves_and_told(transcrib
     empty = [window.unheard for window in windows if window.unheard]
     assert empty[0].seek == 1_000
     assert all(window.unheard is None for window in windows if window.segments)
+
+
+def test_a_sentence_that_a_window_cuts_off_is_read_by_the_next_one(transcribe):
+    def write(window: Window, temperature: float) -> Said:
+        if window.first == 1_000:
+            return Said("so it is\nand of course", times=((0, 12), (12, 19)))
+        return Said("and then it was over", times=((0, window.n_columns / 100),))
+
+    windows, told, _ = transcribe(write, Clip(1_000, 4_000, silent_end=True))
+    assert texts(windows) == ["so it is", "and then it was over"]
+    assert [window for *window, _, _ in told] == [[1_000, 1_900], [2_200, 1_800]]
 
 
 @pytest.mark.parametrize("n_words", [3, 13, 20])
