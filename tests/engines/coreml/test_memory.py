@@ -61,7 +61,12 @@ def n_bytes(*functions: Function) -> int:
 
 
 class Loaded:
-    """A function that is loaded."""
+    """A function that is loaded, and its state."""
+
+    def make_state(self) -> "Loaded":
+        return self
+
+    def write_state(self, name, value): ...
 
 
 class Counting:
