@@ -170,7 +170,7 @@ async def test_an_interrupt_ends_a_file_behind_the_window_at_hand(tmp_path):
     text = " ".join(cut.read_text().splitlines())
     assert text == " ".join(final["text"] for final in said)
     assert re.search(
-        rf"{long}: interrupted at 0:0\d:\d\d of 0:04:2\d; {cut} has what was said until then\n$",
+        rf"{long}: interrupted at 0:0\d:\d\d of 0:04:2\d; {cut} has what was said until then\n",
         complaints.decode(),
     )
 
