@@ -1,8 +1,9 @@
 """Draws the charts of the documents: ``python benchmarks/charts.py``.
 
-Those of docs/figures.md come from figures.json and names.json, docs/scale.svg from scale.json,
-which is the last line that `thousand_nodes.py` prints, and before it date, commit, load and
-command. names.json has the rows of `names.py`, each with the program, and the same before them.
+Those of docs/figures.md come from figures.json, names.json and recordings.json, docs/scale.svg from
+scale.json, which is the last line that `thousand_nodes.py` prints, and before it date, commit, load
+and command. names.json has the rows of `names.py`, each with the program, and the same before them;
+recordings.json, likewise, is the last line of `recordings.py` with tiny.en.
 
 figures.json is the last line that `live_peers.py` prints, of one run over all programs, and before
 it date, commit, machine, load, command and sounds. Nothing of another run goes into it, so what is
@@ -13,7 +14,7 @@ tables in RESULTS.md between two comments.
 import re
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from html import escape
 from itertools import pairwise
@@ -28,6 +29,7 @@ HERE = Path(__file__).resolve().parent
 FIGURES = HERE / "figures.json"
 SCALE = HERE / "scale.json"
 NAMES = HERE / "names.json"
+RECORDINGS = HERE / "recordings.json"
 RESULTS = HERE / "RESULTS.md"
 CHARTS = HERE.parent / "docs"
 
@@ -107,6 +109,11 @@ def read_scale(path: Path = SCALE) -> "Scale":
 def read_names(path: Path = NAMES) -> "Names":
     """Return how well expected words are heard."""
     return msgspec.json.decode(path.read_bytes(), type=Names)
+
+
+def read_recordings(path: Path = RECORDINGS) -> "Recordings":
+    """Return what programs made of a whole recording."""
+    return msgspec.json.decode(path.read_bytes(), type=Recordings)
 
 
 # -- the table -------------------------------------------------------------------------------
@@ -346,15 +353,28 @@ def points(sitting: Sitting) -> list[Point]:
 
 def accuracy(sitting: Sitting) -> str:
     """The chart of words wrong against CPU time, as SVG."""
-    found = points(sitting)
+    n_words = sum(sound.words for sound in sitting.sounds.values())
+    notes = (
+        f"{n_words} words, {MODEL}, one thread, {sitting.day}, on a machine that other work "
+        "slowed down, so all CPU times are too long. WhisperLiveKit, WhisperLive and RealtimeSTT "
+        "compute whenever they can: this is what they take, not what they need."
+    )
+    found = [
+        replace(point, program=_NAMES.get(point.program, point.program))
+        for point in points(sitting)
+    ]
+    return _scattered("Words wrong and CPU time of live captions", found, notes)
+
+
+def _scattered(title: str, found: Sequence[Point], notes: str) -> str:
+    """A chart of words wrong against CPU time."""
     top, bottom = 100, 380
     axis = LogAxis.over((point.cpu for point in found), left=52, right=WIDTH - 24)
     most = 2 * (int(max(point.wrong for point in found) / 2) + 1)
     heights = {wrong: bottom - wrong * (bottom - top) / most for wrong in range(0, most + 1, 2)}
     places = [(axis.at(p.cpu), round(bottom - p.wrong * (bottom - top) / most, 1)) for p in found]
-    names = [_NAMES.get(point.program, point.program) for point in found]
     area = Box(axis.left, top - 10, WIDTH - 10, bottom)
-    beside = labels(places, [CHARACTER * len(name) for name in names], area)
+    beside = labels(places, [CHARACTER * len(point.program) for point in found], area)
     lines = [
         _text(20, 54, "Nearer to the lower left corner is better.", "soft"),
         _text(20, 84, "words wrong, %", "soft"),
@@ -362,21 +382,15 @@ def accuracy(sitting: Sitting) -> str:
         *(_line((axis.left, y), (axis.right, y)) for y in heights.values()),
         *(_text(axis.left - 10, y + 4, str(n), "soft", "end") for n, y in heights.items()),
     ]
-    for point, (x, y), name, label in zip(found, places, names, beside, strict=True):
+    for point, (x, y), label in zip(found, places, beside, strict=True):
         ours = point.program == OURS
         lines.append(_dot(x, y, "blue" if ours else "grey", radius=7 if ours else 5))
-        lines.append(_text(label.x, label.y + 4, name, "ours" if ours else "", label.anchor))
+        kind = "ours" if ours else ""
+        lines.append(_text(label.x, label.y + 4, point.program, kind, label.anchor))
     told = "; ".join(
-        f"{name} {point.wrong:.1f} % and {point.cpu:.2f} s"
-        for point, name in zip(found, names, strict=True)
+        f"{point.program} {point.wrong:.1f} % and {point.cpu:.2g} s" for point in found
     )
-    n_words = sum(sound.words for sound in sitting.sounds.values())
-    notes = (
-        f"{n_words} words, {MODEL}, one thread, {sitting.day}, on a machine that other work "
-        "slowed down, so all CPU times are too long. WhisperLiveKit, WhisperLive and RealtimeSTT "
-        "compute whenever they can: this is what they take, not what they need."
-    )
-    return _svg(bottom, ("Words wrong and CPU time of live captions", told), lines, notes)
+    return _svg(bottom, (title, told), lines, notes)
 
 
 def delays(sitting: Sitting) -> list[tuple[str, list[float], list[float]]]:
@@ -544,9 +558,51 @@ def expected(names: Names) -> str:
     return _svg(bottom, ("What a list of expected words is worth", told), lines, notes)
 
 
-def made(sitting: Sitting, scale: Scale, names: Names) -> dict[Path, str]:
+class Read(msgspec.Struct, frozen=True, kw_only=True):
+    """What a program made of a whole recording; see `recordings.py`."""
+
+    run: str
+    cpu_s: float
+    words: int
+    substituted: int
+    deleted: int
+    inserted: int
+
+    @property
+    def wrong(self) -> float:
+        """Per cent of the words."""
+        return 100 * (self.substituted + self.deleted + self.inserted) / self.words
+
+
+class Recordings(msgspec.Struct, frozen=True, kw_only=True):
+    """What `recordings.py` measured with one model."""
+
+    date: str
+    commit: str
+    load: str
+    command: str
+    minutes: float
+    recordings: list[Read]
+
+
+def whole(heard: Recordings) -> str:
+    """The chart of words wrong against CPU time in whole recordings, as SVG."""
+    found = [
+        Point(each.run, each.cpu_s / (60 * heard.minutes), each.wrong) for each in heard.recordings
+    ]
+    day = date.fromisoformat(heard.date)
+    notes = (
+        f"{heard.recordings[0].words:,} words in {heard.minutes:g} minutes, {MODEL}, one thread, "
+        f"{day.day} {day:%B %Y}. The start counts. whisper.cpp computes in float16, openai-whisper "
+        "in float32, the others in int8."
+    )
+    return _scattered("Words wrong and CPU time of whole recordings", found, notes)
+
+
+def made(sitting: Sitting, scale: Scale, names: Names, recordings: Recordings) -> dict[Path, str]:
     """The files that follow from the figures, with their contents."""
     return {
+        CHARTS / "recordings.svg": whole(recordings),
         CHARTS / "accuracy.svg": accuracy(sitting),
         CHARTS / "latency.svg": latency(sitting),
         CHARTS / "scale.svg": carried(scale),
@@ -557,7 +613,7 @@ def made(sitting: Sitting, scale: Scale, names: Names) -> dict[Path, str]:
 
 def main() -> None:
     """Write them."""
-    for path, text in made(read(), read_scale(), read_names()).items():
+    for path, text in made(read(), read_scale(), read_names(), read_recordings()).items():
         path.write_text(text, encoding="utf-8")
 
 

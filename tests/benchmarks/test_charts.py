@@ -21,17 +21,25 @@ from charts import (
     points,
     read,
     read_names,
+    read_recordings,
     read_scale,
+    whole,
     with_tables,
 )
 
-SITTING, SCALE, NAMES = read(), read_scale(), read_names()
-CHARTS = [accuracy(SITTING), latency(SITTING), carried(SCALE), expected(NAMES)]
+SITTING, SCALE, NAMES, RECORDINGS = read(), read_scale(), read_names(), read_recordings()
+CHARTS = [
+    accuracy(SITTING),
+    latency(SITTING),
+    carried(SCALE),
+    expected(NAMES),
+    whole(RECORDINGS),
+]
 SVG = "{http://www.w3.org/2000/svg}"
 
 
 def test_charts_and_tables_are_current():
-    for path, text in made(SITTING, SCALE, NAMES).items():
+    for path, text in made(SITTING, SCALE, NAMES, RECORDINGS).items():
         assert path.read_text(encoding="utf-8") == text, "run: make docs"
 
 
@@ -53,6 +61,13 @@ def test_both_charts_have_every_program_of_the_sitting():
     programs = set(SITTING.rows(MODEL))
     assert {point.program for point in points(SITTING)} == programs
     assert {program for program, _, _ in delays(SITTING)} == programs
+
+
+def test_the_chart_of_recordings_has_what_was_measured():
+    seen = "".join(ElementTree.fromstring(CHARTS[-1]).itertext())
+    for each in RECORDINGS.recordings:
+        cpu = each.cpu_s / (60 * RECORDINGS.minutes)
+        assert f"{each.run} {each.wrong:.1f} % and {cpu:.2g} s" in seen
 
 
 def test_words_and_cpu_time_of_all_sounds_count_as_one():
