@@ -118,6 +118,7 @@ class Opening:
         self._since_voiced = 0
         self._open = False
         self.voice = False
+        """Whether somebody seems to speak, after the last `update`: see `GatedFrame`."""
 
     def update(self, voiced: bool) -> int:
         """Take the decision about the next frame; returns `GatedFrame.silence`."""
