@@ -70,22 +70,27 @@ class Played(msgspec.Struct, frozen=True):
     seconds: float
 
 
-class Sitting(msgspec.Struct, frozen=True, kw_only=True):
-    """What was measured in one sitting."""
+class Measured(msgspec.Struct, frozen=True, kw_only=True):
+    """When and how something was measured."""
 
     date: str
     commit: str
-    machine: str
     load: str
     command: str
-    sounds: dict[str, Played]
-    live: dict[str, dict[str, Row]]
 
     @property
     def day(self) -> str:
         """The date as it is written in a sentence."""
         day = date.fromisoformat(self.date)
         return f"{day.day} {day:%B %Y}"
+
+
+class Sitting(Measured, frozen=True, kw_only=True):
+    """What was measured in one sitting."""
+
+    machine: str
+    sounds: dict[str, Played]
+    live: dict[str, dict[str, Row]]
 
     def rows(self, model: str) -> dict[str, dict[str, Row]]:
         """Of each program, its rows by sound."""
@@ -452,11 +457,9 @@ def _short(seconds: float) -> str:
     return f"{seconds:.{2 if seconds < 1 else 1 if seconds < 10 else 0}f}"
 
 
-class Scale(msgspec.Struct, frozen=True, kw_only=True):
-    """What `thousand_nodes.py` computed, and when it was measured."""
+class Scale(Measured, frozen=True, kw_only=True):
+    """What `thousand_nodes.py` computed."""
 
-    date: str
-    load: str
     simulated: list[dict[str, float]]
 
 
@@ -512,13 +515,9 @@ class Heard(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.listed:,} phrases{weight}"
 
 
-class Names(msgspec.Struct, frozen=True, kw_only=True):
+class Names(Measured, frozen=True, kw_only=True):
     """What `names.py` measured with one model."""
 
-    date: str
-    commit: str
-    load: str
-    command: str
     of: int
     rows: list[Heard]
 
@@ -550,9 +549,8 @@ def expected(names: Names) -> str:
             lines.append(_dot(at(float(row.right)), y - 12, kind))
             lines.append(_text(right + 20, y - 8, f"{row.right} %, {row.alarms} invented", kind))
     told = "; ".join(f"{row.program}, {row.label}: {row.right} %" for row in names.rows)
-    day = date.fromisoformat(names.date)
     notes = (
-        f"{names.of} rare words, {MODEL}, recordings, {day.day} {day:%B %Y}; of speakers with whom "
+        f"{names.of} rare words, {MODEL}, recordings, {names.day}; of speakers with whom "
         "no setting was chosen. The list has these words and others."
     )
     return _svg(bottom, ("What a list of expected words is worth", told), lines, notes)
@@ -574,13 +572,9 @@ class Read(msgspec.Struct, frozen=True, kw_only=True):
         return 100 * (self.substituted + self.deleted + self.inserted) / self.words
 
 
-class Recordings(msgspec.Struct, frozen=True, kw_only=True):
+class Recordings(Measured, frozen=True, kw_only=True):
     """What `recordings.py` measured with one model."""
 
-    date: str
-    commit: str
-    load: str
-    command: str
     minutes: float
     recordings: list[Read]
 
@@ -590,10 +584,9 @@ def whole(heard: Recordings) -> str:
     found = [
         Point(each.run, each.cpu_s / (60 * heard.minutes), each.wrong) for each in heard.recordings
     ]
-    day = date.fromisoformat(heard.date)
     notes = (
         f"{heard.recordings[0].words:,} words in {heard.minutes:g} minutes, {MODEL}, one thread, "
-        f"{day.day} {day:%B %Y}. The start counts. whisper.cpp computes in float16, openai-whisper "
+        f"{heard.day}. The start counts. whisper.cpp computes in float16, openai-whisper "
         "in float32, the others in int8."
     )
     return _scattered("Words wrong and CPU time of whole recordings", found, notes)

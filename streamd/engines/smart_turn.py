@@ -32,9 +32,10 @@ def smart_turn(speech: Samples) -> float:
 
 
 def heard(speech: Samples) -> Samples:
-    """Return the end of the speech, 8 s, as it was trained: of mean 0 and variance 1.
+    """Return the last 8 s of the speech as the network was trained: with mean 0 and variance 1.
 
-    The zeros before it are included (transformers, WhisperFeatureExtractor with do_normalize).
+    The zeros before shorter speech count, too (transformers, WhisperFeatureExtractor with
+    do_normalize).
     """
     end = speech[-_HEARD:]
     end = np.pad(end, (_HEARD - len(end), 0))

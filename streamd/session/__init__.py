@@ -204,9 +204,7 @@ class Session:
         for heard in self._gate.feed(frames):
             if self._options.speakers:
                 self._who.push(self._segmenter.end + 1, heard.silence, heard.late)
-            events += self._segmenter.push(
-                heard.silence, heard.level, heard.late, voice=heard.voice
-            )
+            events += self._segmenter.push(heard)
             events += self._release()
         if lost:
             events += self._lose(lost)

@@ -29,7 +29,7 @@ class SpeechClips:
         gate = self._gate.feed(frames)
         for heard in gate:
             self._voiced.append(heard.silence == 0)
-            self._segmenter.push(heard.silence, heard.level, heard.late)
+            self._segmenter.push(heard)
             self._segmenter.forget(
                 self._segmenter.cursor - self._segmenter.options.trailing_silence - 2
             )

@@ -28,8 +28,9 @@ class GatedFrame(NamedTuple):
     `silence` is 0 while the gate is open, else how many frames ago the last voiced frame was, at
     least 1. `level` is in dB. `late` are the frames since the first detector opened its gate, while
     the second one has to decide: when the gate opens, a word may have begun that many earlier.
-    `voice` tells that somebody seems to speak, which is known 40 ms before the gate opens: too
-    little for text (digits that are dictated are written one by one), enough to stop speaking.
+    `voice` tells that somebody seems to speak. It needs fewer voiced frames than the gate, and so
+    comes 40 ms before it opens: in time for a voice agent to stop talking. Utterances do not begin
+    there, since digits that are dictated would be written one by one.
     """
 
     silence: int

@@ -385,16 +385,16 @@ class Segment:
 
     @property
     def last_sentence(self) -> int:
-        """Where the last sentence of the words begins, whether the others are finals or not."""
+        """Where the last sentence begins, whether the sentences before it are finals or not."""
         *_, n = 0, *self._sentence_ends(self.words, ())
         return self._between(self.words, n) if n else self.utterance.start
 
     def _between(self, words: Sequence[Word], n: int) -> int:
-        """Where the first `n` of the words are cut off."""
+        """The frame between the first `n` of the words and the others."""
         return max(self.utterance.start, (words[n - 1].end + words[n].start) // 2)
 
     def _sentence_ends(self, words: Sequence[Word], changes: Sequence[int]) -> Iterator[int]:
-        """After how many words a sentence ends, of all but the last one.
+        """Yield the number of words up to the end of each sentence but the last.
 
         A mark, a gap and another speaker each may be wrong; two of them are enough.
         """

@@ -88,9 +88,9 @@ class Segmenter:
         to_come = max(self.cursor - 1 - self.options.pre_roll - self._late, self._floor)
         return min(to_come, self.utterances[0].start) if self.utterances else to_come
 
-    def push(self, silence: int, level: float, late: int = 0, *, voice: bool = False) -> list[Vad]:
-        """Take what the gate says of the next frame: the fields of `GatedFrame`."""
-        self._track.append(GatedFrame(silence, level, late, voice))
+    def push(self, heard: GatedFrame) -> list[Vad]:
+        """Take what the gate says of the next frame."""
+        self._track.append(heard)
         return self._advance()
 
     def answer(
@@ -226,7 +226,7 @@ class Segmenter:
         if utterance.pause is None:
             return True
         now = self.cursor + 1
-        # No text ends an utterance before the shortest pause, unless it may be one long sentence;
+        # No text ends an utterance before the shortest pause, unless its last sentence may be long;
         # every text does at the longest.
         options, quiet = self.options, now - utterance.pause
         is_long = self._is_long(utterance.start, now)

@@ -14,6 +14,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosedError
 
 from tests.support import recorded
+from tests.support.loop import without_slow_steps
 
 # The program, with a model that takes until a line comes in on stdin, or never returns.
 PROGRAM = """
@@ -120,8 +121,7 @@ async def said(process: asyncio.subprocess.Process, what: bytes) -> None:
 async def end_of(process: asyncio.subprocess.Process) -> tuple[int, str, bytes]:
     """Exit code, the last line on stderr (all of it if there is a traceback), stdout."""
     out, err = await asyncio.wait_for(process.communicate(b"go on\n"), 60)
-    # On a busy machine, asyncio's debug mode complains of steps that take 100 ms.
-    lines = [line for line in err.decode().strip().split("\n") if "warning: Executing" not in line]
+    lines = without_slow_steps(err)
     text = "\n".join(lines)
     return process.returncode, text if "Traceback" in text else lines[-1], out
 

@@ -43,16 +43,12 @@ def test_what_is_free_is_given_back():
 
 
 GIVEN_BACK = """
-from pathlib import Path
-from streamd.streams import inference
+from tests.daemon.test_memory import MIB, resident, trim
 
-def resident():
-    return int(Path("/proc/self/statm").read_text().split()[1]) // 256
-
-block = bytearray(24 << 20)
+block = bytearray(24 * MIB)
 del block  # glibc takes this as a reason to have all others in the heap
-inference.trim()
-blocks = [bytearray(8 << 20) for _ in range(8)]  # more than the heap has room for
+trim()
+blocks = [bytearray(8 * MIB) for _ in range(8)]  # more than the heap has room for
 above = [bytearray(64 << 10) for _ in range(64)]  # which holds the heap up
 before = resident()
 del blocks
@@ -64,7 +60,7 @@ print(before - resident())
 def test_large_blocks_are_given_back_at_once():
     # In a process of its own: where other tests left holes of 8 MB in the heap, glibc fills them.
     given = subprocess.run([sys.executable, "-c", GIVEN_BACK], stdout=subprocess.PIPE, check=True)
-    assert int(given.stdout) > 32  # MiB
+    assert int(given.stdout) > 32 * MIB
 
 
 def most_resident() -> int:

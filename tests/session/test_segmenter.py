@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from streamd.events import Vad
 from streamd.options import EndpointOptions
+from streamd.session.gate import GatedFrame
 from streamd.session.segmenter import Segmenter, ending_pause
 from streamd.session.utterance import State
 from streamd.types import Word
@@ -37,7 +38,7 @@ def ends(frames, text="and so", delay=0, options=None):
     """Utterances as (start, end), the answers coming `delay` frames after each question."""
     segmenter, asked_at, found = Segmenter(options), None, []
     for i, (silence, level) in enumerate(frames):
-        segmenter.push(silence, level)
+        segmenter.push(GatedFrame(silence, level))
         asked_at = None if asked(segmenter) is None else asked_at if asked_at is not None else i
         if asked_at is not None and i - asked_at >= delay:
             segmenter.answer(asked(segmenter), words(text))
@@ -131,7 +132,7 @@ def test_a_long_utterance_ends_in_the_next_short_pause():
 def test_an_endless_utterance_is_cut_where_it_is_quietest():
     segmenter = Segmenter()
     for i in range(3000):
-        segmenter.push(0, QUIET if i in (1392, 1393) else LOUD)
+        segmenter.push(GatedFrame(0, QUIET if i in (1392, 1393) else LOUD))
     first, second, *_ = segmenter.utterances
     assert first.end == second.start
     assert 1391 <= first.end <= 1395
@@ -141,7 +142,7 @@ def test_lines_of_fixed_length_overlap():
     options = EndpointOptions(longest=225, overlap=10, exact_cut=True)
     segmenter = Segmenter(options)
     for _ in range(700):
-        segmenter.push(0, LOUD)
+        segmenter.push(GatedFrame(0, LOUD))
     assert [(u.start, u.end) for u in list(segmenter.utterances)[:3]] == [
         (0, 225),
         (215, 440),
@@ -152,11 +153,11 @@ def test_lines_of_fixed_length_overlap():
 def test_flush_ends_the_utterance_now_and_speech_may_go_on():
     segmenter = Segmenter()
     for _ in range(30):
-        segmenter.push(0, LOUD)
+        segmenter.push(GatedFrame(0, LOUD))
     segmenter.flush()
     assert segmenter.utterances[0].end == 30
     for _ in range(30):
-        segmenter.push(0, LOUD)
+        segmenter.push(GatedFrame(0, LOUD))
     segmenter.flush()
     assert [(u.start, u.end) for u in segmenter.utterances] == [(0, 30), (30, 60)]
 
@@ -164,10 +165,10 @@ def test_flush_ends_the_utterance_now_and_speech_may_go_on():
 def test_flush_keeps_its_place_while_a_question_is_open():
     segmenter = Segmenter()
     for silence, level in track((True, 40), (False, 30)):
-        segmenter.push(silence, level)
+        segmenter.push(GatedFrame(silence, level))
     segmenter.flush()  # the text of the pause is not known yet
     for silence, level in track((True, 40)):
-        segmenter.push(silence, level)
+        segmenter.push(GatedFrame(silence, level))
     segmenter.answer(asked(segmenter), words("and"))
     assert [(u.start, u.end) for u in segmenter.utterances] == [(0, 50), (50, None)]
 
@@ -175,10 +176,10 @@ def test_flush_keeps_its_place_while_a_question_is_open():
 def test_an_answer_that_comes_too_late_changes_nothing():
     segmenter = Segmenter()
     for silence, level in track((True, 40), (False, 15)):
-        segmenter.push(silence, level)
+        segmenter.push(GatedFrame(silence, level))
     utterance = asked(segmenter)
     for silence, level in track((True, 10)):
-        segmenter.push(silence, level)
+        segmenter.push(GatedFrame(silence, level))
     assert asked(segmenter) is None
     assert segmenter.answer(utterance, words("done.")) == []
     assert utterance.end is None
@@ -207,7 +208,7 @@ def test_when_all_pauses_are_equal_nothing_is_asked(n_equal):
     )
     segmenter = Segmenter(options)
     for silence, level in track((True, 40), (False, 50), (True, 40)):
-        segmenter.push(silence, level)
+        segmenter.push(GatedFrame(silence, level))
     assert [(u.start, u.end) for u in segmenter.utterances] == [(0, 40), (90, None)]
 
 
@@ -221,14 +222,14 @@ def test_the_quietest_place_is_looked_for_in_the_second_half_of_an_utterance():
     pauses = {"pre_final": 200, "plain": 200, "sentence": 200, "unfinished": 200, "empty": 200}
     segmenter = Segmenter(EndpointOptions(longest=50, **pauses))
     for i in range(120):
-        segmenter.push(0, QUIET if i < 3 else LOUD)
+        segmenter.push(GatedFrame(0, QUIET if i < 3 else LOUD))
     assert [(u.start, u.end) for u in segmenter.utterances] == [(0, 50), (50, 100), (100, None)]
 
 
 def test_the_start_of_a_word_before_a_flush_is_kept_while_a_question_is_open():
     segmenter = Segmenter()
     for silence, level in track((True, 40), (False, 60)):
-        segmenter.push(silence, level)
+        segmenter.push(GatedFrame(silence, level))
     segmenter.flush(doubtful=True)
     segmenter.answer(asked(segmenter), words("and"))
     assert [(u.start, u.end) for u in segmenter.utterances] == [(0, 50), (74, 100)]
@@ -244,7 +245,7 @@ def test_an_utterance_begins_where_the_sound_began_that_was_judged_late(stretche
             # the first detector hears it at once, the second 10 frames later
             since = 0 if speech and i >= 10 else since + 1
             oldest, n_before = segmenter.oldest, len(segmenter.utterances)
-            segmenter.push(since, LOUD, late)
+            segmenter.push(GatedFrame(since, LOUD, late))
             for begun in list(segmenter.utterances)[n_before:]:
                 assert begun.start >= oldest
                 assert begun.start == max(0, segmenter.cursor - 25 - late) or n_before
@@ -253,14 +254,14 @@ def test_an_utterance_begins_where_the_sound_began_that_was_judged_late(stretche
 def test_an_utterance_that_is_judged_at_once_begins_with_its_pre_roll():
     segmenter = Segmenter()
     for silence, late in [(1, 0)] * 100 + [(0, 1)]:
-        segmenter.push(silence, LOUD, late)
+        segmenter.push(GatedFrame(silence, LOUD, late))
     assert segmenter.utterances[0].start == 100 - 25
 
 
 def test_a_voice_is_told_before_the_utterance_begins_and_only_once():
     segmenter, events = Segmenter(), []
     for i in range(100):
-        told = segmenter.push(0 if i >= 62 else i + 1, LOUD, voice=i >= 60)
+        told = segmenter.push(GatedFrame(0 if i >= 62 else i + 1, LOUD, voice=i >= 60))
         events += [(i, *msgspec.structs.astuple(event)) for event in told]
     assert [(i, speech, t_ms) for i, speech, t_ms, _ in events] == [(60, True, 700)]
     assert [utterance.start for utterance in segmenter.utterances] == [37]
@@ -269,6 +270,6 @@ def test_a_voice_is_told_before_the_utterance_begins_and_only_once():
 def test_a_voice_that_was_none_is_taken_back():
     segmenter, events = Segmenter(), []
     for i in range(100):
-        events += segmenter.push(i + 1, LOUD, voice=60 <= i < 67)
+        events += segmenter.push(GatedFrame(i + 1, LOUD, voice=60 <= i < 67))
     assert events == [Vad(speech=True, t_ms=700), Vad(speech=False, t_ms=1360)]
     assert not segmenter.utterances

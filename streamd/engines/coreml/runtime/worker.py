@@ -259,7 +259,7 @@ def _end(process: BaseProcess, connection: Connection) -> None:
 
 
 def refusal(job: Job) -> str:
-    """Say why Core ML does not load a decoder of the placement, or write its states; or nothing."""
+    """Return why Core ML does not load a decoder of the placement or write its states, or ""."""
     decoder = next(each for each in needed(job.built, job.placement) if each.states)
     worker = Worker(replace(job, functions=(decoder,), serve=False))
     try:
