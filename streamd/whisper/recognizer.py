@@ -7,6 +7,7 @@ may come in any order.
 
 import math
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Generic, cast
@@ -92,6 +93,7 @@ class Recognizer(Generic[FeaturesT]):
     ) -> None:
         options = options or DecodingOptions()
         self._end_of_turn = end_of_turn
+        self._beside = ThreadPoolExecutor(1, thread_name_prefix="end-of-turn")
         self.counters = Counters()
         self._engine = engine
         self._tokenizer = tokenizer
@@ -120,6 +122,7 @@ class Recognizer(Generic[FeaturesT]):
             raise ValueError(f"text of another model: it has tokens beyond {n_vocab}")
         options = self._thorough if window.last else self._quick
         rng = np.random.default_rng([options.seed, window.start, window.end])
+        turn = self._turn(window)
         view = self._view(window)
         if view.tokenizer.translates:
             # There are many ways to translate, so none is probable, and no other try is better.
@@ -143,15 +146,19 @@ class Recognizer(Generic[FeaturesT]):
             detected=view.detected.language,
             detected_prob=view.detected.prob,
             previous_prob=view.detected.previous_prob,
-            turn_prob=self._turn_prob(window, hypothesis),
+            turn_prob=turn.result() if turn and hypothesis.words else None,
             encoded=encoded,
         )
 
-    def _turn_prob(self, window: Window, hypothesis: Hypothesis) -> float | None:
-        if self._end_of_turn is None or window.turn_start is None or not hypothesis.words:
+    def _turn(self, window: Window) -> Future[float] | None:
+        """Begin to tell, while the words are decoded, whether somebody is done, if that is asked.
+
+        It takes as long as the words do.
+        """
+        if self._end_of_turn is None or window.turn_start is None:
             return None
         since = max(window.turn_start, window.start) - window.start
-        return self._end_of_turn(window.samples[since * FRAME :])
+        return self._beside.submit(self._end_of_turn, window.samples[since * FRAME :])
 
     def _view(self, window: Window) -> "_View[FeaturesT]":
         before = window.encoded.states if window.encoded else None

@@ -1,5 +1,6 @@
 """The recognizer: which context, which guards, what is believed and when."""
 
+import threading
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import pairwise
@@ -82,6 +83,32 @@ def test_a_window_is_encoded_once_with_silence_after_it(audio_ctx):
     ours.recognize(window(250))
     assert engine.encoded == [(504, audio_ctx)]
     assert (ours.counters.windows, ours.counters.encoded_frames) == (1, 250)
+
+
+def test_the_end_of_a_turn_is_judged_while_the_words_are_decoded():
+    asked, heard = threading.Event(), []
+
+    @dataclass
+    class Waiting(ScriptedEngine):
+        def encode(self, mel: Mel, **known) -> Predict:
+            assert asked.wait(30), "it comes before the words, or beside them"
+            return super().encode(mel, **known)
+
+    def judge(speech: np.ndarray) -> float:
+        heard.append(len(speech))
+        asked.set()
+        return 0.25
+
+    ours = Recognizer(Waiting(script(b" a", [0, 0, 0])), TOKENIZER, PLAIN, end_of_turn=judge)
+    assert ours.recognize(window(250, turn_start=1100, last=True)).turn_prob == 0.25
+    assert ours.recognize(window(250)).turn_prob is None
+    assert heard == [150 * FRAME]
+
+
+def test_nobody_ends_a_turn_in_which_there_are_no_words():
+    engine = ScriptedEngine(script(b""))
+    ours = Recognizer(engine, TOKENIZER, PLAIN, end_of_turn=lambda _: 0.25)
+    assert ours.recognize(window(250, turn_start=1000, last=True)).turn_prob is None
 
 
 def test_what_had_sound_after_it_is_not_computed_again():
