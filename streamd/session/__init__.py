@@ -238,6 +238,13 @@ class Session:
         segment = self._current()
         return bool(segment and segment.due(self._segmenter, self._options.step))
 
+    @property
+    def due_for_final(self) -> bool:
+        """Whether that would be the last one of an utterance, for whose final somebody waits."""
+        segment = self._current()
+        due = segment.due(self._segmenter, self._options.step) if segment else None
+        return due is not None and due[1]
+
     def next_window(self) -> Window | None:
         """Return the most urgent window, which must come back through `accept`, or None."""
         if self._out is not None:

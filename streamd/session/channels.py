@@ -80,6 +80,11 @@ class SplitSession:
         """Whether `next_window` would return one."""
         return any(session.due for session in self.channels)
 
+    @property
+    def due_for_final(self) -> bool:
+        """Whether a channel has the last window of an utterance due."""
+        return any(session.due_for_final for session in self.channels)
+
     def feed(self, frames: Frames) -> list[SessionEvent]:
         """Take the next (n, channels, 320) frames, or (n, 320) of one; what they lack is silent."""
         frames = frames if frames.ndim == 3 else frames[:, np.newaxis]

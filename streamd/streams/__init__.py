@@ -306,7 +306,7 @@ class Streams:
             if self._output_error is not None:
                 raise self._output_error
             begin_s = loop.time()
-            if (due := self._longest_waiting()) is not None:
+            if (due := self._most_urgent()) is not None:
                 await self._take_window(thread, *due)
             elif self._steps and len(self._taken) < self._most_steps:
                 await self._take_step(thread)
@@ -495,15 +495,24 @@ class Streams:
         self._work.set()
         self._work = asyncio.Event()
 
-    def _longest_waiting(self) -> tuple[Stream, Window] | None:
+    def _most_urgent(self) -> tuple[Stream, Window] | None:
+        """Take the window that has been due longest, of those that finals wait for if there are.
+
+        Windows for partials can wait: those of a stream merge. Those for finals are fewer.
+        """
         waiting = [stream for stream in self._streams.values() if stream.due_since is not None]
-        for stream in sorted(waiting, key=lambda stream: stream.due_since or 0.0):
+        for stream in sorted(waiting, key=_urgency):
             taken = outcome(stream.next_window)
             if (error := taken.exception()) is not None:
                 _break_off(stream, error)
             elif (window := taken.result()) is not None:
                 return stream, window
         return None
+
+
+def _urgency(stream: Stream) -> tuple[bool, float]:
+    """Sorts the stream whose window is the most urgent first."""
+    return not stream.session.due_for_final, stream.due_since or 0.0
 
 
 def _break_off(stream: Stream, error: BaseException) -> None:

@@ -152,6 +152,28 @@ async def test_who_waits_longest_is_served_first(serving):
         go.release()
 
 
+async def test_a_window_that_a_final_waits_for_is_served_before_those_of_partials(serving):
+    streams, go = new_streams(), threading.Semaphore(0)
+    recognizer = Ordered(go)
+    serving(streams, recognizer)
+    fed = [streams.open(f"s{i}") for i in range(3)]
+    audio = scripted_audio(SPEECH)
+    for stream, n_heard in zip(fed, (90, 60, 120), strict=True):
+        stream.feed(audio[:n_heard])
+        await turn()
+    await recognizer.started.acquire()
+    flushing = asyncio.create_task(fed[2].flush())
+    await turn()
+    for _ in range(2):
+        go.release()
+        await recognizer.started.acquire()
+    assert [window.end for window in recognizer.windows] == [75, 120, 50]
+    assert [window.last for window in recognizer.windows] == [False, True, False]
+    for _ in range(1000):
+        go.release()
+    await flushing
+
+
 async def test_every_stream_hears_that_the_engine_is_behind(serving):
     """Also where each window is the last of its utterance, so that none tells of a lag."""
     streams = new_streams()
