@@ -243,19 +243,24 @@ class GateOptions:
     attack: PositiveSpan = 10
     """Length of the latest audio, from which the gate decides."""
     open_share: Share = 0.6
-    """Share of voiced frames at which the gate opens; below half of it, the gate closes."""
+    """Share of voiced frames at which the gate opens; below five sixths of it, the gate closes."""
     floor_db: Annotated[float, Meta(ge=-200.0, le=0.0), "dBFS"] = -60.0
     """Frames that are quieter than this are never voiced."""
 
     @property
     def close_share(self) -> float:
         """Share of voiced frames below which the gate closes: with one threshold it would flap."""
-        return self.open_share / 2
+        return self.open_share * 5 / 6
 
     @property
     def voice_share(self) -> float:
         """Share of voiced frames at which clients are told of a voice."""
         return self.open_share * 2 / 3
+
+    @property
+    def doubtful_share(self) -> float:
+        """Share of voiced frames that may be the start of a word."""
+        return self.open_share / 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +277,7 @@ class EndpointOptions:
     pre_roll: Annotated[
         Span, Option("audio kept from before speech starts", name="pre-roll-ms")
     ] = 25
-    pre_final: Span = 10
+    pre_final: Span = 6
     """Silence after which the final is decoded in advance; it belongs to the utterance."""
     plain: Annotated[
         Span, Option("silence that ends an utterance", name="endpoint-ms", common=True)

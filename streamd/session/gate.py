@@ -30,13 +30,15 @@ class GatedFrame(NamedTuple):
     the second one has to decide: when the gate opens, a word may have begun that many earlier.
     `voice` tells that somebody seems to speak. It needs fewer voiced frames than the gate, and so
     comes 40 ms before it opens: in time for a voice agent to stop talking. Utterances do not begin
-    there, since digits that are dictated would be written one by one.
+    there, since digits that are dictated would be written one by one. `unvoiced` is how many frames
+    ago the last voiced frame was, whether the gate is open or not.
     """
 
     silence: int
     level: float
     late: int = 0
     voice: bool = False
+    unvoiced: int = 0
 
 
 class WebRtcVad:
@@ -96,8 +98,8 @@ class Gate:
             if self._confirm is not None:
                 self._late = self._late + 1 if self._detected.update(one) == 0 else 0
             silence = self._confirmed.update(one and other)
-            voice = self._confirmed.voice
-            heard.append(GatedFrame(silence, level, min(self._late, LATEST), voice))
+            late, gate = min(self._late, LATEST), self._confirmed
+            heard.append(GatedFrame(silence, level, late, gate.voice, gate.unvoiced))
         return heard
 
     @property
@@ -116,25 +118,24 @@ class Opening:
     def __init__(self, options: GateOptions) -> None:
         self._options = options
         self._voiced: deque[bool] = deque(maxlen=options.attack)
-        self._since_voiced = 0
         self._open = False
-        self.voice = False
-        """Whether somebody seems to speak, after the last `update`: see `GatedFrame`."""
+        self.voice, self.unvoiced = False, 0
+        """After the last `update`: see `GatedFrame`."""
 
     def update(self, voiced: bool) -> int:
         """Take the decision about the next frame; returns `GatedFrame.silence`."""
         options = self._options
         self._voiced.append(voiced)
-        self._since_voiced = 0 if voiced else self._since_voiced + 1
+        self.unvoiced = 0 if voiced else self.unvoiced + 1
         least = options.close_share if self._open else options.open_share
         n_voiced = sum(self._voiced)
         self._open = n_voiced >= least * options.attack
-        least = options.close_share if self.voice else options.voice_share
+        least = options.doubtful_share if self.voice else options.voice_share
         self.voice = self._open or n_voiced >= least * options.attack
-        return 0 if self._open else max(1, self._since_voiced)
+        return 0 if self._open else max(1, self.unvoiced)
 
     @property
     def doubtful(self) -> bool:
         """See `Gate.doubtful`."""
-        least = self._options.close_share * self._options.attack
+        least = self._options.doubtful_share * self._options.attack
         return not self._open and sum(self._voiced) >= least

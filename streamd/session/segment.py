@@ -219,6 +219,9 @@ class Segment:
         now = segmenter.cursor
         if step == 0 or now < self.next_due or self.utterance.state is not State.OPEN:
             return None
+        # If a pause begins, its window replaces this one, and must not wait for it.
+        if segmenter.may_pause and now - self.next_due < segmenter.options.trailing_silence:
+            return None
         end = now - (now - self.next_due) % step  # the latest step; missed ones merge
         return (end, False) if end > self.anchor else None
 

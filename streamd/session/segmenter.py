@@ -27,6 +27,8 @@ UNFINISHED = frozenset(
     for word in line.split()
 )
 """Words that do not end a sentence; a speaker who stops here is thinking."""
+FADING = 2
+"""Unvoiced frames (40 ms) that may be the beginning of a pause."""
 DANGLING = 0.5
 """The probability below which a last word may be the start of another one."""
 
@@ -65,7 +67,7 @@ class Segmenter:
         """The next frame to be read; everything before it is decided."""
         self._base = 0  # frame number of the first entry of the track
         self._track: list[GatedFrame] = []
-        self._late = 0  # that of the last frame that was read
+        self._late = self._unvoiced = 0  # those of the last frame that was read
         self._open: Utterance | None = None
         self._told = False  # whether the last event was that speech started
         self._floor = 0  # the next utterance begins here at the earliest
@@ -87,6 +89,11 @@ class Segmenter:
         # A flush may take the frame before the cursor for the start of a word.
         to_come = max(self.cursor - 1 - self.options.pre_roll - self._late, self._floor)
         return min(to_come, self.utterances[0].start) if self.utterances else to_come
+
+    @property
+    def may_pause(self) -> bool:
+        """Whether a pause may have begun, so soon that the gate is still open."""
+        return self._unvoiced >= FADING
 
     def push(self, heard: GatedFrame) -> list[Vad]:
         """Take what the gate says of the next frame."""
@@ -184,7 +191,7 @@ class Segmenter:
                 events += self._flush_here()
             if self.cursor == self.end:
                 return events
-            silence, _, self._late, voice = self._track[self.cursor - self._base]
+            silence, _, self._late, voice, self._unvoiced = self._track[self.cursor - self._base]
             if self._open is not None:
                 self._follow(self._open, silence)
                 if not self._is_decided(self._open):

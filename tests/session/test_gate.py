@@ -60,7 +60,7 @@ def test_a_voice_opens_the_gate_and_its_end_closes_it():
     still = np.full(SAMPLE_RATE, 1e-4, np.float32)
     seen = silences(Gate(WebRtcVad(1)), np.concatenate([still, syllables(2), still]))
     assert 0 not in seen[:50]
-    assert seen[50:150].count(0) > 50
+    assert seen[50:150].count(0) >= 50
     assert 0 not in seen[-35:]
     assert np.all(np.diff(seen[-30:]) == 1), "silence is counted from the last voiced frame"
 
@@ -141,10 +141,12 @@ def test_a_click_is_no_voice():
     [
         (3, [], []),
         (5, range(3, 12), []),  # until only two of the last ten frames are voiced
-        (20, range(3, 27), range(5, 27)),
+        (20, range(3, 27), range(5, 25)),
     ],
 )
-def test_a_voice_is_told_two_frames_before_the_gate_opens(n_voiced, voice, is_open):
+def test_a_voice_is_told_two_frames_before_the_gate_opens_and_after_it_closes(
+    n_voiced, voice, is_open
+):
     decisions = iter([True] * n_voiced + [False] * 40)
     gate = Gate(lambda _: next(decisions), GateOptions(floor_db=-200))
     heard = gate.feed(np.zeros((n_voiced + 40, FRAME), np.float32))

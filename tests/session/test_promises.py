@@ -190,7 +190,7 @@ def test_a_pause_asks_for_one_window_and_then_for_none():
     _, windows = run(speech, [0])
     assert sum(window.last for window in windows) == 1
     assert windows[-1].last
-    assert windows[-1].end == 11 * WORD + 10
+    assert windows[-1].end == 11 * WORD + EndpointOptions().trailing_silence
 
 
 def test_no_window_of_a_translation_begins_at_a_word():

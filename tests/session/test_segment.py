@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from streamd.events import Final, Partial
 from streamd.options import EndpointOptions, SessionOptions
 from streamd.session.commit import LocalAgreement
+from streamd.session.gate import GatedFrame
 from streamd.session.segment import MOVES, Move, Segment, Stage
+from streamd.session.segmenter import Segmenter
 from streamd.session.spelling import capitalised, split_mark
 from streamd.session.utterance import Utterance
 from streamd.types import N_AUDIO_CTX, Hypothesis, Suspect, Window, Word
@@ -300,3 +302,26 @@ def test_who_resumes_after_a_sentence_hears_the_next_one():
             session.accept(window, Hypothesis(words=tuple(new), avg_logprob=-0.2))
     assert session.finalised_ms == 1400
     assert [word.text for word in session.resume_state.words] == [" Do", " you?"]
+
+
+@pytest.mark.parametrize(
+    ("n_unvoiced", "due_at"),
+    [
+        (1, 25),  # a frame alone is no pause
+        (4, 28),  # the voice goes on
+        (5, 29),
+        (20, 31),  # it is late enough for the window of a pause
+    ],
+)
+def test_a_window_waits_for_what_may_become_a_pause(n_unvoiced, due_at):
+    """A partial right before a pause delays its window, which has the same words."""
+    segmenter = Segmenter(EndpointOptions(pre_final=6))
+    found = {}
+    for n in range(60):
+        unvoiced = n - 22 if 23 <= n < 23 + n_unvoiced else 0
+        segmenter.push(GatedFrame(0, -20.0, unvoiced=unvoiced))
+        segment = Segment(segmenter.utterances[0], 0, 25)
+        if (due := segment.due(segmenter, 25)) is not None:
+            found[n + 1] = due
+    assert min(found) == due_at
+    assert found[due_at] == (25, False)

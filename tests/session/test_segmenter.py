@@ -13,6 +13,7 @@ from streamd.session.utterance import State
 from streamd.types import Word
 
 LOUD, QUIET = -20.0, -90.0
+TAIL = EndpointOptions().trailing_silence
 
 
 def words(text: str, prob: float = 0.9) -> list[Word]:
@@ -115,7 +116,7 @@ def test_utterances_hold_all_speech_and_do_not_overlap(stretches):
 
 def test_pre_roll_and_tail():
     found = ends(track((False, 100), (True, 50), (False, 100)))
-    assert found == [(100 - 25, 150 + 10)]
+    assert found == [(100 - 25, 150 + TAIL)]
 
 
 def test_pre_roll_does_not_reach_into_the_utterance_before():
@@ -126,7 +127,7 @@ def test_pre_roll_does_not_reach_into_the_utterance_before():
 
 def test_a_long_utterance_ends_in_the_next_short_pause():
     frames = track((True, 900), (False, 12), (True, 300), (False, 200))
-    assert [end for _, end in ends(frames)] == [910, 1222]
+    assert [end for _, end in ends(frames)] == [900 + TAIL, 1212 + TAIL]
 
 
 def test_an_endless_utterance_is_cut_where_it_is_quietest():
@@ -170,7 +171,9 @@ def test_flush_keeps_its_place_while_a_question_is_open():
     for silence, level in track((True, 40)):
         segmenter.push(GatedFrame(silence, level))
     segmenter.answer(asked(segmenter), words("and"))
-    assert [(u.start, u.end) for u in segmenter.utterances] == [(0, 50), (50, None)]
+    first, second = [(u.start, u.end) for u in segmenter.utterances]
+    assert first == (0, 40 + TAIL)
+    assert second == (max(70 - 25, 40 + TAIL), None)
 
 
 def test_an_answer_that_comes_too_late_changes_nothing():
@@ -187,7 +190,7 @@ def test_an_answer_that_comes_too_late_changes_nothing():
 
 def test_the_first_voiced_frame_belongs_to_the_utterance_without_any_pre_roll():
     found = ends(track((False, 100), (True, 50), (False, 100)), options=EndpointOptions(pre_roll=0))
-    assert found == [(100, 160)]
+    assert found == [(100, 150 + TAIL)]
 
 
 @pytest.mark.parametrize("tail", [0, 1, 19, 20])
@@ -232,7 +235,7 @@ def test_the_start_of_a_word_before_a_flush_is_kept_while_a_question_is_open():
         segmenter.push(GatedFrame(silence, level))
     segmenter.flush(doubtful=True)
     segmenter.answer(asked(segmenter), words("and"))
-    assert [(u.start, u.end) for u in segmenter.utterances] == [(0, 50), (74, 100)]
+    assert [(u.start, u.end) for u in segmenter.utterances] == [(0, 40 + TAIL), (74, 100)]
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 60)), min_size=1, max_size=8))

@@ -64,14 +64,15 @@ def test_who_does_not_sound_done_may_pause_for_longer():
     recognizer = Judging(0.1, 0.9)
     events = listen(recognizer, "smart")
     first, second = ms_from_frames(5 * WORD), ms_from_frames(10 * WORD + 40)
+    tail = EndpointOptions().trailing_silence
     assert turns(events) == [
         (TurnState.PAUSED, first, 0.1),
         (TurnState.RESUMED, first + 800, 0.1),
         (TurnState.PAUSED, second, 0.9),
-        (TurnState.ENDED, second + 200, 0.9),
+        (TurnState.ENDED, second + ms_from_frames(tail), 0.9),
     ]
     assert len(finals(events)) == 1
-    assert recognizer.asked == [(0, 5 * WORD + 10), (0, 10 * WORD + 50)]
+    assert recognizer.asked == [(0, 5 * WORD + tail), (0, 10 * WORD + 40 + tail)]
     paused = next(n for n, each in enumerate(events) if isinstance(each, TurnEvent))
     shown = [each.text for each in events[:paused] if isinstance(each, Partial)]
     assert shown[-1] == "w0 w1 w2 w3 w4", "a listener has all words when it hears of the pause"
