@@ -18,7 +18,7 @@ from streamd.engines.onnx import build as on_onnx
 from streamd.events import Final
 from streamd.models.model import Model
 from streamd.types import FRAME, Window, text_of
-from streamd.whisper.engine import Decoder, Engine
+from streamd.whisper.engine import Engine
 from streamd.whisper.recognizer import Recognizer
 from tests.support.coreml_runs import arithmetic, core_ml
 
@@ -89,19 +89,6 @@ def read_on_core_ml(
         core_ml(built, Path(folder), form) as engine,
     ):
         return _read(model, engine, name, sounds)
-
-
-class WithoutAdoption:
-    """An engine whose decoders compute all text of a window anew, as those on Core ML do."""
-
-    def __init__(self, engine: Engine) -> None:
-        self.dims, self.encode, self._decoder = engine.dims, engine.encode, engine.decoder
-
-    def decoder(self, features, n_slots: int) -> Decoder:
-        """One that adopts nothing."""
-        decoder = self._decoder(features, n_slots)
-        decoder.adopt = lambda before, n: False
-        return decoder
 
 
 def live(model: Model, engine: Engine, name: str, samples: np.ndarray) -> list[str]:

@@ -14,7 +14,6 @@ from tests.coreml.check import FLOAT16_MAX, wrong_tables
 from tests.coreml.lint import lint_built
 from tests.coreml.reading import (
     Said,
-    WithoutAdoption,
     cpu_engine,
     error_rate,
     evaluated,
@@ -80,7 +79,7 @@ def test_the_text_stays_in_the_worst_arithmetic(name, mode, real, weights, heard
 def test_a_live_stream_has_the_words_that_it_has_on_the_cpu(form, real, weights, tmp_path):
     built, name = real("tiny.en"), weights("tiny.en")
     model = replace(load_model(name), silence=silence_of(built))
-    expected = live(model, WithoutAdoption(cpu_engine(model)), name, three_sentences())
+    expected = live(model, cpu_engine(model), name, three_sentences())
     with (
         faulty(tmp_path / "faults") as faults,
         arithmetic("half"),

@@ -1,4 +1,4 @@
-"""Which windows a worker has: no decoder finds the tokens of another in its cache."""
+"""Which windows a worker has, and which tokens are in their caches."""
 
 from dataclasses import dataclass, field
 from weakref import ref
@@ -8,6 +8,8 @@ import pytest
 
 from streamd.engines.coreml.runtime.core_ml_engine import CacheSlots
 from streamd.engines.coreml.runtime.worker import WorkerLostError
+
+N_COLUMNS = 9
 
 
 @dataclass(eq=False)
@@ -23,14 +25,6 @@ class Worker:
 
 
 @dataclass(eq=False)
-class Decoder:
-    forgot: int = 0
-
-    def forget(self):
-        self.forgot += 1
-
-
-@dataclass(eq=False)
 class Encoded:
     mel: np.ndarray
     extent: None = None
@@ -43,55 +37,65 @@ def window(number: int, previous: Encoded | None = None) -> Encoded:
     return Encoded(mel, previous=ref(previous) if previous else None, n_reused=30)
 
 
-def test_a_window_keeps_its_slot_and_its_decoder_its_cache():
-    slots, worker, encoded, decoder = CacheSlots(), Worker(), window(7), Decoder()
-    found = {slots.take(worker, encoded, decoder) for _ in range(3)}
-    assert [worker.slots[slot] for slot in found] == [7]
-    assert (worker.n_encoded, decoder.forgot) == (1, 1)
+def cache_slots() -> CacheSlots:
+    return CacheSlots(N_COLUMNS)
 
 
-def test_another_decoder_of_the_window_begins_with_nothing():
-    slots, worker, encoded = CacheSlots(), Worker(), window(7)
-    first, second = Decoder(), Decoder()
-    for decoder in (first, second, first):
-        slots.take(worker, encoded, decoder)
-    assert (first.forgot, second.forgot, worker.n_encoded) == (2, 1, 1)
+def test_a_window_keeps_its_slot_and_what_is_in_its_cache():
+    slots, worker, encoded = cache_slots(), Worker(), window(7)
+    _, columns = slots.take(worker, encoded)
+    assert not columns.any()
+    columns[3] = slots.number(1)[0]
+    for _ in range(2):
+        slot, again = slots.take(worker, encoded)
+        assert worker.slots[slot] == 7
+        assert again.tolist() == [0, 0, 0, 1, 0, 0, 0, 0, 0]
+    assert worker.n_encoded == 1
+
+
+def test_the_next_window_finds_what_is_in_the_cache_of_the_one_before():
+    slots, worker, first = cache_slots(), Worker(), window(1)
+    _, columns = slots.take(worker, first)
+    columns[:] = slots.number(N_COLUMNS)
+    second, third = (window(number, first) for number in (2, 3))
+    assert slots.take(worker, second)[1].tolist() == list(range(1, N_COLUMNS + 1))
+    assert not slots.take(worker, third)[1].any(), "the slot is another window's"
+    assert not slots.take(Worker(), second)[1].any()
 
 
 def test_the_slot_of_a_window_that_is_over_is_reused_first():
-    slots, worker = CacheSlots(), Worker()
+    slots, worker = cache_slots(), Worker()
     over, kept = window(1), window(2)
     slots.take(worker, over)
     slots.take(worker, kept)
     del over
-    assert slots.take(worker, window(3)) == 0
+    assert slots.take(worker, window(3))[0] == 0
     assert worker.slots == {0: 3, 1: 2}
 
 
 def test_windows_without_a_slot_are_encoded_again():
-    slots, worker, decoders = CacheSlots(), Worker(), [Decoder() for _ in range(9)]
+    slots, worker = cache_slots(), Worker()
     windows = [window(number) for number in range(9)]
     for _ in range(2):
-        for number, (encoded, decoder) in enumerate(zip(windows, decoders, strict=True)):
-            assert worker.slots[slots.take(worker, encoded, decoder)] == number
+        for number, encoded in enumerate(windows):
+            assert worker.slots[slots.take(worker, encoded)[0]] == number
     assert len(worker.slots) < len(windows)
     assert worker.n_encoded == 18
-    assert [decoder.forgot for decoder in decoders] == [2] * 9
 
 
 def test_a_window_takes_the_slot_of_the_one_before_it_and_what_is_known():
-    slots, worker, other, first = CacheSlots(), Worker(), window(1), window(2)
+    slots, worker, other, first = cache_slots(), Worker(), window(1), window(2)
     slots.take(worker, other)
-    assert slots.take(worker, first) == 1
+    assert slots.take(worker, first)[0] == 1
     for number in (3, 4):
         following = window(number, first)
-        assert slots.take(worker, following) == 1
+        assert slots.take(worker, following)[0] == 1
         first = following
     assert (worker.slots, worker.n_known) == ({0: 1, 1: 4}, [0, 0, 30, 30])
 
 
 def test_nothing_is_known_of_a_window_whose_slot_is_another_windows():
-    slots, worker, first = CacheSlots(), Worker(), window(1)
+    slots, worker, first = cache_slots(), Worker(), window(1)
     slots.take(worker, first)
     both = [window(number, first) for number in (2, 3)]
     for each in both:
@@ -107,7 +111,7 @@ def test_nothing_is_known_of_a_window_that_failed():
         def encode(self, *args):
             raise WorkerLostError
 
-    slots, first, worker = CacheSlots(), window(1), Worker()
+    slots, first, worker = cache_slots(), window(1), Worker()
     slots.take(worker, first)
     worker.encode = Dying().encode
     with pytest.raises(WorkerLostError):
@@ -118,8 +122,7 @@ def test_nothing_is_known_of_a_window_that_failed():
 
 
 def test_another_worker_has_nothing():
-    slots, encoded, decoder = CacheSlots(), window(7), Decoder()
+    slots, encoded = cache_slots(), window(7)
     for worker in (Worker(), Worker()):
-        slot = slots.take(worker, encoded, decoder)
+        slot, _ = slots.take(worker, encoded)
         assert worker.slots == {slot: 7}
-    assert decoder.forgot == 2

@@ -1,6 +1,7 @@
 """The slots of a search in a cache of fixed size: what is lost is computed again, never wrong."""
 
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamd.engines.coreml.package import MAX_TOKENS
-from streamd.engines.coreml.runtime.core_ml_engine import CoreMLDecoder
+from streamd.engines.coreml.runtime.core_ml_engine import CacheSlots, CoreMLDecoder
 from streamd.engines.coreml.runtime.worker import Step, WorkerLostError
 from streamd.models import ModelDimensions
 from streamd.models.silence import Extent
@@ -26,39 +27,38 @@ def fingerprint(token: int, position: int, seen: frozenset[int]) -> int:
 
 @dataclass
 class Cache:
-    """A worker's cache, whose columns hold numbers that say all of their past; and it dies.
+    """A worker's only cache, whose columns hold numbers that say all of their past; and it dies.
 
-    It is a window, too, its engine, the worker and the only cache slot.
+    It is all windows, too, and their engine.
     """
 
     dims = DIMS
     extent = Extent(n=0, first=0)
+    mel = previous = None
 
     dies: list[bool] = field(default_factory=list)
     columns: dict[int, int] = field(default_factory=dict)
     passes: int = 0
 
-    owner: CoreMLDecoder | None = None
+    def __post_init__(self):
+        self.cache_slots = CacheSlots(N_COLUMNS)
+        self.lose()
 
     @property
     def engine(self):
         return self
 
-    cache_slots = engine
-
-    def take(self, worker, window, decoder):
-        if self.owner is not decoder:
-            self.owner = decoder
-            decoder.forget()
-        return 0
-
     def with_worker(self, attempt):
         while True:
             try:
-                return attempt(self)
+                return attempt(self.worker)
             except WorkerLostError:
-                self.columns.clear()
-                self.owner = None
+                self.lose()
+
+    def lose(self):
+        """Start another worker."""
+        self.columns.clear()
+        self.worker = SimpleNamespace(step=self.step, encode=lambda *window: None)
 
     def step(self, step: Step, n_keys: int):
         self.passes += 1
@@ -151,11 +151,69 @@ def test_long_passes_are_cut(k):
     assert cache.passes == -(-k // MAX_TOKENS)
 
 
-def test_a_decoder_that_forgets_computes_its_past_again():
+def test_a_decoder_whose_worker_is_lost_computes_its_past_again():
     cache = Cache()
     tree = Tree(CoreMLDecoder(DIMS, cache, N_TEXT_CTX), 1)
     tree.run([0], list(range(35)), shared=True)
-    cache.columns.clear()
-    tree.decoder.forget()
+    cache.lose()
     tree.run([0], [3])
     assert cache.passes == 2 + 3
+
+
+def following(tree: Tree, n: int, n_paths: int = 1) -> Tree:
+    """A search in the next window, which has the first `n` slots of the one before."""
+    found = Tree(CoreMLDecoder(DIMS, tree.decoder._window, n_paths * N_TEXT_CTX), n_paths)
+    assert found.decoder.adopt(tree.decoder, n)
+    found.paths = [list(range(n)) for _ in range(n_paths)]
+    found.values = {slot: tree.values[slot] for slot in range(n)}
+    return found
+
+
+@given(
+    windows=st.lists(
+        st.lists(
+            st.tuples(st.integers(0, 30), st.integers(1, 9), st.integers(0, 9), st.integers(1, 4)),
+            min_size=1,
+            max_size=3,
+        ),
+        max_size=9,
+    ),
+    dies=st.lists(st.booleans(), max_size=20),
+)
+def test_adopted_text_is_what_the_decoder_before_had(windows, dies):
+    """Each window has several searches, of which the next one adopts the text of the first."""
+    before, n_before = Tree(CoreMLDecoder(DIMS, Cache(dies), N_TEXT_CTX), 1), 0
+    for searches in windows:
+        trees = []
+        for n, n_given, n_sampled, n_paths in searches:
+            tree = following(before, min(n, n_before), n_paths)
+            tree.run([0], list(range(n_given)), shared=True)
+            trees.append((tree, len(tree.paths[0])))
+            for _ in range(min(n_sampled, N_TEXT_CTX - len(tree.paths[0]))):
+                tree.run(list(range(n_paths)), list(range(n_paths)))
+        before, n_before = trees[0]
+
+
+def test_adopted_text_is_not_computed_again():
+    cache = Cache()
+    before = Tree(CoreMLDecoder(DIMS, cache, N_TEXT_CTX), 1)
+    before.run([0], list(range(20)), shared=True)
+    for _ in range(3):
+        before.run([0], [1])
+    Tree(CoreMLDecoder(DIMS, cache, N_TEXT_CTX), 1).run([0], list(range(32)), shared=True)
+    cache.passes = 0
+    first = following(before, 20)
+    first.run([0], [5])
+    following(before, 20).run([0], [6])
+    assert cache.passes == 2, "the second try of a window adopts it as well"
+    following(first, 21).run([0], [7])
+    assert cache.passes == 3
+    cache.lose()
+    following(first, 21).run([0], [7])
+    assert cache.passes == 5
+
+
+def test_a_decoder_of_another_engine_is_refused():
+    one, other = (CoreMLDecoder(DIMS, Cache(), N_TEXT_CTX) for _ in range(2))
+    assert not one.adopt(other, 1)
+    assert not one.adopt(None, 1)

@@ -81,6 +81,29 @@ def test_each_step_of_a_window_gives_what_it_gives_on_the_cpu(engine):
         before = n
 
 
+@pytest.mark.parametrize("engine", ["state", "mix"], indirect=True)
+def test_adopted_text_keeps_what_it_saw_of_earlier_windows(engine):
+    engines, features, before = (engine, cpu()), [None, None], 0
+    earlier = [each.decoder(step(each, "lamp", 125), len(TOKENS)) for each in engines]
+    for n, n_adopted in ((125, 0), (150, 8), (175, 10), (250, 3), (275, 9)):
+        pairs = zip(engines, features, strict=True)
+        features = [step(each, "lamp", n, known, before) for each, known in pairs]
+        pairs = zip(engines, features, strict=True)
+        decoders = [each.decoder(found, len(TOKENS)) for each, found in pairs]
+        n_passes = len(engine.faults.done())
+        found = []
+        for decoder, other in zip(decoders, earlier, strict=True):
+            assert decoder.adopt(other, n_adopted)
+            found.append(run_in_order(decoder, TOKENS[n_adopted:], n_adopted))
+        assert_same(*found)
+        assert len(engine.faults.done()) == n_passes + 1
+        if n_adopted:
+            anew = [each[n_adopted:] for each in read(cpu(), features[1])]
+            with pytest.raises(AssertionError):
+                assert_same(anew, found[1])
+        earlier, before = decoders, n
+
+
 def test_what_is_not_known_is_computed(engine):
     first = step(engine, "lamp", 200)
     assert encoded(engine) == ["ctx384"], "a window whose first step is long"

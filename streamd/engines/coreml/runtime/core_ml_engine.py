@@ -2,9 +2,9 @@
 
 Any thread may call it; it does one thing at a time. A worker that dies, or does not answer in time,
 costs a repetition: what a new one lacks is computed again from what is remembered here. A window
-that was resumed is then computed whole, so its states differ by what resuming leaves out; otherwise
-results do not depend on whether a worker was replaced. If that happens too often, the engine has
-failed.
+that was resumed is then computed whole, and text that its decoder adopted is read with the new
+sound, so its states differ by what keeping them leaves out; otherwise results do not depend on
+whether a worker was replaced. If that happens too often, the engine has failed.
 """
 
 import logging
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
-from weakref import ref
+from weakref import WeakSet, ref
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +35,8 @@ RunStep = Callable[[Step], tuple[Logits, Alignment]]
 _Indices = NDArray[np.int64]
 _NONE: _Indices = np.zeros(0, np.int64)
 _NOT_CACHED = -1
+_NO_RUN, _EMPTY = -1, 0
+"""Instead of the number of a token's run: of a slot that was never run, of a column without any."""
 _N_CACHE_SLOTS = 4
 """Windows that a worker keeps at a time; if more are in use, they are encoded again in turn."""
 
@@ -77,7 +79,8 @@ class CoreMLEngine:
 
     def __init__(self, job: Job, limits: WorkerLimits) -> None:
         """Workers load all functions that the placement of the `job` needs."""
-        self.dims, self.n_windows, self.cache_slots = job.built.meta.dims, 0, CacheSlots()
+        self.dims, self.n_windows = job.built.meta.dims, 0
+        self.cache_slots = CacheSlots(padded(self.dims.n_text_ctx))
         self.limits = limits
         self._job = replace(job, functions=needed(job.built, job.placement))
         self._lock = threading.RLock()
@@ -146,24 +149,42 @@ class CoreMLEngine:
 
 
 class CacheSlots:
-    """Which windows the current worker has, and whose tokens are in their caches."""
+    """Which windows the current worker has, and which tokens are in the columns of its caches.
 
-    def __init__(self) -> None:
+    Each token that a decoder runs has a number. A column holds its keys and values until another
+    token is written there, in whatever window: so the decoder of the next one finds them.
+    """
+
+    def __init__(self, n_columns: int) -> None:
+        self._n_columns, self._n_run = n_columns, 0
         self._worker: Worker | None = None
         # By the slot's number; the most recently used window is last.
         self._windows: dict[int, ref[CoreMLFeatures]] = {}
-        self._decoders: dict[int, ref[CoreMLDecoder]] = {}
+        self._columns: dict[int, _Indices] = {}
+        self._decoders: WeakSet[CoreMLDecoder] = WeakSet()
 
-    def take(
-        self, worker: Worker, window: CoreMLFeatures, decoder: "CoreMLDecoder | None" = None
-    ) -> int:
+    def add(self, decoder: "CoreMLDecoder") -> None:
+        """Take note of a new decoder, whose columns are spared as long as there is one."""
+        self._decoders.add(decoder)
+
+    def wanted(self) -> _Indices:
+        """Return the numbers of all tokens that a decoder may want to see, in any order."""
+        return np.concatenate([_NONE, *(decoder.runs for decoder in self._decoders)])
+
+    def number(self, k: int) -> _Indices:
+        """Return new numbers for `k` tokens that are run."""
+        self._n_run += k
+        return np.arange(self._n_run - k, self._n_run) + 1
+
+    def take(self, worker: Worker, window: CoreMLFeatures) -> tuple[int, _Indices]:
         """Return the cache slot of this window, which is encoded now if the worker lacks it.
 
-        The slot's cache belongs to `decoder` from now on; a decoder that did not own it before is
-        told to forget its columns. Raises `WorkerLostError` if the worker is lost meanwhile.
+        Besides it returns the numbers of the tokens in each column of that cache, for a decoder to
+        change when it writes others there. Raises `WorkerLostError` if the worker is lost
+        meanwhile.
         """
         if self._worker is not worker:  # a new worker has nothing
-            self._worker, self._windows, self._decoders = worker, {}, {}
+            self._worker, self._windows, self._columns = worker, {}, {}
         held = {number: each() for number, each in self._windows.items()}
         number = next((n for n, each in held.items() if each is window), None)
         if number is None:
@@ -178,24 +199,20 @@ class CacheSlots:
                 number = next(free, next(iter(held), 0))
             # The window is entered after it is encoded: if that fails, the slot holds no window.
             self._windows.pop(number, None)
-            self._decoders.pop(number, None)
             worker.encode(number, window.mel, window.extent, n_known)
         self._windows.pop(number, None)
         self._windows[number] = ref(window)
-        if decoder is not None and (
-            number not in self._decoders or self._decoders[number]() is not decoder
-        ):
-            decoder.forget()
-            self._decoders[number] = ref(decoder)
-        return number
+        empty = np.full(self._n_columns, _EMPTY, np.int64)
+        return number, self._columns.setdefault(number, empty)
 
 
 class CoreMLDecoder:
     """A `Decoder` (streamd/whisper/engine.py): any number of slots on a cache of fixed size.
 
     A slot of the search is kept in a column of the worker's cache. If the column was lost, because
-    the worker was replaced or other slots needed it, it is computed again when a query wants to see
-    the slot: from its token, its position and what it saw, which are all remembered here.
+    the worker was replaced or other tokens needed it, it is computed again when a query wants to
+    see the slot: from its token, its position and what it saw, which are all remembered here.
+    `runs` are the numbers that `CacheSlots` gave what the slots hold.
     """
 
     def __init__(self, dims: ModelDimensions, window: CoreMLFeatures, n_slots: int) -> None:
@@ -206,7 +223,8 @@ class CoreMLDecoder:
         self._tokens = np.zeros(n_slots, np.int64)
         self._positions = np.zeros(n_slots, np.int64)
         self._seen = np.zeros((n_slots, n_slots), np.bool_)
-        self._column = np.full(n_slots, _NOT_CACHED)
+        self.runs = np.full(n_slots, _NO_RUN)
+        window.engine.cache_slots.add(self)
 
     def step(
         self,
@@ -217,28 +235,38 @@ class CoreMLDecoder:
         want: _Indices,
     ) -> tuple[Logits, Alignment]:
         """Run k tokens as the protocol says, in passes. Raises `EngineError` as `encode` does."""
-        self._tokens[slots], self._positions[slots] = tokens, positions
-        self._seen[slots] = visible
         engine, extent = self._window.engine, self._window.extent
+        self._tokens[slots], self._positions[slots] = tokens, positions
+        self._seen[slots], self.runs[slots] = visible, engine.cache_slots.number(len(slots))
         n_keys = extent.n + len(kept_positions(engine.dims.n_audio_ctx)) - extent.first
 
         def attempt(worker: Worker) -> tuple[Logits, Alignment]:
-            cache_slot = engine.cache_slots.take(worker, self._window, self)
+            cache = engine.cache_slots.take(worker, self._window)
             run: RunStep = partial(worker.step, n_keys=n_keys)
-            return self._step(slots, want, cache_slot=cache_slot, run=run)
+            return self._step(slots, want, cache=cache, run=run)
 
         return engine.with_worker(attempt)
 
     def adopt(self, before: Decoder, n: int) -> bool:
-        """Refuse: the caches belong to a worker, and every window has its own."""
-        return False
+        """Take the first `n` slots of another window's decoder.
 
-    def forget(self) -> None:
-        """Note that the cache holds nothing of this decoder any more."""
-        self._column[:] = _NOT_CACHED
+        Their columns are found again if this window took over the cache slot of that one.
+        """
+        if not isinstance(before, CoreMLDecoder):
+            return False
+        if before._window.engine is not self._window.engine:
+            return False
+        for mine, other in (
+            (self._tokens, before._tokens),
+            (self._positions, before._positions),
+            (self.runs, before.runs),
+            (self._seen[:, :n], before._seen[:, :n]),
+        ):
+            mine[:n] = other[:n]
+        return True
 
     def _step(
-        self, slots: _Indices, want: _Indices, *, cache_slot: int, run: RunStep
+        self, slots: _Indices, want: _Indices, *, cache: tuple[int, _Indices], run: RunStep
     ) -> tuple[Logits, Alignment]:
         logits = np.empty((len(want), self.n_vocab), np.float32)
         alignments = []
@@ -247,7 +275,7 @@ class CoreMLDecoder:
             part = slots[first : first + self._n_fitting(slots[first:])]
             wanted = np.flatnonzero((want >= first) & (want < first + len(part)))
             # The passes before the last one only bring back lost columns.
-            for step in self._passes(part, want[wanted] - first, cache_slot):
+            for step in self._passes(part, want[wanted] - first, cache):
                 found, alignment = run(step)
             logits[wanted] = found
             alignments.append(alignment)
@@ -266,37 +294,55 @@ class CoreMLDecoder:
                 return n
         return min(len(slots), MAX_TOKENS)
 
-    def _passes(self, slots: _Indices, want: _Indices, cache_slot: int) -> Iterator[Step]:
+    def _passes(
+        self, slots: _Indices, want: _Indices, cache: tuple[int, _Indices]
+    ) -> Iterator[Step]:
         """Yield passes that bring back lost columns these slots see, then the pass of the slots."""
         seen = np.asarray(self._seen[slots].any(axis=0), np.bool_)
         before = seen.copy()
         before[slots] = False
-        lost = np.flatnonzero(before & (self._column == _NOT_CACHED))
+        lost = np.flatnonzero(before & (self._columns(cache[1]) == _NOT_CACHED))
         # A token sees only earlier positions, so in this order each pass finds what it needs.
         lost = lost[np.argsort(self._positions[lost], kind="stable")]
         for first in range(0, len(lost), MAX_TOKENS):
-            yield self._pass(lost[first : first + MAX_TOKENS], _NONE, cache_slot, keep=seen)
-        yield self._pass(slots, want, cache_slot, keep=seen)
+            yield self._pass(lost[first : first + MAX_TOKENS], _NONE, cache, keep=seen)
+        yield self._pass(slots, want, cache, keep=seen)
 
     def _pass(
-        self, slots: _Indices, want: _Indices, cache_slot: int, *, keep: NDArray[np.bool_]
+        self,
+        slots: _Indices,
+        want: _Indices,
+        cache: tuple[int, _Indices],
+        *,
+        keep: NDArray[np.bool_],
     ) -> Step:
-        # Each slot gets a free column, the lowest, because functions for a short cache are faster.
-        # If there are too few, slots that are not in `keep` lose theirs.
-        new = slots[self._column[slots] == _NOT_CACHED]
-        free = np.setdiff1d(np.arange(self._n_columns), self._column)
+        # Each slot gets a free column, the lowest, because functions for a short cache are faster;
+        # but the next window may want what another decoder has. If there are too few, slots that
+        # are not in `keep` lose theirs.
+        number, held = cache
+        new = slots[self._columns(held)[slots] == _NOT_CACHED]
+        free = np.flatnonzero(~np.isin(held, self.runs))
         if len(free) < len(new):
-            self._column[~keep] = _NOT_CACHED
-            free = np.setdiff1d(np.arange(self._n_columns), self._column)
-        self._column[new] = free[: len(new)]
+            free = np.flatnonzero(~np.isin(held, self.runs[keep]))
+        is_wanted = np.isin(held[free], self._window.engine.cache_slots.wanted())
+        free = free[np.argsort(is_wanted, kind="stable")]
+        held[free[: len(new)]] = self.runs[new]
+        columns = self._columns(held)
         visible = np.zeros((len(slots), self._n_columns), np.bool_)
         for row, slot in zip(visible, slots, strict=True):
-            row[self._column[self._seen[slot]]] = True
+            row[columns[self._seen[slot]]] = True
         return Step(
-            cache_slot=cache_slot,
+            cache_slot=number,
             tokens=self._tokens[slots],
             positions=self._positions[slots],
-            columns=self._column[slots],
+            columns=columns[slots],
             visible=visible,
             want=want,
         )
+
+    def _columns(self, held: _Indices) -> _Indices:
+        """Return the column that holds each slot, or `_NOT_CACHED`, (n_slots,)."""
+        order = np.argsort(held)
+        places = np.searchsorted(held, self.runs, sorter=order)
+        columns = order[np.minimum(places, len(held) - 1)]
+        return np.where(held[columns] == self.runs, columns, _NOT_CACHED)
