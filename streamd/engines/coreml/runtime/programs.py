@@ -63,8 +63,8 @@ class Placement:
     """The units that run encoder and decoder, and the form of the decoder's caches.
 
     With `single`, one function runs all passes of the decoder: with as many rows and columns as
-    any, of which masks hide those that a pass does not use. It is slower, but no state is passed
-    from one function to another, and less is in memory.
+    any, of which masks hide those that a pass does not use. It computes more, but less is in
+    memory.
     """
 
     encoder: Unit
@@ -99,7 +99,8 @@ PLACEMENTS: Mapping[Unit, tuple[Placement, ...]] = {
 on some systems in ways that nobody sees (coremltools #2325, #2553), and some versions of macOS
 reject them on the Neural Engine, where short passes of the decoder are often slower, too. Each
 function is loaded as a model of its own (``CompiledMLModel``), and Core ML does not say whether one
-takes a state that another made; the last way has but one that takes any."""
+takes a state that another made, as the first way needs; in the others no state is passed from one
+function to another (`WindowCaches.state`)."""
 
 
 def needed(built: BuiltModel, placement: Placement) -> tuple[Function, ...]:
@@ -251,8 +252,7 @@ class Programs:
         """
         built = self._built
         if cache_slot not in self._caches:
-            decoder = self._loaded[self._of("step")[0]]
-            self._caches[cache_slot] = WindowCaches(built.meta, self._form, decoder.make_state)
+            self._caches[cache_slot] = WindowCaches(built.meta, self._form)
         caches = self._caches[cache_slot]
         n_known = min(n_known, caches.n_kept)
         begin = built.resumed_at(extent, n_known)
@@ -290,7 +290,8 @@ class Programs:
         inputs = self._inputs[function]
         x = self._built.embedding[step.tokens].astype(np.float32)
         fill(inputs, function, step, x + self._built.positions[step.positions])
-        found = self._call(function, {**inputs, **caches.inputs(function)}, caches.state)
+        state = caches.state(function, self._loaded[function].make_state)
+        found = self._call(function, {**inputs, **caches.inputs(function)}, state)
         caches.store(found, step.columns)
         scores = found["alignment"][0, :, : len(step.tokens)]
         alignment = scores[..., caches.seen].swapaxes(0, 1)
@@ -342,11 +343,13 @@ class WindowCaches:
     `n_kept` says of how many of its first positions the encoder's keys and values are there.
     """
 
-    def __init__(self, meta: Meta, form: Form, make_state: Callable[[], State]) -> None:
-        """`make_state`: of the decoder's package."""
+    def __init__(self, meta: Meta, form: Form) -> None:
         self.seen: NDArray[np.int64] = np.zeros(0, np.int64)
-        self.state: State = make_state()
         self.n_kept = 0
+        self._form = form
+        # By function, or by "" where all of them have the same; and those that have this window.
+        self._states: dict[str, State] = {}
+        self._current: set[str] = set()
         self._cross_mask = np.full((1, 1, 1, meta.n_keys), MASKED, np.float32)
         self._cross = _arrays(caches(meta, "cross", meta.n_keys))
         # A function for a short cache reads a short array, so every size has its own copy.
@@ -383,11 +386,28 @@ class WindowCaches:
         """
         self.seen = np.flatnonzero(cross_mask > MASKED)
         self._cross_mask[0, 0, 0] = cross_mask
+        self._current.clear()
         for name, new in found.items():
             cache, n = self._cross[name], new.shape[-1] - n_silence
             cache[..., n_known : n_known + n] = new[..., :n]
             cache[..., cache.shape[-1] - n_silence :] = new[..., n:]
-            self.state.write_state(name, cache)
+
+    def state(self, function: Function, make_state: Callable[[], State]) -> State:
+        """Return the state for a pass, with the window's keys and values of cross-attention.
+
+        Where graphs write states, all functions share one. Otherwise each has its own, which
+        `make_state` makes and the host fills when a window first needs it: Core ML may refuse a
+        state of another function.
+        """
+        owner = "" if self._form == "state" else function.name
+        if owner not in self._states:
+            self._states[owner] = make_state()
+        state = self._states[owner]
+        if owner not in self._current:
+            for name, cache in self._cross.items():
+                state.write_state(name, cache)
+            self._current.add(owner)
+        return state
 
     def inputs(self, function: Function) -> Mapping[str, Array]:
         """Return the caches that are inputs of a function."""
