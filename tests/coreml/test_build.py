@@ -112,7 +112,7 @@ def test_coremltools_own_way_gives_the_same_package(tmp_path):
     """One package for each function, with all of its passes, then joined, as Apple documents it."""
     package = "decoder_state.mlpackage"
     made = [
-        f for f in functions(odd.META) if f.package == package and f.name in ("step8", "align32")
+        f for f in functions(odd.META) if f.package == package and f.name in ("step16", "align32")
     ]
     weights, target = odd.model().weights, TARGET
     joined = coremltools.utils.MultiFunctionDescriptor()
@@ -155,13 +155,13 @@ def test_every_function_computes_what_the_reference_does(name, built_odd):
 
 
 @pytest.fixture(scope="module")
-def step1(tmp_path_factory):
-    """A package with nothing but a step of one token, by bits and form."""
+def step2(tmp_path_factory):
+    """A package with nothing but a step of two tokens, by bits and form."""
 
     def build(bits: Bits, form: Form) -> Path:
         meta = replace(odd.META, bits=bits)
         package = f"decoder_{form}.mlpackage"
-        (function,) = [f for f in functions(meta) if (f.package, f.name) == (package, "step1")]
+        (function,) = [f for f in functions(meta) if (f.package, f.name) == (package, "step2")]
         package = tmp_path_factory.mktemp("step") / function.package
         save_package(package, [function], meta, odd.model().weights, None)
         return package
@@ -170,8 +170,8 @@ def step1(tmp_path_factory):
 
 
 @pytest.mark.parametrize(("bits", "form"), [(8, "state"), (6, "mix")])
-def test_palettes_decode_to_the_weights_that_coremltools_reports(bits, form, step1):
-    package = step1(bits, form)
+def test_palettes_decode_to_the_weights_that_coremltools_reports(bits, form, step2):
+    package = step2(bits, form)
     spec = coremltools.utils.load_spec(str(package))
     weights = package / "Data/com.apple.CoreML/weights"
     (function,) = load_mil(spec, spec.specificationVersion, str(weights)).functions.items()
@@ -187,9 +187,9 @@ def test_palettes_decode_to_the_weights_that_coremltools_reports(bits, form, ste
         assert len(np.unique(found)) <= 2**bits
 
 
-def test_fewer_bits_are_smaller(step1):
+def test_fewer_bits_are_smaller(step2):
     sizes = [
-        (step1(bits, "mix") / "Data/com.apple.CoreML/weights/weight.bin").stat().st_size
+        (step2(bits, "mix") / "Data/com.apple.CoreML/weights/weight.bin").stat().st_size
         for bits in (16, 8, 6)
     ]
     shares = [size / sizes[0] for size in sizes]

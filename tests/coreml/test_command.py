@@ -77,16 +77,16 @@ def test_a_wrong_package_fails_the_check(model, folder, tmp_path, monkeypatch, c
     changed = tmp_path / "changed"
     shutil.copytree(folder, changed)
     decoder = Changed(changed / "decoder_mix.mlpackage", tmp_path)
-    last = decoder.operations("step8", "layer_norm")[-1]  # of logits alone
-    with decoder.weights(decoder.constant("step8", last, "gamma")) as gamma:
+    last = decoder.operations("step16", "layer_norm")[-1]  # of logits alone
+    with decoder.weights(decoder.constant("step16", last, "gamma")) as gamma:
         gamma[0] += np.float16(1)
     shutil.rmtree(changed / "decoder_mix.mlpackage")
     shutil.copytree(decoder.path, changed / "decoder_mix.mlpackage")
     sign(changed)
     code, out, err = check(changed, capfd)
     assert code == 1
-    assert "! step8: logits0 is " in out
-    assert "fails its check: step1, step8, step32; build it again" in err
+    assert "! step16: logits0 is " in out
+    assert "fails its check: step2, step16, step32; build it again" in err
 
 
 def test_a_damaged_package_is_named(folder, tmp_path, capfd):
@@ -106,9 +106,9 @@ def test_a_damaged_package_is_named(folder, tmp_path, capfd):
 
 
 def test_values_beyond_half_precision_are_reported():
-    function = Function("made.mlpackage", "step1", "step", (), (), ())
+    function = Function("made.mlpackage", "step2", "step", (), (), ())
     finding = Finding(function, 1e-7, float("inf"), "logits0", Peak("conv conv_3", 7e4))
     told = "\n".join(compared("made.mlpackage", [finding]))
-    assert "! step1: logits0 is 1e-07 off, in half precision inf" in told
-    assert "largest value        7e+04 in step1, conv conv_3" in told
+    assert "! step2: logits0 is 1e-07 off, in half precision inf" in told
+    assert "largest value        7e+04 in step2, conv conv_3" in told
     assert "! float16 holds only 65504: half precision fails" in told

@@ -271,7 +271,7 @@ def test_packages_of_another_layout_are_seen(built):
     wider = msgspec.structs.replace(built.meta, contexts=(384, 1600))
     complaints = [*lint_built(BuiltModel(built.folder, wider))]
     assert any(
-        each.function == "step8" and each.where == "cross_mask" and each.rule == "layout"
+        each.function == "step16" and each.where == "cross_mask" and each.rule == "layout"
         for each in complaints
     )
 

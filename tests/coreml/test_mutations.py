@@ -121,8 +121,8 @@ def swapped_weights(folder):
 
 def small_epsilon(folder):
     with saved(folder, STATE) as model:
-        for norm in operations(model, "step1", "layer_norm"):
-            stored = constant(model, "step1", norm.inputs["epsilon"]).immediateValue.tensor
+        for norm in operations(model, "step2", "layer_norm"):
+            stored = constant(model, "step2", norm.inputs["epsilon"]).immediateValue.tensor
             held = np.frombuffer(stored.bytes.values, np.float16)
             stored.bytes.values = (held / np.float16(10)).tobytes()
 
@@ -136,16 +136,16 @@ def other_softmax(folder):
 
 def swapped_states(folder):
     with saved(folder, STATE) as model:
-        keys, values = operations(model, "step8", "write_state")[:2]
+        keys, values = operations(model, "step16", "write_state")[:2]
         one, other = (each.inputs["input"].arguments[0] for each in (keys, values))
         one.name, other.name = other.name, one.name
 
 
 def no_mask(folder):
     with saved(folder, MIX) as model:
-        softmax = operations(model, "step1_t128", "softmax")[0]
+        softmax = operations(model, "step2_t128", "softmax")[0]
         masked = softmax.inputs["x"].arguments[0].name
-        (add,) = (e for e in operations(model, "step1_t128", "add") if e.outputs[0].name == masked)
+        (add,) = (e for e in operations(model, "step2_t128", "add") if e.outputs[0].name == masked)
         softmax.inputs["x"].CopyFrom(add.inputs["x"])
 
 
@@ -158,22 +158,22 @@ def wrong_width(folder):
 def renamed(folder):
     with saved(folder, STATE) as model:
         functions = model.mlProgram.functions
-        functions["step_8"].CopyFrom(functions["step8"])
-        del functions["step8"]
-        described(model, "step8").name = "step_8"
+        functions["step_16"].CopyFrom(functions["step16"])
+        del functions["step16"]
+        described(model, "step16").name = "step_16"
 
 
 def mask_of_integers(folder):
     with saved(folder, STATE) as model:
-        mask = feature(described(model, "step1").input, "mask")
+        mask = feature(described(model, "step2").input, "mask")
         mask.type.multiArrayType.dataType = ArrayFeatureType.ArrayDataType.INT32
 
 
 def input_of_float32(folder):
     with saved(folder, STATE) as model:
-        x = feature(described(model, "step1").input, "x")
+        x = feature(described(model, "step2").input, "x")
         x.type.multiArrayType.dataType = ArrayFeatureType.ArrayDataType.FLOAT32
-        inside = feature(model.mlProgram.functions["step1"].inputs, "x")
+        inside = feature(model.mlProgram.functions["step2"].inputs, "x")
         inside.type.tensorType.dataType = DataType.FLOAT32
 
 
@@ -278,7 +278,7 @@ def tanh_gelu(folder):
 
 def wrong_state(folder):
     with saved(folder, STATE) as model:
-        state = feature(described(model, "step1").state, "self_k")
+        state = feature(described(model, "step2").state, "self_k")
         state.type.stateType.arrayType.shape[3] = 416
 
 
@@ -295,30 +295,30 @@ class Mutation:
 
 MUTATIONS = [
     Mutation(swapped_weights, ENCODER, "ctx1024"),
-    Mutation(small_epsilon, STATE, "step1"),
+    Mutation(small_epsilon, STATE, "step2"),
     Mutation(other_softmax, ENCODER, "ctx1024"),
-    Mutation(swapped_states, STATE, "step8"),
-    Mutation(no_mask, MIX, "step1_t128"),
+    Mutation(swapped_states, STATE, "step16"),
+    Mutation(no_mask, MIX, "step2_t128"),
     Mutation(wrong_width, ENCODER, "ctx1500"),
-    Mutation(renamed, STATE, "step8"),
-    Mutation(mask_of_integers, STATE, "step1"),
-    Mutation(input_of_float32, STATE, "step1"),
+    Mutation(renamed, STATE, "step16"),
+    Mutation(mask_of_integers, STATE, "step2"),
+    Mutation(input_of_float32, STATE, "step2"),
     Mutation(flipped_sign, ENCODER, "ctx1024"),
     Mutation(shifted_positions, ENCODER, "ctx1500"),
-    Mutation(swapped_rows, STATE, "step1"),
-    Mutation(late_positions, STATE, "step1"),
+    Mutation(swapped_rows, STATE, "step2"),
+    Mutation(late_positions, STATE, "step2"),
     Mutation(late_encoder_positions, ENCODER, "resume192"),
     Mutation(kept_of_another_layer, ENCODER, "resume192"),
-    Mutation(no_default, STATE, "step1"),
-    Mutation(other_default, MIX, "step1_t128"),
-    Mutation(old_specification, STATE, "step1"),
+    Mutation(no_default, STATE, "step2"),
+    Mutation(other_default, MIX, "step2_t128"),
+    Mutation(old_specification, STATE, "step2"),
     Mutation(new_specification, ENCODER, "ctx1024"),
     Mutation(cache_of_another_layer, STATE, "step32"),
     Mutation(coarse_weights, ENCODER, "ctx1024"),
-    Mutation(weights_of_another_package, STATE, "step1"),
+    Mutation(weights_of_another_package, STATE, "step2"),
     Mutation(flipped_bit, ENCODER, "ctx1024", signed=False),
     Mutation(tanh_gelu, ENCODER, "ctx1024"),
-    Mutation(wrong_state, STATE, "step1"),
+    Mutation(wrong_state, STATE, "step2"),
 ]
 
 

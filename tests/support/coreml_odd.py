@@ -9,7 +9,7 @@ from functools import cache
 
 import numpy as np
 
-from streamd.engines.coreml.package import Meta, NormScale
+from streamd.engines.coreml.package import STEPS, Meta, NormScale
 from streamd.models import ModelDimensions
 from streamd.models.model import Model, parameter_shapes
 from streamd.models.silence import SilenceStates, silence_shape
@@ -66,6 +66,7 @@ META = Meta(
     },
     silence=True,
     n_resumed=192,
+    steps=STEPS,
 )
 """What the description of a build of it says, but for its weights and tools."""
 

@@ -45,8 +45,7 @@ zeros divides by the root of epsilon alone.
 **Caches** are (n_layer, n_head, d_head, positions), keys and values alike: the decoder's attention
 is two matrix products without a transposed copy, and the host writes a token's new keys as one
 column. Those of cross-attention have room for every context (`Meta.n_keys`), and the states of
-silence at their end; ``cross_mask`` hides the rest. So one decoder, and one ``MLState``, serve all
-contexts.
+silence at their end; ``cross_mask`` hides the rest. So one decoder serves all contexts.
 """
 
 import hashlib
@@ -95,17 +94,20 @@ META, EMBEDDING, POSITIONS = "meta.json", "embedding.npy", "positions.npy"
 SILENCE, GOLDEN = "silence.npy", "golden.npz"
 ENCODER_POSITIONS = "encoder_positions.npy"
 """Names of the files beside the packages."""
-VERSION = 5
+VERSION = 6
 """Version of this layout."""
-_READABLE = (4, VERSION)
-"""Folders of other versions are rejected. In version 4, no model could be resumed."""
+_READABLE = (4, 5, VERSION)
+"""Folders of other versions are rejected. In version 4 no model could be resumed; until 5, the
+decoder's steps had other sizes."""
 
 MASKED = -40_000.0
 """What a mask adds to the scores of hidden positions; the Neural Engine's softmax takes no -inf."""
-STEPS = (1, 8, 32)
-"""Numbers of tokens that a ``step`` takes at once; an ``align`` takes the largest."""
-MAX_TOKENS = STEPS[-1]
-"""The most tokens in one pass of the decoder."""
+MAX_TOKENS = 32
+"""The most tokens in one pass of the decoder, and those of an ``align``."""
+STEPS = (2, 16, MAX_TOKENS)
+"""Numbers of tokens that a ``step`` takes at once. Of a live step's passes, half run a token and a
+guess of the next one, and a third 3 to 16 tokens: the newest text and the draft."""
+_EARLIER_STEPS = (1, 8, MAX_TOKENS)
 LIBRARY = "coremltools"
 """The Python library that builds and runs Core ML packages."""
 BUILD_AGAIN = "build it again: streamd models build NAME --engine coreml"
@@ -234,8 +236,9 @@ class Meta(msgspec.Struct, frozen=True, kw_only=True):
     `name` is the model's, `coremltools` the version that wrote the packages. `alignment_heads` are
     sorted (decoder layer, head) pairs, `contexts` sorted numbers of encoder positions; `silence`
     (``bank`` in the file) says whether all but the full one have states of silence. `n_resumed` is
-    how many positions a "resume" computes, 0 if there is none. `norms` are those of all layer norms
-    by their parameters' name, `files` all but ``meta.json``.
+    how many positions a "resume" computes, 0 if there is none, `steps` how many tokens each "step"
+    takes. `norms` are those of all layer norms by their parameters' name, `files` all but
+    ``meta.json``.
     """
 
     version: int = VERSION
@@ -247,6 +250,7 @@ class Meta(msgspec.Struct, frozen=True, kw_only=True):
     norms: dict[str, NormScale]
     silence: bool = msgspec.field(default=False, name="bank")
     n_resumed: int = 0
+    steps: tuple[int, ...] = _EARLIER_STEPS
     bits: Bits = 16
     files: dict[str, FileFacts] = {}
 
@@ -372,7 +376,7 @@ def _cross(meta: Meta) -> Iterator[Function]:
 
 def _decoder(meta: Meta, form: Form) -> Iterator[Function]:
     passes: tuple[tuple[FunctionKind, int], ...] = (
-        *(("step", k) for k in STEPS),
+        *(("step", k) for k in meta.steps),
         ("align", MAX_TOKENS),
     )
     for n_slots, (kind, k) in product(meta.slots(form), passes):

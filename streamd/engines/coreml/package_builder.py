@@ -22,6 +22,7 @@ from streamd.engines.coreml.package import (
     META,
     POSITIONS,
     SILENCE,
+    STEPS,
     Bits,
     BuiltModel,
     FileFacts,
@@ -138,6 +139,7 @@ def write(
         norms={},
         silence=has_silence,
         n_resumed=_N_RESUMED * (has_silence and _LEAST_RESUMABLE <= longest < full),
+        steps=STEPS,
         bits=_BITS[options.weight_bits],
     )
     packages = [(name, list(of)) for name, of in groupby(functions(meta), lambda f: f.package)]

@@ -3,10 +3,11 @@
 from dataclasses import replace as changed
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
-from streamd.engines.coreml.package import Function, functions
+from streamd.engines.coreml.package import Function, Meta, functions
 from streamd.engines.coreml.package_builder import write
 from streamd.errors import ModelError
 from streamd.options import BuildOptions
@@ -26,6 +27,18 @@ def row(function: Function) -> str:
 def test_the_layout_is_as_it_was():
     """Another layout needs another `VERSION`: models that were built before would be misread."""
     assert "".join(map(row, functions(odd.META))) == LAYOUT.read_text()
+
+
+def test_earlier_builds_have_steps_of_other_sizes():
+    described = msgspec.to_builtins(odd.META)
+    del described["steps"]
+    earlier = functions(msgspec.convert(described, Meta))
+    assert {f.name for f in earlier if f.package == "decoder_state.mlpackage"} == {
+        "step1",
+        "step8",
+        "step32",
+        "align32",
+    }
 
 
 # -- plans ------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from tests.support.coreml_runs import core_ml, faulty
 
 
 @pytest.mark.parametrize(
-    ("form", "function"), [("state", "ctx"), ("state", "step1"), ("mix", "align32")]
+    ("form", "function"), [("state", "ctx"), ("state", "step2"), ("mix", "align32")]
 )
 def test_a_result_that_is_no_number_is_a_lost_worker(built, tmp_path, form, function, caplog):
     with faulty(tmp_path / "faults") as faults, core_ml(built, tmp_path / "c", form) as engine:

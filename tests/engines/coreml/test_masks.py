@@ -57,7 +57,7 @@ def test_masks_hide_or_do_not_and_hide_nothing_from_everybody(built):
         assert all(np.array_equal(inputs["x"][..., i], inputs["x"][..., 0]) for i in unused)
         assert all(np.array_equal(mask[:, :, i], mask[:, :, 0]) for i in unused)
         n += 1
-    assert n == 3 * (1 + 8 + 32 + 32)
+    assert n == 3 * (2 + 16 + 32 + 32)
 
 
 def test_engine_and_check_say_the_same_of_a_pass(built):

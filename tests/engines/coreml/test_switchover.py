@@ -117,7 +117,7 @@ def test_no_state_is_shared_if_core_ml_refuses_that(job, faults, caplog, unit, e
     switching = bring_up(job, unit)
     assert placement(switching) == expected
     (told,) = warnings(caplog)
-    assert "the state is one of step8, not step1" in told
+    assert "the state is one of step16, not step2" in told
     assert_right(switching, job)
 
 
@@ -126,7 +126,7 @@ def test_no_state_is_shared_if_core_ml_refuses_that(job, faults, caplog, unit, e
     [("gpu", SINGLE), pytest.param("ane", MIXED_SINGLE, marks=pytest.mark.coreml)],
 )
 def test_one_function_is_used_if_others_cannot_be_loaded(job, faults, caplog, unit, expected):
-    faults.add("odd", at="load", function="step8", once=False)
+    faults.add("odd", at="load", function="step16", once=False)
     faults.add("foreign", once=False)
     switching = bring_up(job, unit)
     assert placement(switching) == expected
@@ -146,7 +146,7 @@ def test_the_cpu_serves_at_once_where_no_state_can_be_written(job, faults, caplo
     assert len(warnings(caplog)) == 3
     assert all("a state cannot be written, which every way" in told for told in warnings(caplog))
     loaded = [name for what, _, name in faults.done() if what == "load"]
-    assert loaded == ["step1", "step1", "step32"]
+    assert loaded == ["step2", "step2", "step32"]
 
 
 @pytest.mark.coreml

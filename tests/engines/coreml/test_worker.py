@@ -51,11 +51,11 @@ def assert_warned(caplog, *texts: str) -> None:
 
 @pytest.mark.parametrize("form", ["state", pytest.param("mix", marks=pytest.mark.coreml)])
 def test_a_worker_that_is_killed_in_the_middle_is_replaced(built, faults, form, tmp_path, caplog):
-    faults.add("kill", function="step1", after=1)
+    faults.add("kill", function="step2", after=1)
     with core_ml(built, tmp_path / "compiled", form) as engine:
         assert_right(engine, built)
     assert_warned(caplog, "ended by SIGKILL; starting another")
-    loads = [call for call in faults.done() if call[0] == "load" and call[2] == "step1"]
+    loads = [call for call in faults.done() if call[0] == "load" and call[2] == "step2"]
     assert len(loads) == 2
     assert [call[2] for call in faults.done() if call[0] == "compile"].count("encoder") == 1
 
@@ -93,7 +93,7 @@ def test_a_worker_that_hangs_is_replaced(built, faults, tmp_path, caplog):
 
 @pytest.mark.coreml
 def test_a_worker_that_does_not_get_ready_is_replaced(built, faults, tmp_path, caplog):
-    faults.add("hang", at="load", function="step8")
+    faults.add("hang", at="load", function="step16")
     limits = replace(PATIENT, start_s=12.0, deaths=9)
     with core_ml(built, tmp_path / "compiled", "state", limits) as engine:
         assert_right(engine, built)
