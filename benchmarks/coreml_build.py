@@ -80,7 +80,7 @@ def measure(dims: str, plan: BuildOptions) -> Row:
 
 def _operations(built: BuiltModel) -> tuple[int, int]:
     parts = [f for f in built.functions if f.n_ctx == built.meta.contexts[0] and f.kind == "encode"]
-    step = next(f for f in built.functions if f.kind == "step" and f.k == 1)
+    step = min((f for f in built.functions if f.kind == "step"), key=lambda f: f.k)
     *encoder, decoder = (_n_operations(built.folder / f.package, f.name) for f in (*parts, step))
     return sum(encoder), decoder
 
