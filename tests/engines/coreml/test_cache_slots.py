@@ -1,5 +1,7 @@
 """Which windows a worker has, and which tokens are in their caches."""
 
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from weakref import ref
 
@@ -51,6 +53,25 @@ def test_a_window_keeps_its_slot_and_what_is_in_its_cache():
         assert worker.slots[slot] == 7
         assert again.tolist() == [0, 0, 0, 1, 0, 0, 0, 0, 0]
     assert worker.n_encoded == 1
+
+
+@dataclass(eq=False)
+class Decoder:
+    runs: np.ndarray
+
+
+def test_a_decoder_may_begin_while_another_one_runs():
+    slots, before = cache_slots(), sys.getswitchinterval()
+    alive = [Decoder(slots.number(1)) for _ in range(3000)]
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            adding = [pool.submit(slots.add, decoder) for decoder in alive]
+            while not adding[-1].done():
+                slots.wanted()
+    finally:
+        sys.setswitchinterval(before)
+    assert sorted(slots.wanted()) == list(range(1, 3001))
 
 
 def test_the_next_window_finds_what_is_in_the_cache_of_the_one_before():

@@ -152,11 +152,13 @@ class CacheSlots:
     """Which windows the current worker has, and which tokens are in the columns of its caches.
 
     Each token that a decoder runs has a number. A column holds its keys and values until another
-    token is written there, in whatever window: so the decoder of the next one finds them.
+    token is written there, in whatever window: so the decoder of the next one finds them. Any
+    thread may call all but `take`, which is for the one that has the worker.
     """
 
     def __init__(self, n_columns: int) -> None:
         self._n_columns, self._n_run = n_columns, 0
+        self._lock = threading.Lock()
         self._worker: Worker | None = None
         # By the slot's number; the most recently used window is last.
         self._windows: dict[int, ref[CoreMLFeatures]] = {}
@@ -165,16 +167,19 @@ class CacheSlots:
 
     def add(self, decoder: "CoreMLDecoder") -> None:
         """Take note of a new decoder, whose columns are spared as long as there is one."""
-        self._decoders.add(decoder)
+        with self._lock:
+            self._decoders.add(decoder)
 
     def wanted(self) -> _Indices:
         """Return the numbers of all tokens that a decoder may want to see, in any order."""
-        return np.concatenate([_NONE, *(decoder.runs for decoder in self._decoders)])
+        with self._lock:
+            return np.concatenate([_NONE, *(decoder.runs for decoder in self._decoders)])
 
     def number(self, k: int) -> _Indices:
         """Return new numbers for `k` tokens that are run."""
-        self._n_run += k
-        return np.arange(self._n_run - k, self._n_run) + 1
+        with self._lock:
+            self._n_run += k
+            return np.arange(self._n_run - k, self._n_run) + 1
 
     def take(self, worker: Worker, window: CoreMLFeatures) -> tuple[int, _Indices]:
         """Return the cache slot of this window, which is encoded now if the worker lacks it.
