@@ -5,7 +5,14 @@ import numpy as np
 from streamd.events import Final, Gap, Partial, Vad
 from streamd.options import SessionOptions
 from streamd.types import FRAME, FRAME_MS
-from tests.support.fakes import WORD, ScriptedRecognizer, drain, scripted_audio, scripted_session
+from tests.support.fakes import (
+    WORD,
+    ScriptedRecognizer,
+    drain,
+    played,
+    scripted_audio,
+    scripted_session,
+)
 
 SPEECH = [False] * WORD + [True] * (10 * WORD)
 SAID = " ".join(f"w{n}" for n in range(1, 11))
@@ -17,19 +24,8 @@ def words_of(events) -> list[str]:
 
 def run(speech, backlog: int, delay: int):
     """Each window takes the engine `delay` frames."""
-    session, recognizer = scripted_session(SessionOptions(backlog=backlog)), ScriptedRecognizer()
-    events, window, free_at = [], None, 0
-    for i, frame in enumerate(scripted_audio(speech)):
-        events += session.feed(frame[None])
-        if window is not None and i >= free_at:
-            events += session.accept(window, recognizer.recognize(window))
-            window = None
-        if window is None and (window := session.next_window()) is not None:
-            free_at = i + delay
-    if window is not None:
-        events += session.accept(window, recognizer.recognize(window))
-    events += session.flush() + drain(session, recognizer, [])
-    return events
+    session = scripted_session(SessionOptions(backlog=backlog))
+    return played(session, ScriptedRecognizer(), scripted_audio(speech), [delay])[0]
 
 
 def test_an_engine_that_needs_longer_than_the_backlog_is_still_heard():

@@ -17,6 +17,7 @@ from tests.support.fakes import (
     ScriptedRecognizer,
     drain,
     ending,
+    played,
     scripted_audio,
     scripted_session,
     speech_of,
@@ -30,27 +31,10 @@ runs = st.lists(
 """Stretches of speech (whole words) and the silence behind each, in frames."""
 
 
-def run(speech, delays, policy=None, options=None, endpoint=None, recognizer=None):
-    """Feed frame by frame; the engine takes the next of `delays` frames for each window."""
+def run(speech, delays, policy=None, *, block=1, options=None, endpoint=None, recognizer=None):
     session = scripted_session(options, endpoint, policy)
-    recognizer = recognizer or ScriptedRecognizer(ending)
-    events: list[Event] = []
-    windows: list[Window] = []
-    window, free_at, at = None, 0, 0
-    for i, frame in enumerate(scripted_audio(speech)):
-        events += session.feed(frame[None])
-        if window is not None and i >= free_at:
-            events += session.accept(window, recognizer.recognize(window))
-            window = None
-        if window is None and (window := session.next_window()) is not None:
-            windows.append(window)
-            free_at, at = i + delays[at % len(delays)], at + 1
-    if window is not None:
-        events += session.accept(window, recognizer.recognize(window))
-    events += session.flush()
-    events += drain(session, recognizer, windows)
-    assert session.idle
-    return events, windows
+    audio = scripted_audio(speech)
+    return played(session, recognizer or ScriptedRecognizer(ending), audio, delays, block)
 
 
 def finals(events):
@@ -63,30 +47,26 @@ def words_said(speech) -> list[str]:
 
 
 delays = st.lists(st.integers(0, 400), min_size=1, max_size=5)
+blocks = st.sampled_from([5, 1, 25])
 policies = st.sampled_from(
     [LocalAgreement, AlignAtt, lambda: LocalAgreement(AgreementOptions(agree=3))]
 )
 
 
-@given(runs, delays, policies)
-def test_every_word_is_in_the_finals_once_and_in_order(stretches, engine, policy):
+@given(runs, delays, policies, blocks)
+def test_every_word_is_in_the_finals_once_and_no_committed_one_changes(
+    stretches, engine, policy, block
+):
     speech = speech_of(stretches)
-    events, _ = run(speech, engine, policy())
+    events, windows = run(speech, engine, policy(), block=block)
     said = " ".join(text for text, _, _ in finals(events)).lower().split()
     assert said == words_said(speech)
+    check_committed(events)
+    check_heard(speech, events, windows)
 
 
-@given(runs, delays)
-@example([(480, 13), (12, 1)], [156])  # the last window is longer than 10 s
-@example([(420, 37), (276, 25), (480, 1), (48, 1), (12, 12)], [177])  # a long last sentence
-def test_finals_do_not_depend_on_the_speed_of_the_engine(stretches, engine):
-    speech = speech_of(stretches)
-    assert finals(run(speech, engine)[0]) == finals(run(speech, [0])[0])
-
-
-@given(runs, delays, policies)
-def test_committed_text_never_changes(stretches, engine, policy):
-    events, _ = run(speech_of(stretches), engine, policy())
+def check_committed(events):
+    """Committed text never changes."""
     committed, seg = "", 1
     for event in events:
         if isinstance(event, Partial):
@@ -98,6 +78,26 @@ def test_committed_text_never_changes(stretches, engine, policy):
             assert event.seg == seg
             assert event.text.startswith(committed)
             committed, seg = "", seg + 1
+
+
+def check_heard(speech, events, windows):
+    """Every frame that the gate lets through is in an accepted window."""
+    covered = np.zeros(len(speech), bool)
+    for window in windows:
+        covered[window.start : window.end] = True
+    for event in events:
+        if isinstance(event, Final):
+            assert covered[event.start_ms // FRAME_MS : event.end_ms // FRAME_MS].all()
+    assert covered[np.asarray(speech)].all()
+    assert not any(isinstance(event, Gap) for event in events)
+
+
+@given(runs, delays, blocks)
+@example([(480, 13), (12, 1)], [156], 1)  # the last window is longer than 10 s
+@example([(420, 37), (276, 25), (480, 1), (48, 1), (12, 12)], [177], 1)  # a long last sentence
+def test_finals_do_not_depend_on_the_speed_of_the_engine(stretches, engine, block):
+    speech = speech_of(stretches)
+    assert finals(run(speech, engine, block=block)[0]) == finals(run(speech, [0], block=5)[0])
 
 
 class Capitalising(ScriptedRecognizer):
@@ -114,10 +114,10 @@ class Capitalising(ScriptedRecognizer):
         return replace(found, given_words=tuple(words[:n]), words=tuple(words[n:]))
 
 
-@given(runs, delays, policies)
-def test_of_committed_words_only_marks_and_capitals_change(stretches, engine, policy):
+@given(runs, delays, policies, blocks)
+def test_of_committed_words_only_marks_and_capitals_change(stretches, engine, policy, block):
     speech = speech_of(stretches)
-    events, _ = run(speech, engine, policy(), recognizer=Capitalising(ending))
+    events, _ = run(speech, engine, policy(), block=block, recognizer=Capitalising(ending))
     committed: list[str] = []
     for event in events:
         if isinstance(event, Partial):
@@ -133,20 +133,6 @@ def test_of_committed_words_only_marks_and_capitals_change(stretches, engine, po
     assert said == words_said(speech)
 
 
-@given(runs, delays, policies)
-def test_every_frame_that_the_gate_lets_through_is_in_an_accepted_window(stretches, engine, policy):
-    speech = speech_of(stretches)
-    events, windows = run(speech, engine, policy())
-    covered = np.zeros(len(speech), bool)
-    for window in windows:
-        covered[window.start : window.end] = True
-    for event in events:
-        if isinstance(event, Final):
-            assert covered[event.start_ms // FRAME_MS : event.end_ms // FRAME_MS].all()
-    assert covered[np.asarray(speech)].all()
-    assert not any(isinstance(event, Gap) for event in events)
-
-
 @given(runs, st.lists(st.integers(1, 200), min_size=1, max_size=8))
 def test_finals_do_not_depend_on_how_the_audio_was_cut(stretches, cuts):
     speech = speech_of(stretches)
@@ -157,14 +143,16 @@ def test_finals_do_not_depend_on_how_the_audio_was_cut(stretches, cuts):
         events += drain(session, recognizer, [])
         at, i = at + cuts[i % len(cuts)], i + 1
     events += session.flush() + drain(session, recognizer, [])
-    assert finals(events) == finals(run(speech, [0])[0])
+    assert finals(events) == finals(run(speech, [0], block=5)[0])
 
 
-@given(runs, delays)
-def test_lines_of_the_sliding_policy_have_a_fixed_length_and_repeat_nothing(stretches, engine):
+@given(runs, delays, blocks)
+def test_lines_of_the_sliding_policy_have_a_fixed_length_and_repeat_nothing(
+    stretches, engine, block
+):
     speech = speech_of(stretches)
     endpoint = EndpointOptions(longest=9 * 25, overlap=10, exact_cut=True)
-    events, windows = run(speech, engine, Sliding(), endpoint=endpoint)
+    events, windows = run(speech, engine, Sliding(), block=block, endpoint=endpoint)
     said = " ".join(text for text, _, _ in finals(events)).split()
     assert said == words_said(speech)
     assert all(window.end - window.start <= 9 * 25 + 10 for window in windows)
@@ -174,7 +162,7 @@ def test_lines_of_the_sliding_policy_have_a_fixed_length_and_repeat_nothing(stre
 @given(runs)
 def test_step_0_asks_for_finals_only(stretches):
     speech = speech_of(stretches)
-    events, windows = run(speech, [0], options=SessionOptions(step=0))
+    events, windows = run(speech, [0], block=5, options=SessionOptions(step=0))
     assert all(window.last for window in windows)
     assert " ".join(text for text, _, _ in finals(events)).lower().split() == words_said(speech)
 

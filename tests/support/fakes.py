@@ -5,7 +5,8 @@ The recognizer reads the words off the samples (each frame's first sample carrie
 cannot know what it was not given.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from itertools import cycle
 
 import numpy as np
 
@@ -94,3 +95,33 @@ def drain(session: Session, recognizer: ScriptedRecognizer, seen: list[Window]) 
         seen.append(window)
         events += session.accept(window, recognizer.recognize(window))
     return events
+
+
+def played(
+    session: Session,
+    recognizer: ScriptedRecognizer,
+    frames: Frames,
+    delays: Sequence[int],
+    block: int = 1,
+) -> tuple[list[Event], list[Window]]:
+    """All events and windows of a session that is fed `block` frames at a time, and flushed.
+
+    For each window, the engine takes the next of `delays` frames.
+    """
+    events: list[Event] = []
+    windows: list[Window] = []
+    window, free_at, delay = None, 0, cycle(delays)
+    for i in range(0, len(frames), block):
+        events += session.feed(frames[i : i + block])
+        if window is not None and i >= free_at:
+            events += session.accept(window, recognizer.recognize(window))
+            window = None
+        if window is None and (window := session.next_window()) is not None:
+            windows.append(window)
+            free_at = i + next(delay)
+    if window is not None:
+        events += session.accept(window, recognizer.recognize(window))
+    events += session.flush()
+    events += drain(session, recognizer, windows)
+    assert session.idle
+    return events, windows
