@@ -21,6 +21,7 @@ import soundfile
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
+from streamd.cli import main
 from streamd.cli.bench import n_edits, spoken
 from tests.golden import load
 from tests.support import recorded
@@ -35,6 +36,17 @@ def run(*args: str, **kwargs) -> subprocess.CompletedProcess:
     if "input" in options:
         del options["stdin"]
     return subprocess.run([*PROGRAM, *args], **options)
+
+
+@pytest.fixture
+def said(capfd):
+    """Runs the program in this process, where it need not be loaded anew; gives what it says."""
+
+    def said(*args: str) -> str:
+        assert main(args) == 0
+        return capfd.readouterr().out
+
+    return said
 
 
 @pytest.fixture(scope="module")
@@ -74,31 +86,31 @@ def test_a_file_becomes_text_on_a_pipe_and_in_files(sentence, tmp_path):
     assert " ".join(lines).strip() == SENTENCE
 
 
-def test_the_demo_begins_with_a_famous_sentence_and_has_few_words_wrong(tmp_path):
+def test_the_demo_begins_with_a_famous_sentence_and_has_few_words_wrong(said):
     demo = RECORDING.with_name("demo.flac")
-    done = run("--fast", "--no-server", "-m", "tiny.en", "--speakers", str(demo))
+    shown = said("--fast", "--no-server", "-m", "tiny.en", "--speakers", str(demo))
     clips = json.loads(demo.with_suffix(".json").read_text())["clips"]
-    said = [word for clip in clips for word in spoken(clip["text"])]
-    lines = [line.split(": ", 1) for line in done.stdout.decode().splitlines()]
+    reference = [word for clip in clips for word in spoken(clip["text"])]
+    lines = [line.split(": ", 1) for line in shown.splitlines()]
     names = [(name, len(list(of))) for name, of in groupby(name for name, _ in lines)]
     # Who laughs before the last of them takes no number.
     assert names == [("Speaker 1", 8), ("Speaker 2", 2), ("Speaker 3", 2), ("Speaker 4", 3)]
     read = spoken(" ".join(text for _, text in lines))
     assert "10001 90210 01803" in " ".join(text.strip(".") for _, text in lines)
     assert " ".join(read).startswith("it was the best of times it was the worst of times it was")
-    assert n_edits(said, read) <= 0.02 * len(said)
+    assert n_edits(reference, read) <= 0.02 * len(reference)
 
 
-def test_who_only_laughs_in_a_file_takes_no_number(tmp_path):
+def test_who_only_laughs_in_a_file_takes_no_number(tmp_path, said):
     sound, rate_hz = soundfile.read(RECORDING.with_name("demo.flac"))
     part = recorded.wav(tmp_path / "part.wav", sound[42 * rate_hz :])
-    run("transcribe", "-m", "tiny.en", "--speakers", "-o", str(tmp_path / "part.json"), str(part))
+    said("transcribe", "-m", "tiny.en", "--speakers", "-o", str(tmp_path / "part.json"), str(part))
     segments = json.loads((tmp_path / "part.json").read_text())["segments"]
     who = [word["speaker"] for segment in segments for word in segment["words"]]
     assert [speaker for speaker, _ in groupby(who)] == [1, 2]
 
 
-def test_music_behind_a_sentence_does_not_say_it_again(tmp_path):
+def test_music_behind_a_sentence_does_not_say_it_again(tmp_path, said):
     demo = RECORDING.with_name("demo.flac")
     sound, rate_hz = soundfile.read(demo)
     clips = json.loads(demo.with_suffix(".json").read_text())["clips"]
@@ -111,21 +123,18 @@ def test_music_behind_a_sentence_does_not_say_it_again(tmp_path):
     joined = np.concatenate(pieces)
     joined += np.random.default_rng(0).standard_normal(len(joined)) * 10 ** (-75 / 20)
     soundfile.write(tmp_path / "joined.wav", joined, rate_hz)
-    done = run("--fast", "--no-server", "-m", "tiny.en", str(tmp_path / "joined.wav"))
-    assert done.stdout.count(b"young man.") == 1
-    assert done.stdout.endswith(b"He was not an ill-disposed young man.\n")
+    shown = said("--fast", "--no-server", "-m", "tiny.en", str(tmp_path / "joined.wav"))
+    assert shown.count("young man.") == 1
+    assert shown.endswith("He was not an ill-disposed young man.\n")
 
 
-def test_transcribe_writes_a_file_down(sentence):
-    done = run("transcribe", str(sentence), str(sentence))
-    assert (done.returncode, done.stdout) == (0, (SENTENCE.encode() + b"\n") * 2)
-
-
-def test_transcribe_writes_files_into_a_folder(sentence, tmp_path):
+def test_transcribe_writes_files_down_and_into_a_folder(sentence, tmp_path, said):
     other, out = tmp_path / "other.wav", tmp_path / "new" / "out"
     other.write_bytes(sentence.read_bytes())
-    done = run("transcribe", str(sentence), str(other), "--output-dir", str(out), "-f", "txt,json")
-    assert done.returncode == 0, done.stderr
+    shown = said(
+        "transcribe", str(sentence), str(other), "--output-dir", str(out), "-f", "txt,json"
+    )
+    assert shown == f"{SENTENCE}\n" * 2
     assert sorted(path.name for path in out.iterdir()) == [
         "other.json",
         "other.txt",
@@ -145,10 +154,9 @@ def test_stdin_is_a_source(sentence):
     assert done.returncode == 0
 
 
-def test_silence_says_nothing(tmp_path):
+def test_silence_says_nothing(tmp_path, said):
     soundfile.write(tmp_path / "silence.wav", np.zeros(16000 * 20), 16000)
-    done = run("--fast", "--no-server", str(tmp_path / "silence.wav"))
-    assert (done.returncode, done.stdout) == (0, b"")
+    assert said("--fast", "--no-server", str(tmp_path / "silence.wav")) == ""
 
 
 @pytest.mark.parametrize(
@@ -171,12 +179,13 @@ def test_silence_says_nothing(tmp_path):
         (["--device", "no such device"], 3, ""),
     ],
 )
-def test_bad_input_gets_one_line_and_its_exit_code(args, code, says, tmp_path):
-    done = run(*args, cwd=tmp_path, env=os.environ | {"STREAMD_PORT": "0"})
-    lines = done.stderr.decode().splitlines()
-    assert done.returncode == code, lines
-    assert says in lines[-1]
-    assert not re.search(r"Traceback|\w+Warning", done.stderr.decode())
+def test_bad_input_gets_one_line_and_its_exit_code(args, code, says, tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("STREAMD_PORT", "0")
+    assert main(args) == code
+    complaint = capfd.readouterr().err
+    assert says in complaint.splitlines()[-1]
+    assert not re.search(r"Traceback|\w+Warning", complaint)
 
 
 def test_two_people_in_two_channels_of_a_pipe_are_two_speakers_on_one_clock():
