@@ -1,27 +1,20 @@
 """Several recordings at once, and what becomes of outputs when something fails."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-import soundfile
 
+from streamd.cli import main
 from streamd.config import load
 from streamd.daemon import run
 from streamd.daemon.transcribe import transcribe
 from streamd.errors import ModelError, SourceError, StreamdError
-
-SPEECH = Path(__file__).resolve().parents[1] / "speech" / "recording.flac"
-PROGRAM = str(Path(sys.executable).with_name("streamd"))
+from tests.support import recorded
 
 
 @pytest.fixture
 def speech(tmp_path) -> Path:
-    path = tmp_path / "speech.wav"
-    samples, rate = soundfile.read(SPEECH, frames=6 * 16_000)
-    soundfile.write(path, samples, rate)
-    return path
+    return recorded.wav(tmp_path / "speech.wav", recorded.samples())
 
 
 @pytest.mark.parametrize("command", [run, transcribe])
@@ -50,23 +43,19 @@ async def test_what_cannot_be_opened_destroys_nothing(
     assert capfd.readouterr().out == ""
 
 
-def test_a_bad_file_is_reported_and_the_others_are_done(speech, tmp_path):
+def test_a_bad_file_is_reported_and_the_others_are_done(speech, tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "bad.wav").write_bytes(b"RIFF0000WAVE" + bytes(100))
     again = tmp_path / "again.wav"
     again.write_bytes(speech.read_bytes())
     out = tmp_path / "out"
     empty = tmp_path / "empty.wav"
     empty.touch()
-    files = ("empty.wav", speech, "bad.wav", again)
-    done = subprocess.run(
-        [PROGRAM, "transcribe", "-q", *files, "--output-dir", out, "-f", "txt,json"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == SourceError.exit_code
-    first, second, last = done.stderr.splitlines()
+    files = ("empty.wav", str(speech), "bad.wav", str(again))
+    command = ["transcribe", "-q", *files, "--output-dir", str(out), "-f", "txt,json"]
+    assert main(command) == SourceError.exit_code
+    shown, complaints = capfd.readouterr()
+    first, second, last = complaints.splitlines()
     assert first.startswith("streamd: error: empty.wav is empty")
     assert second.startswith("streamd: error: bad.wav is damaged")
     assert last == "streamd: 2 of 4 files failed, see above"
@@ -76,7 +65,7 @@ def test_a_bad_file_is_reported_and_the_others_are_done(speech, tmp_path):
     text = (out / "speech.txt").read_text()
     assert len(text.split()) > 5
     assert (out / "again.txt").read_text() == text
-    assert done.stdout == text * 2
+    assert shown == text * 2
 
 
 @pytest.mark.parametrize("command", [run, transcribe])

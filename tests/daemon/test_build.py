@@ -228,8 +228,8 @@ def test_openai_s_options_of_the_search_are_ours():
     assert build.decoding_options(load({}, {}), shaped(51_865)).length_penalty is None
 
 
-def sound(kind: str, n_frames: int) -> np.ndarray:
-    """White, pink or brown noise at -25 dB, hum, or nothing at all; (n_frames, 320)."""
+def sound(kind: str, n_frames: int, level_db: int = -25) -> np.ndarray:
+    """White, pink or brown noise, hum, or nothing at all; (n_frames, 320)."""
     n = n_frames * FRAME
     if kind == "silence":
         return np.zeros((n_frames, FRAME), np.float32)
@@ -239,22 +239,28 @@ def sound(kind: str, n_frames: int) -> np.ndarray:
         spectrum = np.fft.rfft(np.random.default_rng(1).standard_normal(n))
         slope = {"white": 0.0, "pink": 0.5, "brown": 1.0}[kind]
         x = np.fft.irfft(spectrum / np.maximum(np.arange(len(spectrum)), 20) ** slope, n)
-    return (x / x.std() * 10 ** (-25 / 20)).astype(np.float32).reshape(-1, FRAME)
+    return (x / x.std() * 10 ** (level_db / 20)).astype(np.float32).reshape(-1, FRAME)
 
 
 def windows(session: Session, frames: np.ndarray) -> list[Window]:
     wanted = []
-    for frame in frames:
-        session.feed(frame[None])
+    for at in range(0, len(frames), 5):
+        session.feed(frames[at : at + 5])
         while (window := session.next_window()) is not None:
             wanted.append(window)
             session.accept(window, Hypothesis())
     return wanted
 
 
-@pytest.mark.parametrize("kind", ["silence", "hum", "white", "pink", "brown"])
-def test_silence_and_steady_noise_ask_the_engine_for_nothing(kind):
-    assert windows(build.new_session(load({}, {})), sound(kind, 1500)) == []
+@pytest.mark.parametrize(
+    ("kind", "level_db"),
+    [
+        *((kind, -25) for kind in ("silence", "hum", "white", "pink", "brown")),
+        *(("white", level_db) for level_db in (-70, -50, -20)),
+    ],
+)
+def test_silence_and_steady_noise_ask_the_engine_for_nothing(kind, level_db):
+    assert windows(build.new_session(load({}, {})), sound(kind, 1500, level_db)) == []
 
 
 def switched_on() -> np.ndarray:

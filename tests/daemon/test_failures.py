@@ -185,7 +185,7 @@ async def test_a_journal_that_gets_no_more_room_loses_nothing_that_was_heard(sta
 async def test_a_slow_disk_delays_what_is_said_and_loses_none_of_it(started, tmp_path):
     journal = ("--journal", str(tmp_path), "--set", "journal.fsync=always")
     process, url = await started("slow disk", "serve", *journal)
-    pcm = (recorded.samples("sense_0880", "jfk") * 32767).astype("<i2").tobytes()
+    pcm = (recorded.samples("sense_0880", "arctic_a0245") * 32767).astype("<i2").tobytes()
     async with connect(f"{url}?role=both&session=talk") as speaker:
         await speaker.send(pcm)
         await speaker.send(json.dumps({"type": "stop"}))

@@ -8,15 +8,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from streamd.daemon import pump
+from streamd.config import load
+from streamd.daemon import build, pump
 from streamd.daemon.control import Control
 from streamd.errors import EngineError, WireError
 from streamd.events import Eos, Fault, Final, Gap, Lag
 from streamd.options import PcmOptions, SessionOptions
 from streamd.sources.stdin import StdinSource
 from streamd.streams import Streams
-from streamd.streams.stream import Stream
-from streamd.types import Hypothesis, Window
+from streamd.streams.hub import Hub
+from streamd.streams.metrics import Metrics
+from streamd.streams.stream import Stream, StreamContext
+from streamd.types import FRAME, Hypothesis, Window
+from tests.support import recorded
 from tests.support.fakes import WORD, ScriptedRecognizer, scripted_audio, scripted_session
 from tests.support.loop import turn
 
@@ -484,3 +488,26 @@ async def test_pausing_leaves_audio_out_and_says_so(serving):
     assert isinstance(events[0], Final), "what was said before the pause is final at once"
     assert events[1:] == [Gap(t_ms=2000, duration_ms=1000, why="paused")]
     assert stream.session.now == 160
+
+
+async def test_nobody_is_woken_before_a_window_is_due():
+    woken = []
+    quiet = np.random.default_rng(7).standard_normal((500, FRAME)) * 1e-3
+    context = StreamContext(
+        lambda _: build.new_session(load({"model": "tiny.en"}, {})),
+        Metrics(version="", model=""),
+        max_backlog=500,
+        wake=lambda: woken.append(1),
+        failed=pytest.fail,
+        choose=pytest.fail,
+        learn=pytest.fail,
+    )
+    stream = Stream(context, Hub("s"))
+    stream.begin()
+    for frame in quiet.astype(np.float32):
+        stream.feed(frame[None])
+    assert (woken, stream.due_since) == ([], None)
+    for frame in recorded.frames(recorded.samples())[:150]:
+        stream.feed(frame[None])
+    assert woken
+    assert stream.next_window() is not None

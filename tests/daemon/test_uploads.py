@@ -68,7 +68,8 @@ async def test_the_text_is_that_of_transcribe(opened, wav):
     assert called.count("next") >= 2
 
 
-async def test_what_a_client_asks_for_is_what_the_server_does(opened, wav):
+async def test_what_a_client_asks_for_is_what_the_server_does(opened, tmp_path):
+    wav = str(recorded.wav(tmp_path / "a.wav", recorded.samples()))
     made, _ = await uploads(opened, prompt="of the server", language="en")
     read = made.read(wav, "a.wav", Wanted(task="transcribe", prompt="", temperature=1.0))
     finals = [final async for final in (await read).finals]

@@ -4,8 +4,6 @@ Sounds are named from the root of the repository on; those under ``../shared`` m
 """
 
 import json
-import subprocess
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +20,6 @@ IN_THE_BOX = "box"
 BOX = ROOT / "models/tiny.en"
 REAL = ("tiny.en", "base")
 """OpenAI's own weights, float16."""
-STREAMD = Path(sys.executable).with_name("streamd")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,19 +80,21 @@ def transcribed(folder: Path, cases: Sequence[dict[str, Any]], *, model: Path | 
 
     The cases have the same options; their languages are English, or else heard.
     """
+    from streamd.cli import main  # not where openai-whisper makes the golden files
+
     options = [_flag(name, value) for name, value in cases[0]["options"].items()]
     options += ["--language=en" if cases[0]["language"] == "en" else "--language=auto"]
     sounds = [ROOT / case["sound"] for case in cases]
-    command = [STREAMD, "transcribe", *sounds, "--model", model, "--vad", "off", "--quiet"]
+    command = ["transcribe", *sounds, "--model", model, "--vad", "off", "--quiet"]
     command += ["--precision", "float32", "--threads", "1", *options]
     command += ["--output-dir", folder, "--output-format", "json"]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    assert main([*map(str, command)]) == 0
     return [json.loads((folder / f"{sound.stem}.json").read_text()) for sound in sounds]
 
 
 def _flag(name: str, value: object) -> str:
     """An option of openai-whisper as streamd has it."""
-    from streamd.config import SETTINGS  # not where openai-whisper makes the golden files
+    from streamd.config import SETTINGS  # as above
 
     setting = f"search.{name}"
     flag = f"--set={setting}" if setting in SETTINGS else f"--{name.replace('_', '-')}"
