@@ -413,9 +413,6 @@ class DecodingOptions:
     """A full stop becomes a comma unless it is more probable than a comma by this much."""
     # Whisper ends what it hears with a full stop, so where a live window ends, it favours one. On
     # stream A 22 commas instead of 15 were kept (28 offline), and no full stop became a comma.
-    stability: Share = 0.0
-    """How much less probable than the best token a drafted one may be; finals are always exact."""
-    # SSBD, arXiv 2509.21740.
     seed: Annotated[int, DERIVED] = 0
     """Seed of the samples; each window has its own generator."""
     audio_ctx: Annotated[

@@ -279,7 +279,7 @@ class _WindowSearch:
             self._cache,
             prefill,
             rules=rules,
-            draft=Draft(self._draft, options.stability, mark, max_tokens),
+            draft=Draft(self._draft, mark, max_tokens),
             stop=lambda path: len(path.tokens) >= max_tokens or self._loop(path) is not None,
             expected=self._expected,
         )

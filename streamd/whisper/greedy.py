@@ -32,12 +32,10 @@ class Sampler:
 class Draft:
     """A guess of the whole transcript, and what to guess where it was wrong.
 
-    Its tokens are kept if their probability is at least 1 - `stability` of the best one's. `mark`
-    is a full stop, or None if it is not guessed; at most `longest` tokens are sampled.
+    `mark` is a full stop, or None if it is not guessed; at most `longest` tokens are sampled.
     """
 
     tokens: Sequence[int]
-    stability: float
     mark: int | None
     longest: int
 
@@ -70,14 +68,14 @@ def greedy(
     the last given token and after each one of the draft. Where an expected phrase is nearly as
     probable as what the model prefers, it is tried to its end.
     """
-    ahead = _Ahead(prefill, draft.tokens, draft.stability)
+    ahead = _Ahead(prefill, draft.tokens)
     path, trial = ahead.path, None
     while True:
         allowed = rules(ahead.row, path.tokens)
-        token = ahead.choose(allowed)
+        token = int(allowed.argmax())
         if expected:
             trial = trial or _Trial(expected, path, ahead)
-            chosen = trial.choose(allowed, path, int(allowed.argmax()) if trial.is_open else token)
+            chosen = trial.choose(allowed, path, token)
             if chosen is None or (trial.is_open and len(path.tokens) + 1 >= draft.longest):
                 path, ahead = trial.give_up()
                 continue
@@ -103,12 +101,11 @@ class _Ahead:
     """Tokens that were run with a guess of what follows them, of which `n_right` are right.
 
     The logits of `run` (1 + len(guess), n_vocab) are those after the last sampled or given token,
-    and after each one of the guess. For `stability` see `Draft`.
+    and after each one of the guess.
     """
 
     run: Prefill
     guess: Sequence[int]
-    stability: float = 0.0
     n_right: int = 0
 
     @property
@@ -127,15 +124,6 @@ class _Ahead:
     def guessed(self) -> int | None:
         """The next token of the guess."""
         return self.guess[self.n_right] if self.n_right < len(self.guess) else None
-
-    def choose(self, allowed: Row) -> int:
-        """The most probable token, or the guessed one if it is nearly as probable."""
-        token, guessed = int(allowed.argmax()), self.guessed
-        if guessed is not None and self.stability > 0.0:
-            difference = float(allowed[token] - allowed[guessed])
-            if np.exp(-difference) >= 1.0 - self.stability:
-                return guessed
-        return token
 
 
 _MOST_TRIES = 3

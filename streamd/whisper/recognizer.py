@@ -102,7 +102,7 @@ class Recognizer(Generic[FeaturesT]):
             options, logprob_threshold=-math.inf, compression_ratio_threshold=math.inf
         )
         self._quick = replace(options, beam_size=1, temperatures=(0.0,))
-        self._thorough = replace(options, stability=0.0, whole_beams=True)
+        self._thorough = replace(options, whole_beams=True)
         self._vocabularies = Vocabularies(tokenizer)
 
     def recognize(self, window: Window) -> Hypothesis:

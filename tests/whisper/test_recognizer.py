@@ -362,22 +362,6 @@ def test_only_a_last_window_falls_back_to_higher_temperatures():
     assert again.recognize(window(last=True)) == found  # chance depends on the window alone
 
 
-def test_stability_is_for_words_that_can_still_change():
-    def unsure(context: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
-        logits, alignment = script(b"a")(context)
-        if context[-1] == 362:
-            logits[ord("b")] = logits[ord("a")] - 0.05
-        if context[-1] == ord("b"):
-            logits[EOT] = 9.0
-        return logits, alignment
-
-    ours, _ = recognizer(unsure, stability=0.2)
-    assert text_of(ours.recognize(window(draft=tuple(b"b"))).words) == "b"
-    assert text_of(ours.recognize(window(draft=tuple(b"b"), last=True)).words) == "a"
-    exact, _ = recognizer(unsure)
-    assert text_of(exact.recognize(window(draft=tuple(b"b"))).words) == "a"
-
-
 def test_the_language_is_detected_when_none_is_named():
     def german(context: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
         logits, alignment = script(b" ja")(context)

@@ -180,21 +180,6 @@ def test_timestamps_are_verified_too():
     assert drafted.accepted_draft == len(plain.tokens)
 
 
-@given(seeds, st.floats(0.01, 0.9))
-def test_stability_keeps_what_is_nearly_as_likely(seed, stability):
-    predict = hashed(seed, eot_bias=0.0, sharp=0.5)
-    draft = tuple(np.random.default_rng(seed).integers(0, 256, 6).tolist())
-    options = DecodingOptions(suppress_tokens=(), stability=stability)
-    found = run(predict, Context(6, draft=draft), options)
-    rules = Rules(TOKENIZER, options)
-    for n in range(found.accepted_draft + 1):
-        row, _ = predict((SOT, NOTIMESTAMPS, *draft[:n]))
-        probs = np.exp(log_softmax(rules(row, draft[:n])))
-        if n < len(draft):
-            near = probs[draft[n]] >= (1 - stability) * probs.max()
-            assert near == (n < found.accepted_draft)
-
-
 def textbook_beam_search(
     logits_behind: Callable[[tuple[int, ...]], np.ndarray],
     rules: Rules,
