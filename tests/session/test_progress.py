@@ -30,7 +30,7 @@ from streamd.options import (
 )
 from streamd.session import Session
 from streamd.session.commit import AlignAtt, LocalAgreement, Sliding
-from streamd.session.gate import Gate
+from streamd.session.gate import Gate, GatedFrame
 from streamd.session.segmenter import Segmenter
 from streamd.types import FRAME, FRAME_MS, N_AUDIO_CTX, Hypothesis, Suspect, Window, Word
 from tests.support.fakes import loud_frame
@@ -197,9 +197,23 @@ class World:
     gate: GateOptions = FOLLOWING
     policy: int = 0
 
-    def session(self) -> Session:
-        policy = POLICIES[self.policy]()
-        return Session(Gate(loud_frame, self.gate), Segmenter(self.endpoint), policy, self.options)
+    def session(self, voiced: list[bool]) -> Session:
+        policy, gate = POLICIES[self.policy](), NotingGate(self.gate, voiced)
+        return Session(gate, Segmenter(self.endpoint), policy, self.options)
+
+
+class NotingGate(Gate):
+    """Notes in `voiced` which frames it lets through for their own sake, not for one before."""
+
+    def __init__(self, options: GateOptions, voiced: list[bool]) -> None:
+        super().__init__(loud_frame, options)
+        self._voiced = voiced
+
+    def feed(self, frames: np.ndarray) -> list[GatedFrame]:
+        heard = super().feed(frames)
+        pairs = zip(heard, frames, strict=True)
+        self._voiced += [each.silence == 0 and loud_frame(frame) for each, frame in pairs]
+        return heard
 
 
 POLICIES = (
@@ -308,13 +322,13 @@ class Run:
 
     world: World
     session: Session
+    voiced: list[bool]
+    """What the gate says, frame by frame."""
     events: list[Event] = field(default_factory=list)
     windows: list[Window] = field(default_factory=list)
     """All of them were accepted."""
     settled: list[tuple[int, int]] = field(default_factory=list)
     """`finalised_ms` and `now_ms`, whenever something had happened."""
-    voiced: list[bool] = field(default_factory=list)
-    """What the gate says, frame by frame."""
     times_ms: list[int] = field(default_factory=list)
     """When each frame was heard."""
     n_flushes: int = 0
@@ -322,7 +336,6 @@ class Run:
     def play(self) -> None:
         """Feed it all, and give it the windows it wants, unless it wants them for ever."""
         world = self.world
-        self._gate = Gate(loud_frame, world.gate)
         self._answers = {True: cycle(world.lasts), False: cycle(world.steps)}
         self._delays, blocks = cycle(world.delays), cycle(world.blocks)
         self._out: Window | None = None
@@ -354,21 +367,13 @@ class Run:
         n, now, now_ms = len(levels), self.session.now, self.session.now_ms
         frames = levels[:, None].repeat(FRAME, axis=1)
         frames[:, 0] = np.arange(now, now + n) * _COUNT
-        # The gate also lets through what follows a voiced frame.
-        self.voiced += [
-            heard.silence == 0 and loud_frame(frame)
-            for heard, frame in zip(self._gate.feed(frames), frames, strict=True)
-        ]
         self.times_ms += [now_ms + i * FRAME_MS for i in range(n)]
         self._note(self.session.feed(frames))
 
     def _tear(self, duration_ms: int) -> None:
         now = self.session.now
         self._note(self.session.gap(duration_ms, "overrun"))
-        for _ in range(now, self.session.now):
-            self._gate.feed(np.zeros((1, FRAME), np.float32))
-            self.voiced.append(False)  # nobody has heard anything
-            self.times_ms.append(0)
+        self.times_ms += [0] * (self.session.now - now)  # nobody has heard anything
 
     def _flush(self) -> None:
         self.n_flushes += 1
@@ -399,7 +404,8 @@ class Run:
 
 
 def run(world: World) -> Run:
-    told = Run(world, world.session())
+    voiced: list[bool] = []
+    told = Run(world, world.session(voiced), voiced)
     told.play()
     return told
 
