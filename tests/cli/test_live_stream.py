@@ -34,9 +34,14 @@ class Counting:
         return self._engine.decoder(features, n_slots)
 
 
+@pytest.fixture(scope="module")
+def onnx(model):
+    return open_in_memory(model, threads=1, precision="int8").engine
+
+
 @pytest.fixture
-def engine(model):
-    return Counting(open_in_memory(model, threads=1, precision="int8").engine)
+def engine(onnx):
+    return Counting(onnx)
 
 
 def play(monkeypatch, sound, model, engine, **options) -> StreamCost:
