@@ -122,14 +122,14 @@ class InputOptions:
     ] = ""
     channels: Annotated[
         Literal["mix", "split"],
-        Option("mix channels, or split them: each is a person with captions of their own"),
+        Option("mix channels, or split them: each gets captions of its own"),
     ] = "mix"
     realtime: Annotated[
         bool, Option("read files as fast as possible", off_flags=("--fast",), common=True)
     ] = True
     play: Annotated[bool, Option("play files while they are captioned", common=True)] = False
     skip_existing: Annotated[
-        bool, Option("leave out files that have their transcripts", common=True)
+        bool, Option("skip files that already have transcripts", common=True)
     ] = False
 
 
