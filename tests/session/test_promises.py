@@ -22,6 +22,7 @@ from tests.support.fakes import (
     scripted_session,
     speech_of,
 )
+from tests.support.promises import check_transcript
 
 runs = st.lists(
     st.tuples(st.integers(1, 40).map(lambda n: n * WORD), st.integers(1, 160)),
@@ -61,23 +62,8 @@ def test_every_word_is_in_the_finals_once_and_no_committed_one_changes(
     events, windows = run(speech, engine, policy(), block=block)
     said = " ".join(text for text, _, _ in finals(events)).lower().split()
     assert said == words_said(speech)
-    check_committed(events)
+    check_transcript(events)
     check_heard(speech, events, windows)
-
-
-def check_committed(events):
-    """Committed text never changes."""
-    committed, seg = "", 1
-    for event in events:
-        if isinstance(event, Partial):
-            assert event.seg == seg
-            assert event.text.startswith(committed)
-            assert event.stable >= len(committed)
-            committed = event.text[: event.stable]
-        elif isinstance(event, Final):
-            assert event.seg == seg
-            assert event.text.startswith(committed)
-            committed, seg = "", seg + 1
 
 
 def check_heard(speech, events, windows):

@@ -1,0 +1,40 @@
+"""What a listener may rely on, whatever a session hears and whatever the recognizer answers."""
+
+from collections.abc import Sequence
+
+from msgspec import structs
+
+from streamd.events import Event, Final, Partial, TimedWord, Vad
+
+
+def check_transcript(events: Sequence[Event]) -> None:
+    """Committed text and words never change, and each partial ends in a final or is taken back."""
+    seg, rev, committed, shown, words = 1, 0, "", "", ()
+    for event in events:
+        if isinstance(event, Partial | Final):
+            assert event.seg == seg
+            assert event.text.startswith(committed)
+        if isinstance(event, Partial):
+            assert event.rev == rev + 1
+            assert event.words[: len(words)] == words
+            assert len(committed) <= event.stable <= len(event.text)
+            rev, shown, committed = event.rev, event.text, event.text[: event.stable]
+            words = tuple(word for word in event.words if word.final)
+            assert event.words[: len(words)] == words
+        elif isinstance(event, Final):
+            assert event.text
+            # the mark after a word joins it
+            assert without_marks(event.words)[: len(without_marks(words))] == without_marks(words)
+            seg, rev, committed, shown, words = seg + 1, 0, "", "", ()
+    assert shown == "", "the last partial was neither made final nor taken back"
+
+
+def without_marks(words: tuple[TimedWord, ...]) -> list[TimedWord]:
+    bare = [structs.replace(word, text=word.text.rstrip(".,?!;:。？")) for word in words]
+    return [word for word in bare if word.text]
+
+
+def check_speaking(events: Sequence[Event]) -> None:
+    """Speech starts and stops in turn."""
+    speaking = [event.speech for event in events if isinstance(event, Vad)]
+    assert speaking == [True, False] * (len(speaking) // 2)
