@@ -138,7 +138,7 @@ def test_the_bench_gives_a_table_to_a_terminal_and_one_line_of_json_to_a_pipe(
     )  # fmt: skip
     monkeypatch.setattr("streamd.cli.bench.measure", lambda config, model, engine: cost)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
-    assert main(["bench", "-q", "-t", "1", "-m", "tiny.en"]) == 0
+    assert main(["bench", "-q", "-t", "1", "-m", "tiny.en", "--step", "100"]) == 0
     out, _ = capsys.readouterr()
     if terminal:
         assert "real-time factor" in out
