@@ -212,12 +212,11 @@ def test_two_people_in_two_channels_of_a_pipe_are_two_speakers_on_one_clock():
     assert 4_000 < words[1][-1]["end_ms"] < 5_500 < 12_000 < words[2][-1]["end_ms"]
 
 
-def test_a_port_in_use_is_named(sentence):
+def test_a_port_in_use_is_named(sentence, capfd):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        done = run("--fast", "--port", str(port), str(sentence))
-    assert done.returncode == 5
-    assert f"port {port}" in done.stderr.decode()
+        assert main(["--fast", "--port", str(port), str(sentence)]) == 5
+    assert f"port {port}" in capfd.readouterr().err
 
 
 def test_a_reader_that_leaves_ends_it_quietly(sentences):

@@ -97,7 +97,7 @@ class Trailing:
 
 
 async def caption(source, recorder: Recorder, stop=None) -> np.ndarray:
-    streams, control = Streams(lambda _: open_session(), max_backlog=100, max_ingest=0), Control()
+    streams, control = Streams(lambda _: open_session(), max_backlog=50, max_ingest=0), Control()
     live = streams.add("live")
     engine = asyncio.create_task(streams.transcribe(recorder))
     begun = asyncio.Event()

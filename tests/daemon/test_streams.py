@@ -1,7 +1,6 @@
 """Many sessions on one recognizer: nothing is lost, nobody waits for ever, failures are heard."""
 
 import asyncio
-import os
 import threading
 from dataclasses import replace
 
@@ -13,8 +12,7 @@ from streamd.daemon import build, pump
 from streamd.daemon.control import Control
 from streamd.errors import EngineError, WireError
 from streamd.events import Eos, Fault, Final, Gap, Lag
-from streamd.options import PcmOptions, SessionOptions
-from streamd.sources.stdin import StdinSource
+from streamd.options import SessionOptions
 from streamd.streams import Streams
 from streamd.streams.hub import Hub
 from streamd.streams.metrics import Metrics
@@ -220,35 +218,6 @@ async def test_two_recognizers_serve_two_sessions_at_once_and_one_session_in_ord
     await asyncio.gather(*(stream.finish("stop") for stream in fed))
     for stream in fed:
         assert [f.text for f in await finals(stream)] == [SAID]
-
-
-@pytest.mark.parametrize("stall_s", [0.0, 0.02, 0.3])
-async def test_no_sample_of_stdin_is_lost_on_any_engine(serving, stall_s):
-    """The scripted recognizer reads each frame's number: a lost or doubled sample shifts them."""
-    streams = new_streams(max_backlog=50)
-    stream = streams.add("live")
-    serving(streams, Stalling(stall_s))
-    speech = SPEECH * 6
-    pcm = scripted_audio(speech).astype("<f4").tobytes()
-    reader, writer = os.pipe()
-
-    def write() -> None:
-        with os.fdopen(writer, "wb") as pipe:
-            for start in range(0, len(pcm), 7001):  # never on a frame's edge
-                pipe.write(pcm[start : start + 7001])
-                pipe.flush()
-
-    feeder = threading.Thread(target=write)
-    feeder.start()
-    with os.fdopen(reader, "rb") as pipe:
-        async with StdinSource(pipe, PcmOptions(encoding="f32le")) as source:
-            await pump(source, stream, Control())
-    feeder.join()
-    await stream.finish("end")
-    assert stream.session.now == len(speech)
-    middles = range(WORD // 2, len(speech), WORD)
-    said = " ".join(f"w{n}" for n, middle in enumerate(middles) if speech[middle])
-    assert " ".join(f.text for f in await finals(stream)) == said
 
 
 async def test_what_is_said_while_the_model_loads_is_transcribed(serving):
