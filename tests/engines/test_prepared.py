@@ -265,14 +265,14 @@ def test_no_model_is_no_model(folder, name):
 
 
 @pytest.mark.parametrize("first", ["streamd.engines.prepared", "streamd.engines.onnx"])
-def test_the_runtime_reports_to_nobody(tmp_path, first):
+def test_the_runtime_reports_to_nobody(tmp_path, small, first):
     """ONNX Runtime 1.32 puts an identifier into this folder as soon as it is imported."""
     environ = os.environ | {"HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / ".cache")}
     environ |= {"STREAMD_CACHE": str(tmp_path / "streamd")}
     del environ["ORT_DISABLE_TELEMETRY"]  # what this process has set for itself
     code = (
         f"import {first}; from streamd.engines.prepared import open_engine; import numpy as np;"
-        "engine = open_engine('tiny.en', threads=1, precision='int8').engine;"
+        f"engine = open_engine({str(small)!r}, threads=1, precision='int8').engine;"
         "engine.encode(np.zeros((80, 100), np.float32))"
     )
     subprocess.run([sys.executable, "-c", code], env=environ, check=True)
