@@ -6,7 +6,7 @@ from streamd.events import Final
 from streamd.options import EndpointOptions, SessionOptions
 from streamd.types import Hypothesis, Suspect
 from streamd.whisper.prompt import Prompt
-from tests.support.fakes import WORD, ScriptedRecognizer, scripted_audio, scripted_session
+from tests.support.fakes import WORD, ScriptedRecognizer, drain, scripted_audio, scripted_session
 
 TOKENS = (0, 1, 2, 3, 4)
 GOOD = {"language": "en", "temperature": 0.0}
@@ -52,14 +52,12 @@ def test_another_language_clears_what_came_before():
 )
 def test_the_last_utterance_is_the_prompt_if_it_is_wanted_and_not_long_ago(keep, quiet, told):
     session = scripted_session(SessionOptions(keep_context=keep))
-    recognizer, prompts = ScriptedRecognizer(), []
+    recognizer, windows = ScriptedRecognizer(), []
     utterance = [True] * (5 * WORD)
     for frame in scripted_audio([*utterance, *[False] * quiet, *utterance]):
         session.feed(frame[None])
-        while (window := session.next_window()) is not None:
-            prompts.append(window.prompt)
-            session.accept(window, recognizer.recognize(window))
-    assert (len(prompts[-1]) == 5) is told
+        drain(session, recognizer, windows)
+    assert (len(windows[-1].prompt) == 5) is told
 
 
 @pytest.mark.parametrize("most", [18, 21])
@@ -68,9 +66,7 @@ def test_the_prompt_completes_the_committed_tokens_inside_the_window(most):
     recognizer, windows = ScriptedRecognizer(), []
     for frame in scripted_audio([True] * (60 * WORD)):
         session.feed(frame[None])
-        while (window := session.next_window()) is not None:
-            windows.append(window)
-            session.accept(window, recognizer.recognize(window))
+        drain(session, recognizer, windows)
     prompted = [window for window in windows if window.prompt]
     assert all(len(window.prompt) + len(window.prefix) == most for window in prompted)
     assert len({len(window.prefix) for window in prompted}) > 2

@@ -10,6 +10,7 @@ from streamd.types import FRAME_MS, Hypothesis, ResumeState, Window
 from tests.support.fakes import (
     WORD,
     ScriptedRecognizer,
+    drain,
     ending,
     scripted_audio,
     scripted_session,
@@ -69,9 +70,7 @@ def spoken(
     if life is None:
         if window is not None:
             events += session.accept(window, recognizer.recognize(window))
-        events += session.flush()
-        while (window := session.next_window()) is not None:
-            events += session.accept(window, recognizer.recognize(window))
+        events += session.flush() + drain(session, recognizer, [])
     return [event for event in events if isinstance(event, Final)], state, finalised_ms
 
 

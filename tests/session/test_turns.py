@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from streamd.events import Event, Final, Partial, TurnEvent, TurnState
 from streamd.options import EndpointOptions, EndpointRule
 from streamd.types import Hypothesis, Window, ms_from_frames
-from tests.support.fakes import WORD, ScriptedRecognizer, drain, scripted_audio, scripted_session
+from tests.support.fakes import WORD, ScriptedRecognizer, played, scripted_audio, scripted_session
 
 SPEECH = [True] * (5 * WORD) + [False] * 40 + [True] * (5 * WORD) + [False] * 100
 
@@ -35,21 +35,7 @@ class Judging(ScriptedRecognizer):
 def listen(recognizer: ScriptedRecognizer, rule: EndpointRule, delay: int = 0) -> list[Event]:
     """The events, if each window takes so many frames."""
     session = scripted_session(endpoint=EndpointOptions(rule=rule))
-    events: list[Event] = []
-    out, until = None, 0
-    for n, frame in enumerate(scripted_audio(SPEECH)):
-        events += session.feed(frame[None])
-        while out is not None or session.due:
-            if out is None:
-                out, until = session.next_window(), n + delay
-            if n < until:
-                break
-            events += session.accept(out, recognizer.recognize(out))
-            out = None
-    session.flush()
-    windows: list[Window] = [] if out is None else [out]
-    events += session.accept(out, recognizer.recognize(out)) if out else []
-    return [*events, *drain(session, recognizer, windows)]
+    return played(session, recognizer, scripted_audio(SPEECH), [delay])[0]
 
 
 def turns(events: list[Event]) -> list[tuple[str, int, float]]:
