@@ -64,9 +64,12 @@ SAMPLE, LEAST_SAMPLE = 75, 20
 """Frames of a voice that are embedded, and fewer that tell nothing."""
 SHARE, MOST_SPARE = 0.5, 300
 """Frames that may be embedded for each new one, on average, and how many may be saved up."""
-SURE = 0.3
-"""Cosine of a voice with the others of its speaker from which no more of it is embedded. Without,
-the embedding takes a quarter more time in conversations, and no less is wrong."""
+LONG = 75
+"""Frames from which what a voice says in the next step is another voice, with a sample of its own:
+what the segmentation takes for one may be two people, who talk in turn."""
+AHEAD = 0.2
+"""By how much the cosine of a voice with the others of its speaker exceeds that with any other
+speaker's (0 if there is none), from which no more of it is embedded."""
 CLEAR = 30
 """Embedded frames from which a voice may be that of a new speaker."""
 LEAST_SHARE = 0.3
@@ -154,13 +157,12 @@ class HearingSteps:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Voice:
-    """What one local speaker says at `places`; `before` is that of the same one before a pause.
+    """What one local speaker says at `places`.
 
     `total` is the sum of the embeddings of its frames, `n` of them (n = 0: none yet).
     """
 
     places: Places
-    before: int
     total: Embedding
     n: int = 0
     speaker: int = 0
@@ -169,6 +171,15 @@ class Voice:
     def end(self) -> int:
         """The first frame after it."""
         return self.places[-1][1]
+
+    @property
+    def length(self) -> int:
+        """Frames from its first to its last."""
+        return self.end - self.places[0][0]
+
+    def gap(self, other: "Voice") -> int:
+        """Return how many frames lie between it and another one, less than 0 if they overlap."""
+        return max(other.places[0][0] - self.end, self.places[0][0] - other.end)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -214,13 +225,18 @@ class Roster:
     @property
     def voiceprints(self) -> tuple[bytes, ...]:
         """The voices of the speakers in order, 256 bytes each; zeros for a number without one."""
-        totals = {speaker: total for speaker, (total, _) in self._centres.items()}
-        for voice in self._voices.values():
-            if voice.n:
-                totals[voice.speaker] = totals.get(voice.speaker, 0) + voice.total
+        totals = self._totals()
         nobody = np.zeros(VOICEPRINT_BYTES, np.float32)
         order = range(1, max(totals, default=0) + 1)
         return tuple(_as_bytes(totals.get(speaker, nobody)) for speaker in order)
+
+    def _totals(self, *, but: int = 0) -> dict[int, Embedding]:
+        """Return the sum of what was embedded of each speaker, but of one voice."""
+        totals = {speaker: total for speaker, (total, _) in self._centres.items()}
+        for number, voice in self._voices.items():
+            if voice.n and voice.speaker and number != but:
+                totals[voice.speaker] = totals.get(voice.speaker, 0) + voice.total
+        return totals
 
     @property
     def turns(self) -> list[SpokenTurn]:
@@ -277,7 +293,7 @@ class Roster:
             bounds = (places[0][0], *(step.new + cut for cut in cuts), places[-1][1])
             for ends, part, voice in zip(pairwise(bounds), parts, describe(parts), strict=True):
                 n_part = int(part.sum())
-                self._voices[number] = Voice(_clipped(places, *ends), 0, n_part * voice, n_part)
+                self._voices[number] = Voice(_clipped(places, *ends), n_part * voice, n_part)
                 number = self._new_voice()
 
     def _hear_some(
@@ -293,7 +309,7 @@ class Roster:
         for each in sorted(found, key=lambda each: self._voices[each[0]].n):
             number, local, _ = each
             n = min(SAMPLE - self._voices[number].n, step.end - step.start, int(self._spare))
-            if n < LEAST_SAMPLE or self._is_sure(self._voices[number], number):
+            if n < LEAST_SAMPLE or self._is_sure(number):
                 continue
             usable = _usable(step, alone, each)
             worth = np.where(usable, np.maximum(levels + 60, 1), 0)
@@ -307,17 +323,17 @@ class Roster:
                 self._voices[number] = replace(voice, total=total, n=voice.n + n)
                 self._spare -= n
 
-    def _is_sure(self, voice: Voice, number: int) -> bool:
-        """Whether a voice is so like the others of its speaker that more of it tells no more."""
+    def _is_sure(self, number: int) -> bool:
+        """Whether it is so clear who has a voice that more of it tells no more."""
+        voice = self._voices[number]
         if voice.n < CLEAR or not voice.speaker:
             return False
-        known, _ = self._centres.get(voice.speaker, (np.zeros_like(voice.total), 0))
-        others = (
-            each.total
-            for other, each in self._voices.items()
-            if other != number and each.speaker == voice.speaker
-        )
-        return likeness(voice.total, sum(others, known)) >= SURE
+        alike = {
+            speaker: likeness(voice.total, total)
+            for speaker, total in self._totals(but=number).items()
+        }
+        own = alike.pop(voice.speaker, 0.0)
+        return own - max(alike.values(), default=0.0) >= AHEAD
 
     def finish(self, n_speakers: int = 0) -> None:
         """Tell the speakers of a whole recording apart; `n_speakers`: how many, if it is known."""
@@ -343,15 +359,17 @@ class Roster:
             goes_on = before > 0 and part[0][0] < n_known and not self._whole
             if goes_on and is_cut:
                 goes_on = not self._end(before, places[0][0])
-            if goes_on:
-                voice, places = self._voices[before], _clipped(places, step.new, step.end)
+            if goes_on or self._whole:
+                places = _clipped(places, step.new, step.end)
+            if not places:
+                continue  # all of it lies before a pause at the step's begin
+            if goes_on and self._voices[before].length < LONG:
+                voice = self._voices[before]
                 self._voices[before] = replace(voice, places=voice.places + places)
             else:
-                if self._whole and not (places := _clipped(places, step.new, step.end)):
-                    continue  # all of it lies before a pause at the step's begin
                 continued[local] = self._new_voice()
                 nothing = np.zeros(VOICEPRINT_BYTES, np.float32)
-                self._voices[self._n_voices] = Voice(places, before, nothing)
+                self._voices[self._n_voices] = Voice(places, nothing)
             voices.append((continued[local], local, places))
         return voices
 
@@ -440,18 +458,26 @@ class Roster:
 
     def _name_others(self, centres: dict[int, Embedding]) -> None:
         """Name the voices of which too little was embedded to be of a new speaker."""
-        last = min(centres, default=1)
-        for number, voice in sorted(self._voices.items(), key=lambda item: item[1].places):
-            speaker = voice.speaker
-            if voice.n < CLEAR:
-                if voice.n and centres:
-                    speaker = max(centres, key=lambda each: likeness(voice.total, centres[each]))
-                elif voice.before in self._voices:
-                    speaker = self._voices[voice.before].speaker
-                speaker = speaker or last
-                self._voices[number] = replace(voice, speaker=speaker)
-            last = speaker
-        self._n_speakers = max(self._n_speakers, last)
+        clear = [voice for voice in self._voices.values() if voice.n >= CLEAR]
+        for number, voice in self._voices.items():
+            if voice.n >= CLEAR:
+                continue
+            if voice.n and centres:
+                speaker = max(centres, key=lambda each: likeness(voice.total, centres[each]))
+            else:
+                speaker = self._beside(voice, clear) or voice.speaker or min(centres, default=1)
+            self._voices[number] = replace(voice, speaker=speaker)
+            self._n_speakers = max(self._n_speakers, speaker)
+
+    def _beside(self, voice: Voice, clear: Sequence[Voice]) -> int:
+        """Return who talks next to a voice, but not at once with it; 0 if nobody does.
+
+        What is too little to be embedded is mostly the begin or the end of a turn, in which the one
+        before or after it is still heard.
+        """
+        meanwhile = {each.speaker for each in clear if voice.gap(each) < 0}
+        others = [each for each in clear if each.speaker not in meanwhile]
+        return min(others, key=voice.gap).speaker if others else 0
 
     def _forget(self, before: int) -> None:
         for number in [n for n, voice in self._voices.items() if voice.end <= before]:

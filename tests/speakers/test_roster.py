@@ -141,6 +141,23 @@ def test_what_is_too_short_to_be_embedded_is_of_the_speaker_before():
     assert [turn.speaker for turn in roster.turns] == [1, 2, 2]
 
 
+def test_what_is_said_only_while_another_talks_is_of_who_talks_next_to_it():
+    roster = Roster()
+    hear(roster, talk(200, a=(10, 90), b=(100, 190), c=(100, 115)), [0, 1])
+    assert roster.turns == [SpokenTurn(10, 115, 1), SpokenTurn(100, 190, 2)]
+    hear(roster, talk(200, a=(10, 90), b=(85, 90)), [0], start=500)  # a new turn begins,
+    hear(roster, talk(150, a=(50, 145)), [1], start=550, new=50)  # as is known later
+    assert roster.turns[2:] == [SpokenTurn(510, 590, 1), SpokenTurn(585, 695, 2)]
+
+
+def test_what_the_segmentation_takes_for_a_long_voice_may_be_of_two():
+    roster = Roster()
+    hear(roster, talk(100, a=(0, 100)), [0])
+    (sample,) = hear(roster, talk(225, a=(0, 225)), [1], start=25, new=75)
+    assert sample[0] >= 75
+    assert roster.turns == [SpokenTurn(0, 100, 1), SpokenTurn(100, 250, 2)]
+
+
 def test_little_of_a_voice_makes_no_new_speaker_and_is_corrected_by_more():
     roster = Roster()
     hear(roster, talk(100, a=(10, 90)), [0])
@@ -152,6 +169,7 @@ def test_little_of_a_voice_makes_no_new_speaker_and_is_corrected_by_more():
 
 def test_more_of_a_voice_is_embedded_unless_it_is_clear_whose_it_is():
     def wanted(roster, voice, start):
+        """Whether it is embedded at first, and then again."""
         activity = talk(130, a=(0, 130))
         first = hear(roster, activity[:50], [voice], start=start)
         more = hear(roster, activity, [voice], start=start, new=50)
@@ -165,6 +183,20 @@ def test_more_of_a_voice_is_embedded_unless_it_is_clear_whose_it_is():
     whole = Roster(whole=True)  # in which nothing is known before the end
     assert [wanted(whole, 0, start) for start in (0, 500)] == [[True, True]] * 2
     assert [turn.speaker for turn in roster.turns] == [2]
+
+
+@pytest.mark.parametrize(("to_another", "is_more_wanted"), [(0.2, True), (0.1, False)])
+def test_of_a_voice_that_is_almost_as_like_another_speaker_more_is_embedded(
+    to_another, is_more_wanted
+):
+    voice = normal(0.35 * VOICES[0] + to_another * VOICES[1] + 0.9 * VOICES[2])
+    roster = Roster()
+    for i in range(2):
+        hear(roster, talk(100, a=(10, 90)), [i], start=500 * i)
+    hear(roster, talk(50, a=(0, 50)), lambda _: voice, start=1000)
+    more = hear(roster, talk(130, a=(0, 130)), lambda _: voice, start=1000, new=50)
+    assert [turn.speaker for turn in roster.turns] == [1, 2, 1]
+    assert bool(more) == is_more_wanted
 
 
 def test_of_a_recording_all_is_embedded_and_a_voice_ends_where_it_changes():
