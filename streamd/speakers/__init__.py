@@ -200,12 +200,13 @@ class Roster:
 
     def __init__(self, known: Iterable[bytes] = (), *, whole: bool = False) -> None:
         """`known` are the `voiceprints` of an earlier roster."""
-        self._centres: dict[int, tuple[Embedding, int]] = {}  # of voices that are forgotten
+        self._forgotten: dict[int, Voice] = {}  # what each speaker said, without places
         known = tuple(known)
         for number, print_ in enumerate(known, 1):
             if any(print_):
                 centre = np.frombuffer(print_, np.int8).astype(np.float32)
-                self._centres[number] = 10 * SAMPLE * normal(centre), 10 * SAMPLE
+                total = 10 * SAMPLE * normal(centre)
+                self._forgotten[number] = Voice((), total, 10 * SAMPLE, number)
         self._voices: dict[int, Voice] = {}
         self._n_voices = 0
         self._n_speakers = len(known)
@@ -217,7 +218,7 @@ class Roster:
     def copy(self) -> "Roster":
         """Return another one that knows the same."""
         other = Roster(whole=self._whole)
-        other._centres, other._voices = dict(self._centres), dict(self._voices)
+        other._forgotten, other._voices = dict(self._forgotten), dict(self._voices)
         other._n_voices, other._n_speakers = self._n_voices, self._n_speakers
         other._spare, other.heard = self._spare, self.heard
         return other
@@ -230,11 +231,11 @@ class Roster:
         order = range(1, max(totals, default=0) + 1)
         return tuple(_as_bytes(totals.get(speaker, nobody)) for speaker in order)
 
-    def _totals(self, *, but: int = 0) -> dict[int, Embedding]:
-        """Return the sum of what was embedded of each speaker, but of one voice."""
-        totals = {speaker: total for speaker, (total, _) in self._centres.items()}
+    def _totals(self, *, least: int = 1, but: int = 0) -> dict[int, Embedding]:
+        """Return the sum of each speaker's voices of `least` frames or more, `but` one of them."""
+        totals = {speaker: voice.total for speaker, voice in self._forgotten.items()}
         for number, voice in self._voices.items():
-            if voice.n and voice.speaker and number != but:
+            if voice.n >= least and voice.speaker and number != but:
                 totals[voice.speaker] = totals.get(voice.speaker, 0) + voice.total
         return totals
 
@@ -266,12 +267,11 @@ class Roster:
         """Take who talks in the frames of a step, and tell the speakers apart anew."""
         alone = activity & (activity.sum(1, keepdims=True) == 1)
         found = self._spoken(step, activity, alone, chances)
+        self.heard = step.end
         if self._whole:
             self._hear_all(step, alone, found, listen)
         else:
             self._hear_some(step, alone, found, levels, listen)
-        self.heard = step.end
-        if not self._whole:
             self._forget(step.end - REMEMBERED)
             self._assign()
 
@@ -409,41 +409,33 @@ class Roster:
     def _assign(self, n_speakers: int = 0) -> None:
         """Cluster the voices, and give each cluster the number that most of it had before."""
         clear = [number for number, voice in self._voices.items() if voice.n >= CLEAR]
-        known = list(self._centres.items())
-        totals = [total for _, (total, _) in known] + [self._voices[v].total for v in clear]
-        ns = [n for _, (_, n) in known] + [self._voices[v].n for v in clear]
-        before = [number for number, _ in known] + [self._voices[v].speaker for v in clear]
-        if not totals:
-            return self._name_others({})
-        most, same = (0, WHOLE_SAME) if self._whole else (MOST, SAME)
-        labels = clustered(
-            np.stack(totals), np.array(ns), same=same, n_clusters=n_speakers, most=most
-        )
-        speakers = self._numbered(labels, ns, before, n_known=len(known))
-        centres: dict[int, Embedding] = {}
-        for label, total in zip(labels, totals, strict=True):
-            centres[speakers[label]] = centres.get(speakers[label], 0) + total
-        kept: dict[int, tuple[Embedding, int]] = {}
-        for (_, (total, n)), label in zip(known, labels, strict=False):
-            other, n_other = kept.get(speakers[label], (0, 0))
-            kept[speakers[label]] = other + total, n_other + n
-        self._centres = kept
-        for number, label in zip(clear, labels[len(known) :], strict=True):
-            self._voices[number] = replace(self._voices[number], speaker=speakers[label])
-        return self._name_others(centres)
+        voices = [*self._forgotten.values(), *(self._voices[number] for number in clear)]
+        if voices:
+            most, same = (0, WHOLE_SAME) if self._whole else (MOST, SAME)
+            totals, ns = np.stack([voice.total for voice in voices]), [voice.n for voice in voices]
+            labels = clustered(totals, np.array(ns), same=same, n_clusters=n_speakers, most=most)
+            speakers = self._numbered(labels, voices)
+            voices = [
+                replace(voice, speaker=speakers[label])
+                for voice, label in zip(voices, labels, strict=True)
+            ]
+            n_forgotten, self._forgotten = len(self._forgotten), {}
+            for voice in voices[:n_forgotten]:
+                self._keep(voice)
+            self._voices.update(zip(clear, voices[n_forgotten:], strict=True))
+        self._name_others()
 
-    def _numbered(
-        self, labels: Sequence[int], ns: Sequence[int], before: Sequence[int], *, n_known: int
-    ) -> dict[int, int]:
+    def _numbered(self, labels: Sequence[int], voices: Sequence[Voice]) -> dict[int, int]:
         """Return the speaker of each cluster. Speakers of forgotten voices keep their numbers."""
         shares: dict[tuple[int, int], tuple[bool, int]] = {}
-        for i, (label, n, speaker) in enumerate(zip(labels, ns, before, strict=True)):
-            is_known, total = shares.get((label, speaker), (False, 0))
-            shares[label, speaker] = is_known or i < n_known, total + n
+        for label, voice in zip(labels, voices, strict=True):
+            is_forgotten, n = shares.get((label, voice.speaker), (False, 0))
+            shares[label, voice.speaker] = is_forgotten or not voice.places, n + voice.n
         speakers: dict[int, int] = {}
         for (label, speaker), _ in sorted(shares.items(), key=lambda item: item[1], reverse=True):
             if speaker and label not in speakers and speaker not in speakers.values():
                 speakers[label] = speaker
+        before = {voice.speaker for voice in voices}
         for label in labels:
             if label not in speakers:
                 speakers[label] = self._new_speaker({*speakers.values(), *before})
@@ -456,8 +448,9 @@ class Roster:
         free = (number for number in range(1, MOST + 1) if number not in taken)
         return next(free, MOST)
 
-    def _name_others(self, centres: dict[int, Embedding]) -> None:
+    def _name_others(self) -> None:
         """Name the voices of which too little was embedded to be of a new speaker."""
+        centres = self._totals(least=CLEAR)
         clear = [voice for voice in self._voices.values() if voice.n >= CLEAR]
         for number, voice in self._voices.items():
             if voice.n >= CLEAR:
@@ -483,8 +476,14 @@ class Roster:
         for number in [n for n, voice in self._voices.items() if voice.end <= before]:
             voice = self._voices.pop(number)
             if voice.n >= CLEAR:
-                total, n = self._centres.get(voice.speaker, (0, 0))
-                self._centres[voice.speaker] = total + voice.total, n + voice.n
+                self._keep(voice)
+
+    def _keep(self, voice: Voice) -> None:
+        """Add a voice to what is known of its speaker."""
+        known = self._forgotten.get(voice.speaker, Voice((), np.zeros_like(voice.total)))
+        total: Embedding = known.total + voice.total
+        n, speaker = known.n + voice.n, voice.speaker
+        self._forgotten[speaker] = Voice((), total, n, speaker)
 
 
 def runs(active: NDArray[np.bool_], gap: int = 1) -> list[Places]:
