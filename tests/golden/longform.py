@@ -92,6 +92,10 @@ _REAL: list[tuple[str, dict[str, Any]]] = [
     ("middle", _WORDS),
     ("middle", _COLD | {"clip_timestamps": [0.5, 7.25, 9.0, 12.61, 14.0]}),
     ("middle", _PLAIN | _COLD | _WORDS | {"clip_timestamps": [0.5, 4.25, 4.5, 8.8]}),
+    (
+        "middle",
+        _WORDS | {"hallucination_silence_threshold": 1.0, "initial_prompt": " Cards, digits."},
+    ),
     ("short", {}),
     ("short", _PLAIN | _WORDS | {"beam_size": 5} | _COLD),
 ]
