@@ -427,8 +427,9 @@ def check_number(told: Run) -> None:
 def most_windows(told: Run) -> int:
     """A bound that is linear in the length of the audio.
 
-    - An utterance begins at a voiced frame behind silence, at a flush or where another was cut,
-      which is not before half of the longest is over.
+    - An utterance begins at a voiced frame behind silence, at a flush, where another was cut, which
+      is not before half of the longest is over, or where the language changes, which is not before
+      half a second of the one before was read.
     - For partials an utterance has a window each step.
     - Each pause asks for a last window, and so does an utterance that did not end in its pause.
     - A last window that left out 1.5 s of voice is followed by one that begins there: behind
@@ -441,7 +442,9 @@ def most_windows(told: Run) -> int:
     if not endpoint.exact_cut:
         furthest -= min(endpoint.trailing_silence, endpoint.longest // 2)
     n_cuts = n_frames // (furthest - endpoint.overlap)
-    n_utterances = n_pauses + told.n_flushes + n_cuts
+    answers = (*told.world.steps, *told.world.lasts)
+    n_changes = n_frames // LEAST_READ if any(each.about.detected for each in answers) else 0
+    n_utterances = n_pauses + told.n_flushes + n_cuts + n_changes
     step = told.world.options.step
     n_partials = n_frames // step + n_utterances if step else 0
     overlaps = n_cuts * endpoint.overlap
