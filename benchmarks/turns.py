@@ -5,12 +5,13 @@
     python benchmarks/turns.py times [--data ../shared/data/eval] [-m tiny.en] [--streams 1 4]
 
 ``ends`` plays each turn alone, with silence around it, on a clock on which computing takes no time,
-and notes each pause of at least 200 ms, with its text and smart-turn's probability. From these it
-computes, for each rule and threshold, the share of *turns ended too early* (a pause inside the turn
-was long enough) and the *delay* of the end (the silence after the last word that the rule wants;
-the time to compute comes on top, see ``times``). A turn is a segment of a conversation or a clip.
-The rules: silence alone; punctuation alone (200 ms behind a sentence, else a pause); smart-turn
-alone (200 ms from a probability on, else 1.5 s); streamd's ``--endpoint silence`` and ``smart``.
+and notes each pause of at least 120 ms (``endpoint.pre_final_ms``), with its text and smart-turn's
+probability. From these it computes, for each rule and threshold, the share of *turns ended too
+early* (a pause inside the turn was long enough) and the *delay* of the end (the silence after the
+last word that the rule wants; the time to compute comes on top, see ``times``). A turn is a segment
+of a conversation or a clip. The rules: silence alone; punctuation alone (120 ms behind a sentence,
+else a pause); smart-turn alone (120 ms from a probability on, else 1.5 s); streamd's ``--endpoint
+silence`` and ``smart``.
 
 ``times`` starts ``streamd serve`` and plays clips to it in real time, in Deepgram's dialect, as
 Pipecat's stt-benchmark does. TTFS, time to final segment: from the end of the last word to the
@@ -56,7 +57,7 @@ _PATIENT = "3000"
 
 
 class Pause(msgspec.Struct, frozen=True, kw_only=True):
-    """A pause of at least 200 ms; `frames` is its length, 0 for the one after the turn."""
+    """A pause of at least 120 ms; `frames` is its length, 0 for the one after the turn."""
 
     frames: int
     prob: float

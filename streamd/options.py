@@ -13,6 +13,7 @@ matters is measured in ``benchmarks/RESULTS.md``, "What each number is worth".
 import re
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
+from math import ceil
 from typing import Annotated, Literal, get_args
 
 from msgspec import Meta
@@ -243,14 +244,19 @@ class GateOptions:
     attack: PositiveSpan = 10
     """Length of the latest audio, from which the gate decides."""
     open_share: Share = 0.6
-    """Share of voiced frames at which the gate opens; below five sixths of it, the gate closes."""
+    """Share of voiced frames at which the gate opens; with one frame fewer it stays open."""
     floor_db: Annotated[float, Meta(ge=-200.0, le=0.0), "dBFS"] = -60.0
     """Frames that are quieter than this are never voiced."""
 
     @property
-    def close_share(self) -> float:
-        """Share of voiced frames below which the gate closes: with one threshold it would flap."""
-        return self.open_share * 5 / 6
+    def opens(self) -> int:
+        """Voiced frames at which the gate opens."""
+        return ceil(self.open_share * self.attack)
+
+    @property
+    def stays_open(self) -> int:
+        """Voiced frames with which it stays open: with as many as open it, it would flap."""
+        return max(self.opens - 1, min(self.opens, 1))
 
     @property
     def voice_share(self) -> float:
@@ -279,6 +285,7 @@ class EndpointOptions:
     ] = 25
     pre_final: Span = 6
     """Silence after which the final is decoded in advance; it belongs to the utterance."""
+    # What `streamd.engines.smart_turn` adds to it is for this value.
     plain: Annotated[
         Span, Option("silence that ends an utterance", name="endpoint-ms", common=True)
     ] = 30

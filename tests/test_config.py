@@ -62,7 +62,8 @@ def possible(chosen: Mapping[str, object]) -> bool:
     every = {name: field.written(field.default) for name, field in FIELDS.items()} | chosen
     fits = max(every["step"], every["keep"]) <= every["length"]
     shared = every["sharing"] == "off" or every["server"]
-    return fits and shared and (every["server"] or every["source"])
+    played = every["realtime"] or not every["play"]
+    return fits and shared and played and (every["server"] or every["source"])
 
 
 settings = (

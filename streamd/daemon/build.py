@@ -15,7 +15,7 @@ from msgspec import UNSET
 from streamd.config import OPTIONS, Config
 from streamd.daemon import phrases
 from streamd.engines.silero import Silero
-from streamd.engines.smart_turn import has_smart_turn, smart_turn
+from streamd.engines.smart_turn import begin_smart_turn, has_smart_turn
 from streamd.errors import ConfigError, SourceError
 from streamd.events import Choices
 from streamd.models.model import Model
@@ -215,7 +215,7 @@ def recognizer(config: Config, model: Model, runs: Engine[Any]) -> Recognizer[An
     """
     _check_windows(config, model)
     options = decoding_options(config, model)
-    ends = smart_turn if has_smart_turn() else None
+    ends = begin_smart_turn if has_smart_turn() else None
     return Recognizer(runs, tokenizer(config, model), options, end_of_turn=ends)
 
 

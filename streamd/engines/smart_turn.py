@@ -5,12 +5,14 @@ last 8 s up to the beginning of a pause, in Whisper's own log-mel, which takes a
 It was trained on turns in 23 languages, recorded for voice agents, that end with 200 ms of silence.
 """
 
-from functools import cache
+from concurrent.futures import Future
+from functools import cache, partial
 
 import numpy as np
 from onnxruntime import InferenceSession, SessionOptions
 
 from streamd.errors import StreamdError
+from streamd.system.calls import begun
 from streamd.system.disk import asset
 from streamd.types import SAMPLE_RATE, Samples
 from streamd.whisper.mel import log_mel
@@ -33,6 +35,11 @@ def smart_turn(speech: Samples) -> float:
     """
     ((prob,),) = _model().run(None, {"input_features": log_mel(heard(speech))[None]})[0]
     return float(prob)
+
+
+def begin_smart_turn(speech: Samples) -> Future[float]:
+    """Begin `smart_turn` in a thread of its own, and return the future with its answer."""
+    return begun(partial(smart_turn, speech))
 
 
 def heard(speech: Samples) -> Samples:

@@ -105,8 +105,11 @@ class SplitSession:
         return self._all(session.flush() for session in self.channels)
 
     def next_window(self) -> Window | None:
-        """Return the window of the channel that has waited longest; see `Session.next_window`."""
-        for session in self._turns:
+        """Return a window that a final waits for, or that of the channel that has waited longest.
+
+        See `Session.next_window`.
+        """
+        for session in sorted(self._turns, key=lambda each: not each.due_for_final):
             if session.due and (window := session.next_window()) is not None:
                 self._turns.remove(session)
                 self._turns.append(session)

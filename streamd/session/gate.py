@@ -72,7 +72,7 @@ def any_sound(frame: Samples) -> bool:
 
 
 class Gate:
-    """Opens when enough of the last frames are voiced, and closes when few are."""
+    """Opens when enough of the last frames are voiced, and closes when two fewer are."""
 
     def __init__(
         self,
@@ -127,9 +127,8 @@ class Opening:
         options = self._options
         self._voiced.append(voiced)
         self.unvoiced = 0 if voiced else self.unvoiced + 1
-        least = options.close_share if self._open else options.open_share
         n_voiced = sum(self._voiced)
-        self._open = n_voiced >= least * options.attack
+        self._open = n_voiced >= (options.stays_open if self._open else options.opens)
         least = options.doubtful_share if self.voice else options.voice_share
         self.voice = self._open or n_voiced >= least * options.attack
         return 0 if self._open else max(1, self.unvoiced)

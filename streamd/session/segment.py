@@ -219,7 +219,8 @@ class Segment:
         now = segmenter.cursor
         if step == 0 or now < self.next_due or self.utterance.state is not State.OPEN:
             return None
-        # If a pause begins, its window replaces this one, and must not wait for it.
+        # If a pause begins, its window replaces this one, and must not wait for it. So this one
+        # waits, at most for as many more frames as a pause takes to be asked about.
         if segmenter.may_pause and now - self.next_due < segmenter.options.trailing_silence:
             return None
         end = now - (now - self.next_due) % step  # the latest step; missed ones merge

@@ -92,7 +92,7 @@ class Segmenter:
 
     @property
     def may_pause(self) -> bool:
-        """Whether a pause may have begun, so soon that the gate is still open."""
+        """Whether a pause may have begun; the gate of an OPEN utterance has not closed yet."""
         return self._unvoiced >= FADING
 
     def push(self, heard: GatedFrame) -> list[Vad]:

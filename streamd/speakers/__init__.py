@@ -2,7 +2,8 @@
 
 The models (`streamd.engines.voices`) say in which frames each of up to three *local* speakers of a
 piece of audio talks (segmentation), and describe a voice by a vector (embedding). What one local
-speaker says without a pause is a *voice*. `HearingSteps` says which audio is heard when, from what
+speaker says without a pause is a *voice*; live, after 1.5 s of it, what the next step adds is
+another one. `HearingSteps` says which audio is heard when, from what
 the gate says of each frame, so that it does not matter how fast audio arrives. `Roster` has the
 voices of a stream, and clusters them: each cluster is a speaker, who has a number from 1.
 
@@ -45,9 +46,10 @@ are too short to be told apart: 9.8 instead of 8.6 % of the time of built dialog
 CONTEXT = 75
 """Frames before them that are heard again, if there was no pause, so that a local speaker is known
 from before."""
-ATTACK, QUIET = 5, 8
-"""Frames that speech may have begun before the gate opens, and silent frames that end it. With 12
-and 12, voices of several speakers were taken for one: 23 instead of 18 % of the time is wrong."""
+ATTACK, QUIET = 5, 6
+"""Frames that speech may have begun before the gate opens, and silent frames that end it, of which
+the last window of an utterance has as many: who says its words is heard with it. With 12 and 12,
+voices of several speakers were taken for one: 23 instead of 18 % of the time is wrong."""
 GAP = 8
 """Frames of silence after which a local speaker is taken for another voice: the segmentation takes
 similar voices for one."""
@@ -69,7 +71,7 @@ LONG = 75
 what the segmentation takes for one may be two people, who talk in turn."""
 AHEAD = 0.2
 """By how much the cosine of a voice with the others of its speaker exceeds that with any other
-speaker's (0 if there is none), from which no more of it is embedded."""
+speaker's, from which no more of it is embedded. Either is 0 if there are none."""
 CLEAR = 30
 """Embedded frames from which a voice may be that of a new speaker."""
 LEAST_SHARE = 0.3

@@ -2,8 +2,9 @@
 
 Everything here runs on the event loop's thread, except `WindowRecognizer.recognize`, which runs in
 threads of its own (`inference`), for one window of a session, or of each channel, at a time. There
-is no work queue: a recognizer that is free gets a window of the session that has waited longest. So
-when the machine is overloaded the steps of all sessions get longer evenly.
+is no work queue: a recognizer that is free gets a window that a final waits for, or else one of the
+session that has waited longest. So when the machine is overloaded, the steps of all sessions get
+longer evenly, and finals are late last.
 """
 
 import asyncio
@@ -498,7 +499,9 @@ class Streams:
     def _most_urgent(self) -> tuple[Stream, Window] | None:
         """Take the window that has been due longest, of those that finals wait for if there are.
 
-        Windows for partials can wait: those of a stream merge. Those for finals are fewer.
+        Windows for partials can wait: those of a stream merge. A stream that is late, as one whose
+        audio is sent faster than it is spoken, may have a final due again and again: it takes its
+        turn like the others.
         """
         waiting = [stream for stream in self._streams.values() if stream.due_since is not None]
         for stream in sorted(waiting, key=_urgency):
@@ -512,7 +515,8 @@ class Streams:
 
 def _urgency(stream: Stream) -> tuple[bool, float]:
     """Sorts the stream whose window is the most urgent first."""
-    return not stream.session.due_for_final, stream.due_since or 0.0
+    session = stream.session
+    return not session.due_for_final or session.late, stream.due_since or 0.0
 
 
 def _break_off(stream: Stream, error: BaseException) -> None:

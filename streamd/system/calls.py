@@ -2,7 +2,10 @@
 
 from collections.abc import Callable
 from concurrent.futures import Future
+from threading import Thread
 from typing import TypeVar
+
+from streamd.system.stdio import ENGINE_THREAD
 
 ResultT = TypeVar("ResultT")
 
@@ -15,6 +18,16 @@ def settle(done: Future[ResultT], call: Callable[[], ResultT]) -> None:
         done.set_result(call())
     except BaseException as error:  # noqa: BLE001 - whoever has the future looks at it
         done.set_exception(error)
+
+
+def begun(call: Callable[[], ResultT]) -> Future[ResultT]:
+    """Begin a call to native code in a thread of its own, and return the future with its result.
+
+    It is a daemon thread, as the engine's: the end of the program does not wait for one that hangs.
+    """
+    done: Future[ResultT] = Future()
+    Thread(target=settle, args=(done, call), name=ENGINE_THREAD, daemon=True).start()
+    return done
 
 
 def outcome(call: Callable[[], ResultT]) -> Future[ResultT]:

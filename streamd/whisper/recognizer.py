@@ -7,7 +7,7 @@ may come in any order.
 
 import math
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Generic, cast
@@ -61,8 +61,8 @@ _ENGLISH, _OTHERS = 6.5, 13.0
 """Tokens per second of audio: see `DecodingOptions.tokens_per_second`."""
 
 
-EndOfTurn = Callable[[Samples], float]
-"""Tells how probable it is that somebody is done, from all that they have said, (n,)."""
+EndOfTurn = Callable[[Samples], Future[float]]
+"""Begins to tell how probable it is that somebody is done, from all that they have said, (n,)."""
 
 
 @dataclass(slots=True)
@@ -93,7 +93,6 @@ class Recognizer(Generic[FeaturesT]):
     ) -> None:
         options = options or DecodingOptions()
         self._end_of_turn = end_of_turn
-        self._beside = ThreadPoolExecutor(1, thread_name_prefix="end-of-turn")
         self.counters = Counters()
         self._engine = engine
         self._tokenizer = tokenizer
@@ -141,24 +140,25 @@ class Recognizer(Generic[FeaturesT]):
         hypothesis = self._punctuated(window, view, hypothesis)
         states = _States(view.columns, view.features, decoded.cached)
         encoded = Encoded(window.start, window.end, states)
+        turn_prob = turn.result() if turn else None
         return replace(
             hypothesis,
             detected=view.detected.language,
             detected_prob=view.detected.prob,
             previous_prob=view.detected.previous_prob,
-            turn_prob=turn.result() if turn and hypothesis.words else None,
+            turn_prob=turn_prob if hypothesis.words else None,
             encoded=encoded,
         )
 
     def _turn(self, window: Window) -> Future[float] | None:
         """Begin to tell, while the words are decoded, whether somebody is done, if that is asked.
 
-        It takes as long as the words do.
+        It takes about as long as the words.
         """
         if self._end_of_turn is None or window.turn_start is None:
             return None
         since = max(window.turn_start, window.start) - window.start
-        return self._beside.submit(self._end_of_turn, window.samples[since * FRAME :])
+        return self._end_of_turn(window.samples[since * FRAME :])
 
     def _view(self, window: Window) -> "_View[FeaturesT]":
         before = window.encoded.states if window.encoded else None

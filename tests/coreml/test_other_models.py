@@ -141,7 +141,7 @@ def test_a_package_of_smart_turn_computes_the_same(turns):
         x = mel(recorded.samples("jfk")[:n])
         wanted = session.run(None, {"input_features": x[None]})[0].item()
         found = sigmoid(interpreter.run("main", {"x": x[None, :, None]})["y"])
-        assert found == pytest.approx(wanted, abs=1e-4)
+        assert found == pytest.approx(wanted, abs=3e-4)
 
 
 def test_smart_turn_has_one_operation_of_which_no_rule_speaks(turns):

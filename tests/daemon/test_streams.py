@@ -160,7 +160,7 @@ async def test_a_window_that_a_final_waits_for_is_served_before_those_of_partial
     serving(streams, recognizer)
     fed = [streams.open(f"s{i}") for i in range(3)]
     audio = scripted_audio(SPEECH)
-    for stream, n_heard in zip(fed, (90, 60, 120), strict=True):
+    for stream, n_heard in zip(fed, (45, 35, 40), strict=True):
         stream.feed(audio[:n_heard])
         await turn()
     await recognizer.started.acquire()
@@ -169,11 +169,30 @@ async def test_a_window_that_a_final_waits_for_is_served_before_those_of_partial
     for _ in range(2):
         go.release()
         await recognizer.started.acquire()
-    assert [window.end for window in recognizer.windows] == [75, 120, 50]
+    assert [window.end for window in recognizer.windows] == [25, 40, 25]
     assert [window.last for window in recognizer.windows] == [False, True, False]
     for _ in range(1000):
         go.release()
     await flushing
+
+
+async def test_finals_of_a_stream_that_is_late_do_not_hold_up_the_others(serving):
+    streams, go = new_streams(max_backlog=3000), threading.Semaphore(0)
+    recognizer = Ordered(go)
+    serving(streams, recognizer)
+    bulk, live = streams.open("bulk"), streams.open("live")
+    # Words with pauses that end utterances: with each window that comes back, a final is due.
+    bulk.feed(scripted_audio(([True] * WORD + [False] * 150) * 12))
+    await turn()
+    await recognizer.started.acquire()
+    live.feed(scripted_audio([True] * (6 * WORD)))
+    for _ in range(4):
+        await turn()
+        go.release()
+        await recognizer.started.acquire()
+    assert sum(window.samples[-1] != 0 and not window.last for window in recognizer.windows) == 1
+    for _ in range(1000):
+        go.release()
 
 
 async def test_every_stream_hears_that_the_engine_is_behind(serving):

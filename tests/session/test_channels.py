@@ -86,6 +86,16 @@ def test_channels_take_turns_while_both_have_windows():
     assert {*order[:2]} == {1, 2}
 
 
+def test_the_channel_whose_final_waits_for_its_window_comes_first():
+    session = SplitSession(scripted_session)
+    session.feed(side_by_side([True] * 100, [True] * 60 + [False] * 40))
+    assert session.due_for_final
+    window = session.next_window()
+    assert window.last
+    assert session.due
+    assert not session.due_for_final
+
+
 def test_two_recognizers_have_a_window_of_each_channel():
     session, recognizer = SplitSession(scripted_session), ScriptedRecognizer(ending)
     session.feed(side_by_side(*[speech_of([(120, 60)])] * 2))

@@ -88,6 +88,20 @@ def test_too_quiet_is_not_speech():
     assert 0 not in silences(gate, syllables(2) * np.float32(0.01))
 
 
+@pytest.mark.parametrize("share", [0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0])
+@pytest.mark.parametrize("attack", [5, 10, 30])
+def test_one_frame_fewer_than_opens_the_gate_keeps_it_open(share, attack):
+    options = GateOptions(attack=attack, open_share=share)
+    assert max(1, options.opens - 1) == options.stays_open < max(2, options.opens)
+    assert options.opens - 1 < share * attack <= options.opens
+
+
+def test_the_gate_closes_whatever_its_length():
+    decisions = iter([True, False, True, False])
+    gate = Gate(lambda _: next(decisions), GateOptions(attack=1, floor_db=-200.0))
+    assert silences(gate, np.zeros(4 * FRAME, np.float32)) == [0, 1, 0, 1]
+
+
 def test_open_and_close_shares_are_two_thresholds():
     pattern = [True] * 6 + [False, True] * 10 + [False] * 12
     frames = iter(pattern)

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from streamd.options import EndpointOptions
 from streamd.speakers import (
     ATTACK,
     CONTEXT,
@@ -359,3 +360,11 @@ def test_audio_is_kept_until_it_was_heard(gate, taken_every):
             assert all(step.start >= oldest for step in steps.take(end))
         assert steps.oldest >= oldest
         oldest = steps.oldest
+
+
+def test_who_says_the_last_words_is_heard_with_the_last_window_of_an_utterance():
+    steps, spoken = HearingSteps(), 40
+    for n in range(spoken + EndpointOptions().trailing_silence):
+        steps.push(n + 1, max(0, n + 1 - spoken))
+    (step,) = steps.take(spoken + EndpointOptions().trailing_silence)
+    assert step.end == spoken

@@ -1,8 +1,9 @@
 """The recognizer: which context, which guards, what is believed and when."""
 
 import threading
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from itertools import pairwise
 
 import numpy as np
@@ -12,6 +13,7 @@ from streamd.engines.onnx import OnnxEngine
 from streamd.engines.prepared import open_in_memory
 from streamd.models import ModelDimensions
 from streamd.options import DecodingOptions
+from streamd.system.calls import begun
 from streamd.types import FRAME, Mel, Window, text_of
 from streamd.whisper.recognizer import RIGHT_CONTEXT, Recognizer
 from streamd.whisper.tokenizer import Tokenizer
@@ -99,7 +101,10 @@ def test_the_end_of_a_turn_is_judged_while_the_words_are_decoded():
         asked.set()
         return 0.25
 
-    ours = Recognizer(Waiting(script(b" a", [0, 0, 0])), TOKENIZER, PLAIN, end_of_turn=judge)
+    engine = Waiting(script(b" a", [0, 0, 0]))
+    ours = Recognizer(
+        engine, TOKENIZER, PLAIN, end_of_turn=lambda speech: begun(partial(judge, speech))
+    )
     assert ours.recognize(window(250, turn_start=1100, last=True)).turn_prob == 0.25
     assert ours.recognize(window(250)).turn_prob is None
     assert heard == [150 * FRAME]
@@ -107,8 +112,18 @@ def test_the_end_of_a_turn_is_judged_while_the_words_are_decoded():
 
 def test_nobody_ends_a_turn_in_which_there_are_no_words():
     engine = ScriptedEngine(script(b""))
-    ours = Recognizer(engine, TOKENIZER, PLAIN, end_of_turn=lambda _: 0.25)
+    judge = partial(begun, lambda: 0.25)
+    ours = Recognizer(engine, TOKENIZER, PLAIN, end_of_turn=lambda _: judge())
     assert ours.recognize(window(250, turn_start=1000, last=True)).turn_prob is None
+
+
+def test_an_error_of_the_model_of_turns_is_not_passed_over():
+    def fail(_: np.ndarray) -> Future[float]:
+        return begun(lambda: 1 / 0)
+
+    ours = Recognizer(ScriptedEngine(script(b"")), TOKENIZER, PLAIN, end_of_turn=fail)
+    with pytest.raises(ZeroDivisionError):
+        ours.recognize(window(250, turn_start=1000, last=True))
 
 
 def test_what_had_sound_after_it_is_not_computed_again():

@@ -124,7 +124,7 @@ def test_damage_is_reported(cache, small):
         built_model(small)
     told = msgspec.structs.replace(built.meta, version=0)
     (built.folder / "meta.json").write_bytes(msgspec.json.encode(told))
-    with pytest.raises(ModelError, match="layout 0, not 5"):
+    with pytest.raises(ModelError, match="layout 0, not 6"):
         built_model(small)
 
 

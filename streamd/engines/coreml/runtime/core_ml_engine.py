@@ -3,8 +3,9 @@
 Any thread may call it; it does one thing at a time. A worker that dies, or does not answer in time,
 costs a repetition: what a new one lacks is computed again from what is remembered here. A window
 that was resumed is then computed whole, and text that its decoder adopted is read with the new
-sound, so its states differ by what keeping them leaves out; otherwise results do not depend on
-whether a worker was replaced. If that happens too often, the engine has failed.
+sound; the same happens where more windows are in use than there are cache slots. Apart from that,
+results do not depend on whether a worker was replaced. If that happens too often, the engine has
+failed.
 """
 
 import logging
@@ -36,7 +37,7 @@ _Indices = NDArray[np.int64]
 _NONE: _Indices = np.zeros(0, np.int64)
 _NOT_CACHED = -1
 _NO_RUN, _EMPTY = -1, 0
-"""Instead of the number of a token's run: of a slot that was never run, of a column without any."""
+"""In place of a run's number: the slot was never run; the column holds nothing."""
 _N_CACHE_SLOTS = 4
 """Windows that a worker keeps at a time; if more are in use, they are encoded again in turn."""
 
