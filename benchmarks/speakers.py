@@ -194,10 +194,10 @@ def heard(sound: NDArray[np.float32]) -> tuple[list[SpeakerTurns], RecordedVoice
         if end == len(frames):
             steps.flush()
         for step in steps.take(end):
-            before, start_s = roster, time.process_time()
+            before, start_s = roster, time.thread_time()
             roster = before.copy()
             hear(roster, step, sound, start=0)
-            spent += time.process_time() - start_s
+            spent += time.thread_time() - start_s
             events.append(told(before.turns, roster.turns, before.heard, roster.heard))
     return events, voices, spent
 
