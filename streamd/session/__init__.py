@@ -22,7 +22,6 @@ What there is between two calls:
 
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import takewhile
 
 import numpy as np
 
@@ -31,7 +30,7 @@ from streamd.options import SessionOptions
 from streamd.session.commit import CommitPolicy, count_ended
 from streamd.session.evidence import believable, is_probable
 from streamd.session.gate import Gate
-from streamd.session.language import SURE, Change, Language
+from streamd.session.language import Change, Language, surely_read
 from streamd.session.ring import Ring
 from streamd.session.segment import Move, Segment, Stage
 from streamd.session.segmenter import Segmenter
@@ -324,7 +323,7 @@ class Session:
             self._prompt.forget()
             return
         first, last = change.between
-        sure = takewhile(lambda word: word.prob >= SURE, segment.latest.words)
+        sure = surely_read(segment.latest.words, segment.committed)
         # The words that were read in the language before are more exact than spans of two seconds.
         read = max((word.end for word in (*segment.committed, *sure)), default=first)
         if read < first:  # in the language before, there was nothing more to read

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from streamd.events import Final
 from streamd.options import DecodingOptions, SessionOptions
-from streamd.session.language import SURE, Change, Language
-from streamd.types import Hypothesis, Suspect, Window
+from streamd.session.language import SURE, Change, Language, surely_read
+from streamd.types import Hypothesis, Suspect, Window, Word
 from streamd.whisper.decode import spoken
 from tests.support.fakes import WORD, ScriptedRecognizer, drain, scripted_audio, scripted_session
 
@@ -431,3 +431,30 @@ def test_without_a_pause_the_change_is_behind_the_last_word_that_was_read(n_befo
     speech = [True] * ((n_before + 30) * WORD)
     found = language_of_words(n_before * WORD, [*speech, *[False] * 100], Deaf)
     assert found == {n: "ja" if n < n_before else "en" for n in range(n_before + 30)}
+
+
+@pytest.mark.parametrize(
+    ("probs", "n_sure"),
+    [
+        ((0.9, 0.9, 0.4, 0.4), 2),
+        ((0.3, 0.9, 1.0, 0.4, 0.6), 3),  # the first follows what is committed
+        ((0.9, 0.3, 0.9, 0.2), 3),
+        ((0.9, 0.3, 0.3, 0.9), 1),
+        ((0.9, 0.3, 0.6, 0.9), 1),  # its neighbour is not clear
+        ((0.9, 0.3), 1),
+        ((0.4, 0.6), 0),
+        ((), 0),
+    ],
+)
+def test_a_word_that_sounds_like_another_is_not_where_the_language_changes(probs, n_sure):
+    """Japanese right before Korean was cut off at one such word, 1.4 s before its end."""
+    words = [Word(" a", n, n + 1, prob) for n, prob in enumerate(probs)]
+    assert surely_read(words) == words[:n_sure]
+
+
+def test_the_language_may_change_behind_a_sentence():
+    """Of English right behind German, "And so my fellow" was read as "Und so, my fellow"."""
+    words = [Word(" genutzt.", 0, 1, 1.0), Word(" Und", 1, 2, 0.2), Word(" so", 2, 3, 1.0)]
+    assert surely_read(words) == words[:1]
+    assert surely_read(words[1:], words[:1]) == []
+    assert surely_read(words[1:]) == words[1:]
