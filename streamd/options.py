@@ -265,7 +265,7 @@ class GateOptions:
 
     @property
     def doubtful_share(self) -> float:
-        """Share of voiced frames that may be the start of a word."""
+        """Share of voiced frames that may be the start of a word; below it, no voice is told."""
         return self.open_share / 2
 
 

@@ -43,10 +43,10 @@ def begin_smart_turn(speech: Samples) -> Future[float]:
 
 
 def heard(speech: Samples) -> Samples:
-    """Return 8 s as the network was trained: with the silence, mean 0 and variance 1.
+    """Return the last 8 s in the form that the network was trained on: of mean 0 and variance 1.
 
-    The zeros before shorter speech count, too (transformers, WhisperFeatureExtractor with
-    do_normalize).
+    They end with 200 ms of silence. The zeros before shorter speech count, too (transformers,
+    WhisperFeatureExtractor with do_normalize).
     """
     end = np.pad(speech, (_HEARD, _MORE_SILENCE))[-_HEARD:]
     normal: Samples = ((end - end.mean()) / np.sqrt(end.var() + 1e-7)).astype(np.float32)

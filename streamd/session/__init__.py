@@ -234,22 +234,25 @@ class Session:
     @property
     def due(self) -> bool:
         """Whether `next_window` would return one."""
-        segment = self._current()
-        return bool(segment and segment.due(self._segmenter, self._options.step))
+        return self._due() is not None
 
     @property
     def due_for_final(self) -> bool:
         """Whether that would be the last one of an utterance, for whose final somebody waits."""
+        _, last = self._due() or (0, False)
+        return last
+
+    def _due(self) -> tuple[int, bool] | None:
+        """See `Segment.due`."""
         segment = self._current()
-        due = segment.due(self._segmenter, self._options.step) if segment else None
-        return due is not None and due[1]
+        return segment.due(self._segmenter, self._options.step) if segment else None
 
     def next_window(self) -> Window | None:
         """Return the most urgent window, which must come back through `accept`, or None."""
         if self._out is not None:
             raise RuntimeError("the last window has not come back through accept()")
-        segment = self._current()
-        if segment is None or (due := segment.due(self._segmenter, self._options.step)) is None:
+        segment, due = self._current(), self._due()
+        if segment is None or due is None:
             return None
         end, last = due
         if not last:
@@ -323,7 +326,7 @@ class Session:
             self._prompt.forget()
             return
         first, last = change.between
-        sure = surely_read(segment.latest.words, segment.committed)
+        sure = surely_read(segment.latest.words, behind=text_of(segment.committed[-1:]))
         # The words that were read in the language before are more exact than spans of two seconds.
         read = max((word.end for word in (*segment.committed, *sure)), default=first)
         if read < first:  # in the language before, there was nothing more to read

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from streamd.types import Hypothesis, Window, Word, text_of
+from streamd.types import Hypothesis, Window, Word
 from streamd.whisper.marks import ends_sentence
 
 SURE = 0.5
@@ -30,21 +30,21 @@ SPAN = 100
 languages three were taken for another one with `SURE` or more, of spans of 1 s eight of 199."""
 
 
-def surely_read(words: Sequence[Word], before: Sequence[Word] = ()) -> list[Word]:
-    """Return the first words, up to one that is improbable and not the only one in its place.
+def surely_read(words: Sequence[Word], *, behind: str = "") -> list[Word]:
+    """Return the first words, up to one that is improbable and has an unclear neighbour.
 
     What is read in another language than it is said in has many improbable words. One between two
-    that are clear is a word that sounds like another, unless a sentence ends before it. The words
-    `before` are committed, and count as clear.
+    that are clear is a word that sounds like another, unless a sentence ends before it. `behind`
+    is the last committed word, which counts as clear.
     """
     sure: list[Word] = []
+    is_clear, text = True, behind  # the word before
     for word, following in zip_longest(words, words[1:]):
-        is_clear = not sure or sure[-1].prob >= TWICE
-        begins = ends_sentence(text_of([*before, *sure]))
-        is_alone = is_clear and not begins and following is not None and following.prob >= TWICE
-        if word.prob < SURE and not is_alone:
+        is_alone = is_clear and following is not None and following.prob >= TWICE
+        if word.prob < SURE and (not is_alone or ends_sentence(text)):
             break
         sure.append(word)
+        is_clear, text = word.prob >= TWICE, word.text
     return sure
 
 

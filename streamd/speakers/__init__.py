@@ -364,7 +364,7 @@ class Roster:
             if goes_on or self._whole:
                 places = _clipped(places, step.new, step.end)
             if not places:
-                continue  # all of it lies before a pause at the step's begin
+                continue  # all of it lies before a pause at the beginning of the step
             if goes_on and self._voices[before].length < LONG:
                 voice = self._voices[before]
                 self._voices[before] = replace(voice, places=voice.places + places)
@@ -467,8 +467,8 @@ class Roster:
     def _beside(self, voice: Voice, clear: Sequence[Voice]) -> int:
         """Return who talks next to a voice, but not at once with it; 0 if nobody does.
 
-        What is too little to be embedded is mostly the begin or the end of a turn, in which the one
-        before or after it is still heard.
+        What is too little to be embedded is mostly the beginning or the end of a turn, in which the
+        one before or after it is still heard.
         """
         meanwhile = {each.speaker for each in clear if voice.gap(each) < 0}
         others = [each for each in clear if each.speaker not in meanwhile]

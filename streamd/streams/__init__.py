@@ -4,7 +4,7 @@ Everything here runs on the event loop's thread, except `WindowRecognizer.recogn
 threads of its own (`inference`), for one window of a session, or of each channel, at a time. There
 is no work queue: a recognizer that is free gets a window that a final waits for, or else one of the
 session that has waited longest. So when the machine is overloaded, the steps of all sessions get
-longer evenly, and finals are late last.
+longer evenly, and finals are the last to be late.
 """
 
 import asyncio
@@ -514,7 +514,7 @@ class Streams:
 
 
 def _urgency(stream: Stream) -> tuple[bool, float]:
-    """Sorts the stream whose window is the most urgent first."""
+    """Return what sorts the stream with the most urgent window first."""
     session = stream.session
     return not session.due_for_final or session.late, stream.due_since or 0.0
 

@@ -4,6 +4,7 @@ streamd runs these networks on the CPU (docs/macos.md says why). What is here sh
 of them would compute the same, and which of them the Neural Engine could run.
 """
 
+import runpy
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
@@ -54,25 +55,9 @@ Floats = dict[str, np.ndarray]
 
 
 def unrounded(name: str) -> onnx.ModelProto:
-    """A graph of ``models/`` in float32, with the weights that it has in 8 bits.
-
-    Where a convolution or a sum is rounded to 8 bits of which the least is 0, a rectifier is left:
-    ONNX Runtime's quantiser has removed the graph's own there.
-    """
+    """A graph of ``models/`` in float32, with the weights that it has in 8 bits."""
     model = onnx.load(ROOT / "models" / name)
-    tensors = {each.name: each for each in model.graph.initializer}
-    made = {name: node.op_type for node in model.graph.node for name in node.output}
-    for node in model.graph.node:
-        if node.op_type == "QuantizeLinear":
-            least = onnx.numpy_helper.to_array(tensors[node.input[2]])
-            is_relu = not least and made.get(node.input[0]) in ("Conv", "Add")
-            node.op_type = "Relu" if is_relu else "Identity"
-        elif node.op_type == "DequantizeLinear" and node.input[0] not in tensors:
-            node.op_type = "Identity"
-        else:
-            continue
-        del node.input[1:], node.attribute[:]
-    del model.graph.value_info[:]
+    runpy.run_path(str(ROOT / "models/smart-turn/make.py"))["keep_activations"](model.graph)
     options = SessionOptions()
     options.graph_optimization_level = GraphOptimizationLevel.ORT_ENABLE_BASIC
     options.add_session_config_entry("session.disable_quant_qdq", "1")  # decode the weights, too

@@ -124,21 +124,27 @@ class Ordered(ScriptedRecognizer):
     def __init__(self, go: threading.Semaphore) -> None:
         super().__init__()
         self.windows: list[Window] = []
-        self.started = asyncio.Semaphore(0)
-        self._go, self._loop = go, asyncio.get_running_loop()
+        self.started, self.go = asyncio.Semaphore(0), go
+        self._loop = asyncio.get_running_loop()
 
     def recognize(self, window: Window) -> Hypothesis:
         self.windows.append(window)
         self._loop.call_soon_threadsafe(self.started.release)
-        assert self._go.acquire(timeout=30)
+        assert self.go.acquire(timeout=30)
         return super().recognize(window)
 
 
-async def test_who_waits_longest_is_served_first(serving):
-    streams, go = new_streams(), threading.Semaphore(0)
-    recognizer = Ordered(go)
+@pytest.fixture
+async def ordered(serving):
+    """A recognizer that waits, and three streams that it serves."""
+    streams, recognizer = new_streams(max_backlog=3000), Ordered(threading.Semaphore(0))
     serving(streams, recognizer)
-    fed = [streams.open(f"s{i}") for i in range(3)]
+    yield recognizer, [streams.open(f"s{i}") for i in range(3)]
+    recognizer.go.release(1000)
+
+
+async def test_who_waits_longest_is_served_first(ordered):
+    recognizer, fed = ordered
     audio = scripted_audio(SPEECH)
     # How much each has heard tells its windows from the others'.
     n_heard = [90, 60, 120]
@@ -147,18 +153,13 @@ async def test_who_waits_longest_is_served_first(serving):
         await turn()  # the loop's clock moves on
     for _ in range(3):
         await recognizer.started.acquire()
-        go.release()
+        recognizer.go.release()
     ends = [window.end for window in recognizer.windows[:3]]
     assert ends == [end // 25 * 25 for end in (60, 120, 90)]
-    for _ in range(1000):
-        go.release()
 
 
-async def test_a_window_that_a_final_waits_for_is_served_before_those_of_partials(serving):
-    streams, go = new_streams(), threading.Semaphore(0)
-    recognizer = Ordered(go)
-    serving(streams, recognizer)
-    fed = [streams.open(f"s{i}") for i in range(3)]
+async def test_a_window_that_a_final_waits_for_is_served_before_those_of_partials(ordered):
+    recognizer, fed = ordered
     audio = scripted_audio(SPEECH)
     for stream, n_heard in zip(fed, (45, 35, 40), strict=True):
         stream.feed(audio[:n_heard])
@@ -167,20 +168,16 @@ async def test_a_window_that_a_final_waits_for_is_served_before_those_of_partial
     flushing = asyncio.create_task(fed[2].flush())
     await turn()
     for _ in range(2):
-        go.release()
+        recognizer.go.release()
         await recognizer.started.acquire()
     assert [window.end for window in recognizer.windows] == [25, 40, 25]
     assert [window.last for window in recognizer.windows] == [False, True, False]
-    for _ in range(1000):
-        go.release()
+    recognizer.go.release(1000)
     await flushing
 
 
-async def test_finals_of_a_stream_that_is_late_do_not_hold_up_the_others(serving):
-    streams, go = new_streams(max_backlog=3000), threading.Semaphore(0)
-    recognizer = Ordered(go)
-    serving(streams, recognizer)
-    bulk, live = streams.open("bulk"), streams.open("live")
+async def test_finals_of_a_stream_that_is_late_do_not_hold_up_the_others(ordered):
+    recognizer, (bulk, live, _) = ordered
     # Words with pauses that end utterances: with each window that comes back, a final is due.
     bulk.feed(scripted_audio(([True] * WORD + [False] * 150) * 12))
     await turn()
@@ -188,11 +185,9 @@ async def test_finals_of_a_stream_that_is_late_do_not_hold_up_the_others(serving
     live.feed(scripted_audio([True] * (6 * WORD)))
     for _ in range(4):
         await turn()
-        go.release()
+        recognizer.go.release()
         await recognizer.started.acquire()
     assert sum(window.samples[-1] != 0 and not window.last for window in recognizer.windows) == 1
-    for _ in range(1000):
-        go.release()
 
 
 async def test_every_stream_hears_that_the_engine_is_behind(serving):

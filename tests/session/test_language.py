@@ -456,5 +456,5 @@ def test_the_language_may_change_behind_a_sentence():
     """Of English right behind German, "And so my fellow" was read as "Und so, my fellow"."""
     words = [Word(" genutzt.", 0, 1, 1.0), Word(" Und", 1, 2, 0.2), Word(" so", 2, 3, 1.0)]
     assert surely_read(words) == words[:1]
-    assert surely_read(words[1:], words[:1]) == []
+    assert surely_read(words[1:], behind=" genutzt.") == []
     assert surely_read(words[1:]) == words[1:]

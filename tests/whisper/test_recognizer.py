@@ -112,8 +112,7 @@ def test_the_end_of_a_turn_is_judged_while_the_words_are_decoded():
 
 def test_nobody_ends_a_turn_in_which_there_are_no_words():
     engine = ScriptedEngine(script(b""))
-    judge = partial(begun, lambda: 0.25)
-    ours = Recognizer(engine, TOKENIZER, PLAIN, end_of_turn=lambda _: judge())
+    ours = Recognizer(engine, TOKENIZER, PLAIN, end_of_turn=lambda _: begun(lambda: 0.25))
     assert ours.recognize(window(250, turn_start=1000, last=True)).turn_prob is None
 
 
