@@ -1,5 +1,6 @@
 """How words are written: marks at their ends, capitals, and numbers that were dictated."""
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -24,6 +25,9 @@ def capitalised(word: Word) -> Word:
     return replace(word, text=word.text.removesuffix(bare) + bare[:1].upper() + bare[1:])
 
 
+_HYPHENS = re.compile(r" \d(-\d){3,}")
+"""Four and more digits with hyphens between them: "1-0-0-0-1". Of three, it may be a result or a
+formation: "4-4-2"."""
 LEAST_DIGITS = 3
 """Digits in a row that are one number. Of two, each may be a number of its own: "for 5 6 weeks"."""
 
@@ -31,11 +35,13 @@ LEAST_DIGITS = 3
 def with_numbers(words: Iterable[Word]) -> tuple[Word, ...]:
     """Join digits that stand alone, one after another, to the number that was dictated.
 
-    Whether Whisper writes "9 0 2 1 0" or "90210" is chance, and later utterances would copy it. As
-    one word, the number is also committed as a whole.
+    Whether Whisper writes "9 0 2 1 0", "9-0-2-1-0" or "90210" is chance, and later utterances would
+    copy it. As one word, the number is also committed as a whole.
     """
     runs: list[list[Word]] = []
-    for word in words:
+    for written in words:
+        is_number = _HYPHENS.fullmatch(written.text.rstrip(MARKS))
+        word = replace(written, text=written.text.replace("-", "")) if is_number else written
         if runs and _is_digit(runs[-1][-1].text) and _is_digit(word.text.rstrip(MARKS)):
             runs[-1].append(word)
         else:

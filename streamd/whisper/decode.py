@@ -70,10 +70,11 @@ class Context:
     `prompt` is the text before the window, `before` the text of its audio before the utterance,
     `prefix` the forced beginning of the utterance, and `draft` a guess of what follows, for greedy
     decoding. At most `max_tokens` are sampled. What follows `before` has a word, after a mark or at
-    once, unless there is a prefix. It begins with none of the tokens `refused`. `n_frames` of the
-    window hold audio; `cached` are given tokens of an earlier window that began at the same frame.
-    `vocabulary` are phrases to expect. Without a draft, the end of a sentence is guessed after each
-    token unless `guesses` is off, which is for passes that many windows share.
+    once, unless there is a prefix. It begins with none of the tokens `refused`, and with
+    `joins_digits` no comma follows a digit that stands alone. `n_frames` of the window hold audio;
+    `cached` are given tokens of an earlier window that began at the same frame. `vocabulary` are
+    phrases to expect. Without a draft, the end of a sentence is guessed after each token unless
+    `guesses` is off, which is for passes that many windows share.
     """
 
     max_tokens: int
@@ -86,6 +87,7 @@ class Context:
     cached: CachedTokens | None = None
     vocabulary: Vocabulary | None = None
     refused: tuple[int, ...] = ()
+    joins_digits: bool = False
     guesses: bool = True
 
 
@@ -123,6 +125,11 @@ class Decoded:
     ended: bool
     loop: int | None
     cached: CachedTokens | None = None
+
+    @property
+    def sum_logprob(self) -> float:
+        """Log probability under the rules, end-of-text included."""
+        return self.avg_logprob * (len(self.tokens) + 1)
 
     @property
     def evidence(self) -> float:
@@ -197,6 +204,7 @@ class _WindowSearch:
             something_said=bool(context.prefix),
             continues=bool(context.before),
             refused=context.refused,
+            joins_digits=context.joins_digits,
         )
         self._n_accepted = 0
         given = (*context.before, *context.prefix)

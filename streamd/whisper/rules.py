@@ -18,6 +18,8 @@ Row = NDArray[np.float32]
 """(n_vocab,) logits of one position."""
 
 _FULL_STOPS = ".。"
+_DIGITS = tuple(f" {digit}" for digit in range(10))
+"""Digits that stand alone, as words."""
 REFUSED = np.float32(-np.inf)
 
 
@@ -32,13 +34,14 @@ class Rules:
         something_said: bool = False,
         continues: bool = False,
         refused: Sequence[int] = (),
+        joins_digits: bool = False,
     ) -> None:
         """`something_said`: there is a forced prefix, so the transcript may end at once.
 
         openai-whisper refuses that even then, but a stream would invent a word whenever a window
         holds nothing new. `continues`: other text precedes, without its closing mark, which
         may come first, but not alone. `refused`: tokens that may neither come first nor behind that
-        mark.
+        mark. `joins_digits`: no comma may follow a digit that stands alone.
         """
         self.eot, self._begin = tokenizer.eot, tokenizer.timestamp_begin
         self._options = options
@@ -52,6 +55,7 @@ class Rules:
         self._suppressed = sorted(suppressed)
         self._stops = _single(tokenizer, _FULL_STOPS)
         self._commas = _single(tokenizer, COMMAS)
+        self._digits = _single(tokenizer, _DIGITS) if joins_digits else []
         self._not_first = [*refused]
         self._continuing: list[int] = []
         if options.suppress_blank and not something_said:
@@ -66,6 +70,8 @@ class Rules:
             row[self._not_first] = REFUSED
         elif len(tokens) == 1 and tokens[0] in self._continuing:
             row[[*self._not_first, *self._continuing]] = REFUSED
+        if tokens and tokens[-1] in self._digits:
+            row[self._commas] = REFUSED
         row[self._suppressed] = REFUSED
         if self._options.text_only:
             row[self.eot + 1 : self._begin if self._options.timestamps else None] = REFUSED

@@ -37,6 +37,7 @@ class ScriptedEngine:
     reused: list[tuple[object, int]] = field(default_factory=list)
     decoders: list[ContextDecoder] = field(default_factory=list)
     given: list[tuple[int, ...]] = field(default_factory=list)
+    n_vocab: int = N_VOCAB
 
     def encode(
         self, mel: Mel, *, audio_ctx: int = 0, previous: Predict | None = None, n_reused: int = 0
@@ -51,7 +52,7 @@ class ScriptedEngine:
         return predict
 
     def decoder(self, features: Predict, n_slots: int) -> ContextDecoder:
-        self.decoders.append(ContextDecoder(features, n_slots))
+        self.decoders.append(ContextDecoder(features, n_slots, self.n_vocab))
         return self.decoders[-1]
 
 
@@ -582,6 +583,49 @@ def test_a_real_clip():
     assert times == sorted(times)
     assert heard.start <= times[0] < times[-1] <= heard.end
     assert all(word.start <= word.end for word in found.words)
+
+
+@pytest.mark.parametrize("n_before", [12, 20, 28, 36])
+def test_no_digit_is_lost_where_digits_are_dictated(n_before):
+    sound = load.samples("digits", 600)[: 140 * FRAME]  # what follows is another number
+    samples = np.concatenate([np.zeros(n_before * FRAME, np.float32), sound])
+    found = tiny().recognize(Window(0, n_before + 140, samples))
+    assert text_of(found.words).rstrip(".") == "1 0 0 0 1"
+
+
+@pytest.mark.parametrize(
+    ("text", "other", "prob", "said"),
+    [
+        (" 1, 0, 0, 1", " 1 0 0 0 1", 0.9, " 1 0 0 0 1"),
+        (" 9, 0, 2", " 9-02", 0.9, " 9-02"),
+        (" 1, 0, 0, 1", " 1 0 0 0 1", 0.3, " 1, 0, 0, 1"),  # less probable
+        (" 1, 2, 3.", " 1 2 3.", 0.9, " 1, 2, 3."),  # maybe counted: the words are the same
+        (" 1, 0, 0, 1", " 1" + " 0" * 60, 0.9, " 1, 0, 0, 1"),  # no end
+        (" 1, 10, 12", " 1 10 13", 0.9, " 1, 10, 12"),  # no single digits
+    ],
+)
+@pytest.mark.parametrize("drafted", [False, True])
+def test_commas_between_digits_are_kept_unless_other_words_are_more_probable(
+    text, other, prob, said, drafted
+):
+    model = load.model("tiny.en")
+    tokenizer = Tokenizer(model.vocabulary, model.dims.n_vocab, multilingual=False)
+    likely, rival = ([*tokenizer.encode(each), tokenizer.eot] for each in (text, other))
+
+    def predict(context: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+        probs = np.full(model.dims.n_vocab, 1e-8)
+        if tokenizer.notimestamps in context:
+            said = list(context[context.index(tokenizer.notimestamps) + 1 :])
+            for tokens, its_prob in ((rival, prob if said[1:] else 0.2), (likely, 0.6)):
+                if len(said) < len(tokens) and tokens[: len(said)] == said:
+                    probs[tokens[len(said)]] = its_prob
+        probs[1000:1100] += max(0, 1 - probs.sum()) / 100
+        return np.log(probs), np.zeros((2, 384))
+
+    ours = Recognizer(ScriptedEngine(predict, model.dims, n_vocab=model.dims.n_vocab), tokenizer)
+    draft = tuple(tokenizer.encode(text)) if drafted else ()
+    found = ours.recognize(window(draft=draft))
+    assert "".join(word.text for word in found.words) == said
 
 
 def test_streams_that_share_a_recognizer_do_not_hear_each_other():
