@@ -8,7 +8,10 @@ import codecs
 import string
 from collections.abc import Mapping, Sequence
 from copy import copy
+from hashlib import sha256
+from weakref import WeakValueDictionary
 
+import numpy as np
 import tiktoken
 
 from streamd.errors import ConfigError, ModelError
@@ -30,6 +33,24 @@ _ANNOTATING = """
 _MUSIC = tuple("♩♪♫♬♭♮♯")
 """The first token of each is enough, since the symbols U+2640..267F share two bytes."""
 _REPLACEMENT = "\ufffd"
+
+
+_encodings: WeakValueDictionary[bytes, tiktoken.Encoding] = WeakValueDictionary()
+"""Those in use, by a digest of their ranks. Each takes 13 MB, and a server has several tokenizers
+of one vocabulary."""
+
+
+def _encoding(ranks: Mapping[bytes, int]) -> tiktoken.Encoding:
+    texts = sorted(ranks, key=ranks.__getitem__)
+    lengths = np.array([len(text) for text in texts])
+    digest = sha256(lengths.tobytes() + b"".join(texts)).digest()
+    if (known := _encodings.get(digest)) is not None:
+        return known
+    made = tiktoken.Encoding(
+        "whisper", pat_str=_GPT2_PATTERN, mergeable_ranks=dict(ranks), special_tokens={}
+    )
+    _encodings[digest] = made
+    return made
 
 
 class Tokenizer:
@@ -61,9 +82,7 @@ class Tokenizer:
         self.n_vocab = n_vocab
         self.languages = LANGUAGES[:n_languages]
         self.multilingual = multilingual
-        self._encoding = tiktoken.Encoding(
-            "whisper", pat_str=_GPT2_PATTERN, mergeable_ranks=dict(ranks), special_tokens={}
-        )
+        self._encoding = _encoding(ranks)
         self.eot = n_text
         self.sot = n_text + 1
         after = self.sot + 1 + n_languages

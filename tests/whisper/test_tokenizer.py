@@ -60,3 +60,12 @@ def test_words_hold_all_tokens_in_order(tokens, language):
 def test_special_tokens_are_no_text():
     assert ENGLISH.decode([104, ENGLISH.eot, 105, ENGLISH.timestamp_begin + 7]) == "hi"
     assert ENGLISH.encode("<|endoftext|>") == list(b"<|endoftext|>")
+
+
+def test_tokenizers_of_one_vocabulary_share_its_tables():
+    again = Tokenizer(vocabulary(), N_VOCAB, multilingual=False)
+    assert again._encoding is ENGLISH._encoding  # tiktoken's take 13 MB each
+    last = max(vocabulary().values())
+    swapped = vocabulary() | {b"a": last, bytes([last]): ord("a")}
+    other = Tokenizer(swapped, N_VOCAB, multilingual=False)
+    assert (other.encode("ab"), again.encode("ab")) == ([last, 98], [97, 98])
