@@ -145,6 +145,7 @@ class ReferenceDecoder:
         slots: NDArray[np.int64],
         visible: NDArray[np.bool_],
         want: NDArray[np.int64],
+        among: NDArray[np.int64] | None = None,
     ) -> tuple[Array, Array]:
         """Run k tokens in one pass."""
         dims, weights, norm = self._engine.dims, self._engine.weights, self._engine.norm
@@ -179,6 +180,7 @@ class ReferenceDecoder:
             self._engine.notice(block, x)
             scores_of_layer.append(scores)
         output = weights.get(OUTPUT, embedding)
+        output = output if among is None else output[among]
         logits = norm(x[want], weights, "decoder.ln") @ output.T
         heads = [scores_of_layer[layer][head] for layer, head in self._engine.alignment_heads]
         return logits, np.stack(heads, axis=1)

@@ -16,7 +16,7 @@ from streamd.models import ModelDimensions
 from streamd.types import Mel
 
 Logits = NDArray[np.float32]
-"""(k, n_vocab)."""
+"""(m, n_vocab), or of some tokens of the vocabulary."""
 Alignment = NDArray[np.float32]
 """(k, n_heads, n_ctx): raw scaled query-key scores of the alignment heads, before the softmax."""
 
@@ -40,6 +40,7 @@ class Decoder(Protocol):
         slots: NDArray[np.int64],
         visible: NDArray[np.bool_],
         want: NDArray[np.int64],
+        among: NDArray[np.int64] | None = None,
     ) -> tuple[Logits, Alignment]:
         """Run k tokens through the decoder in one pass.
 
@@ -51,11 +52,13 @@ class Decoder(Protocol):
         visible : (k, n_slots), True where a query attends: its past, its own slot, and the slots of
             earlier queries of the same pass that it continues
         want : (m,) which of the k rows to project to logits (the vocabulary is most of the work)
+        among : (n,) the tokens whose logits are wanted; all of the vocabulary if None
 
         Returns
         -------
-        logits (m, n_vocab) float32 in the order of `want`, alignment (k, n_heads, n_ctx) float32;
-        the caller may keep both
+        logits (m, n_vocab) or (m, n), float32, in the order of `want` and `among`; they may differ
+        by rounding where only some are wanted. alignment (k, n_heads, n_ctx) float32. The caller
+        may keep both
         """
 
     def adopt(self, before: "Decoder", n: int) -> bool:
@@ -72,6 +75,7 @@ class Pass(NamedTuple):
     slots: NDArray[np.int64]
     visible: NDArray[np.bool_]
     want: NDArray[np.int64]
+    among: NDArray[np.int64] | None = None
 
 
 ResultT = TypeVar("ResultT")
@@ -152,7 +156,8 @@ def one_by_one(passes: Sequence[Pass]) -> list[Answer]:
 
 def answer(asked: Pass) -> Answer:
     """Run one pass alone."""
-    return asked.decoder.step(asked.tokens, asked.positions, asked.slots, asked.visible, asked.want)
+    decoder, tokens, positions, slots, visible, want, among = asked
+    return decoder.step(tokens, positions, slots, visible, want, among)
 
 
 def run_in_order(

@@ -150,11 +150,23 @@ class Cache:
         """
         return self.follow(path, (path.tokens[-1], *guess), range(1 + len(guess)))
 
-    def follow(self, path: Path, tokens: Sequence[int], want: Sequence[int]) -> Search[Prefill]:
-        """Run tokens behind a path; return the longer path, and the logits of those in `want`."""
+    def follow(
+        self,
+        path: Path,
+        tokens: Sequence[int],
+        want: Sequence[int],
+        among: Sequence[int] | None = None,
+    ) -> Search[Prefill]:
+        """Run tokens behind a path; return the longer path, and the logits of those in `want`.
+
+        The logits are those of all tokens, or of the ones in `among`.
+        """
         slots = self._take(len(tokens))
         attended = [(*path.slots, *slots[: i + 1]) for i in range(len(slots))]
-        logits, alignment = yield self._pass(tokens, slots, attended, want)
+        asked = self._pass(tokens, slots, attended, want)
+        if among is not None:
+            asked = asked._replace(among=np.asarray(among, np.int64))
+        logits, alignment = yield asked
         frames = attended_frames(alignment)
         longer = replace(
             path,

@@ -11,14 +11,13 @@ pass, which is a draft: it is right up to the first place where something else i
 from there the rest is run again.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from streamd.types import Word
 from streamd.whisper.engine import Decoder, alone
 from streamd.whisper.paths import Cache, Path
-from streamd.whisper.rules import Row
 from streamd.whisper.tokenizer import SPACELESS, Tokenizer
 
 _MARKS = (",", ".", "?", "!")
@@ -121,17 +120,20 @@ def _choose(
         tokens for spelling in spellings for tokens in ([*spelling.forms], [*spelling.marks])
     ]
     chosen = [each[0] for each in options]
+    firsts = sorted({tokens[0] for each in options for tokens in each if tokens} | {eot})
     path, pending, at = Path(), tuple(start), 0
     while at < len(chosen):
         # The last choice is of a word, which has tokens for the next pass to begin with.
         end = min((at | 1) + 2 * _N_WORDS, len(chosen))
         guess = [token for tokens in chosen[at : end - 1] for token in tokens]
         n = len(pending)
-        run, logits = alone(cache.follow(path, (*pending, *guess), range(n - 1, n + len(guess))))
+        want = range(n - 1, n + len(guess))
+        run, logits = alone(cache.follow(path, (*pending, *guess), want, firsts))
         n_right, pending = 0, ()
         is_right = True
         while at < len(chosen) and not pending:
-            best = _best(options, at, logits[n_right], eot)
+            row = dict(zip(firsts, logits[n_right].tolist(), strict=True))
+            best = _best(options, at, row, eot)
             is_right = is_right and best == chosen[at] and at < end - 1
             chosen[at], at = best, at + 1
             n_right += len(best) if is_right else 0
@@ -149,14 +151,19 @@ def _choose(
     ]
 
 
-def _best(options: Sequence[Sequence[_Tokens]], at: int, row: Row, eot: int) -> _Tokens:
-    """The most probable of the options by the first token of each; no token: what comes next."""
+def _best(
+    options: Sequence[Sequence[_Tokens]], at: int, row: Mapping[int, float], eot: int
+) -> _Tokens:
+    """The most probable of the options by the first token of each; no token: what comes next.
+
+    `row` has the logits of all that may come first.
+    """
     is_mark, written = at % 2 == 1, options[at][0]
 
     def score(tokens: _Tokens) -> float:
         if tokens:
-            return float(row[tokens[0]]) + (_KEPT if is_mark and tokens == written else 0.0)
+            return row[tokens[0]] + (_KEPT if is_mark and tokens == written else 0.0)
         following = options[at + 1] if at + 1 < len(options) else [(eot,)]
-        return max(float(row[each[0]]) for each in following)
+        return max(row[each[0]] for each in following)
 
     return max(options[at], key=score)

@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamd.engines.onnx import _MOST_LOGITS, build
+from streamd.engines.onnx import _MOST_LOGITS, build, open_folder, save
 from streamd.engines.onnx.builder import quantised
+from streamd.engines.reference import ReferenceEngine
+from streamd.models.model import OUTPUT
 from streamd.whisper.mel import log_mel
 from tests.golden import load
 
@@ -77,6 +79,39 @@ def test_many_logits_are_computed_in_parts_in_the_order_that_is_asked_for(n):
     found = engine.decoder(features, n).step(tokens, order, order, visible, want)
     np.testing.assert_array_equal(found[0], expected[want])
     np.testing.assert_array_equal(found[1], alignment)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize(
+    ("kind", "precision"),
+    [
+        ("reference", "float32"),
+        *((kind, each) for kind in ("in memory", "in a folder") for each in ("float32", "int8")),
+    ],
+)
+def test_the_logits_of_some_tokens_are_theirs_among_all(tmp_path, precision, tied, kind):
+    model = load.model("random")
+    weights, heads, n = model.weights, model.alignment_heads, 2 * _MOST_LOGITS
+    if not tied:  # the output layer is not the embeddings
+        rows = np.random.default_rng(3).normal(size=weights["decoder.token_embedding.weight"].shape)
+        weights = weights | {OUTPUT: rows.astype(np.float32)}
+    if kind == "reference":
+        engine = ReferenceEngine(model.dims, weights, alignment_heads=heads)
+    elif kind == "in memory":
+        engine = build(model.dims, weights, alignment_heads=heads, precision=precision)
+    else:
+        about = {"alignment_heads": heads, "silence": None, "precision": precision}
+        save(tmp_path, model.dims, weights, **about)
+        engine = open_folder(tmp_path, model.dims, threads=1)
+    mel = log_mel(load.samples("lamp", 192), model.dims.n_mels)[:, : 2 * N_CTX]
+    order, want, among = np.arange(n), np.arange(3, n), np.array([7, 1500, 2, 7])
+    visible = np.tri(n, dtype=np.bool_)
+    features = engine.encode(mel, audio_ctx=N_CTX)
+    every, alignment = engine.decoder(features, n).step(order, order, order, visible, want)
+    some = engine.decoder(features, n).step(order, order, order, visible, want, among)
+    assert some[0].dtype == np.float32
+    assert relative(some[0], every[:, among]) < (1e-5 if precision == "float32" else 0.02)
+    np.testing.assert_array_equal(some[1], alignment)
 
 
 @both_precisions

@@ -37,7 +37,7 @@ class ContextDecoder:
         self._predict = predict
         self._slots: list[tuple[int, int] | None] = [None] * n_slots
 
-    def step(self, tokens, positions, slots, visible, want):
+    def step(self, tokens, positions, slots, visible, want, among=None):
         assert len(set(slots.tolist())) == len(slots), "a slot is written twice"
         self.passes.append(len(tokens))
         for slot, position, token in zip(slots, positions, tokens, strict=True):
@@ -49,6 +49,7 @@ class ContextDecoder:
             assert [position for position, _ in seen] == list(range(len(seen))), "a hole"
             predictions.append(self._predict(tuple(token for _, token in seen)))
         logits = np.stack([logits for logits, _ in predictions])[want]
+        logits = logits if among is None else logits[:, among]
         return logits.astype(np.float32), np.stack([a for _, a in predictions]).astype(np.float32)
 
     def adopt(self, before, n):
@@ -119,7 +120,7 @@ class CheckedDecoder(ReferenceDecoder):
         super().__init__(engine, features, n_slots)
         self._written = np.zeros(n_slots, np.bool_)
 
-    def step(self, tokens, positions, slots, visible, want):
+    def step(self, tokens, positions, slots, visible, want, among=None):
         k = len(tokens)
         if positions.shape != (k,) or slots.shape != (k,) or visible.shape != (k, self.n_slots):
             raise ValueError(f"{k} tokens, {positions.shape}, {slots.shape}, {visible.shape}")
@@ -139,7 +140,7 @@ class CheckedDecoder(ReferenceDecoder):
         self._written[slots] = True
         if visible[:, ~self._written].any():
             raise ValueError("a query attends to a slot that was never written")
-        return super().step(tokens, positions, slots, visible, want)
+        return super().step(tokens, positions, slots, visible, want, among)
 
     def adopt(self, before, n):
         self._written[:n] = True

@@ -56,6 +56,8 @@ _MANY = "decoder_many.onnx"
 _OTHERS = (_MANY, _SILENCE, _EMBEDDING)
 FILES = (*(name + suffix for name in _GRAPHS for suffix in ("", _WEIGHTS)), *_OTHERS)
 """The files that `save` writes."""
+_OUTPUT = "output.npy"
+"""One more file for models whose output layer is not the embeddings."""
 
 _ARENA_BYTES = 64 * 1024**2
 """Memory for what all sessions compute on the way; as much of it is resident as was ever in use."""
@@ -115,11 +117,19 @@ class OnnxFeatures:
     n_silence: int
 
 
-Embed = Callable[[NDArray[np.int64]], NDArray[np.float32]]
-"""Gives the embeddings (k, n_text_state) of tokens (k,)."""
+RowsOf = Callable[[NDArray[np.int64]], NDArray[np.float32]]
+"""Gives the rows (k, n_text_state) of tokens (k,)."""
 
 
-def _in_memory(matrix: NDArray[Any]) -> Embed:
+@dataclass(frozen=True, slots=True)
+class TokenRows:
+    """The embeddings of tokens, and their rows of the output layer."""
+
+    embedding: RowsOf
+    output: RowsOf
+
+
+def _in_memory(matrix: NDArray[Any]) -> RowsOf:
     return lambda tokens: matrix[tokens].astype(np.float32)
 
 
@@ -153,11 +163,11 @@ class OnnxEngine:
         sessions: tuple[InferenceSession, InferenceSession],
         *,
         many: Callable[[], InferenceSession],
-        embed: Embed,
+        rows: TokenRows,
         silence: Mapping[str, Stored],
         arrays: Sequence[NDArray[Any]] = (),
     ) -> None:
-        """`sessions` are the encoder and the decoder, whose input `embed` makes of tokens.
+        """`sessions` are the encoder and the decoder, whose input `rows` make of tokens.
 
         `silence` are its keys and values, (n_positions, width), without rows if there is none.
         `many` opens the decoder for several windows. `arrays` are in use by the sessions, which do
@@ -166,7 +176,7 @@ class OnnxEngine:
         self.dims = dims
         self.n_together = N_TOGETHER
         self._open_many = many
-        self._embed = embed
+        self._rows = rows
         self._many: InferenceSession | None = None
         self._arrays = arrays
         self._encoder, self._decoder = sessions
@@ -231,7 +241,7 @@ class OnnxEngine:
     def decoder(self, features: OnnxFeatures, n_slots: int) -> "OnnxDecoder":
         """Give a decoder for these features with an empty pool of `n_slots` cache slots."""
         return OnnxDecoder(
-            self._decoder, self.dims, embed=self._embed, features=features, n_slots=n_slots
+            self._decoder, self.dims, rows=self._rows, features=features, n_slots=n_slots
         )
 
     def for_decoder(self, features: OnnxFeatures) -> OnnxFeatures:
@@ -243,7 +253,7 @@ class OnnxEngine:
         """Give what runs passes of several decoders at once."""
         if self._many is None:  # live captions do without
             self._many = self._open_many()
-        return _Together(self._many, self.dims, self._embed, self._silence["key_0"].dtype)
+        return _Together(self._many, self.dims, self._rows, self._silence["key_0"].dtype)
 
 
 class OnnxDecoder:
@@ -254,7 +264,7 @@ class OnnxDecoder:
         session: InferenceSession,
         dims: ModelDimensions,
         *,
-        embed: Embed,
+        rows: TokenRows,
         features: OnnxFeatures,
         n_slots: int,
     ) -> None:
@@ -264,7 +274,7 @@ class OnnxDecoder:
         self.n_slots = n_slots
         self.features = features
         self._session = session
-        self._embed = embed
+        self._rows = rows
         self._dims = dims
         self._io: IOBinding | None = None
         self._bound: NDArray[np.float32] | None = None
@@ -281,10 +291,11 @@ class OnnxDecoder:
         slots: NDArray[np.int64],
         visible: NDArray[np.bool_],
         want: NDArray[np.int64],
+        among: NDArray[np.int64] | None = None,
     ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Run k tokens in one pass. Raises `EngineError` if ONNX Runtime fails."""
-        if len(want) <= _MOST_LOGITS:
-            return self._run(Pass(self, tokens, positions, slots, visible, want))
+        if among is not None or len(want) <= _MOST_LOGITS:
+            return self._run(Pass(self, tokens, positions, slots, visible, want, among))
         logits = np.empty((len(want), self.n_vocab), np.float32)
         alignments = []
         begins = [0, *np.sort(want)[_MOST_LOGITS::_MOST_LOGITS], len(tokens)]
@@ -297,7 +308,9 @@ class OnnxDecoder:
         return logits, np.concatenate(alignments)
 
     def _run(self, asked: Pass) -> Answer:
-        _, tokens, positions, slots, visible, want = asked
+        _, tokens, positions, slots, visible, want, among = asked
+        some = _NO_TOKENS if among is None else among
+        of_all, of_some = (want, _NO_TOKENS) if among is None else (_NO_TOKENS, want)
         rows = max(len(slots), _LEAST_ROWS)
         place = self.place(slots, visible, rows)
         if self._io is None:
@@ -307,15 +320,21 @@ class OnnxDecoder:
             self.bind_pool(self._io)
             self._bound = self.pool
         inputs: dict[str, NDArray[Any]] = {
-            "embedded": self._embed(np.resize(tokens, rows)),
+            "embedded": self._rows.embedding(np.resize(tokens, rows)),
             "positions": np.resize(positions, rows),
-            "want": np.ascontiguousarray(want, np.int64),
+            "want": np.ascontiguousarray(of_all, np.int64),
+            "want_some": np.ascontiguousarray(of_some, np.int64),
+            "some": self._rows.output(some),
             **place.inputs,
         }
-        logits = np.empty((len(want), self.n_vocab), np.float32)
-        alignment = np.empty((rows, self._n_heads, len(self.features.bias)), np.float32)
-        _run(self._session, self._io, inputs, {"logits": logits, "alignment": alignment})
-        return logits, self.settle(place, alignment)
+        results = {
+            "logits": np.empty((len(of_all), self.n_vocab), np.float32),
+            "some_logits": np.empty((len(of_some), len(some)), np.float32),
+            "alignment": np.empty((rows, self._n_heads, len(self.features.bias)), np.float32),
+        }
+        _run(self._session, self._io, inputs, results)
+        alignment = self.settle(place, results["alignment"])
+        return results["logits" if among is None else "some_logits"], alignment
 
     def place(self, slots: NDArray[np.int64], visible: NDArray[np.bool_], rows: int) -> "_Place":
         """Find the place of a pass in the pool, which is larger then, and what it sees."""
@@ -411,9 +430,13 @@ class _Together:
     """Passes of several windows at once, on a decoder's graph for `N_TOGETHER` windows."""
 
     def __init__(
-        self, session: InferenceSession, dims: ModelDimensions, embed: Embed, stored: np.dtype[Any]
+        self,
+        session: InferenceSession,
+        dims: ModelDimensions,
+        rows: TokenRows,
+        stored: np.dtype[Any],
     ) -> None:
-        self._session, self._n_vocab, self._embed = session, dims.n_vocab, embed
+        self._session, self._n_vocab, self._rows = session, dims.n_vocab, rows
         self._io = session.io_binding()
         self._suffixes = [f".{at}" for at in range(N_TOGETHER)]
         self._n_heads = session.get_outputs()[1].shape[1]
@@ -423,7 +446,7 @@ class _Together:
             f"cross_{kind}_{at}" for kind in ("key", "value") for at in range(dims.n_text_layer)
         ]
         features = OnnxFeatures({}, dict.fromkeys(names, nothing), np.zeros(1, np.float32), 0)
-        self._idle = OnnxDecoder(session, dims, embed=embed, features=features, n_slots=1)
+        self._idle = OnnxDecoder(session, dims, rows=rows, features=features, n_slots=1)
         for suffix in self._suffixes:
             self._idle.bind_features(self._io, suffix)
         self._seats = [self._idle] * N_TOGETHER
@@ -437,7 +460,7 @@ class _Together:
         seated = [asked.get(id(decoder), one) for decoder in self._seats]
         inputs: dict[str, NDArray[Any]] = {
             "sizes": np.array([len(each.tokens) for each in seated], np.int64),
-            "embedded": self._embed(np.concatenate([each.tokens for each in seated])),
+            "embedded": self._rows.embedding(np.concatenate([each.tokens for each in seated])),
             "positions": np.concatenate([each.positions for each in seated]),
         }
         begins = np.cumsum([0, *inputs["sizes"]])
@@ -461,7 +484,8 @@ class _Together:
             decoder, end = self._seats[at], ends[at]
             logits = results["logits"][end - len(wants[at]) : end]
             alignment = decoder.settle(places[at], results[f"alignment{suffix}"])
-            answers[id(decoder)] = (logits, alignment)
+            among = seated[at].among
+            answers[id(decoder)] = (logits if among is None else logits[:, among], alignment)
         return [answers[id(each.decoder)] for each in passes]
 
     def _seat(self, decoders: Sequence[OnnxDecoder]) -> None:
@@ -478,12 +502,13 @@ class _Together:
                 self._seats[at], self._pools[at] = chosen, None
 
 
+_NO_TOKENS = np.zeros(0, np.int64)
 _IDLE = (
     np.zeros(1, np.int64),
     np.zeros(1, np.int64),
     np.zeros(1, np.int64),
     np.ones((1, 1), np.bool_),
-    np.zeros(0, np.int64),
+    _NO_TOKENS,
 )
 
 
@@ -540,7 +565,7 @@ def build(
     Runtime refuses the graphs.
     """
     # here because few starts need to write graphs
-    from streamd.engines.onnx.graphs import decoders, embedding, graphs, silence_rows
+    from streamd.engines.onnx.graphs import decoders, embedding, graphs, output, silence_rows
 
     sessions = []
     arrays: list[NDArray[Any]] = []
@@ -559,11 +584,14 @@ def build(
         arrays.extend(made.tensors.values())
         return _new_session(made.model, threads, tensors=made.tensors)
 
+    embeddings, outputs = embedding(weights, precision), output(weights, precision)
+    if outputs is None:
+        outputs = embeddings
     return OnnxEngine(
         dims,
         (encoder, decoder),
         many=many,
-        embed=_in_memory(embedding(weights, precision)),
+        rows=TokenRows(_in_memory(embeddings), _in_memory(outputs)),
         silence=silence_rows(dims, weights, silence, precision),
         arrays=arrays,
     )
@@ -583,7 +611,7 @@ def save(
     Raises `EngineError` if ONNX Runtime refuses the graphs, or cannot write there.
     """
     # for the reason above
-    from streamd.engines.onnx.graphs import decoders, embedding, graphs, silence_rows
+    from streamd.engines.onnx.graphs import decoders, embedding, graphs, output, silence_rows
 
     heads = alignment_heads
     made = graphs(dims, weights, alignment_heads=heads, silence=silence, precision=precision)
@@ -600,6 +628,8 @@ def save(
     if _digest(shared) != before:
         raise EngineError("the graphs of the decoder do not agree on their weights")
     np.save(folder / _EMBEDDING, embedding(weights, precision))
+    if (outputs := output(weights, precision)) is not None:
+        np.save(folder / _OUTPUT, outputs)
     with (folder / _SILENCE).open("wb") as file:
         # The stubs of numpy take a name that they do not know for `allow_pickle`, a bool.
         np.savez(file, **silence_rows(dims, weights, silence, precision))  # type: ignore[arg-type]
@@ -636,10 +666,13 @@ def open_folder(folder: Path, dims: ModelDimensions, *, threads: int) -> OnnxEng
     """
     encoder, decoder = (_new_session(folder / name, threads) for name in _GRAPHS)
     try:
-        embed = _InFile(folder / _EMBEDDING)
-        with np.load(folder / _SILENCE) as rows:
-            many = partial(_new_session, folder / _MANY, threads)
-            return OnnxEngine(dims, (encoder, decoder), many=many, embed=embed, silence=dict(rows))
+        embedding = output = _InFile(folder / _EMBEDDING)
+        if (place := folder / _OUTPUT).exists():
+            output = _InFile(place)
+        rows, many = TokenRows(embedding, output), partial(_new_session, folder / _MANY, threads)
+        with np.load(folder / _SILENCE) as silence:
+            states = dict(silence)
+        return OnnxEngine(dims, (encoder, decoder), many=many, rows=rows, silence=states)
     except (OSError, ValueError, BadZipFile) as error:
         raise EngineError(f"the prepared model in {folder} is damaged: {error}") from error
 

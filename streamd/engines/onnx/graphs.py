@@ -150,19 +150,23 @@ def decoder_graph(
     """Build the decoder: a pass of k tokens, which are written to consecutive cache slots.
 
     Inputs: ``embedded`` (k, n_text_state), the tokens' rows of `embedding`; ``positions`` (k,);
-    ``want`` (m,), the rows to project to logits; ``last`` (1,) int32 and ``n_total`` (1,) int32,
-    the last slot of the pass and the number of slots up to it; ``mask`` (1, 1, k, n_total), 0 where
-    a query sees a slot, else -inf; per layer ``key_<layer>``, ``value_<layer>`` (1, n_head, n_pool,
-    d_head) and what the encoder has written, ``cross_key_<layer>``, ``cross_value_<layer>`` (n_ctx,
-    n_head, d_head), and ``cross_bias`` (n_ctx,), which is added to the scores of the keys.
-    Outputs: ``logits`` (m, n_vocab); ``alignment`` (k, n_heads, n_ctx), heads in the order given,
-    which must be sorted; ``new_key_<layer>``, ``new_value_<layer>``, which must be bound to the
-    memory of the inputs ``key_<layer>``, ``value_<layer>``.
+    ``want`` (m,), the rows to project to logits; ``want_some`` (p,), those of which only some
+    logits are wanted, and ``some`` (n, n_text_state), the rows of these in the output layer;
+    ``last`` (1,) int32 and ``n_total`` (1,) int32, the last slot of the pass and the number of
+    slots up to it; ``mask`` (1, 1, k, n_total), 0 where a query sees a slot, else -inf; per layer
+    ``key_<layer>``, ``value_<layer>`` (1, n_head, n_pool, d_head) and what the encoder has written,
+    ``cross_key_<layer>``, ``cross_value_<layer>`` (n_ctx, n_head, d_head), and ``cross_bias``
+    (n_ctx,), which is added to the scores of the keys.
+    Outputs: ``logits`` (m, n_vocab); ``some_logits`` (p, n), in int8 without the rounding of the
+    others; ``alignment`` (k, n_heads, n_ctx), heads in the order given, which must be sorted;
+    ``new_key_<layer>``, ``new_value_<layer>``, which must be bound to the memory of the inputs
+    ``key_<layer>``, ``value_<layer>``.
 
     With several windows, each has its own cache and features, and all inputs and outputs but
-    ``embedded``, ``positions``, ``want``, ``logits`` once, with a suffix (`suffixes`). The tokens
-    of the first one come first; ``sizes`` (n_windows,) int64 says how many each has, at least one.
-    Only attention tells them apart: every other weight is read once for all.
+    ``embedded``, ``positions``, ``want``, ``logits`` once, with a suffix (`suffixes`); there is no
+    ``want_some``, ``some`` and ``some_logits``. The tokens of the first one come first; ``sizes``
+    (n_windows,) int64 says how many each has, at least one. Only attention tells them apart: every
+    other weight is read once for all.
     """
     g = GraphBuilder(dims, weights, kind)
     tokens = g.input("embedded", ["k", dims.n_text_state])
@@ -170,12 +174,10 @@ def decoder_graph(
     want = g.input("want", ["m"], ElementType.INT64)
     windows = _Windows(g, n_windows)
     g.output("logits", ["m", dims.n_vocab])
+    n_heads = len(alignment_heads)
     outputs = [
-        g.output(
-            f"alignment{window.suffix}",
-            [f"k{window.suffix}", len(alignment_heads), f"n_ctx{window.suffix}"],
-        )
-        for window in windows.each
+        g.output(f"alignment{end}", [f"k{end}", n_heads, f"n_ctx{end}"])
+        for end in suffixes(n_windows)
     ]
     x = g.add(tokens, g.op("Gather", [g.parameter("decoder.positional_embedding"), positions]))
     alignment: list[list[str]] = [[] for _ in range(n_windows)]
@@ -192,6 +194,8 @@ def decoder_graph(
                 found.append(g.op("Gather", [its_scores, g.constant(heads)], {"axis": 0}))
     wanted = g.layer_norm(g.op("Gather", [x, want]), "decoder.ln")
     _project_to_logits(g, wanted)
+    if n_windows == 1:
+        _project_to_some(g, x)
     for name, found in zip(outputs, alignment, strict=True):
         g.transpose(g.op("Concat", found, {"axis": 0}), [1, 0, 2], to=name)
     return g.graph()
@@ -199,7 +203,16 @@ def decoder_graph(
 
 def embedding(weights: Weights, precision: Precision) -> NDArray[Any]:
     """Return the embeddings of all tokens, (n_vocab, n_text_state)."""
-    rows = weights["decoder.token_embedding.weight"]
+    return _stored(weights["decoder.token_embedding.weight"], precision)
+
+
+def output(weights: Weights, precision: Precision) -> NDArray[Any] | None:
+    """Return the output layer, (n_vocab, n_text_state), unless it is the embeddings."""
+    rows = weights.get(OUTPUT)
+    return None if rows is None else _stored(rows, precision)
+
+
+def _stored(rows: NDArray[np.float32], precision: Precision) -> NDArray[Any]:
     # half precision, which most checkpoints have, loses nothing compared with int8
     return rows.astype(np.float16) if precision == "int8" else rows
 
@@ -332,6 +345,14 @@ def _project_to_logits(g: GraphBuilder, x: str) -> None:
     shares = g.op("Mul", [x, g.tensor("output.offset", offset)])
     common = g.op("ReduceSum", [shares, g.constant([-1])], {"keepdims": 1})
     g.op("Add", [product, common], to="logits")
+
+
+def _project_to_some(g: GraphBuilder, x: str) -> None:
+    """Add the output ``some_logits``, for which the rows of the output layer are an input."""
+    want = g.input("want_some", ["p"], ElementType.INT64)
+    rows = g.input("some", ["n", g.dims.n_text_state])
+    states = g.layer_norm(g.op("Gather", [x, want]), "decoder.ln")
+    g.op("Gemm", [states, rows], {"transB": 1}, to=g.output("some_logits", ["p", "n"]))
 
 
 def _attend_to_text(g: GraphBuilder, x: str, layer: int, windows: _Windows) -> str:

@@ -143,6 +143,13 @@ def test_paths_that_need_more_than_the_cache_take_turns():
     assert cache.passes > N_TEXT_CTX
 
 
+def test_the_logits_of_some_tokens_are_theirs_among_all():
+    order, visible = np.arange(3), np.tri(3, dtype=np.bool_)
+    every, _ = CoreMLDecoder(DIMS, Cache(), 3).step(order, order, order, visible, order)
+    some, _ = CoreMLDecoder(DIMS, Cache(), 3).step(order, order, order, visible, order, order[1:])
+    np.testing.assert_array_equal(some, every[:, 1:3])
+
+
 @pytest.mark.parametrize("k", [1, MAX_TOKENS, MAX_TOKENS + 1, N_TEXT_CTX])
 def test_long_passes_are_cut(k):
     cache = Cache()

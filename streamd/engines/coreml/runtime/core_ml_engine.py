@@ -239,6 +239,7 @@ class CoreMLDecoder:
         slots: _Indices,
         visible: NDArray[np.bool_],
         want: _Indices,
+        among: _Indices | None = None,
     ) -> tuple[Logits, Alignment]:
         """Run k tokens as the protocol says, in passes. Raises `EngineError` as `encode` does."""
         engine, extent = self._window.engine, self._window.extent
@@ -251,7 +252,8 @@ class CoreMLDecoder:
             run: RunStep = partial(worker.step, n_keys=n_keys)
             return self._step(slots, want, cache=cache, run=run)
 
-        return engine.with_worker(attempt)
+        logits, alignment = engine.with_worker(attempt)
+        return (logits if among is None else logits[:, among]), alignment
 
     def adopt(self, before: Decoder, n: int) -> bool:
         """Take the first `n` slots of another window's decoder.
