@@ -208,15 +208,22 @@ def is_split(config: Config) -> bool:
     return config.input.channels == "split"
 
 
-def recognizer(config: Config, model: Model, runs: Engine[Any]) -> Recognizer[Any]:
+def recognizer(
+    config: Config,
+    model: Model,
+    runs: Engine[Any],
+    *,
+    working: set[Recognizer[Any]] | None = None,
+) -> Recognizer[Any]:
     """The model with its options, on the engine that `runs` it.
 
-    The languages come with each window. Raises `ConfigError` if the model does not fit the options.
+    Recognizers of one engine share the set of those that are `working`. The languages come with
+    each window. Raises `ConfigError` if the model does not fit the options.
     """
     _check_windows(config, model)
-    options = decoding_options(config, model)
+    options, words = decoding_options(config, model), tokenizer(config, model)
     ends = begin_smart_turn if has_smart_turn() else None
-    return Recognizer(runs, tokenizer(config, model), options, end_of_turn=ends)
+    return Recognizer(runs, words, options, end_of_turn=ends, working=working)
 
 
 def _check_windows(config: Config, model: Model) -> None:
@@ -244,8 +251,12 @@ def workers(config: Config) -> int:
 
 def threads(config: Config) -> int:
     """How many threads each window gets."""
-    alone = workers(config) == 1
-    return config.decoding.threads or (min(2, os.cpu_count() or 1) if alone else 1)
+    return urgent_threads(config) if workers(config) == 1 else config.decoding.threads or 1
+
+
+def urgent_threads(config: Config) -> int:
+    """How many threads a window gets that a final waits for, if it is the only one."""
+    return config.decoding.threads or min(2, os.cpu_count() or 1)
 
 
 def tokenizer(config: Config, model: Model) -> Tokenizer:

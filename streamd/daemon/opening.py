@@ -27,6 +27,7 @@ from streamd.models.store.cache import StorePaths
 from streamd.streams import Chooser
 from streamd.types import ms_from_frames
 from streamd.whisper.engine import Engine
+from streamd.whisper.recognizer import Recognizer
 
 if TYPE_CHECKING:
     from streamd.engines.coreml.package import BuiltModel
@@ -74,7 +75,12 @@ def open_model(
     builds = config.build.missing and lacks_packages(config, core_ml)
     built = None if builds else built_for_core_ml(config, core_ml)
     start = time.perf_counter()
-    opened = open_engine(o.model, threads=build.threads(config), precision=o.precision)
+    opened = open_engine(
+        o.model,
+        threads=build.threads(config),
+        precision=o.precision,
+        urgent_threads=build.urgent_threads(config),
+    )
     seconds = time.perf_counter() - start
     name = opened.model.name
     log.log(
@@ -122,8 +128,8 @@ Recognizers = tuple[list[Listener], Chooser]
 
 def recognizers(config: Config, model: Model, engine: Engine[Any]) -> Recognizers:
     """Return recognizers on one engine. Raises `ConfigError`."""
-    each = range(build.workers(config))
-    workers = [Listener(build.recognizer(config, model, engine)) for _ in each]
+    each, working = range(build.workers(config)), set[Recognizer[Any]]()
+    workers = [Listener(build.recognizer(config, model, engine, working=working)) for _ in each]
     return workers, build.chooser(config, model)
 
 

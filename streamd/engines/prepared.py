@@ -66,11 +66,15 @@ class Opened:
     how: Literal["prepared", "prepared now", "not prepared"]
 
 
-def open_engine(name: str, *, threads: int, precision: Choice = "auto") -> Opened:
+def open_engine(
+    name: str, *, threads: int, precision: Choice = "auto", urgent_threads: int = 0
+) -> Opened:
     """Open a model by name, folder or file, and prepare it if necessary.
 
-    Raises `ModelError` if there is no such model here, or its files are damaged. Raises
-    `EngineError` if ONNX Runtime refuses the model.
+    If `urgent_threads` are more than `threads`, there is an engine for urgent windows, too, unless
+    the model cannot be prepared: its weights would be in memory twice. Raises `ModelError` if there
+    is no such model here, or its files are damaged. Raises `EngineError` if ONNX Runtime refuses
+    the model.
     """
     if (cached := cache_key(name)) is None:
         return open_in_memory(load_model(name), threads=threads, precision=precision)
@@ -78,11 +82,12 @@ def open_engine(name: str, *, threads: int, precision: Choice = "auto") -> Opene
     chosen = choose_precision(dims, precision, threads=threads).precision
     key = "\n".join((state, chosen, machine(), _code()))
     place = folder / "prepared" / hashlib.sha256(key.encode()).hexdigest()[:40]
-    if found := _read(place, threads):
+    if found := _read(place, threads, urgent_threads):
         return Opened(*found, chosen, "prepared")
     model = load_model(name)
     if cache_key(name) == cached:
-        return _prepare(model, place, threads=threads, precision=chosen)
+        about = model, place, chosen
+        return _prepare(*about, threads=threads, urgent_threads=urgent_threads)
     # the files changed while they were loaded
     return open_in_memory(model, threads=threads, precision=chosen)
 
@@ -107,7 +112,9 @@ def cache_key(name: str) -> tuple[Path, str, ModelDimensions] | None:
     return None
 
 
-def _prepare(model: Model, place: Path, *, threads: int, precision: Precision) -> Opened:
+def _prepare(
+    model: Model, place: Path, precision: Precision, *, threads: int, urgent_threads: int
+) -> Opened:
     log.info("model %s: preparing it for this machine, once", model.name)
     try:
         put_folder(place, lambda folder: _write(folder, model, precision, threads))
@@ -115,7 +122,7 @@ def _prepare(model: Model, place: Path, *, threads: int, precision: Precision) -
     except (OSError, EngineError) as error:
         log.warning("%s: cannot keep the prepared model (%s)", place.parent, error)
     else:
-        if found := _read(place, threads):
+        if found := _read(place, threads, urgent_threads):
             return Opened(*found, precision, "prepared now")
     return open_in_memory(model, threads=threads, precision=precision)
 
@@ -185,12 +192,12 @@ def _write(folder: Path, model: Model, precision: Precision, threads: int) -> No
     (folder / _SIZES).write_bytes(msgspec.json.encode(_sizes(folder)))
 
 
-def _read(place: Path, threads: int) -> tuple[Model, OnnxEngine] | None:
+def _read(place: Path, threads: int, urgent_threads: int) -> tuple[Model, OnnxEngine] | None:
     """Open a prepared model, or remove it if it is damaged or other users may have changed it."""
     try:
         if is_ours(place) and _sizes(place) == msgspec.json.decode((place / _SIZES).read_bytes()):
             model = msgspec.msgpack.decode((place / _ABOUT).read_bytes(), type=Model)
-            engine = open_folder(place, model.dims, threads=threads)
+            engine = open_folder(place, model.dims, threads=threads, urgent_threads=urgent_threads)
             if (states := place / _STATES).exists():
                 model = replace(model, silence=SilenceStates(np.load(states, mmap_mode="r")))
             with suppress(OSError):

@@ -135,6 +135,16 @@ class Engine(Protocol, Generic[FeaturesT]):
 
 
 @runtime_checkable
+class UrgentEngine(Protocol[FeaturesT]):
+    """An `Engine` that can compute a window sooner, with the threads of others."""
+
+    @property
+    def urgent(self) -> Engine[FeaturesT] | None:
+        """The same model on more threads, if there are more; features fit both."""
+        ...
+
+
+@runtime_checkable
 class BatchEngine(Protocol[FeaturesT]):
     """An `Engine` whose decoder is faster for several windows at once than one after the other."""
 

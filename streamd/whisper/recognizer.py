@@ -38,7 +38,7 @@ from streamd.whisper.decode import (
     with_fallback,
     with_phrases,
 )
-from streamd.whisper.engine import Engine, FeaturesT, Search, alone
+from streamd.whisper.engine import Engine, FeaturesT, Search, UrgentEngine, alone
 from streamd.whisper.guards import is_famous
 from streamd.whisper.marks import MARKS, with_marks
 from streamd.whisper.mel import WindowColumns, log_mel, window_log_mel
@@ -93,11 +93,15 @@ class Recognizer(Generic[FeaturesT]):
         options: DecodingOptions | None = None,
         *,
         end_of_turn: EndOfTurn | None = None,
+        working: set["Recognizer[FeaturesT]"] | None = None,
     ) -> None:
+        """`working` are the recognizers of this engine that have a window; all of them share it."""
         options = options or DecodingOptions()
         self._end_of_turn = end_of_turn
         self.counters = Counters()
         self._engine = engine
+        self._urgent = engine.urgent if isinstance(engine, UrgentEngine) else None
+        self._working = set() if working is None else working
         self._tokenizer = tokenizer
         # Streams have one measure of doubt and one of repetition; recordings have openai-whisper's.
         options = replace(
@@ -114,9 +118,17 @@ class Recognizer(Generic[FeaturesT]):
         resumed with another model may be; the engine would end for everybody.
 
         A window that is not `last` is decoded once, greedily, with its draft; a `last` one with
-        beam search and temperature fallback as the options say. What looks wrong is marked as
+        beam search and temperature fallback as the options say, on more threads if no other window
+        is computed when it begins, since somebody waits for it. What looks wrong is marked as
         suspect.
         """
+        self._working.add(self)
+        try:
+            return self._recognize(window)
+        finally:
+            self._working.discard(self)
+
+    def _recognize(self, window: Window) -> Hypothesis:
         self.counters.windows += 1
         given = (*window.prompt, *window.before, *window.prefix)
         n_vocab = self._engine.dims.n_vocab
@@ -164,17 +176,22 @@ class Recognizer(Generic[FeaturesT]):
         since = max(window.turn_start, window.start) - window.start
         return self._end_of_turn(window.samples[since * FRAME :])
 
+    def _engine_for(self, window: Window) -> Engine[FeaturesT]:
+        is_alone = len(self._working) == 1
+        return self._urgent if self._urgent and window.last and is_alone else self._engine
+
     def _view(self, window: Window) -> "_View[FeaturesT]":
+        engine = self._engine_for(window)
         before = window.encoded.states if window.encoded else None
         mel, columns = window_log_mel(
             window.samples,
-            self._engine.dims.n_mels,
+            engine.dims.n_mels,
             start=window.start,
             known=before.columns if isinstance(before, _States) else None,
         )
         cached, n_reused = _reusable(window)
         self.counters.encoded_frames += window.end - window.start - n_reused
-        features = self._engine.encode(
+        features = engine.encode(
             mel,
             audio_ctx=self._quick.audio_ctx,
             previous=cast("FeaturesT", cached.features) if cached else None,
@@ -184,7 +201,7 @@ class Recognizer(Generic[FeaturesT]):
         detected = self._detected(window, features)
         is_given = not window.detect and window.language in tokenizer.languages
         language = window.language if is_given and tokenizer.multilingual else detected.language
-        options, n_text_ctx = self._quick, self._engine.dims.n_text_ctx
+        options, n_text_ctx = self._quick, engine.dims.n_text_ctx
         rate = options.tokens_per_second
         if rate == 0:
             rate = _ENGLISH if tokenizer.written(language) == "en" else _OTHERS
@@ -202,7 +219,7 @@ class Recognizer(Generic[FeaturesT]):
             cached=cached.tokens if cached else None,
             vocabulary=self._vocabularies.of(window.vocabulary),
         )
-        return _View(features, columns, tokenizer, context, detected)
+        return _View(engine, features, columns, tokenizer, context, detected)
 
     def _detected(self, window: Window, features: FeaturesT) -> "_Detected":
         """What language is spoken from `Window.detect_from` on.
@@ -239,7 +256,7 @@ class Recognizer(Generic[FeaturesT]):
         n_text_ctx = self._engine.dims.n_text_ctx
         n_slots = slots_needed(view.context, options=options, n_text_ctx=n_text_ctx)
         decoded = yield from decode(
-            self._engine.decoder(view.features, n_slots),
+            view.engine.decoder(view.features, n_slots),
             view.tokenizer,
             options=options,
             context=replace(view.context, vocabulary=vocabulary),
@@ -347,7 +364,7 @@ class Recognizer(Generic[FeaturesT]):
             with_marks((*window.given_words, *hypothesis.words)),
             language=view.context.language,
             tokenizer=view.tokenizer,
-            new_decoder=lambda n_slots: self._engine.decoder(view.features, n_slots),
+            new_decoder=lambda n_slots: view.engine.decoder(view.features, n_slots),
             spelled=vocabulary.spelled if vocabulary else frozenset(),
         )
         n_given = len(window.given_words)
@@ -427,8 +444,12 @@ class Recognizer(Generic[FeaturesT]):
 
 @dataclass(frozen=True, slots=True)
 class _View(Generic[FeaturesT]):
-    """A window's features, the vocabulary for its task, and the context of its decode."""
+    """A window's features, the vocabulary for its task, and the context of its decode.
 
+    `engine` computes it.
+    """
+
+    engine: Engine[FeaturesT]
     features: FeaturesT
     columns: WindowColumns
     tokenizer: Tokenizer

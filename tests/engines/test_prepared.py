@@ -65,9 +65,11 @@ def entries(folder: Path) -> list[Path]:
     return sorted((folder / "prepared").iterdir())
 
 
-def logits(opened) -> np.ndarray:
+def logits(opened, *before) -> np.ndarray:
     mel = log_mel(load.samples("lamp", 192), 80)[:, :200]
-    decoder = opened.decoder(opened.encode(mel, audio_ctx=100), 4)
+    features = before[0].encode(mel, audio_ctx=100) if before else None
+    known = {"previous": features, "n_reused": 20} if before else {}
+    decoder = opened.decoder(opened.encode(mel, audio_ctx=100, **known), 4)
     order = np.arange(4)
     return decoder.step(order, order, order, np.tri(4, dtype=np.bool_), order)[0]
 
@@ -92,6 +94,21 @@ def test_prepared_is_the_same_model(folder, loads, small, name, precision):
         else:
             np.testing.assert_array_equal(opened.model.silence.states, model.silence.states)
         np.testing.assert_array_equal(logits(opened.engine), logits(fresh))
+
+
+@pytest.mark.parametrize("precision", ["float32", "int8"])
+def test_an_urgent_engine_computes_the_same_and_goes_on_with_what_the_other_has(folder, precision):
+    opened = open_engine("tiny.en", threads=1, precision=precision, urgent_threads=2)
+    engine, urgent = opened.engine, opened.engine.urgent
+    np.testing.assert_array_equal(logits(urgent), logits(engine))
+    np.testing.assert_array_equal(logits(urgent, engine), logits(engine, urgent))
+
+
+def test_there_is_no_urgent_engine_without_more_threads_or_a_prepared_model(folder, small):
+    assert open_engine(str(small), threads=2, urgent_threads=2).engine.urgent is None
+    folder.chmod(0o777)  # others may write to it
+    opened = open_engine(str(small), threads=1, urgent_threads=2)
+    assert (opened.how, opened.engine.urgent) == ("not prepared", None)
 
 
 def test_another_name_is_another_model(folder, copy, tmp_path):
@@ -163,10 +180,10 @@ def test_a_runtime_that_refuses_what_was_prepared_gets_it_anew(folder, small, mo
     refusals = [EngineError("no")]
     open_folder = prepared.open_folder
 
-    def refuse_once(place, dims, *, threads):
+    def refuse_once(place, dims, **threads):
         if refusals:
             raise refusals.pop()
-        return open_folder(place, dims, threads=threads)
+        return open_folder(place, dims, **threads)
 
     monkeypatch.setattr(prepared, "open_folder", refuse_once)
     assert how(small) == "prepared now"

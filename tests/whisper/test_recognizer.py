@@ -88,6 +88,31 @@ def test_a_window_is_encoded_once_with_silence_after_it(audio_ctx):
     assert (ours.counters.windows, ours.counters.encoded_frames) == (1, 250)
 
 
+def test_a_window_that_a_final_waits_for_is_urgent_if_no_other_is_computed():
+    @dataclass
+    class TwoSpeeds(ScriptedEngine):
+        urgent: ScriptedEngine | None = None
+
+    working: set[Recognizer] = set()
+    urgent = ScriptedEngine(script(b" a", [0, 0, 0]))
+    engine = TwoSpeeds(urgent.script, urgent=urgent)
+    ours, other = (Recognizer(engine, TOKENIZER, PLAIN, working=working) for _ in range(2))
+
+    def n_decoders(recognizer: Recognizer, *, last: bool) -> tuple[int, int]:
+        assert text_of(recognizer.recognize(window(250, last=last)).words) == "a"
+        return len(engine.decoders), len(urgent.decoders)
+
+    assert n_decoders(ours, last=False) == (1, 0)
+    assert n_decoders(ours, last=True) == (1, 1)
+    assert [len(each.encoded) for each in (engine, urgent)] == [1, 1]
+    working.add(other)
+    assert n_decoders(ours, last=True) == (2, 1)
+    working.discard(other)
+    with pytest.raises(ValueError, match="text of another model"):
+        other.recognize(window(prompt=(-1,)))
+    assert n_decoders(ours, last=True) == (2, 2)
+
+
 def test_the_end_of_a_turn_is_judged_while_the_words_are_decoded():
     asked, heard = threading.Event(), []
 

@@ -174,6 +174,8 @@ class OnnxEngine:
         not keep a reference to them.
         """
         self.dims = dims
+        self.urgent: OnnxEngine | None = None
+        """The same on more threads, if there is one; whoever makes an engine sets it."""
         self.n_together = N_TOGETHER
         self._open_many = many
         self._rows = rows
@@ -659,12 +661,15 @@ def make_silence_states(
         raise _engine_error(error) from error
 
 
-def open_folder(folder: Path, dims: ModelDimensions, *, threads: int) -> OnnxEngine:
-    """Open a saved engine.
+def open_folder(
+    folder: Path, dims: ModelDimensions, *, threads: int, urgent_threads: int = 0
+) -> OnnxEngine:
+    """Open a saved engine, and an urgent one if that has more threads; they share the files.
 
     Raises `EngineError` if its files are damaged, or another version of ONNX Runtime wrote them.
     """
-    encoder, decoder = (_new_session(folder / name, threads) for name in _GRAPHS)
+    several = [threads, urgent_threads] if urgent_threads > threads else [threads]
+    sessions = [[_new_session(folder / name, n) for name in _GRAPHS] for n in several]
     try:
         embedding = output = _InFile(folder / _EMBEDDING)
         if (place := folder / _OUTPUT).exists():
@@ -672,7 +677,12 @@ def open_folder(folder: Path, dims: ModelDimensions, *, threads: int) -> OnnxEng
         rows, many = TokenRows(embedding, output), partial(_new_session, folder / _MANY, threads)
         with np.load(folder / _SILENCE) as silence:
             states = dict(silence)
-        return OnnxEngine(dims, (encoder, decoder), many=many, rows=rows, silence=states)
+        engine, *urgent = (
+            OnnxEngine(dims, (encoder, decoder), many=many, rows=rows, silence=states)
+            for encoder, decoder in sessions
+        )
+        engine.urgent = urgent[0] if urgent else None
+        return engine
     except (OSError, ValueError, BadZipFile) as error:
         raise EngineError(f"the prepared model in {folder} is damaged: {error}") from error
 
