@@ -7,7 +7,9 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import ClassVar
 
+import numpy as np
 import pytest
 
 from streamd.config import load
@@ -91,6 +93,44 @@ def test_utterances_take_little_memory_and_leave_none():
     assert left[-1] - left[1] < 4 * MIB
     assert left[-1] < 64 * MIB
     assert sorted(most)[1] < 84 * MIB  # garbage of other tests may be in one of them
+
+
+class MallInfo(ctypes.Structure):
+    """What glibc's `mallinfo2` returns."""
+
+    _fields_: ClassVar = [
+        (name, ctypes.c_size_t)
+        for name in (
+            *("arena", "ordblks", "smblks", "hblks", "hblkhd"),
+            *("usmblks", "fsmblks", "uordblks", "fordblks", "keepcost"),
+        )
+    ]
+
+
+def in_use() -> int:
+    """Bytes that were allocated and not freed in glibc's heaps."""
+    library = ctypes.CDLL(None)
+    library.mallinfo2.restype = MallInfo
+    used: int = library.mallinfo2().uordblks
+    return used
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="needs glibc 2.33")
+def test_windows_of_new_shapes_leave_nothing():
+    _, engine = open_model(load({"model": "tiny.en"}, {}))
+
+    def see(n_frames: int) -> None:
+        features = engine.encode(np.zeros((80, 2 * n_frames), np.float32))
+        tokens = np.arange(n_frames - 99)
+        seen = np.tri(len(tokens), dtype=np.bool_)
+        decoder = engine.decoder(features, len(tokens))
+        decoder.step(tokens, tokens, tokens, seen, tokens[-1:])
+
+    see(200)
+    before = in_use()
+    for n_frames in range(100, 200):
+        see(n_frames)
+    assert in_use() - before < 100_000  # plans of all shapes took 250 kB
 
 
 async def speak(port: int, name: str) -> None:

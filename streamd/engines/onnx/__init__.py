@@ -710,6 +710,9 @@ def _new_session(
     options.inter_op_num_threads = 1
     options.log_severity_level = 4  # what fails is raised, not printed
     options.enable_cpu_mem_arena = arena
+    # It would keep a plan of the memory for each combination of shapes, and nearly every pass has
+    # its own: 3 MB in a minute of speech, and as much again of holes in the heap between them.
+    options.enable_mem_pattern = False
     if arena:
         _share_arena()
         options.add_session_config_entry("session.use_env_allocators", "1")
