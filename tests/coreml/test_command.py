@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from streamd.cli import main
-from streamd.engines.coreml.package import Function
+from streamd.engines.coreml.package import GOLDEN, Function
 from tests.coreml.check import compared
 from tests.coreml.check import main as check_main
 from tests.coreml.programs import Changed, sign
@@ -86,7 +86,21 @@ def test_a_wrong_package_fails_the_check(model, folder, tmp_path, monkeypatch, c
     code, out, err = check(changed, capfd)
     assert code == 1
     assert "! step16: logits0 is " in out
-    assert "fails its check: step2, step16, step32; build it again" in err
+    assert "fails its check: step2, step16, step32, golden vectors, mix; build it again" in err
+
+
+def test_golden_vectors_that_a_mac_would_refuse_fail_the_check(folder, tmp_path, capfd):
+    changed = tmp_path / "changed"
+    shutil.copytree(folder, changed)
+    with np.load(folder / GOLDEN) as file:
+        arrays = dict(file)
+    logits = {name: 1.05 * found for name, found in arrays.items() if name.endswith("logits")}
+    np.savez(changed / GOLDEN, **arrays | logits)
+    sign(changed)
+    code, out, err = check(changed, capfd)
+    assert code == 1
+    assert 0.04 < off("golden vectors", out) < 0.06
+    assert "fails its check: golden vectors, state, golden vectors, mix; build it again" in err
 
 
 def test_a_damaged_package_is_named(folder, tmp_path, capfd):

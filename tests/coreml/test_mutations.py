@@ -4,6 +4,7 @@ Sizes and digests in ``meta.json`` are put right after each, as a wrong builder 
 except where nothing but a digest can show it.
 """
 
+import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -240,6 +241,127 @@ def new_specification(folder):
         model.specificationVersion = 10
 
 
+def operations_of(version: str) -> Callable[[Path], None]:
+    def spoil(folder):
+        with saved(folder, STATE) as model:
+            for function in model.mlProgram.functions.values():
+                blocks, known = function.block_specializations, function.opset
+                blocks[version].CopyFrom(blocks[known])
+                del blocks[known]
+                function.opset = version
+
+    spoil.__name__ = f"operations_of_{version}"
+    return spoil
+
+
+def operations_of_two_versions(folder):
+    with saved(folder, ENCODER) as model:
+        blocks = model.mlProgram.functions["ctx1024"].block_specializations
+        blocks["CoreML5"].CopyFrom(block(model, "ctx1024"))
+
+
+def output_of_integers(folder):
+    with saved(folder, STATE) as model:
+        alignment = feature(described(model, "step2").output, "alignment")
+        alignment.type.multiArrayType.dataType = ArrayFeatureType.ArrayDataType.INT32
+
+
+def wrong_output(folder):
+    with saved(folder, STATE) as model:
+        alignment = feature(described(model, "step2").output, "alignment")
+        alignment.type.multiArrayType.shape[3] = 1500
+
+
+def any_size(folder):
+    with saved(folder, ENCODER) as model:
+        mel = feature(described(model, "ctx1024").input, "mel").type.multiArrayType
+        for size in mel.shape:
+            mel.shapeRange.sizeRanges.add(lowerBound=1, upperBound=size)
+
+
+def optional_mask(folder):
+    with saved(folder, STATE) as model:
+        feature(described(model, "step2").input, "mask").type.isOptional = True
+
+
+def untold_state(folder):
+    with saved(folder, STATE) as model:
+        del described(model, "step2").state[0]
+
+
+def told_twice(folder):
+    with saved(folder, STATE) as model:
+        told = described(model, "step2").input
+        told.add().CopyFrom(told[0])
+
+
+def updatable(folder):
+    with saved(folder, STATE) as model:
+        model.isUpdatable = True
+
+
+def other_program(folder):
+    with saved(folder, STATE) as model:
+        model.mlProgram.version = 2
+
+
+def axis_of_16_bits(folder):
+    with saved(folder, ENCODER) as model:
+        softmax = operations(model, "ctx1024", "softmax")[0]
+        axis = constant(model, "ctx1024", softmax.inputs["axis"])
+        axis.type.tensorType.dataType = DataType.INT16
+
+
+def made_twice(folder):
+    with saved(folder, ENCODER) as model:
+        running = [each for each in block(model, "ctx1024").operations if each.type != "const"]
+        first, later = running[0].outputs[0].name, running[-6].outputs[0].name
+        arguments = [
+            argument
+            for each in running
+            for given in each.inputs.values()
+            for argument in given.arguments
+        ]
+        for each in (*arguments, *running[-6].outputs):
+            each.name = first if each.name == later else each.name
+
+
+def weights_elsewhere(folder):
+    with saved(folder, ENCODER) as model:
+        value = next(
+            each.attributes["val"]
+            for each in operations(model, "ctx1024", "const")
+            if each.attributes["val"].WhichOneof("value") == "blobFileValue"
+        )
+        value.blobFileValue.fileName = "@model_path/weights/other.bin"
+
+
+def weights_of_another_type(folder):
+    with file(weights_of(folder, ENCODER)) as content:
+        content[_HEADER + 4] = 2  # in the header of the first blob: float32
+
+
+def _list_files(folder: Path, change: Callable[[dict], None]) -> None:
+    path = folder / ENCODER / "Manifest.json"
+    manifest = json.loads(path.read_bytes())
+    change(manifest)
+    path.unlink()
+    path.write_text(json.dumps(manifest))
+
+
+def unlisted_weights(folder):
+    def change(manifest):
+        files = manifest["itemInfoEntries"]
+        for key in [key for key, each in files.items() if each["name"] == "weights"]:
+            del files[key]
+
+    _list_files(folder, change)
+
+
+def list_of_no_version(folder):
+    _list_files(folder, lambda manifest: manifest.pop("fileFormatVersion"))
+
+
 def cache_of_another_layer(folder):
     with saved(folder, STATE) as model:
         for each in operations(model, "step32", "slice_by_index"):
@@ -313,6 +435,23 @@ MUTATIONS = [
     Mutation(other_default, MIX, "step2_t128"),
     Mutation(old_specification, STATE, "step2"),
     Mutation(new_specification, ENCODER, "ctx1024"),
+    Mutation(operations_of("CoreML5"), STATE, "step2"),
+    Mutation(operations_of("CoreML9"), STATE, "step2"),
+    Mutation(operations_of_two_versions, ENCODER, "ctx1024"),
+    Mutation(output_of_integers, STATE, "step2"),
+    Mutation(wrong_output, STATE, "step2"),
+    Mutation(any_size, ENCODER, "ctx1024"),
+    Mutation(optional_mask, STATE, "step2"),
+    Mutation(untold_state, STATE, "step2"),
+    Mutation(told_twice, STATE, "step2"),
+    Mutation(updatable, STATE, "step2"),
+    Mutation(other_program, STATE, "step2"),
+    Mutation(axis_of_16_bits, ENCODER, "ctx1024"),
+    Mutation(made_twice, ENCODER, "ctx1024"),
+    Mutation(weights_elsewhere, ENCODER, "ctx1024"),
+    Mutation(weights_of_another_type, ENCODER, "ctx1024"),
+    Mutation(unlisted_weights, ENCODER, "ctx1024"),
+    Mutation(list_of_no_version, ENCODER, "ctx1024"),
     Mutation(cache_of_another_layer, STATE, "step32"),
     Mutation(coarse_weights, ENCODER, "ctx1024"),
     Mutation(weights_of_another_package, STATE, "step2"),

@@ -16,6 +16,24 @@ from streamd.errors import ModelError
 _SENTINEL = 0xDEADBEEF
 _HEADER = struct.Struct("<IIQQ")
 """Sentinel, type, bytes of data, offset of data in the file; what follows is reserved."""
+_CODES = {
+    "float16": 1,
+    "float32": 2,
+    "uint8": 3,
+    "int8": 4,
+    "bfloat16": 5,
+    "int16": 6,
+    "uint16": 7,
+    "int4": 8,
+    "uint1": 9,
+    "uint2": 10,
+    "uint4": 11,
+    "uint3": 12,
+    "uint6": 13,
+    "int32": 14,
+    "uint32": 15,
+}
+"""How a header writes the type: ``BlobDataType.hpp``."""
 _SUB_BYTE = {
     "int4": (4, True),
     "uint1": (1, False),
@@ -42,7 +60,7 @@ class Blobs:
         Raises
         ------
         ModelError
-            There is none, or it is not as large as its type says.
+            There is none, or it has another type, or is not as large as its type says.
         """
         if offset not in self._known:
             self._known[offset] = self._read(offset, dtype, shape)
@@ -52,8 +70,8 @@ class Blobs:
         header = self._bytes[offset : offset + _HEADER.size].tobytes()
         n, data = int(np.prod(shape)), np.empty(0, np.uint8)
         if len(header) == _HEADER.size:
-            sentinel, _, n_bytes, start = _HEADER.unpack(header)
-            if sentinel == _SENTINEL:
+            sentinel, code, n_bytes, start = _HEADER.unpack(header)
+            if (sentinel, code) == (_SENTINEL, _CODES.get(dtype)):
                 data = self._bytes[start : start + n_bytes]
         bits, _ = _SUB_BYTE.get(dtype, (8 * stored_dtype(dtype).itemsize, False))
         if 8 * len(data) // bits < n or len(data) > -(-n * bits // 8):

@@ -12,7 +12,7 @@ from importlib import import_module
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -36,8 +36,12 @@ DYNAMIC = -1
 
 
 _PROTO = "coremltools_proto"
-SPECIFICATION = 9
-"""iOS 18 and macOS 15: the first with states and with several functions."""
+SPECIFICATION, OPSET = 9, "CoreML8"
+"""Of iOS 18 and macOS 15: the first with states and with several functions; their operations."""
+_WEIGHTS = "weights/weight.bin"
+"""Beside the program."""
+_FIELDS = {"floats": "float32", "ints": "int32", "longInts": "int64", "bools": "bool"}
+"""Where a constant of these types has its values; the others are bytes."""
 
 
 def _proto(name: str) -> ModuleType:
@@ -84,9 +88,13 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """One function: `operations` are in order and without constants, ``constexpr_*`` included."""
+    """One function: `operations` are in order and without constants, ``constexpr_*`` included.
+
+    They are those of the set `opset`.
+    """
 
     name: str
+    opset: str
     inputs: tuple[Tensor, ...]
     states: tuple[Tensor, ...]
     outputs: tuple[str, ...]
@@ -114,6 +122,7 @@ class _Item(msgspec.Struct, frozen=True):
 
 
 class _Manifest(msgspec.Struct, frozen=True, rename="camel"):
+    file_format_version: Literal["1.0.0"]
     item_info_entries: dict[str, _Item]
     root_model_identifier: str
 
@@ -131,14 +140,18 @@ def read_program(package: Path) -> Program:
         root = manifest.item_info_entries[manifest.root_model_identifier].path
         file = package / "Data" / root
         model = _proto("Model_pb2").Model.FromString(file.read_bytes())
-        if not model.HasField("mlProgram"):
+        if model.mlProgram.version != 1 or model.isUpdatable:
             raise ModelError(f"{package}: its model is no ML program")
-        weights = file.parent / "weights" / "weight.bin"
+        weights = file.parent / _WEIGHTS
         blobs = Blobs(weights) if weights.exists() else None
+        listed = {package / "Data" / item.path for item in manifest.item_info_entries.values()}
+        if blobs and weights.parent not in listed:
+            raise ValueError("its list of files has no weights")
         functions = {
             name: _Reader(package, name, blobs).function(function)
             for name, function in sorted(model.mlProgram.functions.items())
         }
+        _check_description(package, model, functions)
     except (*_DAMAGED, OSError, DecodeError, msgspec.MsgspecError) as error:
         why = " ".join(str(error).split())
         raise ModelError(
@@ -147,7 +160,6 @@ def read_program(package: Path) -> Program:
     default = model.description.defaultFunctionName or "main"
     if default not in functions:
         raise ModelError(f"{package}: its default function {default} does not exist")
-    _check_description(package, model, functions)
     n_bytes, version = weights.stat().st_size if blobs else 0, model.specificationVersion
     return Program(package, functions, default, n_bytes, version)
 
@@ -160,27 +172,47 @@ def _check_description(package: Path, model: _Message, functions: Mapping[str, F
     ):
         version = model.specificationVersion
         raise ModelError(f"{package}: states and functions are not in specification {version}")
-    names = {each.name: each for each in described.functions} or {"main": described}
-    if names.keys() != functions.keys():
-        raise ModelError(f"{package} describes {sorted(names)} and has {sorted(functions)}")
-    for name, function in functions.items():
-        arrays = {each.name: each.type.multiArrayType for each in names[name].input}
-        arrays |= {each.name: each.type.stateType.arrayType for each in names[name].state}
-        said = {
-            key: (tuple(array.shape), array.dataType)
-            for key, array in arrays.items()
-            if array.WhichOneof("ShapeFlexibility") is None
-        }
-        types = _proto("FeatureTypes_pb2").ArrayFeatureType
-        true = {
-            each.name: (each.shape, types.ArrayDataType.Value(each.dtype.upper()))
-            for each in (*function.inputs, *function.states)
-        }
-        wrong = [key for key, told in said.items() if true.get(key) != told]
-        outputs = {feature.name for feature in names[name].output}
-        if wrong or outputs != set(function.outputs):
-            odd = wrong or sorted(outputs ^ set(function.outputs))
-            raise ModelError(f"{package}: {name} is not as described: {', '.join(odd)}")
+    told = [each.name for each in described.functions] or ["main"]
+    if sorted(told) != sorted(functions):
+        raise ModelError(f"{package} describes {sorted(told)} and has {sorted(functions)}")
+    for name, each in zip(told, described.functions or [described], strict=True):
+        signature, results = functions[name], _results(functions[name])
+        sides = (
+            (each.input, signature.inputs),
+            (each.state, signature.states),
+            (each.output, [results[output] for output in signature.outputs]),
+        )
+        for features, tensors in sides:
+            odd = {feature.name for feature in features} ^ {tensor.name for tensor in tensors}
+            pairs = zip(sorted(features, key=_name), sorted(tensors, key=_name), strict=False)
+            odd |= {feature.name for feature, tensor in pairs if not _describes(feature, tensor)}
+            if odd or len(features) != len(tensors):
+                what = ", ".join(sorted(odd)) or "a tensor is described twice"
+                raise ModelError(f"{package}: {name} is not as described: {what}")
+
+
+def _name(each: Any) -> str:
+    return str(each.name)
+
+
+def _results(function: Function) -> dict[str, Tensor]:
+    """All that a function may return, by name."""
+    made = (tensor for operation in function.operations for tensor in operation.outputs)
+    return {tensor.name: tensor for tensor in (*function.inputs, *made)}
+
+
+def _describes(feature: _Message, tensor: Tensor) -> bool:
+    """Whether a feature says what the tensor is. Only what may vary need not have its shape."""
+    kind = feature.type
+    array = kind.stateType.arrayType if kind.HasField("stateType") else kind.multiArrayType
+    types = _proto("FeatureTypes_pb2").ArrayFeatureType.ArrayDataType
+    is_fixed = array.WhichOneof("ShapeFlexibility") is None and tuple(array.shape) == tensor.shape
+    return (
+        feature.name == tensor.name
+        and not kind.isOptional
+        and array.dataType == types.Value(tensor.dtype.upper())
+        and (is_fixed or DYNAMIC in tensor.shape)
+    )
 
 
 @dataclass(slots=True)
@@ -192,6 +224,8 @@ class _Reader:
     blobs: Blobs | None
 
     def function(self, function: _Message) -> Function:
+        if [*function.block_specializations] != [function.opset]:
+            raise ValueError(f"{self.name} has other operations than those of {function.opset}")
         block = function.block_specializations[function.opset]
         signature = [self._tensor(each) for each in function.inputs]
         states = {each.name for each in function.inputs if each.type.HasField("stateType")}
@@ -204,6 +238,7 @@ class _Reader:
                 operations.append(self._operation(each, constants))
         found = Function(
             name=self.name,
+            opset=function.opset,
             inputs=tuple(tensor for tensor in signature if tensor.name not in states),
             states=tuple(tensor for tensor in signature if tensor.name in states),
             outputs=tuple(block.outputs),
@@ -249,12 +284,16 @@ class _Reader:
         if value.HasField("blobFileValue"):
             if self.blobs is None:
                 raise ModelError(f"{self.package} has no weights; build it again")
+            if value.blobFileValue.fileName != f"@model_path/{_WEIGHTS}":
+                raise ValueError(f"weights in {value.blobFileValue.fileName}")
             return self.blobs.array(value.blobFileValue.offset, dtype, shape)
         tensor = value.immediateValue.tensor
         field = tensor.WhichOneof("value")
         values = getattr(tensor, field).values
         if field == "strings":
             return str(values[0])
+        if _FIELDS.get(field, dtype) != dtype:
+            raise ValueError(f"{field} for a constant of {dtype}")
         if field == "bytes":
             return np.frombuffer(values, stored_dtype(dtype)).reshape(shape)
         return np.array(values, stored_dtype(dtype)).reshape(shape)
@@ -274,7 +313,10 @@ def _check_names(function: Function) -> None:
                 raise ValueError(f"{operation.kind} {state}, which is no state")
         if operation.kind == "write_state" and len(operation.inputs["data"]) != 1:
             raise ValueError(f"write_state {operation.name} writes no tensor")
-        known |= {tensor.name for tensor in operation.outputs}
+        made = {tensor.name for tensor in operation.outputs}
+        if made & known:
+            raise ValueError(f"{operation.kind} makes {', '.join(made & known)}, which is there")
+        known |= made
     if not known.issuperset(function.outputs):
         raise ValueError(f"{function.name} returns what it never computes")
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from streamd.engines.coreml.package import BuiltModel
-from tests.coreml.interpreter.saved import SPECIFICATION, Program, read_program
+from tests.coreml.interpreter.saved import OPSET, SPECIFICATION, Program, read_program
 from tests.coreml.lint.rules import READ_ONLY, RULES, Severity
 
 
@@ -72,7 +72,7 @@ def lint_built(built: BuiltModel) -> Iterator[Complaint]:
 
 
 def as_laid_out(built: BuiltModel, program: Program) -> Iterator[Complaint]:
-    """Version, functions and tensors have the names, shapes and types that everybody counts on."""
+    """Versions, functions and tensors have the names, shapes and types that everybody counts on."""
     package = program.path.name
     cure = "build it again: streamd models build NAME --engine coreml"
 
@@ -91,6 +91,8 @@ def as_laid_out(built: BuiltModel, program: Program) -> Iterator[Complaint]:
         yield complaint(name, "everything", what)
     for name in sorted(wanted.keys() & program.functions.keys()):
         function, found = wanted[name], program.functions[name]
+        if found.opset != OPSET:
+            yield complaint(name, "the operations", f"are {found.opset}, not {OPSET}")
         results = {t.name: t.shape for op in found.operations for t in op.outputs}
         odd = {(t.name, t.shape) for t in (*function.inputs, *function.states)} ^ {
             (t.name, t.shape) for t in (*found.inputs, *found.states)
