@@ -57,13 +57,13 @@ def refused(why: str) -> NoReturn:
 
 
 def memory(engine) -> str:
-    """Resident memory of the worker, and what macOS counts for it, the GPU's buffers included."""
-    told = f"{engine.with_worker(Worker.resident_bytes) / 1e6:.0f} MB resident"
+    """What the worker takes by our count, which a bound is for, and by macOS's own tool."""
+    told = f"{engine.with_worker(Worker.used_bytes) / 1e6:.0f} MB"
     if tool := shutil.which("footprint"):
         newest = max(child.pid for child in active_children() if child.name == "streamd-coreml")
         said = subprocess.run([tool, str(newest)], capture_output=True, text=True, check=False)
         if found := re.search(r"Footprint: (.+?) \(", said.stdout):
-            told += f", {found[1]} in all"
+            told += f" (footprint: {found[1]})"
     return told
 
 

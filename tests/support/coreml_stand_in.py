@@ -45,11 +45,13 @@ class Faults:
     folder: Path
 
     def add(self, what: str, **where) -> None:
-        """`what`: "kill", "hang", "fail", "odd" (an exception), "delay", "lie" or "nan".
+        """`what`: "kill", "hang", "fail", "odd" (an exception), "delay", "swell", "lie" or "nan".
 
-        Or "foreign": a state that another function's model made is refused.
+        Or "foreign": a state that another function's model made is refused; "ignored": it is taken
+        for one of zeros. "swell" takes 300 MB for good.
 
-        `at`: "predict", "load", "write" (a state), "compile" or "plan"; `unit`: of ComputeUnit;
+        `at`: "predict", "load", "make" or "write" (a state), "compile" or "plan"; `unit`: of
+        ComputeUnit;
         `function`: how its name begins, or all of it with `whole`; `package`: its name without
         ending; `after`: so many such calls in the process go well; `once`: in one process.
         """
@@ -76,6 +78,7 @@ def _folder() -> Path | None:
 
 
 _calls: dict[Path, int] = {}
+_swollen: list[np.ndarray] = []
 
 
 def _happens(at: str, unit: str, function: str, package: str = "") -> str:
@@ -109,6 +112,8 @@ def _suffer(fault: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
     elif fault == "hang":
         Event().wait()
+    elif fault == "swell":
+        _swollen.append(np.ones(300_000_000, np.uint8))
     elif fault == "delay":
         Event().wait(0.02)
     elif fault == "odd":
@@ -125,13 +130,14 @@ def _interpreter(path: str) -> Interpreter:
 class MLState:
     def __init__(self, path: str, function: str) -> None:
         self.path, self.function = path, function
+        _suffer(_happens("make", "any", function, Path(path).stem))
         self.values = _interpreter(path).make_state(function)
 
     def read_state(self, name: str) -> np.ndarray:
         return self.values[name].copy()
 
     def write_state(self, name: str, value: np.ndarray) -> None:
-        _suffer(_happens("write", "any", self.function))
+        _suffer(_happens("write", "any", self.function, Path(self.path).stem))
         _check({name: self.values[name].shape}, {name: value})
         self.values[name] = rounded(value) if _HALF else value.copy()
 
@@ -171,6 +177,8 @@ class CompiledMLModel:
             if fault == "foreign" and state.function != self._function:
                 raise RuntimeError(f"the state is one of {state.function}, not {self._function}")
         values = None if state is None else state.values
+        if fault == "ignored" and state is not None and state.function != self._function:
+            values = self._interpreter.make_state(self._function)
         found = self._interpreter.run(self._function, data, values, half=bool(_HALF))
         if fault in ("lie", "nan"):
             factor = np.float32(1.1 if fault == "lie" else np.nan)

@@ -60,7 +60,7 @@ def test_doctor_says_in_a_line_that_no_state_can_be_written(here, tmp_path):
             EngineError, match=r"^not .*: a state cannot be written, which .*serves$"
         ):
             next(told)
-    assert [call[0] for call in faults.done()][:3] == ["compile", "load", "write"]
+    assert [call[0] for call in faults.done()][:4] == ["compile", "load", "make", "write"]
     assert not [call for call in faults.done() if call[0] == "plan"]
 
 

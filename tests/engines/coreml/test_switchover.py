@@ -96,15 +96,37 @@ def test_the_cpu_serves_where_core_ml_is_wrong(job, faults, caplog):
     ("fault", "why"),
     [
         ({"what": "odd", "at": "load"}, "Exception: Unable to load any compiled models"),
-        pytest.param({"what": "kill", "at": "load"}, "ended by SIGKILL", marks=pytest.mark.coreml),
-        pytest.param({"what": "kill"}, "ended by SIGKILL", marks=pytest.mark.coreml),
+        ({"what": "ignored"}, r"logits 0\.\d+ off, alignment .*"),
+        *(
+            pytest.param(fault, why, marks=pytest.mark.coreml)
+            for fault, why in (
+                ({"what": "kill", "at": "load"}, "ended by SIGKILL"),
+                ({"what": "kill"}, "ended by SIGKILL"),
+                (
+                    {"what": "fail"},
+                    "Unable to compute the prediction using a neural network model.",
+                ),
+                ({"what": "hang"}, "did not answer within 20 s"),
+                ({"what": "nan"}, "step16 returned logits0 with infinity or NaN"),
+                ({"what": "fail", "at": "make"}, "a state cannot be written, .*"),
+                ({"what": "fail", "at": "make", "after": 1}, "Unable to compute .*"),
+                ({"what": "odd", "at": "write"}, "Exception: Unable to load any compiled models"),
+                ({"what": "fail", "at": "write", "after": 1}, "Unable to compute .*"),
+            )
+        ),
     ],
 )
-def test_the_gpu_is_used_without_states_if_states_are_refused(job, faults, caplog, fault, why):
+def test_the_gpu_is_used_without_states_if_states_are_refused(
+    job, faults, caplog, monkeypatch, fault, why
+):
+    if fault["what"] == "hang":
+        impatient = replace(PATIENT, answer_s=20.0, deaths=1)
+        monkeypatch.setattr(f"{take_over.__module__}.LOADING", impatient)
     faults.add(**fault, package="decoder_state", once=False)
     switching = bring_up(job)
     assert placement(switching) == STATELESS
-    assert warnings(caplog) == [f"Core ML: not {GPU}: {why}"]
+    (told,) = warnings(caplog)
+    assert re.fullmatch(f"Core ML: not {GPU}: {why}", told)
     assert_right(switching, job)
 
 
@@ -166,6 +188,19 @@ def test_what_takes_half_of_the_memory_is_refused(job, monkeypatch, caplog):
     assert len(warnings(caplog)) == 3
     assert all(" MB, too much for this machine" in told for told in warnings(caplog))
     assert n_workers() == 0
+
+
+def test_what_takes_too_much_while_it_loads_is_given_up_then(job, faults, monkeypatch, caplog):
+    """The machine would swap until all of it was there."""
+    with_a_worker = 600_000_000
+    monkeypatch.setattr(f"{take_over.__module__}.memory_bytes", lambda: 2 * with_a_worker)
+    faults.add("swell", at="load", package="decoder_state", once=False)
+    assert placement(bring_up(job)) == STATELESS
+    (told,) = warnings(caplog)
+    assert re.fullmatch(f"Core ML: not {GPU}: takes \\d+ MB, too much for this machine", told)
+    calls = [(what, name) for what, _, name in faults.done()]
+    second = calls.index(("load", "step2"), calls.index(("load", "step2")) + 1)
+    assert "predict" not in {what for what, _ in calls[:second]}
 
 
 def test_workers_that_end_with_the_program_are_no_failure(job, faults, caplog):

@@ -9,6 +9,7 @@ failed.
 """
 
 import logging
+import math
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -62,13 +63,15 @@ class WorkerLimits:
     """When a worker counts as hung, and the engine as failed.
 
     `start_s`, `answer_s`: how long a worker may take to load, and for a window or a pass. The
-    engine fails after `deaths` workers lost within `windows` windows.
+    engine fails after `deaths` workers lost within `windows` windows. A worker that takes more
+    memory than `most_bytes` is lost, too.
     """
 
     start_s: float = 30.0
     answer_s: float = 20.0
     deaths: int = 3
     windows: int = 50
+    most_bytes: float = math.inf
 
 
 class CoreMLEngine:
@@ -129,9 +132,11 @@ class CoreMLEngine:
                 try:
                     if self._worker is None:
                         worker = Worker(self._job)
+                        worker.most_bytes = self.limits.most_bytes
                         worker.wait(self.limits.start_s)
                         self._worker = worker
                     self._worker.answer_s = self.limits.answer_s
+                    self._worker.most_bytes = self.limits.most_bytes
                     return attempt(self._worker)
                 except WorkerLostError as error:
                     self.lost(error)

@@ -34,8 +34,8 @@ log = logging.getLogger(__name__)
 LOADING = WorkerLimits(start_s=3600.0, answer_s=120.0, deaths=1)
 """Compiling may take long; a placement that loses a worker before it serves is rejected."""
 _LARGEST_SHARE = 0.5
-"""Of the machine's memory: functions share their weights on disk, but in memory Core ML may hold
-them once for each (coremltools #2351)."""
+"""Of the machine's memory, for a placement on trial: functions share their weights on disk, but in
+memory Core ML may hold them once for each (coremltools #2351)."""
 _COMPILED = "compiled-"
 
 
@@ -127,9 +127,10 @@ def take_over(
     damaged.
     """
     golden = golden_vectors(job.built)
+    trial = replace(LOADING, most_bytes=_LARGEST_SHARE * memory_bytes())
     for placement in PLACEMENTS[unit]:
         placed = replace(job, placement=placement)
-        engine = CoreMLEngine(placed, LOADING)
+        engine = CoreMLEngine(placed, trial)
         try:
             if unit == "ane":
                 _prepare(placed)
@@ -138,9 +139,7 @@ def take_over(
                 raise _RefusedError(
                     f"logits {off.logits:.2g} off, alignment {off.alignment:.2g}, at {off.where}"
                 )
-            used = engine.with_worker(Worker.resident_bytes)
-            if used > _LARGEST_SHARE * memory_bytes():
-                raise _RefusedError(f"it takes {megabytes(used)}, too much for this machine")
+            used = engine.with_worker(Worker.used_bytes)
         except (EngineError, WorkerLostError, _RefusedError) as error:
             engine.close()
             if is_stopped():

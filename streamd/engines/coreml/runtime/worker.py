@@ -36,7 +36,8 @@ from streamd.engines.coreml.runtime.programs import (
 )
 from streamd.errors import StreamdError
 from streamd.models.silence import Extent
-from streamd.system.processor import resident_bytes
+from streamd.system.disk import megabytes
+from streamd.system.processor import process_bytes
 from streamd.types import Mel
 from streamd.whisper.engine import Alignment, Logits
 
@@ -168,8 +169,9 @@ class WorkerLostError(Exception):
 class Worker:
     """A handle of a worker process, which ends with it.
 
-    `answer_s` is how long the worker may take for a window or a pass. All methods but `close` and
-    `resident_bytes` raise `WorkerLostError` if it died, did not answer in time, or Core ML failed.
+    `answer_s` is how long the worker may take for a window or a pass, `most_bytes` how much memory,
+    which is looked at whenever it tells something. All methods but `close` and `used_bytes` raise
+    `WorkerLostError` if it died, did not answer in time, or took more, or Core ML failed.
     """
 
     def __init__(self, job: Job) -> None:
@@ -177,7 +179,7 @@ class Worker:
         spawn, meta = get_context("spawn"), job.built.meta
         memory = [spawn.RawArray("f", math.prod(shape)) for shape in _shapes(meta)]
         ours, theirs = spawn.Pipe()
-        self.answer_s = math.inf
+        self.answer_s = self.most_bytes = math.inf
         self._mel, self._logits, self._alignment = _arrays(memory, meta)
         self._placement = job.placement
         self._connection: Connection = ours
@@ -208,9 +210,9 @@ class Worker:
         """Return the devices of each function of this one's package."""
         return self._request(("plan", function), _PLAN_S) or {}
 
-    def resident_bytes(self) -> int:
+    def used_bytes(self) -> int:
         """Return how much memory it takes, but for what macOS holds for it elsewhere."""
-        return resident_bytes(self._process.pid or 0)
+        return process_bytes(self._process.pid or 0)
 
     def _request(self, request: Request, within_s: float) -> Answer:
         try:
@@ -233,6 +235,8 @@ class Worker:
                 reply: Reply = self._connection.recv()
             except (EOFError, OSError) as error:
                 raise self._lost(self._exit()) from error
+            if self.most_bytes < math.inf and (used := self.used_bytes()) > self.most_bytes:
+                raise self._lost(f"takes {megabytes(used)}, too much for this machine")
             if reply[0] == "done":
                 return reply[1]
             state = reply[1]
