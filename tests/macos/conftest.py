@@ -8,7 +8,8 @@ import os
 import platform
 import subprocess
 import sys
-from importlib.metadata import version
+from functools import cache as once
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,7 @@ _USERS = {name: os.environ.get(name) for name in _STORES}
 
 _SKIPPED = pytest.StashKey[bool]()
 _lines: list[str] = []
+_wrong: list[str] = []
 _running: list[str] = []
 
 
@@ -50,22 +52,33 @@ def pytest_runtest_logstart(nodeid):
     _running.append(nodeid.rpartition("::")[2])
 
 
+def pytest_runtest_logreport(report):
+    if not report.passed:
+        _wrong.append(f"{report.nodeid.rpartition('::')[2]}: {_reason(report)}")
+
+
 def pytest_runtest_logfinish(nodeid):
     _running.clear()
+
+
+def pytest_runtest_setup(item):
+    if item.get_closest_marker("macos"):
+        _store()  # in case that something ends the tests as a whole
+
+
+def _store() -> str:
+    """Write the report as it is now; return its text."""
+    wrong = [*_wrong, *(f"{name}: interrupted" for name in _running)]
+    text = "\n".join([*_system(), *_lines, *(f"{'not passed':12} {each}" for each in wrong)])
+    REPORT.parent.mkdir(parents=True, exist_ok=True)
+    REPORT.write_text(f"{text}\n")
+    return text
 
 
 def pytest_terminal_summary(terminalreporter):
     if terminalreporter.config.stash.get(_SKIPPED, True):
         return
-    wrong = [
-        f"{each.nodeid.rpartition('::')[2]}: {_reason(each)}"
-        for outcome in ("failed", "error", "skipped")
-        for each in terminalreporter.stats.get(outcome, [])
-    ]
-    wrong += [f"{name}: interrupted" for name in _running]
-    text = "\n".join([*_system(), *_lines, *(f"{'not passed':12} {each}" for each in wrong)])
-    REPORT.parent.mkdir(parents=True, exist_ok=True)
-    REPORT.write_text(f"{text}\n")
+    text = _store()
     terminalreporter.section("report: please paste it into an issue")
     terminalreporter.write_line(f"{text}\n\nIt is in {REPORT}, too.")
 
@@ -86,6 +99,14 @@ def is_virtual() -> bool:
     return subprocess.run(command, capture_output=True, check=False).stdout.strip() == b"1"
 
 
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "is missing"
+
+
+@once
 def _system() -> list[str]:
     chip, build = machine()
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
@@ -94,7 +115,7 @@ def _system() -> list[str]:
         f"machine      {chip}, {memory:.0f} GB, macOS {platform.mac_ver()[0]} ({build})"
         + (", virtual" if is_virtual() else ""),
         f"versions     streamd {streamd.__version__}, Python {platform.python_version()}, "
-        + ", ".join(f"{package} {version(package)}" for package in packages),
+        + ", ".join(f"{package} {_version(package)}" for package in packages),
         f"model        {MODEL}",
     ]
 
@@ -102,7 +123,12 @@ def _system() -> list[str]:
 @pytest.fixture(scope="session")
 def report():
     """Writes a line of the report."""
-    return lambda name, told: _lines.append(f"{name:12} {told}")
+
+    def add(name: str, told: str) -> None:
+        _lines.append(f"{name:12} {told}")
+        _store()
+
+    return add
 
 
 @pytest.fixture(scope="session")

@@ -4,9 +4,13 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
+
+from tests.macos import conftest
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -37,14 +41,27 @@ def test_the_report_says_what_did_not_pass_and_why(run, tmp_path):
     assert "\n".join(lines) in told
 
 
-def test_ctrl_c_leaves_a_report_that_says_what_hung(run, tmp_path):
+def test_without_coremltools_the_report_says_so(monkeypatch):
+    def version(package):
+        if package == "coremltools":
+            raise PackageNotFoundError(package)
+        return "1.0"
+
+    monkeypatch.setattr(conftest, "version", version)
+    assert "coremltools is missing, onnxruntime 1.0" in "".join(conftest._system.__wrapped__())
+
+
+@pytest.mark.parametrize("ends", [signal.SIGINT, signal.SIGKILL])
+def test_whoever_ends_it_has_a_report_that_says_what_hung(run, tmp_path, ends):
     begun, make = tmp_path / "begun", tmp_path / "make"
     os.mkfifo(begun)
-    hangs = f"import signal; open({str(begun)!r}, 'w').close(); signal.pause()"
-    make.write_text(f"#!{sys.executable}\n{hangs}\n")
+    hangs = f"open({str(begun)!r}, 'w').write(str(os.getpid())); signal.pause()"
+    make.write_text(f"#!{sys.executable}\nimport os, signal; {hangs}\n")
     make.chmod(0o755)
-    begun.read_bytes()  # waits for it
-    run.send_signal(signal.SIGINT)
-    run.communicate()
+    hung = int(begun.read_text())  # waits for it
+    run.send_signal(ends)
+    run.wait()
+    with suppress(ProcessLookupError):
+        os.kill(hung, signal.SIGKILL)
     lines = (tmp_path / "build" / "mac.txt").read_text().splitlines()
     assert lines[-1] == "not passed   test_the_demo_captions_what_is_said: interrupted"
