@@ -91,13 +91,16 @@ def read_on_core_ml(
         return _read(model, engine, name, sounds)
 
 
-def live(model: Model, engine: Engine, name: str, samples: np.ndarray) -> list[str]:
-    """The finals of a stream whose windows are all transcribed, greedily as above."""
+def live(
+    model: Model, engine: Engine, name: str, samples: np.ndarray
+) -> tuple[list[str], list[str]]:
+    """The finals of a stream, and what is read in each of its windows, greedily as above."""
     config = load({"model": name, "language": "en"}, {})
     options = build.decoding_options(config, model)
     options = replace(options, beam_size=1, temperatures=(0.0,))
     reads = Recognizer(engine, build.tokenizer(config, model), options)
     session, step, events = build.new_session(config), config.session.step, []
+    texts = []
     frames = samples[: len(samples) // FRAME * FRAME].reshape(-1, FRAME)
     for first in range(0, len(frames) + step, step):
         # After the last frames comes the end of the stream.
@@ -106,8 +109,9 @@ def live(model: Model, engine: Engine, name: str, samples: np.ndarray) -> list[s
         )
         events += found
         while (window := session.next_window()) is not None:
-            events += session.accept(window, reads.recognize(window))
-    return [event.text for event in events if isinstance(event, Final)]
+            texts.append(text_of((found := reads.recognize(window)).words))
+            events += session.accept(window, found)
+    return [event.text for event in events if isinstance(event, Final)], texts
 
 
 def error_rate(sounds: list[Said], texts: list[str]) -> float:

@@ -7,7 +7,6 @@ from functools import cache
 import pytest
 
 from streamd.engines.coreml.golden import mel_of
-from streamd.engines.coreml.package import FORMS
 from streamd.engines.golden_clips import clips
 from streamd.models.store import load_model
 from tests.coreml.check import FLOAT16_MAX, wrong_tables
@@ -24,7 +23,7 @@ from tests.coreml.reading import (
 )
 from tests.coreml.verify import verify
 from tests.support.coreml_runs import arithmetic, core_ml, faulty, silence_of
-from tests.support.recorded import SENTENCES, three_sentences
+from tests.support.recorded import SENTENCES, three_sentences, whole
 
 pytestmark = [pytest.mark.coreml, pytest.mark.timeout(1200)]
 
@@ -75,19 +74,30 @@ def test_the_text_stays_in_the_worst_arithmetic(name, mode, real, weights, heard
     assert found == expected
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_a_live_stream_has_the_words_that_it_has_on_the_cpu(form, real, weights, tmp_path):
+@pytest.mark.parametrize(
+    ("form", "sound", "n_finals"),
+    [("state", three_sentences, len(SENTENCES)), ("mix", whole, 14)],
+    ids=["state, three sentences", "mix, all of the recording"],
+)
+def test_a_live_stream_has_the_words_that_it_has_on_the_cpu(
+    form, sound, n_finals, real, weights, tmp_path, table
+):
     built, name = real("tiny.en"), weights("tiny.en")
     model = replace(load_model(name), silence=silence_of(built))
-    expected = live(model, cpu_engine(model), name, three_sentences())
+    expected, expected_windows = live(model, cpu_engine(model), name, sound())
     with (
         faulty(tmp_path / "faults") as faults,
         arithmetic("half"),
         core_ml(built, tmp_path / "compiled", form) as engine,
     ):
-        found = live(model, engine, name, three_sentences())
+        found, found_windows = live(model, engine, name, sound())
+    same = sum(map(str.__eq__, found_windows, expected_windows))
+    cells = (f"{len(found)} finals", f"{len(found_windows)} windows", f"{same} read alike")
+    table("10. a live stream in half precision (tiny.en)", form, sound.__name__, *cells)
     assert found == expected
-    assert len(found) >= len(SENTENCES)
+    assert len(found) >= n_finals
+    assert len(found_windows) == len(expected_windows)
+    assert same > 0.9 * len(expected_windows)
     ran = Counter(function for what, _, function in faults.done() if what == "predict")
     # Encoder and "cross". Two more projected the states of silence; what is computed as a whole is
     # the first window of an utterance that begins with the end of the one before.
