@@ -4,10 +4,11 @@ import shutil
 from dataclasses import replace
 from inspect import signature
 from operator import attrgetter
+from types import SimpleNamespace
 
 import pytest
 
-from streamd.cli import main
+from streamd.cli import doctor, main
 from streamd.cli.packages import compared, functions, offer
 from streamd.config import load
 from streamd.daemon import opening
@@ -62,6 +63,28 @@ def test_doctor_says_in_a_line_that_no_state_can_be_written(here, tmp_path):
             next(told)
     assert [call[0] for call in faults.done()][:4] == ["compile", "load", "make", "write"]
     assert not [call for call in faults.done() if call[0] == "plan"]
+
+
+def test_doctor_has_a_section_for_core_ml_on_a_mac(here, monkeypatch):
+    opened = iter((None, here, here))
+    monkeypatch.setattr(doctor, "sys", SimpleNamespace(platform="darwin"))
+    monkeypatch.setattr(doctor, "LIBRARY", coreml_stand_in.__name__)
+    monkeypatch.setattr(doctor, "built_for_core_ml", lambda config, core_ml: next(opened))
+    config = load({"model": "tiny.en", "compute": "ane"}, {})
+    (finding,) = doctor._core_ml(config)
+    assert finding[:2] == ("--", "tiny.en runs on the CPU")
+    assert [finding.text for finding in doctor._core_ml(config)] == [
+        str(MIXED),
+        "nothing is compiled yet; the first start does it",
+    ]
+    with core_ml(here, make_compiled_folder(here)):
+        pass  # compiles
+    told = [(finding.state, finding.text) for finding in doctor._core_ml(config)]
+    assert told[:2] == [
+        ("ok", str(MIXED)),
+        ("ok", "encoder ctx384: 100% Neural Engine, 0% CPU; CPU: 12 softmax"),
+    ]
+    assert len(told) == 13
 
 
 def test_each_placement_is_compared_with_the_golden_vectors(here, tmp_path):

@@ -83,9 +83,11 @@ def test_what_is_right_takes_over(job, faults, caplog, unit, expected):
 
 
 def test_the_cpu_serves_where_core_ml_is_wrong(job, faults, caplog):
+    caplog.set_level(logging.INFO)
     faults.add("lie", unit="CPU_AND_GPU", function="ctx", once=False)
     switching = bring_up(job)
     assert not isinstance(switching.current, CoreMLEngine)
+    assert caplog.messages[-1] == "Core ML: no way to use it works here; captions stay on the CPU"
     for warning, tried in zip(warnings(caplog), PLACEMENTS["gpu"], strict=True):
         assert warning.startswith(f"Core ML: not {tried}: logits ")
     assert_right(switching, job)

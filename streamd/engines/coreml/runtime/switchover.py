@@ -150,6 +150,7 @@ def take_over(
         switching.current = engine
         log.info("Core ML: %s, %s", placement, megabytes(used))
         return
+    log.info("Core ML: no way to use it works here; captions stay on the CPU")
 
 
 def _why(error: Exception) -> str:
