@@ -38,11 +38,11 @@ class Engine:
         decoder = ContextDecoder(predict, n_slots)
         step = decoder.step
 
-        def noting(tokens, positions, slots, visible, want):
+        def noting(tokens, positions, slots, visible, want, among):
             if positions[0] == 0:
                 self.given.append(tuple(tokens.tolist()))
                 self._n_prefix = len(tokens) - 1 - tokens.tolist().index(NOTIMESTAMPS)
-            return step(tokens, positions, slots, visible, want)
+            return step(tokens, positions, slots, visible, want, among)
 
         decoder.step = noting
         return decoder
