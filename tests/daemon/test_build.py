@@ -294,3 +294,15 @@ def test_without_its_weights_smart_is_an_error_of_the_option_and_no_choice_of_cl
     with pytest.raises(ConfigError, match="--endpoint smart: this installation lacks"):
         build.session_factory(load({"endpoint": "smart"}, {}))
     build.session_factory(load({}, {}))(Choices(endpoint="smart"))
+
+
+@pytest.mark.parametrize(
+    ("given", "each", "urgent"),
+    [({}, 1, 2), ({"threads": "3"}, 3, 3), ({"workers": "1"}, 2, 2), ({"source": True}, 2, 2)],
+)
+def test_a_server_has_more_threads_for_a_window_that_a_final_waits_for(
+    monkeypatch, given, each, urgent
+):
+    monkeypatch.setattr(build.os, "cpu_count", lambda: 4)
+    config = load({"source": False, **given}, {})
+    assert (build.threads(config), build.urgent_threads(config)) == (each, urgent)
