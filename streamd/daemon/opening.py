@@ -79,7 +79,7 @@ def open_model(
         o.model,
         threads=build.threads(config),
         precision=o.precision,
-        urgent_threads=build.urgent_threads(config),
+        urgent_threads=0 if builds or built else build.urgent_threads(config),
     )
     seconds = time.perf_counter() - start
     name = opened.model.name

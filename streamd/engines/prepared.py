@@ -23,7 +23,15 @@ import numpy as np
 import soundfile
 
 from streamd.engines import Precision
-from streamd.engines.onnx import FILES, OnnxEngine, build, make_silence_states, open_folder, save
+from streamd.engines.onnx import (
+    FILES,
+    OPTIONAL,
+    OnnxEngine,
+    build,
+    make_silence_states,
+    open_folder,
+    save,
+)
 from streamd.engines.precision import Choice, choose_precision, machine
 from streamd.errors import EngineError, ModelError
 from streamd.models import ModelDimensions
@@ -211,7 +219,8 @@ def _read(place: Path, threads: int, urgent_threads: int) -> tuple[Model, OnnxEn
 
 
 def _sizes(folder: Path) -> dict[str, int]:
-    return {name: (folder / name).stat().st_size for name in (*FILES, _ABOUT)}
+    files = [*FILES, _ABOUT, *(name for name in OPTIONAL if (folder / name).exists())]
+    return {name: (folder / name).stat().st_size for name in files}
 
 
 @cache

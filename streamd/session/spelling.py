@@ -25,9 +25,9 @@ def capitalised(word: Word) -> Word:
     return replace(word, text=word.text.removesuffix(bare) + bare[:1].upper() + bare[1:])
 
 
-_HYPHENS = re.compile(r" \d(-\d){3,}")
-"""Four and more digits with hyphens between them: "1-0-0-0-1". Of three, it may be a result or a
-formation: "4-4-2"."""
+_HYPHENS = re.compile(r" \d(-\d){4,}")
+"""Five and more digits with hyphens between them: "1-0-0-0-1". Of fewer, it may be a formation:
+"4-2-3-1"."""
 LEAST_DIGITS = 3
 """Digits in a row that are one number. Of two, each may be a number of its own: "for 5 6 weeks"."""
 

@@ -54,8 +54,8 @@ rapid speech. Both only bound a decoder that does not end."""
 RIGHT_CONTEXT = 75
 """A position with this many frames (1.5 s) of sound after it is not computed again. Without this,
 nearly the same words are wrong (benchmarks/RESULTS.md), at more than twice the cost."""
-_DIGITS_APART = re.compile(r" \d, \d(?!\d)")
-"""Single digits with a comma between them."""
+_DIGITS_APART = re.compile(r"( \d,){2,} \d(?!\w|\.\d)")
+"""Three single digits with commas between them."""
 _SHORT = 16
 """Texts with fewer different tokens are short. Probable texts of noise repeat themselves: they had
 11 at the most. Of longer ones the probability of no speech says little: it was 0.6 to 0.75 for 15 s
@@ -274,18 +274,22 @@ class Recognizer(Generic[FeaturesT]):
         options: DecodingOptions,
         decoded: Decoded,
     ) -> tuple["_View[FeaturesT]", Decoded]:
-        """The view and its text, or others with other words that are more probable without commas.
+        """The view and its text, or others with other words, if these are more probable.
 
         Where single digits are dictated, the decoder leaves some out if it writes commas between
         them: "1, 0, 0, 1" for 10001. Of 16 runs in which they were dictated, tiny.en has all right
         without commas and without states of an earlier window, with either 11 or 13, with both 4.
-        Where the words are the same, somebody may count: "1, 2, 3".
+        Where the words are the same, somebody may count: "1, 2, 3". That commas are refused costs
+        the other text nothing.
         """
         text = view.tokenizer.decode(decoded.tokens)
         if not _DIGITS_APART.search(text) or decoded.temperature > 0:
             return view, decoded
-        anew = self._view(replace(window, encoded=None, draft=()))
-        anew = replace(anew, context=replace(anew.context, joins_digits=True))
+        language = view.context.language
+        given = replace(window, detect=False, detect_from=None, language=language)
+        anew = self._view(replace(given, encoded=None, draft=()))
+        context = replace(anew.context, joins_digits=True)
+        anew = replace(anew, context=context, detected=view.detected)
         joined = alone(self._decode(anew, options, 0.0, None, anew.context.vocabulary))
         is_same = _unmarked(anew.tokenizer.decode(joined.tokens)) == _unmarked(text)
         is_whole = joined.ended and joined.loop is None

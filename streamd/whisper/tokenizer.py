@@ -42,8 +42,8 @@ of one vocabulary."""
 
 def _encoding(ranks: Mapping[bytes, int]) -> tiktoken.Encoding:
     texts = sorted(ranks, key=ranks.__getitem__)
-    lengths = np.array([len(text) for text in texts])
-    digest = sha256(lengths.tobytes() + b"".join(texts)).digest()
+    numbers = np.array([(len(text), ranks[text]) for text in texts])
+    digest = sha256(numbers.tobytes() + b"".join(texts)).digest()
     if (known := _encodings.get(digest)) is not None:
         return known
     made = tiktoken.Encoding(

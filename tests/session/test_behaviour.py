@@ -73,7 +73,7 @@ def test_a_number_that_is_dictated_digit_by_digit_is_committed_as_a_whole():
         ("for 5 6 weeks", "for 5 6 weeks"),
         ("7 8 10 9", "7 8 10 9"),
         ("dial 1-0-0-0-1. 9 0 2", "dial 10001. 902"),
-        ("a 4-4-2 in 2024-1-0 and 555-1-2", "a 4-4-2 in 2024-1-0 and 555-1-2"),
+        ("a 4-2-3-1 in 2024-1-0 and 555-1-2", "a 4-2-3-1 in 2024-1-0 and 555-1-2"),
     ],
 )
 def test_only_three_bare_digits_and_more_are_a_number(written, read):

@@ -69,3 +69,5 @@ def test_tokenizers_of_one_vocabulary_share_its_tables():
     swapped = vocabulary() | {b"a": last, bytes([last]): ord("a")}
     other = Tokenizer(swapped, N_VOCAB, multilingual=False)
     assert (other.encode("ab"), again.encode("ab")) == ([last, 98], [97, 98])
+    gap = {text: rank + (rank == last) for text, rank in vocabulary().items()}
+    assert Tokenizer(gap, N_VOCAB, multilingual=False)._encoding is not ENGLISH._encoding

@@ -57,6 +57,7 @@ _OTHERS = (_MANY, _SILENCE, _EMBEDDING)
 FILES = (*(name + suffix for name in _GRAPHS for suffix in ("", _WEIGHTS)), *_OTHERS)
 """The files that `save` writes."""
 _OUTPUT = "output.npy"
+OPTIONAL = (_OUTPUT,)
 """One more file for models whose output layer is not the embeddings."""
 
 _ARENA_BYTES = 64 * 1024**2
