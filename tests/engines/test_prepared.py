@@ -1,5 +1,6 @@
 """A model is prepared once; what is not whole, not ours or not of this model is made again."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from streamd.engines import prepared
 from streamd.engines.onnx import FILES
@@ -173,6 +175,16 @@ def test_damage_is_made_good(folder, small, file, damage):
     assert how(small) == "prepared now"
     assert how(small) == "prepared"
     assert entries(folder) == [entry]
+
+
+@pytest.mark.parametrize("damage", [damage for _, damage in damages()])
+def test_damage_to_an_output_layer_of_its_own_is_made_good(folder, copy, damage):
+    weights = load_file(copy / "model.safetensors")
+    output = -weights["model.decoder.embed_tokens.weight"]
+    save_file(weights | {"proj_out.weight": output}, copy / "model.safetensors")
+    config = json.loads((copy / "config.json").read_text())
+    (copy / "config.json").write_text(json.dumps(config | {"tie_word_embeddings": False}))
+    test_damage_is_made_good(folder, copy, "output.npy", damage)
 
 
 def test_a_runtime_that_refuses_what_was_prepared_gets_it_anew(folder, small, monkeypatch):
