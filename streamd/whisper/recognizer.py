@@ -278,7 +278,7 @@ class Recognizer(Generic[FeaturesT]):
 
         Where single digits are dictated, the decoder leaves some out if it writes commas between
         them: "1, 0, 0, 1" for 10001. Of 16 runs in which they were dictated, tiny.en has all right
-        without commas and without states of an earlier window, with either 11 or 13, with both 4.
+        with the other text, 13 if that is decoded with states of an earlier window, 4 without it.
         Where the words are the same, somebody may count: "1, 2, 3". That commas are refused costs
         the other text nothing.
         """
