@@ -63,7 +63,9 @@ def possible(chosen: Mapping[str, object]) -> bool:
     fits = max(every["step"], every["keep"]) <= every["length"]
     shared = every["sharing"] == "off" or every["server"]
     played = every["realtime"] or not every["play"]
-    return fits and shared and played and (every["server"] or every["source"])
+    heard = every["device"] not in ("cuda", "cpu", "mps") and (every["server"] or every["source"])
+    told_apart = every["channels"] != "split" or not every["speakers"]
+    return fits and shared and played and heard and told_apart
 
 
 settings = (
