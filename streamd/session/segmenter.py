@@ -70,6 +70,7 @@ class Segmenter:
         self._late = self._unvoiced = 0  # those of the last frame that was read
         self._open: Utterance | None = None
         self._told = False  # whether the last event was that speech started
+        self._heard = False  # whether a frame was voiced since the last utterance ended
         self._floor = 0  # the next utterance begins here at the earliest
         self._flush_at: int | None = None
         self._doubtful = False  # whether there may be the start of a word before that
@@ -201,12 +202,15 @@ class Segmenter:
             if self._open is not None:
                 events += self._end_if_due(self._open)
             elif self.cursor > self._floor:
-                events += self._begin() if silence == 0 else self._tell(voice=voice)
+                # A flush may have ended an utterance while the gate lingers behind its last word.
+                self._heard |= self._unvoiced == 0
+                begins = silence == 0 and self._heard
+                events += self._begin() if begins else self._tell(voice=voice and self._heard)
 
     def _flush_here(self) -> list[Vad]:
         self._flush_at = None
         events: list[Vad] = []
-        if self._open is None and self._doubtful and self.cursor > self._floor:
+        if self._open is None and self._doubtful and self._heard:
             events += self._begin()
         if self._open is not None:
             events += self._close(self._open)
@@ -288,11 +292,13 @@ class Segmenter:
         return []
 
     def _close(self, utterance: Utterance) -> list[Vad]:
-        end = self.cursor
-        if utterance.pause is not None:
-            end = min(end, utterance.pause + self.options.trailing_silence)
+        end, pause = self.cursor, utterance.pause
+        if pause is not None:
+            end = min(end, pause + self.options.trailing_silence)
         end = max(end, self._floor)  # it may overlap with the one before, but not end before it
         utterance.close(end)
+        # Voiced frames in its pause may be the start of a word, though too few to open the gate.
+        self._heard = pause is not None and self.cursor - self._unvoiced > pause
         self._floor, self._open = end, None
         return self._tell(voice=False)
 

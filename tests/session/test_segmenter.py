@@ -163,6 +163,25 @@ def test_flush_ends_the_utterance_now_and_speech_may_go_on():
     assert [(u.start, u.end) for u in segmenter.utterances] == [(0, 30), (30, 60)]
 
 
+def test_after_a_flush_the_end_of_a_word_begins_no_utterance():
+    """The gate lingers behind a word that was flushed; without a voiced frame nobody goes on."""
+    segmenter, told = Segmenter(), []
+    for _ in range(40):
+        told += segmenter.push(GatedFrame(0, LOUD, voice=True))
+    told += segmenter.flush(doubtful=True)
+    for unvoiced in range(1, 4):
+        told += segmenter.push(GatedFrame(0, QUIET, voice=True, unvoiced=unvoiced))
+    for unvoiced in range(4, 8):
+        told += segmenter.push(GatedFrame(unvoiced, QUIET, voice=True, unvoiced=unvoiced))
+    told += segmenter.flush(doubtful=True)
+    assert [(u.start, u.end) for u in segmenter.utterances] == [(0, 40)]
+    assert [event.speech for event in told] == [True, False]
+    for _ in range(3):
+        segmenter.push(GatedFrame(9, LOUD, voice=True, unvoiced=0))
+    segmenter.flush(doubtful=True)
+    assert [(u.start, u.end) for u in segmenter.utterances] == [(0, 40), (40, 50)]
+
+
 def test_flush_keeps_its_place_while_a_question_is_open():
     segmenter = Segmenter()
     for silence, level in track((True, 40), (False, 30)):
