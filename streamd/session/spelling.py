@@ -1,10 +1,9 @@
 """How words are written: marks at their ends, capitals, and numbers that were dictated."""
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from streamd.types import Word
+from streamd.types import Word, text_of
 from streamd.whisper.marks import MARKS
 
 
@@ -25,11 +24,10 @@ def capitalised(word: Word) -> Word:
     return replace(word, text=word.text.removesuffix(bare) + bare[:1].upper() + bare[1:])
 
 
-_HYPHENS = re.compile(r" \d(-\d){4,}")
-"""Five and more digits with hyphens between them: "1-0-0-0-1". Of fewer, it may be a formation:
-"4-2-3-1"."""
 LEAST_DIGITS = 3
 """Digits in a row that are one number. Of two, each may be a number of its own: "for 5 6 weeks"."""
+LEAST_HYPHENATED = 5
+"""Digits with hyphens between them that are one number. Fewer may be a formation: "4-2-3-1"."""
 
 
 def with_numbers(words: Iterable[Word]) -> tuple[Word, ...]:
@@ -39,15 +37,37 @@ def with_numbers(words: Iterable[Word]) -> tuple[Word, ...]:
     copy it. As one word, the number is also committed as a whole.
     """
     runs: list[list[Word]] = []
-    for written in words:
-        is_number = _HYPHENS.fullmatch(written.text.rstrip(MARKS))
-        word = replace(written, text=written.text.replace("-", "")) if is_number else written
+    for word in _without_hyphens(words):
         if runs and _is_digit(runs[-1][-1].text) and _is_digit(word.text.rstrip(MARKS)):
             runs[-1].append(word)
         else:
             runs.append([word])
     numbers = [run if len(run) < LEAST_DIGITS else [_number(run)] for run in runs]
     return tuple(word for number in numbers for word in number)
+
+
+def _without_hyphens(words: Iterable[Word]) -> list[Word]:
+    """Join the digits of "1-0-0-0-1", which is five words: a hyphen begins a word."""
+    runs: list[list[Word]] = []
+    for word in words:
+        if runs and word.text[:1] == "-" and not runs[-1][-1].n_mark:
+            runs[-1].append(word)
+        else:
+            runs.append([word])
+    numbers = [[_number(run)] if _is_dictated(text_of(run)) else run for run in runs]
+    return [word for number in numbers for word in number]
+
+
+def _is_dictated(text: str) -> bool:
+    """Whether digits with hyphens were said one by one; two may be written as one: "0-1-8-03"."""
+    groups = text.strip().rstrip(MARKS).split("-")
+    n_longer = sum(len(group) > 1 for group in groups)
+    is_number = all(group.isdecimal() for group in groups) and n_longer <= 1
+    return (
+        is_number
+        and len(groups) >= LEAST_HYPHENATED - 1
+        and len("".join(groups)) >= LEAST_HYPHENATED
+    )
 
 
 def _is_digit(text: str) -> bool:
@@ -57,7 +77,7 @@ def _is_digit(text: str) -> bool:
 def _number(digits: Sequence[Word]) -> Word:
     return replace(
         digits[0],
-        text=" " + "".join(digit.text.lstrip() for digit in digits),
+        text=" " + "".join(digit.text.lstrip(" -") for digit in digits),
         end=digits[-1].end,
         prob=sum(digit.prob for digit in digits) / len(digits),
         tokens=tuple(token for digit in digits for token in digit.tokens),

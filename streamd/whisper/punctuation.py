@@ -54,8 +54,9 @@ def punctuated(
         return list(words)
     spellings = [_spelling(word, tokenizer, spelled) for word in words]
     for at, (word, following) in enumerate(pairwise(words)):
-        if not word.n_mark and _is_digit(word) and _is_digit(following):
-            spellings[at].marks.clear()  # maybe those of a number: "9 0 2 1 0"
+        is_in_number = _is_digit(word) and _is_digit(following)  # maybe: "9 0 2 1 0"
+        if not word.n_mark and (is_in_number or following.text[:1] == "-"):
+            spellings[at].marks.clear()
             spellings[at].marks[()] = ""
     start = (*_before(tokenizer, language), tokenizer.notimestamps)
     n_most = len(start) + sum(spelling.n_most for spelling in spellings)

@@ -73,11 +73,16 @@ def test_a_number_that_is_dictated_digit_by_digit_is_committed_as_a_whole():
         ("for 5 6 weeks", "for 5 6 weeks"),
         ("7 8 10 9", "7 8 10 9"),
         ("dial 1-0-0-0-1. 9 0 2", "dial 10001. 902"),
+        ("at 0-1-8-03.", "at 01803."),
         ("a 4-2-3-1 in 2024-1-0 and 555-1-2", "a 4-2-3-1 in 2024-1-0 and 555-1-2"),
+        ("call 1-800-555-1-2, page 902-10", "call 1-800-555-1-2, page 902-10"),
     ],
 )
 def test_only_three_bare_digits_and_more_are_a_number(written, read):
-    words = [Word(f" {text}", i, i + 1, 0.9, (i,)) for i, text in enumerate(written.split())]
+    # A hyphen begins a word, as in Whisper's tokens.
+    texts = [part for text in written.split() for part in f" {text}".replace("-", "|-").split("|")]
+    marks = [text[-1] in ".," for text in texts]
+    words = [Word(text, i, i + 1, 0.9, (i,), marks[i]) for i, text in enumerate(texts)]
     joined = with_numbers(words)
     assert text_of(joined) == read
     assert [token for word in joined for token in word.tokens] == list(range(len(words)))

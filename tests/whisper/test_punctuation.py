@@ -142,14 +142,21 @@ def test_what_is_listed_keeps_its_capital():
     assert [bare_of(word) for word in kept] == [" A", " b"]
 
 
-def test_no_mark_comes_between_digits_that_may_be_a_number():
-    def commas(context):
-        logits = np.zeros(N_ALL)
-        logits[TOKENIZER.encode(",")] = 5.0
-        return logits, np.zeros((1, 4))
+def commas(context):
+    logits = np.zeros(N_ALL)
+    logits[TOKENIZER.encode(",")] = 5.0
+    return logits, np.zeros((1, 4))
 
+
+def test_no_mark_comes_between_digits_that_may_be_a_number():
     assert text_of(run(words_of("9 0 2 a b"), commas)) == "9 0 2, a, b,"
     assert text_of(run(words_of("9, 0, 2. a b"), commas)) == "9, 0, 2, a, b,"
+
+
+def test_no_mark_comes_before_a_hyphen():
+    words = words_of("a b")
+    hyphen = Word("-b", 0, 9, 0.9, tuple(TOKENIZER.encode("-b")))
+    assert text_of(run([words[0], hyphen, words[1]], commas)) == "a-b, b,"
 
 
 def test_a_word_that_breaks_off_keeps_its_dots():
