@@ -25,6 +25,7 @@ from streamd.models import ModelDimensions, store
 from streamd.models.model import Model
 from streamd.models.store.cache import StorePaths
 from streamd.streams import Chooser
+from streamd.streams.inference import return_early
 from streamd.types import ms_from_frames
 from streamd.whisper.engine import Engine
 from streamd.whisper.recognizer import Recognizer
@@ -70,6 +71,7 @@ def open_model(
     `ConfigError` if the configured engine cannot be used here, `ModelError` or `EngineError` if the
     model cannot.
     """
+    return_early()
     o = config.decoding
     core_ml = core_ml or CoreML()
     builds = config.build.missing and lacks_packages(config, core_ml)

@@ -45,11 +45,12 @@ def test_what_is_free_is_given_back():
 
 
 GIVEN_BACK = """
-from tests.daemon.test_memory import MIB, resident, trim
+from streamd.streams.inference import return_early
+from tests.daemon.test_memory import MIB, resident
 
+return_early()
 block = bytearray(24 * MIB)
-del block  # glibc takes this as a reason to have all others in the heap
-trim()
+del block  # glibc would take this as a reason to have all others in the heap
 blocks = [bytearray(8 * MIB) for _ in range(8)]  # more than the heap has room for
 above = [bytearray(64 << 10) for _ in range(64)]  # which holds the heap up
 before = resident()
