@@ -40,6 +40,7 @@ from streamd.models.silence import SilenceStates
 from streamd.models.store import find, load_model
 from streamd.models.store.cache import places
 from streamd.models.store.layouts import layout_of
+from streamd.models.text_tokens import TextTokens, unpacked
 from streamd.system.disk import (
     asset,
     cache_folder,
@@ -196,7 +197,7 @@ def _write(folder: Path, model: Model, precision: Precision, threads: int) -> No
     if model.silence is not None:
         np.save(folder / _STATES, model.silence.states)
     about = replace(model, weights={}, silence=None)
-    (folder / _ABOUT).write_bytes(msgspec.msgpack.encode(about))
+    (folder / _ABOUT).write_bytes(msgspec.msgpack.encode(about, enc_hook=TextTokens.packed))
     (folder / _SIZES).write_bytes(msgspec.json.encode(_sizes(folder)))
 
 
@@ -204,7 +205,11 @@ def _read(place: Path, threads: int, urgent_threads: int) -> tuple[Model, OnnxEn
     """Open a prepared model, or remove it if it is damaged or other users may have changed it."""
     try:
         if is_ours(place) and _sizes(place) == msgspec.json.decode((place / _SIZES).read_bytes()):
-            model = msgspec.msgpack.decode((place / _ABOUT).read_bytes(), type=Model)
+            model = msgspec.msgpack.decode(
+                (place / _ABOUT).read_bytes(),
+                type=Model,
+                dec_hook=lambda _, packed: unpacked(packed),
+            )
             engine = open_folder(place, model.dims, threads=threads, urgent_threads=urgent_threads)
             if (states := place / _STATES).exists():
                 model = replace(model, silence=SilenceStates(np.load(states, mmap_mode="r")))

@@ -18,6 +18,7 @@ from streamd.errors import ModelError
 from streamd.models import ModelDimensions, Weights
 from streamd.models.formats import bad_file, read, shown
 from streamd.models.silence import SilenceStates
+from streamd.models.text_tokens import TextTokens
 
 Heads = tuple[tuple[int, int], ...]
 """(decoder layer, head) pairs, sorted."""
@@ -33,7 +34,7 @@ _FIRST_MULTILINGUAL = 51_865
 class Model:
     """A model as loaded from its files.
 
-    `vocabulary` maps a token's bytes to its id (tiktoken's ranks), without the special tokens.
+    `vocabulary` are the tokens (an id is tiktoken's rank), without the special ones.
     `language` is the only language of a model without language tokens, else None. `silence` are the
     encoder's states of silence, if they are known. The decoder must never write `suppress_tokens`
     and not begin with `begin_suppress_tokens`; None stands for openai-whisper's choice:
@@ -43,7 +44,7 @@ class Model:
     name: str
     dims: ModelDimensions
     weights: Weights
-    vocabulary: Mapping[bytes, int]
+    vocabulary: TextTokens
     alignment_heads: Heads
     language: str | None
     silence: SilenceStates | None = None
@@ -107,12 +108,12 @@ class Stored:
 class Contents:
     """What a model's files hold, their parameters still on disk; None is what they do not tell.
 
-    `vocabulary` maps the text tokens to their ids. `heads` are the alignment heads that the files
+    `vocabulary` are the text tokens. `heads` are the alignment heads that the files
     list, which need not exist. The other two are as in `Model`.
     """
 
     stored: Mapping[str, Stored]
-    vocabulary: dict[bytes, int] | None = None
+    vocabulary: TextTokens | None = None
     heads: Iterable[tuple[int, int]] | None = None
     suppress_tokens: Iterable[int] | None = None
     begin_suppress_tokens: Iterable[int] | None = None
@@ -214,8 +215,8 @@ _OPENAI = {
 _EOT = b"<|endoftext|>"
 
 
-def openai_vocabulary(path: Path, n_vocab: int) -> dict[bytes, int]:
-    """Return OpenAI's text tokens, token -> id, for a model of `n_vocab` tokens in the file `path`.
+def openai_vocabulary(path: Path, n_vocab: int) -> TextTokens:
+    """Return OpenAI's text tokens for a model of `n_vocab` tokens in the file `path`.
 
     Raises `ModelError` if OpenAI has no vocabulary of that size.
     """
@@ -229,23 +230,23 @@ def openai_vocabulary(path: Path, n_vocab: int) -> dict[bytes, int]:
     return numbered(shipped, tokens)
 
 
-def numbered(path: Path, tokens: Sequence[bytes]) -> dict[bytes, int]:
-    """Return token -> id of the text tokens that `path` lists in the order of their ids.
+def numbered(path: Path, tokens: Sequence[bytes]) -> TextTokens:
+    """Return the text tokens that `path` lists in the order of their ids.
 
     The list ends at end-of-text, with which some files begin the special tokens. Raises
     `ModelError` if a token is duplicated, or a byte is missing.
     """
     if _EOT in tokens:
         tokens = tokens[: tokens.index(_EOT)]
-    vocabulary = {token: i for i, token in enumerate(tokens)}
-    complete = all(bytes([byte]) in vocabulary for byte in range(256))
-    if not complete or len(vocabulary) != len(tokens):
+    different = set(tokens)
+    complete = all(bytes([byte]) in different for byte in range(256))
+    if not complete or len(different) != len(tokens):
         raise bad_file(path, "tokens are missing or duplicated")
-    return vocabulary
+    return TextTokens(tokens)
 
 
-def spelled(path: Path, texts: Sequence[str]) -> dict[bytes, int]:
-    """Return token -> id of the tokens that `path` lists as `numbered`, but in GPT-2's letters.
+def spelled(path: Path, texts: Sequence[str]) -> TextTokens:
+    """Return the tokens that `path` lists as `numbered`, but in GPT-2's letters.
 
     Raises `ModelError` if a token is duplicated, a byte is missing, or a letter stands for no byte.
     """

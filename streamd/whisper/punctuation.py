@@ -52,7 +52,11 @@ def punctuated(
     """
     if not words or tokenizer.written(language) in SPACELESS:
         return list(words)
-    spellings = [_spelling(word, tokenizer, spelled) for word in words]
+    others = [_other_case(word, spelled) for word in words]
+    tokenizer.encode_each([*filter(None, others), *_MARKS])  # together: it knows them from then on
+    spellings = [
+        _spelling(word, other, tokenizer) for word, other in zip(words, others, strict=True)
+    ]
     for at, (word, following) in enumerate(pairwise(words)):
         is_in_number = _is_digit(word) and _is_digit(following)  # maybe: "9 0 2 1 0"
         if not word.n_mark and (is_in_number or following.text[:1] == "-"):
@@ -97,19 +101,29 @@ class _Spelling:
         return max(map(len, self.forms)) + max(map(len, self.marks))
 
 
-def _spelling(word: Word, tokenizer: Tokenizer, spelled: frozenset[str]) -> _Spelling:
-    n = len(word.tokens) - word.n_mark
-    bare, mark = (word.text[:-1], word.text[-1]) if word.n_mark else (word.text, "")
-    forms, marks = {word.tokens[:n]: bare}, {word.tokens[n:]: mark}
+def _bare(word: Word) -> str:
+    return word.text[:-1] if word.n_mark else word.text
+
+
+def _other_case(word: Word, spelled: frozenset[str]) -> str:
+    """The word without its mark, its first letter in the other case; empty if that may not be."""
+    bare = _bare(word)
     first = next((i for i, letter in enumerate(bare) if letter.isalpha()), len(bare))
     is_plain = bare[first + 1 :] == bare[first + 1 :].lower()  # not "iPhone"
-    if is_plain and bare[first:] not in spelled:
-        other = bare[:first] + bare[first : first + 1].swapcase() + bare[first + 1 :]
-        forms.setdefault(tuple(tokenizer.encode(other)), other)
+    if not is_plain or bare[first:] in spelled:
+        return ""
+    return bare[:first] + bare[first : first + 1].swapcase() + bare[first + 1 :]
+
+
+def _spelling(word: Word, other: str, tokenizer: Tokenizer) -> _Spelling:
+    n, bare = len(word.tokens) - word.n_mark, _bare(word)
+    forms, marks = {word.tokens[:n]: bare}, {word.tokens[n:]: word.text[len(bare) :]}
+    if other:
+        forms.setdefault(tokenizer.encode(other), other)
     if word.n_mark or bare[-1:].isalnum():
         marks.setdefault((), "")
         for each in _MARKS:
-            marks.setdefault(tuple(tokenizer.encode(each)), each)
+            marks.setdefault(tokenizer.encode(each), each)
     return _Spelling(forms, marks)
 
 

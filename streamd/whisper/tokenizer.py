@@ -6,15 +6,14 @@ openai/whisper ``tokenizer.py``.
 
 import codecs
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
-from hashlib import sha256
-from weakref import WeakValueDictionary
+from itertools import combinations
 
-import numpy as np
 import tiktoken
 
 from streamd.errors import ConfigError, ModelError
+from streamd.models.text_tokens import TextTokens
 from streamd.options import LANGUAGE_CODES
 
 LANGUAGES = tuple(dict.fromkeys(LANGUAGE_CODES.values()))
@@ -35,22 +34,10 @@ _MUSIC = tuple("♩♪♫♬♭♮♯")
 _REPLACEMENT = "\ufffd"
 
 
-_encodings: WeakValueDictionary[bytes, tiktoken.Encoding] = WeakValueDictionary()
-"""Those in use, by a digest of their ranks. Each takes 13 MB, and a server has several tokenizers
-of one vocabulary."""
-
-
-def _encoding(ranks: Mapping[bytes, int]) -> tiktoken.Encoding:
-    texts = sorted(ranks, key=ranks.__getitem__)
-    numbers = np.array([(len(text), ranks[text]) for text in texts])
-    digest = sha256(numbers.tobytes() + b"".join(texts)).digest()
-    if (known := _encodings.get(digest)) is not None:
-        return known
-    made = tiktoken.Encoding(
-        "whisper", pat_str=_GPT2_PATTERN, mergeable_ranks=dict(ranks), special_tokens={}
-    )
-    _encodings[digest] = made
-    return made
+_LONG = 100_000
+"""Pairs of places in texts: so many pieces are looked up no faster than all tokens are taken."""
+_MOST_KNOWN = 50_000
+"""Characters of the texts whose tokens are kept: words, and prompts, which each window has."""
 
 
 class Tokenizer:
@@ -63,26 +50,27 @@ class Tokenizer:
 
     def __init__(
         self,
-        ranks: Mapping[bytes, int],
+        text_tokens: TextTokens,
         n_vocab: int,
         *,
         multilingual: bool,
         language: str = "en",
         task: str = "transcribe",
     ) -> None:
-        """Build from the ranks of the text tokens' bytes and the size of the whole vocabulary.
+        """Build from the text tokens and the size of the whole vocabulary.
 
         Raises `ConfigError` for a language or task that the model does not know, and `ModelError`
         if the counts do not fit each other.
         """
-        n_text = len(ranks)
+        n_text = len(text_tokens)
         n_languages = n_vocab - n_text - _N_TIMESTAMPS - _N_OTHER_SPECIALS
         if not 0 <= n_languages <= len(LANGUAGES):
             raise ModelError(f"{n_vocab} tokens, {n_text} of text: not a Whisper vocabulary")
         self.n_vocab = n_vocab
         self.languages = LANGUAGES[:n_languages]
         self.multilingual = multilingual
-        self._encoding = _encoding(ranks)
+        self._text_tokens = text_tokens
+        self._known: dict[str, tuple[int, ...]] = {}
         self.eot = n_text
         self.sot = n_text + 1
         after = self.sot + 1 + n_languages
@@ -119,14 +107,53 @@ class Tokenizer:
         """The language of the text when `language` is spoken."""
         return "en" if self.translates else language
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str) -> tuple[int, ...]:
         """Token ids of `text`, none of them special."""
-        return self._encoding.encode_ordinary(text)
+        return self.encode_each([text])[0]
+
+    def encode_each(self, texts: Sequence[str]) -> list[tuple[int, ...]]:
+        """Token ids of several texts, which takes less time than one after another."""
+        found = {text: self._known.get(text) for text in texts}
+        if new := [text for text, tokens in found.items() if tokens is None]:
+            encoded = self._encoded(new)
+            if sum(map(len, self._known)) > _MOST_KNOWN:
+                self._known.clear()
+            self._known |= {text: encoded[text] for text in new if len(text) < _MOST_KNOWN}
+            found |= encoded
+        return [found[text] or () for text in texts]
+
+    def _encoded(self, texts: Sequence[str]) -> dict[str, tuple[int, ...]]:
+        words = {text: text.encode() for text in texts if text.removeprefix(" ").isalpha()}
+        ids = self._text_tokens.among(words.values())
+        found: dict[str, tuple[int, ...]] = {text: () for text in texts if not text}
+        found |= {text: (ids[word],) for text, word in words.items() if word in ids}
+        if rest := [text for text in texts if text not in found]:
+            encoding = self._encoding(rest)
+            found |= {text: tuple(encoding.encode_ordinary(text)) for text in rest}
+        return found
+
+    def _encoding(self, texts: Sequence[str]) -> tiktoken.Encoding:
+        """What encodes these texts: tiktoken, with the tokens that occur in them.
+
+        It joins neighbours as long as that makes a token, so no other token counts. Its tables of
+        all of them take 13 MB.
+        """
+        # as tiktoken treats half of a surrogate pair
+        data = [
+            text.encode("utf-16", "surrogatepass").decode("utf-16", "replace") for text in texts
+        ]
+        pieces: Iterable[bytes] = self._text_tokens
+        if sum(len(text) ** 2 for text in data) < _LONG:
+            pieces = {piece for text in data for piece in _pieces(text.encode())}
+        ranks = self._text_tokens.among(pieces)
+        return tiktoken.Encoding(
+            "whisper", pat_str=_GPT2_PATTERN, mergeable_ranks=ranks, special_tokens={}
+        )
 
     def encode_prompt(self, text: str) -> tuple[int, ...]:
         """Token ids of `text` as the beginning of a sentence."""
         text = text.strip()
-        return tuple(self.encode(f" {text}")) if text else ()
+        return self.encode(f" {text}") if text else ()
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Text of the text tokens among `tokens`, with U+FFFD for invalid UTF-8."""
@@ -146,10 +173,10 @@ class Tokenizer:
     def _annotations(self) -> tuple[int, ...]:
         """Not common punctuation, but hyphens and apostrophes at the beginning of a word."""
         refused = {self.encode(" -")[0], self.encode(" '")[0]}
-        for symbol in (*_ANNOTATING.split(), *_MUSIC):
-            for tokens in (self.encode(symbol), self.encode(" " + symbol)):
-                if len(tokens) == 1 or symbol in _MUSIC:
-                    refused.add(tokens[0])
+        symbols = [blank + each for each in (*_ANNOTATING.split(), *_MUSIC) for blank in ("", " ")]
+        for symbol, tokens in zip(symbols, self.encode_each(symbols), strict=True):
+            if len(tokens) == 1 or symbol.strip() in _MUSIC:
+                refused.add(tokens[0])
         return tuple(sorted(refused))
 
     def split_words(
@@ -171,7 +198,7 @@ class Tokenizer:
         return words
 
     def _bytes(self, tokens: Sequence[int]) -> bytes:
-        return self._encoding.decode_bytes([token for token in tokens if 0 <= token < self.eot])
+        return b"".join(self._text_tokens[token] for token in tokens if 0 <= token < self.eot)
 
     def _split_characters(self, tokens: Sequence[int]) -> list[tuple[str, tuple[int, ...]]]:
         """The shortest runs of tokens that decode to whole characters."""
@@ -191,3 +218,7 @@ class Tokenizer:
         if pending:
             parts.append((self.decode(pending), pending))
         return parts
+
+
+def _pieces(text: bytes) -> Iterator[bytes]:
+    return (text[begin:end] for begin, end in combinations(range(len(text) + 1), 2))

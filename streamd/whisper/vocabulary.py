@@ -7,6 +7,7 @@ a few lookups and one addition to the logits of the tokens that begin one.
 """
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -53,11 +54,13 @@ class Vocabulary:
         """
         self._next: dict[tuple[int, int], int] = {}
         worth, whole, parents, depths = [0.0], [0.0], [_ROOT], [0]
-        for phrase in phrases:
+        every = [(phrase, forms(phrase.text)) for phrase in phrases]
+        spelled = list(chain.from_iterable(its_forms for _, its_forms in every))
+        written = dict(zip(spelled, tokenizer.encode_each(spelled), strict=True))
+        for phrase, its_forms in every:
             n_most = 0  # tokens of the phrase itself: a plural is worth no more
-            for form in forms(phrase.text):
-                node = _ROOT
-                tokens = tokenizer.encode(form)
+            for form in its_forms:
+                node, tokens = _ROOT, written[form]
                 n_most = n_most or len(tokens)
                 for n, token in enumerate(tokens):
                     after = self._next.setdefault((node, token), len(worth))

@@ -2,6 +2,7 @@
 
 import json
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import soundfile
 from streamd.models import ModelDimensions
 from streamd.models.model import Model, openai_vocabulary, parameter_shapes
 from streamd.models.store import load_model
+from streamd.models.text_tokens import TextTokens
 from tests.golden.random_model import ALIGNMENT_HEADS, DIMS, N_TEXT_TOKENS, random_weights
 
 HERE = Path(__file__).parent
@@ -47,7 +49,7 @@ def model(name: str) -> Model:
         name=name,
         dims=dims,
         weights=random_weights(parameter_shapes(dims)),
-        vocabulary={token: i for token, i in gpt2.items() if i < N_TEXT_TOKENS},
+        vocabulary=TextTokens(islice(gpt2, N_TEXT_TOKENS)),
         alignment_heads=tuple(ALIGNMENT_HEADS),
         language=None,
     )

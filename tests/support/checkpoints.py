@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from functools import cache
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from streamd.errors import ModelError
 from streamd.models import ModelDimensions
 from streamd.models.model import Model, only_language, openai_vocabulary, parameter_shapes
 from streamd.models.store import load_model
+from streamd.models.text_tokens import TextTokens
 from streamd.options import DecodingOptions
 from streamd.types import Hypothesis, Window
 from streamd.whisper.recognizer import Recognizer
@@ -60,7 +62,7 @@ def checkpoint(shape: str) -> Model:
     dims = ModelDimensions(**_LIKE | SHAPES.get(shape, few))
     vocabulary = openai_vocabulary(Path(shape), 51_864 if shape == "few" else dims.n_vocab)
     if shape == "few":
-        vocabulary = {token: i for token, i in vocabulary.items() if i < N_FEW_TOKENS}
+        vocabulary = TextTokens(islice(vocabulary, N_FEW_TOKENS))
     return Model(
         name=shape,
         dims=dims,

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from streamd.engines.reference import ReferenceDecoder, ReferenceEngine
+from streamd.models.text_tokens import TextTokens
 from streamd.options import DecodingOptions
 from streamd.whisper import decode as searches
 from streamd.whisper.decode import Decoded
@@ -22,8 +23,8 @@ EOT, SOT, NOSPEECH, NOTIMESTAMPS, TIMESTAMP_BEGIN = 256, 257, 361, 362, 363
 Predict = Callable[[tuple[int, ...]], tuple[np.ndarray, np.ndarray]]
 
 
-def vocabulary() -> dict[bytes, int]:
-    return {bytes([byte]): byte for byte in range(N_TEXT)}
+def vocabulary() -> TextTokens:
+    return TextTokens(bytes([byte]) for byte in range(N_TEXT))
 
 
 class ContextDecoder:

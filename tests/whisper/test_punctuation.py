@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from streamd.config import load
 from streamd.daemon import build
 from streamd.daemon.opening import open_model
+from streamd.models.text_tokens import TextTokens
 from streamd.types import FRAME, Window, Word, text_of
 from streamd.whisper.punctuation import _N_WORDS, punctuated
 from streamd.whisper.tokenizer import Tokenizer
@@ -23,10 +24,10 @@ from tests.support.decoders import (
 
 # A blank and a letter are one token, so that the first token tells capitals from small letters.
 LETTERS = "abcdefgh"
-PAIRS = {f" {letter}".encode(): 0 for letter in LETTERS + LETTERS.upper()}
-RANKS = {**vocabulary(), **{pair: 256 + i for i, pair in enumerate(PAIRS)}}
+PAIRS = [f" {letter}".encode() for letter in LETTERS + LETTERS.upper()]
+ALL_TOKENS = TextTokens([*vocabulary(), *PAIRS])
 N_ALL = N_VOCAB + len(PAIRS)
-TOKENIZER = Tokenizer(RANKS, N_ALL, multilingual=False)
+TOKENIZER = Tokenizer(ALL_TOKENS, N_ALL, multilingual=False)
 EOT_OF_ALL = TOKENIZER.eot
 STYLE = " Well, yes. No, I don't think so. Do you?"
 START = (

@@ -1,11 +1,17 @@
 """Which id means what, and characters that are not complete yet."""
 
+import tracemalloc
+from functools import cache
+from pathlib import Path
+
 import pytest
+import tiktoken
 from hypothesis import given
 from hypothesis import strategies as st
 
 from streamd.errors import ConfigError, ModelError
-from streamd.whisper.tokenizer import LANGUAGES, Tokenizer
+from streamd.models.model import openai_vocabulary
+from streamd.whisper.tokenizer import _GPT2_PATTERN, LANGUAGES, Tokenizer
 from tests.support.decoders import N_VOCAB, vocabulary
 
 ENGLISH = Tokenizer(vocabulary(), N_VOCAB, multilingual=False)
@@ -59,15 +65,47 @@ def test_words_hold_all_tokens_in_order(tokens, language):
 
 def test_special_tokens_are_no_text():
     assert ENGLISH.decode([104, ENGLISH.eot, 105, ENGLISH.timestamp_begin + 7]) == "hi"
-    assert ENGLISH.encode("<|endoftext|>") == list(b"<|endoftext|>")
+    assert ENGLISH.encode("<|endoftext|>") == tuple(b"<|endoftext|>")
 
 
-def test_tokenizers_of_one_vocabulary_share_its_tables():
-    again = Tokenizer(vocabulary(), N_VOCAB, multilingual=False)
-    assert again._encoding is ENGLISH._encoding  # tiktoken's take 13 MB each
-    last = max(vocabulary().values())
-    swapped = vocabulary() | {b"a": last, bytes([last]): ord("a")}
-    other = Tokenizer(swapped, N_VOCAB, multilingual=False)
-    assert (other.encode("ab"), again.encode("ab")) == ([last, 98], [97, 98])
-    gap = {text: rank + (rank == last) for text, rank in vocabulary().items()}
-    assert Tokenizer(gap, N_VOCAB, multilingual=False)._encoding is not ENGLISH._encoding
+@cache
+def as_tiktoken_has_it(n_vocab: int) -> tuple[Tokenizer, tiktoken.Encoding]:
+    tokens = openai_vocabulary(Path("x"), n_vocab)
+    ranks = {token: i for i, token in enumerate(tokens)}
+    whole = tiktoken.Encoding(
+        "whole", pat_str=_GPT2_PATTERN, mergeable_ranks=ranks, special_tokens={}
+    )
+    return Tokenizer(tokens, n_vocab, multilingual=n_vocab > 51_864), whole
+
+
+WORDS = ("Unbelievably", "it's", "", "1.5", "café", "客観", "\n", "♪♪", "\udc80", "I'll", "—")
+TEXTS = st.lists(st.one_of(st.sampled_from(WORDS), st.text()), max_size=12).map(" ".join)
+
+
+@pytest.mark.parametrize("n_vocab", [51_864, 51_865])
+@given(st.lists(TEXTS, max_size=4))
+def test_few_of_the_tokens_encode_as_all_of_them(n_vocab, texts):
+    tokenizer, whole = as_tiktoken_has_it(n_vocab)
+    expected = [tuple(whole.encode_ordinary(text)) for text in texts]
+    assert tokenizer.encode_each(texts) == expected
+    assert [tokenizer.encode(text) for text in texts] == expected  # from now on it knows them
+    for tokens in expected:
+        assert tokenizer.decode(tokens) == whole.decode(tokens)
+
+
+@pytest.mark.parametrize("text", [" many words" * 2000, "客観" * 500, "x" * 70_000])
+def test_long_texts_are_encoded_as_short_ones(text):
+    tokenizer, whole = as_tiktoken_has_it(51_865)
+    assert list(tokenizer.encode(text)) == whole.encode_ordinary(text)
+
+
+def test_little_is_kept_of_what_was_encoded():
+    tokenizer = Tokenizer(vocabulary(), N_VOCAB, multilingual=False)
+    tracemalloc.start()
+    try:
+        for i in range(200):
+            tokenizer.encode(f"{i:4} " * 400)
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 3_000_000  # all of it would be 6.8 MB

@@ -188,10 +188,11 @@ def _transcript(model: Model) -> NDArray[np.int64]:
     found = []
     while said:
         # The longest token is not what the tokenizer would choose, but it is text.
-        size = next((i for i in range(len(said), 0, -1) if said[:i] in model.vocabulary), 0)
-        if size:
-            found.append(model.vocabulary[said[:size]])
-        said = said[max(1, size) :]
+        sizes = range(1, min(len(said), model.vocabulary.longest) + 1)
+        first = max(model.vocabulary.among(said[:size] for size in sizes).items(), default=None)
+        if first:
+            found.append(first[1])
+        said = said[len(first[0]) if first else 1 :]
     n = model.dims.n_text_ctx - len(start)
     return np.concatenate([start, np.resize(found or [0], n)], dtype=np.int64)
 

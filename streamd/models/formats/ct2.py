@@ -41,6 +41,7 @@ from streamd.models.model import (
     only_language,
     spelled,
 )
+from streamd.models.text_tokens import TextTokens
 
 WEIGHTS = "model.bin"
 _CONFIG, _JSON, _TEXT = "config.json", "vocabulary.json", "vocabulary.txt"
@@ -269,7 +270,7 @@ def _read(values: NDArray[Any], scales: NDArray[Any] | None) -> NDArray[Any]:
         return values.astype(np.float32) / scales.astype(np.float32)
 
 
-def _vocabulary(folder: Path) -> dict[bytes, int] | None:
+def _vocabulary(folder: Path) -> TextTokens | None:
     """Read ``vocabulary.json``, older converters' ``vocabulary.txt``, or the tokenizer's files."""
     if (path := folder / _JSON).exists():
         return spelled(path, read_json(path, list[str]))

@@ -23,6 +23,7 @@ from streamd.models.model import (
     only_language,
     spelled,
 )
+from streamd.models.text_tokens import TextTokens
 
 CONFIG, GENERATION = "config.json", "generation_config.json"
 _TOKENIZER = "tokenizer.json"
@@ -202,7 +203,7 @@ def _opened(folder: Path) -> Iterator[dict[str, Stored]]:
         yield stored
 
 
-def read_vocabulary(folder: Path) -> dict[bytes, int] | None:
+def read_vocabulary(folder: Path) -> TextTokens | None:
     """Read ``tokenizer.json``, or else ``vocab.json``, which old models have; None: neither exists.
 
     Raises `ModelError` if the file is damaged.
