@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -36,6 +36,19 @@ _ZIP_FAILURES = (
 """What `zipfile` raises on damaged and on encrypted files."""
 
 T = TypeVar("T")
+
+
+_ITEMS = {"F16": "<f2", "F32": "<f4", "I8": "i1", "I16": "<i2", "I32": "<i4"}
+
+
+def item_type(name: str) -> np.dtype[Any]:
+    """Return numpy's type of the values that safetensors calls `name`."""
+    if name == "BF16":
+        import ml_dtypes  # here because a prepared model does not need it
+
+        bfloat16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+        return bfloat16
+    return np.dtype(_ITEMS[name])
 
 
 def shown(name: str) -> str:

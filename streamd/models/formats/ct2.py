@@ -14,10 +14,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import ml_dtypes
 import msgspec
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
 from streamd.errors import ModelError
 from streamd.models import ModelDimensions
@@ -26,6 +25,7 @@ from streamd.models.formats import (
     BinaryFile,
     bad_file,
     huggingface,
+    item_type,
     present,
     read,
     read_json,
@@ -48,14 +48,7 @@ _CONFIG, _JSON, _TEXT = "config.json", "vocabulary.json", "vocabulary.txt"
 _SPEC, _VERSION = "WhisperSpec", 6
 _MAX_VERSION = 1000
 _MAX_AXES = 4
-_TYPES: tuple[tuple[str, DTypeLike], ...] = (
-    ("F32", "<f4"),
-    ("I8", "i1"),
-    ("I16", "<i2"),
-    ("I32", "<i4"),
-    ("F16", "<f2"),
-    ("BF16", ml_dtypes.bfloat16),
-)
+_TYPES = ("F32", "I8", "I16", "I32", "F16", "BF16")
 """In the order of CTranslate2's numbers for them."""
 _SCALE_TYPES = ("F16", "BF16", "F32")
 _FIXED = {"decoder/activation": 3, "decoder/scale_embeddings": 0}
@@ -178,8 +171,9 @@ def _variable(file: BinaryFile) -> tuple[str, _Variable]:
     number, n_bytes = file.numbers("BI")
     if number >= len(_TYPES):
         raise file.damaged(f"{shown(name)} is of CTranslate2's type {number}")
-    dtype, item = _TYPES[number]
-    if n_bytes != math.prod(shape) * np.dtype(item).itemsize:
+    dtype = _TYPES[number]
+    item = item_type(dtype)
+    if n_bytes != math.prod(shape) * item.itemsize:
         raise file.damaged(f"{shown(name)} has {n_bytes} bytes for the shape {list(shape)}")
     return name, _Variable(dtype, file.take(n_bytes).view(item).reshape(shape))
 

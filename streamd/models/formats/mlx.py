@@ -18,7 +18,6 @@ from pathlib import Path
 from tokenize import TokenError
 from typing import Any
 
-import ml_dtypes
 import msgspec
 import numpy as np
 from numpy.lib import format as npy
@@ -26,7 +25,15 @@ from numpy.typing import NDArray
 
 from streamd.errors import ModelError
 from streamd.models import ModelDimensions
-from streamd.models.formats import open_zip, present, read_json, safetensors, shown, zip_entry
+from streamd.models.formats import (
+    item_type,
+    open_zip,
+    present,
+    read_json,
+    safetensors,
+    shown,
+    zip_entry,
+)
 from streamd.models.model import Contents, Outline, Stored, check_dimensions, only_language
 
 CONFIG = "config.json"
@@ -117,7 +124,7 @@ def _array(path: Path, opened: zipfile.ZipFile, name: str) -> tuple[str, Stored]
     except (ValueError, SyntaxError, TokenError) as error:  # the last two: not Python's literals
         raise zipfile.BadZipFile(f"{shown(name)} is no array") from error
     # MLX calls bfloat16, which numpy does not know, two bytes of anything.
-    item = np.dtype(ml_dtypes.bfloat16) if kind.str == "|V2" else kind
+    item = item_type("BF16") if kind.str == "|V2" else kind
     dtype = _TYPES.get(item.name, kind.str)
     read = partial(_values, opened, name, item)
     return name.removesuffix(".npy"), Stored(path, shape, dtype, read)

@@ -20,14 +20,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
-import ml_dtypes
 import msgspec
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
 from streamd.errors import ModelError
 from streamd.models import ModelDimensions
-from streamd.models.formats import open_zip, read_start, shown, zip_entry
+from streamd.models.formats import item_type, open_zip, read_start, shown, zip_entry
 from streamd.models.model import Contents, Outline, Stored, check_dimensions, only_language
 
 OLD_MAGIC = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19"
@@ -177,10 +176,10 @@ def _is_count(value: object) -> bool:
     return type(value) is int and 0 <= value < 2**62
 
 
-_TYPES: dict[str, tuple[str, DTypeLike]] = {
-    "torch HalfStorage": ("F16", "<f2"),
-    "torch BFloat16Storage": ("BF16", ml_dtypes.bfloat16),
-    "torch FloatStorage": ("F32", "<f4"),
+_TYPES = {
+    "torch HalfStorage": "F16",
+    "torch BFloat16Storage": "BF16",
+    "torch FloatStorage": "F32",
 }
 
 
@@ -201,9 +200,9 @@ class TorchZip:
         for name, tensor in tensors.items():
             if type(tensor) is not TensorView:
                 return None
-            dtype, item = _TYPES.get(tensor.storage.kind, (tensor.storage.kind, ""))
+            dtype = _TYPES.get(tensor.storage.kind, tensor.storage.kind)
             entry = f"{self.folder}/data/{tensor.storage.key}"
-            read = partial(_values, self.archive, entry, tensor, item)
+            read = partial(_values, self.archive, entry, tensor, dtype)
             stored[name] = Stored(self.path, tensor.shape, dtype, read)
         return stored
 
@@ -242,11 +241,9 @@ def _folder(path: Path, archive: zipfile.ZipFile) -> str:
     return folder
 
 
-def _values(
-    archive: zipfile.ZipFile, name: str, tensor: TensorView, item: DTypeLike
-) -> NDArray[Any]:
-    data, n_items = zip_entry(archive, name), tensor.storage.n_items
-    if len(data) < n_items * np.dtype(item).itemsize:
+def _values(archive: zipfile.ZipFile, name: str, tensor: TensorView, dtype: str) -> NDArray[Any]:
+    data, n_items, item = zip_entry(archive, name), tensor.storage.n_items, item_type(dtype)
+    if len(data) < n_items * item.itemsize:
         raise zipfile.BadZipFile(f"{shown(name)} is too short")
     numbers = np.frombuffer(data, item, n_items)
     return np.lib.stride_tricks.as_strided(

@@ -11,11 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-import ml_dtypes  # noqa: F401 - with it, safetensors gives numpy arrays of bfloat16
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
 
 from streamd.models.formats import bad_file, existing, read_json, shown
 from streamd.models.model import INT8_ROWS, Stored
@@ -63,6 +61,11 @@ def open_file(path: Path) -> dict[str, Stored]:
 
     Raises `ModelError` if the file is missing, or its header is damaged.
     """
+    # Here and below because a prepared model needs neither. With ml_dtypes, safetensors gives numpy
+    # arrays of bfloat16.
+    import ml_dtypes  # noqa: F401 - as said
+    from safetensors import safe_open
+
     with _failures(path):
         file: Any = safe_open(existing(path), framework="np")  # has no annotations
         return {
@@ -85,6 +88,8 @@ def _read(path: Path, file: Any, name: str) -> NDArray[Any]:  # noqa: ANN401 - a
 
 @contextmanager
 def _failures(path: Path) -> Iterator[None]:
+    from safetensors import SafetensorError
+
     try:
         yield
     except (SafetensorError, OSError) as error:
