@@ -25,7 +25,7 @@ from streamd.models import ModelDimensions, store
 from streamd.models.model import Model
 from streamd.models.store.cache import StorePaths
 from streamd.streams import Chooser
-from streamd.streams.inference import return_early
+from streamd.system.heap import return_early
 from streamd.types import ms_from_frames
 from streamd.whisper.engine import Engine
 from streamd.whisper.recognizer import Recognizer

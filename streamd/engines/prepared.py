@@ -50,6 +50,7 @@ from streamd.system.disk import (
     prune,
     put_folder,
 )
+from streamd.system.heap import trim
 from streamd.types import FRAME, N_AUDIO_CTX, SAMPLE_RATE, Mel, Samples
 from streamd.whisper.mel import log_mel
 
@@ -93,12 +94,12 @@ def open_engine(
     place = folder / "prepared" / hashlib.sha256(key.encode()).hexdigest()[:40]
     if found := _read(place, threads, urgent_threads):
         return Opened(*found, chosen, "prepared")
-    model = load_model(name)
-    if cache_key(name) == cached:
-        about = model, place, chosen
-        return _prepare(*about, threads=threads, urgent_threads=urgent_threads)
-    # the files changed while they were loaded
-    return open_in_memory(model, threads=threads, precision=chosen)
+    trim()  # what was measured to choose the precision is not needed any more
+    if _prepare(name, cached, place, chosen, threads) and (
+        found := _read(place, threads, urgent_threads)
+    ):
+        return Opened(*found, chosen, "prepared now")
+    return open_in_memory(load_model(name), threads=threads, precision=chosen)
 
 
 def cache_key(name: str) -> tuple[Path, str, ModelDimensions] | None:
@@ -121,19 +122,22 @@ def cache_key(name: str) -> tuple[Path, str, ModelDimensions] | None:
     return None
 
 
-def _prepare(
-    model: Model, place: Path, precision: Precision, *, threads: int, urgent_threads: int
-) -> Opened:
+def _prepare(name: str, cached: object, place: Path, precision: Precision, threads: int) -> bool:
+    """Load a model, whose files were `cached`, and write it; return whether it is there.
+
+    The weights that it loads are not in memory any more when it is opened.
+    """
+    model = load_model(name)
+    if cache_key(name) != cached:
+        return False  # the files changed while they were loaded
     log.info("model %s: preparing it for this machine, once", model.name)
     try:
         put_folder(place, lambda folder: _write(folder, model, precision, threads))
         prune(place.parent, keep=place, max_bytes=_MAX_BYTES)
     except (OSError, EngineError) as error:
         log.warning("%s: cannot keep the prepared model (%s)", place.parent, error)
-    else:
-        if found := _read(place, threads, urgent_threads):
-            return Opened(*found, precision, "prepared now")
-    return open_in_memory(model, threads=threads, precision=precision)
+        return False
+    return True
 
 
 def open_in_memory(model: Model, *, threads: int, precision: Choice = "auto") -> Opened:

@@ -23,12 +23,13 @@ from streamd.errors import ConfigError, EngineError, StreamdError, WireError, is
 from streamd.events import Choices, EndReason, Fault
 from streamd.session.channels import AnySession
 from streamd.streams.hub import Hub
-from streamd.streams.inference import STEP_DEADLINES, InferenceThread, WindowRecognizer, trim
+from streamd.streams.inference import STEP_DEADLINES, InferenceThread, WindowRecognizer
 from streamd.streams.journal import Claimant, Fed, Journal, JournalError, Journals
 from streamd.streams.metrics import Metrics
 from streamd.streams.stream import Stream, StreamContext
 from streamd.streams.wav import WavWriter
 from streamd.system.calls import outcome
+from streamd.system.heap import trim
 from streamd.types import Window, ms_from_frames
 
 _N_RECENT = 100

@@ -18,8 +18,8 @@ from streamd.daemon.opening import open_model
 from streamd.options import BindOptions
 from streamd.server import Server
 from streamd.streams import MAX_ENDED, SessionStorage, Streams
-from streamd.streams.inference import trim
 from streamd.streams.journal.files import Folder
+from streamd.system.heap import trim
 from tests.support import recorded
 from tests.support.fakes import WORD, ScriptedRecognizer, scripted_audio, scripted_session
 from tests.support.loop import turn
@@ -45,7 +45,7 @@ def test_what_is_free_is_given_back():
 
 
 GIVEN_BACK = """
-from streamd.streams.inference import return_early
+from streamd.system.heap import return_early
 from tests.daemon.test_memory import MIB, resident
 
 return_early()

@@ -60,7 +60,7 @@ _OUTPUT = "output.npy"
 OPTIONAL = (_OUTPUT,)
 """One more file for models whose output layer is not the embeddings."""
 
-_ARENA_BYTES = 64 * 1024**2
+_ARENA_BYTES = 16 * 1024**2
 """Memory for what all sessions compute on the way; as much of it is resident as was ever in use."""
 
 _FAILURES = (

@@ -51,6 +51,8 @@ class Projection:
 
     weight: NDArray[np.float32]
     bias: NDArray[np.float32] | None = None
+    offset: NDArray[np.float32] | None = None
+    """(n_in,): what is to be subtracted from each row of the weight, where that is rounded."""
 
     @classmethod
     def stacked(cls, weights: Weights, names: Sequence[str]) -> Self:
@@ -91,14 +93,21 @@ def row_offset(matrix: NDArray[np.float32]) -> NDArray[np.float32]:
     return offset
 
 
-def quantised(weight: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
-    """Return integers (n_in, n_out), in the order of int8 operators, and scales (n_out,)."""
-    scales = np.maximum(weight.max(axis=1), -weight.min(axis=1)) / np.float32(_LARGEST)
-    scales[scales == 0] = 1
+def quantised(
+    weight: NDArray[np.float32], offset: NDArray[np.float32] | None = None
+) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
+    """Return integers (n_in, n_out), in the order of int8 operators, and scales (n_out,).
+
+    They are those of each row without the `offset` (n_in,), if there is one.
+    """
+    scales = np.empty(len(weight), np.float32)
     integers = np.empty(weight.T.shape, np.int8)
     for begin in range(0, len(weight), _N_ROWS):
         rows = slice(begin, begin + _N_ROWS)
-        integers[:, rows] = np.rint(weight[rows] / scales[rows, None]).T
+        part = weight[rows] if offset is None else weight[rows] - offset
+        scale = np.maximum(part.max(axis=1), -part.min(axis=1)) / np.float32(_LARGEST)
+        scale[scale == 0] = 1
+        integers[:, rows], scales[rows] = np.rint(part / scale[:, None]).T, scale
     return integers, scales
 
 
@@ -224,7 +233,7 @@ class GraphBuilder:
         if self.kind is Linear.FLOAT32:
             weight = self.tensor(f"{name}.weight", projection.weight)
             return self.op("Gemm", [x, weight, *bias], {"transB": 1}, to=to)
-        integers, scales = quantised(projection.weight)
+        integers, scales = quantised(projection.weight, projection.offset)
         stored: NDArray[Any] = integers
         weight_zero = []
         if signed_overflows():

@@ -341,7 +341,7 @@ def _project_to_logits(g: GraphBuilder, x: str) -> None:
     # x @ matrix.T == x @ (matrix - offset).T + x @ offset, and the rows without their offset
     # keep more of their 8 bits for what tells one token from another
     offset = row_offset(matrix)
-    product = g.project(x, "output", Projection(matrix - offset))
+    product = g.project(x, "output", Projection(matrix, offset=offset))
     shares = g.op("Mul", [x, g.tensor("output.offset", offset)])
     common = g.op("ReduceSum", [shares, g.constant([-1])], {"keepdims": 1})
     g.op("Add", [product, common], to="logits")
