@@ -13,6 +13,7 @@ from streamd.engines.coreml.package import STEPS, Meta, NormScale
 from streamd.models import ModelDimensions
 from streamd.models.model import Model, parameter_shapes
 from streamd.models.silence import SilenceStates, silence_shape
+from streamd.models.text_tokens import TextTokens
 from streamd.types import FRAME, Mel
 from streamd.whisper.mel import log_mel
 from tests.golden.load import samples
@@ -46,7 +47,7 @@ def model() -> Model:
             name: values.astype(np.float16).astype(np.float32)
             for name, values in random_weights(shapes).items()
         },
-        vocabulary={str(i).encode(): i for i in range(DIMS.n_vocab - 1608)},
+        vocabulary=TextTokens(str(i).encode() for i in range(DIMS.n_vocab - 1608)),
         alignment_heads=((0, 0), (0, 1), (0, 3), (1, 2)),
         language="en",
         silence=SilenceStates(states.astype(np.float16)),

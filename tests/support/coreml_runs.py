@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import astuple, replace
 from functools import cache
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +28,7 @@ from streamd.engines.onnx import OnnxEngine, build
 from streamd.models import ModelDimensions
 from streamd.models.model import Model, openai_vocabulary, parameter_shapes
 from streamd.models.silence import SilenceStates, silence_shape
+from streamd.models.text_tokens import TextTokens
 from streamd.options import BuildOptions
 from tests.golden.shapes import Shape, shaped_weights
 from tests.support import coreml_stand_in
@@ -81,7 +83,7 @@ def model() -> Model:
             name: values.astype(np.float16).astype(np.float32)
             for name, values in shaped_weights(shape, parameter_shapes(DIMS)).items()
         },
-        vocabulary={token: i for token, i in gpt2.items() if i < shape.n_text_tokens},
+        vocabulary=TextTokens(islice(gpt2, shape.n_text_tokens)),
         alignment_heads=((1, 1), (2, 0), (2, 1)),
         language="en",
         silence=SilenceStates(
