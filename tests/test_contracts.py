@@ -295,10 +295,8 @@ def test_the_wheel_has_the_clips_of_the_check_with_their_licences(wheel: zipfile
 
 def test_the_wheel_has_the_voice_detector_with_its_licence(wheel: zipfile.ZipFile) -> None:
     assert "Silero Team" in wheel.read("streamd/engines/silero/LICENSE").decode()
-    shipped = hashlib.sha256(
-        wheel.read("streamd/engines/silero/silero_vad_16k_sequence.onnx")
-    ).hexdigest()
-    assert shipped == "9ccdacc4719d8aa7e45a77536bfabec45a03ba1f2fad5e241ab4060b24238a85"
+    shipped = hashlib.sha256(wheel.read("streamd/engines/silero/silero_vad_16k.onnx")).hexdigest()
+    assert shipped == "baed8430f2fc923de43fa3ce780e26ca378867ec4c7807ffa85ba45cef5bc077"
 
 
 def test_the_wheel_has_the_model_of_turns_with_its_licence(wheel: zipfile.ZipFile) -> None:

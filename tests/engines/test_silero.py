@@ -108,6 +108,21 @@ def test_pieces_of_any_length_are_heard_alike(n_frames, music):
     assert 50 < sum(found) < sum(likely)
 
 
+def test_the_network_computes_what_that_of_silero_vad_does():
+    """Its own file (6.2.3, SHA-256 9ccdacc4...) gave these probabilities of the same chunks."""
+    expected = [
+        *(0.0101, 0.0119, 0.0066, 0.0057, 0.0073, 0.0074, 0.0063, 0.0058, 0.0045, 0.0218),
+        *(0.0301, 0.0187, 0.0181, 0.0422, 0.7078, 0.9797, 0.9819, 0.9995, 0.9998, 0.9999),
+    ]
+    chunks = recorded.samples()[: 512 * len(expected)].reshape(-1, 512)
+    before = np.concatenate([np.zeros((1, 64), np.float32), chunks[:-1, -64:]])
+    given = np.concatenate([before, chunks], axis=1)
+    state = np.zeros((1, 1, 128), np.float32)
+    model = streamd.engines.silero._model()
+    probs, *_ = model.run(None, {"input": given, "h": state, "c": state})
+    np.testing.assert_allclose(probs, expected, atol=1e-4)
+
+
 def test_the_filter_is_the_formula():
     samples = np.random.default_rng(5).standard_normal(4 * 512)
     found = HighPass(80, samples[0])
