@@ -13,10 +13,10 @@ from typing import NamedTuple
 import numpy as np
 
 from streamd.options import GateOptions
-from streamd.types import SAMPLE_RATE, Frames, Samples
+from streamd.types import SAMPLE_RATE, Frames
 
-VoiceDetector = Callable[[Samples], bool]
-"""Tells whether there is speech in the next frame, (320,) float32; no frame is left out."""
+VoiceDetector = Callable[[Frames], Sequence[bool]]
+"""Tells in which of the next (n, 320) float32 frames there is speech; no frame is left out."""
 ConfirmingDetector = Callable[[Frames, Sequence[bool]], Sequence[bool]]
 """The same for the next (n, 320) frames, given in which of them the first detector and the level
 find speech. `streamd.engines.silero` has one."""
@@ -50,25 +50,27 @@ class WebRtcVad:
 
         self._vad = webrtcvad.Vad(aggressiveness)
 
-    def __call__(self, frame: Samples) -> bool:
+    def __call__(self, frames: Frames) -> list[bool]:
         """See `VoiceDetector`."""
-        pcm = (np.clip(frame, -1.0, 1.0) * 32767.0).astype("<i2").tobytes()
-        return bool(self._vad.is_speech(pcm, SAMPLE_RATE))
+        pcm = (np.clip(frames, -1.0, 1.0) * 32767.0).astype("<i2")
+        return [bool(self._vad.is_speech(frame.tobytes(), SAMPLE_RATE)) for frame in pcm]
 
 
 SILENCE_DB = -120.0
 """The level of digital silence."""
+_SILENT_POWER = 10 ** (SILENCE_DB / 10)
 
 
-def level_db(frame: Samples) -> float:
-    """Root mean square of the frame in dB; 0 dB is a full-scale square wave."""
-    power = float(np.dot(frame, frame)) / len(frame)
-    return 10.0 * float(np.log10(power)) if power > 1e-12 else SILENCE_DB
+def levels_db(frames: Frames) -> list[float]:
+    """Root mean square of each of (n, 320) frames in dB; 0 dB is a full-scale square wave."""
+    power = np.einsum("ij,ij->i", frames, frames).astype(np.float64) / frames.shape[1]
+    levels: list[float] = (10.0 * np.log10(np.maximum(power, _SILENT_POWER))).tolist()
+    return levels
 
 
-def any_sound(frame: Samples) -> bool:
+def any_sound(frames: Frames) -> list[bool]:
     """Take every frame for speech (`--vad off`)."""
-    return True
+    return [True] * len(frames)
 
 
 class Gate:
@@ -88,10 +90,10 @@ class Gate:
 
     def feed(self, frames: Frames) -> list[GatedFrame]:
         """Take the next (n, 320) float32 frames; return what is heard in each."""
-        levels, floor_db = [level_db(frame) for frame in frames], self._options.floor_db
+        levels, floor_db = levels_db(frames), self._options.floor_db
         # Both detectors have state, so both must see every frame.
-        pairs = zip(frames, levels, strict=True)
-        voiced = [self._vad(frame) and level >= floor_db for frame, level in pairs]
+        pairs = zip(self._vad(frames), levels, strict=True)
+        voiced = [speech and level >= floor_db for speech, level in pairs]
         confirmed = voiced if self._confirm is None else self._confirm(frames, voiced)
         heard = []
         for one, other, level in zip(voiced, confirmed, levels, strict=True):
@@ -117,7 +119,8 @@ class Opening:
 
     def __init__(self, options: GateOptions) -> None:
         self._options = options
-        self._voiced: deque[bool] = deque(maxlen=options.attack)
+        self._voiced = deque([False] * options.attack)
+        self._n_voiced = 0
         self._open = False
         self.voice, self.unvoiced = False, 0
         """After the last `update`: see `GatedFrame`."""
@@ -126,8 +129,9 @@ class Opening:
         """Take the decision about the next frame; returns `GatedFrame.silence`."""
         options = self._options
         self._voiced.append(voiced)
+        self._n_voiced += voiced - self._voiced.popleft()
         self.unvoiced = 0 if voiced else self.unvoiced + 1
-        n_voiced = sum(self._voiced)
+        n_voiced = self._n_voiced
         self._open = n_voiced >= (options.stays_open if self._open else options.opens)
         least = options.doubtful_share if self.voice else options.voice_share
         self.voice = self._open or n_voiced >= least * options.attack
@@ -137,4 +141,4 @@ class Opening:
     def doubtful(self) -> bool:
         """See `Gate.doubtful`."""
         least = self._options.doubtful_share * self._options.attack
-        return not self._open and sum(self._voiced) >= least
+        return not self._open and self._n_voiced >= least

@@ -16,7 +16,7 @@ from tests.support.fakes import (
     WORD,
     ScriptedRecognizer,
     drain,
-    loud_frame,
+    loud_frames,
     scripted_audio,
     scripted_session,
 )
@@ -39,7 +39,7 @@ def test_an_improbable_last_word_is_hidden_until_the_speaker_pauses():
 
 
 def test_a_word_that_the_flush_cuts_off_before_the_gate_opened_is_not_lost():
-    gate = Gate(loud_frame, GateOptions(attack=10))
+    gate = Gate(loud_frames, GateOptions(attack=10))
     session = Session(gate, Segmenter(), LocalAgreement())
     audio = scripted_audio([False] * (2 * WORD + 5) + [True] * 5)
     session.feed(audio)

@@ -12,7 +12,7 @@ from streamd.session.clips import MERGED_PAUSE, SpeechClips
 from streamd.session.gate import Gate
 from streamd.session.segmenter import Segmenter
 from streamd.whisper.longform.segments import Clip
-from tests.support.fakes import loud_frame, scripted_audio
+from tests.support.fakes import loud_frames, scripted_audio
 
 PAUSE, AROUND, LONGEST = 30, 25, 400
 OPTIONS = EndpointOptions(
@@ -29,7 +29,7 @@ OPTIONS = EndpointOptions(
 def clips(*stretches: tuple[bool, int], longest: int = 0, cut: int = 50) -> list[Clip]:
     """Of speech and silence, in frames."""
     loud = np.concatenate([np.full(n, speech) for speech, n in stretches])
-    finder = SpeechClips(Gate(loud_frame, GateOptions()), Segmenter(OPTIONS))
+    finder = SpeechClips(Gate(loud_frames, GateOptions()), Segmenter(OPTIONS))
     frames = scripted_audio(loud)
     for at in range(0, len(frames), cut):
         finder.feed(frames[at : at + cut])
@@ -71,7 +71,7 @@ def test_the_end_of_the_recording_is_a_pause():
 
 def test_what_depends_on_the_text_cannot_be_asked():
     with pytest.raises(ValueError, match="may not depend on its text"):
-        SpeechClips(Gate(loud_frame), Segmenter(EndpointOptions()))
+        SpeechClips(Gate(loud_frames), Segmenter(EndpointOptions()))
 
 
 def _no_pause(speaks: np.ndarray) -> bool:

@@ -1,11 +1,14 @@
 """The gate: what opens it, what does not, what closes it."""
 
+from collections.abc import Iterator
+from itertools import islice, repeat
+
 import numpy as np
 import pytest
 
 from streamd.engines.silero import Silero
 from streamd.options import GateOptions
-from streamd.session.gate import SILENCE_DB, Gate, WebRtcVad, any_sound, level_db
+from streamd.session.gate import SILENCE_DB, Gate, VoiceDetector, WebRtcVad, any_sound, levels_db
 from streamd.types import FRAME, SAMPLE_RATE
 
 
@@ -25,14 +28,18 @@ def syllables(seconds: int) -> np.ndarray:
     return (0.1 * buzz * np.maximum(0, np.sin(2 * np.pi * 2.5 * t)) ** 2).astype(np.float32)
 
 
+def deciding(decisions: Iterator[bool]) -> VoiceDetector:
+    return lambda frames: list(islice(decisions, len(frames)))
+
+
 def silences(gate: Gate, samples: np.ndarray) -> list[int]:
     return [heard.silence for heard in gate.feed(samples.reshape(-1, FRAME))]
 
 
 def test_levels():
-    assert level_db(np.zeros(FRAME, np.float32)) == SILENCE_DB
-    assert level_db(np.ones(FRAME, np.float32)) == pytest.approx(0.0)
-    assert level_db(np.full(FRAME, 0.1, np.float32)) == pytest.approx(-20.0, abs=1e-4)
+    frames = np.zeros((3, FRAME), np.float32)
+    frames[1], frames[2] = 1.0, 0.1
+    assert levels_db(frames) == pytest.approx([SILENCE_DB, 0.0, -20.0], abs=1e-4)
 
 
 @pytest.mark.parametrize("aggressiveness", [0, 1, 2, 3])
@@ -98,14 +105,14 @@ def test_one_frame_fewer_than_opens_the_gate_keeps_it_open(share, attack):
 
 def test_the_gate_closes_whatever_its_length():
     decisions = iter([True, False, True, False])
-    gate = Gate(lambda _: next(decisions), GateOptions(attack=1, floor_db=-200.0))
+    gate = Gate(deciding(decisions), GateOptions(attack=1, floor_db=-200.0))
     assert silences(gate, np.zeros(4 * FRAME, np.float32)) == [0, 1, 0, 1]
 
 
 def test_open_and_close_shares_are_two_thresholds():
     pattern = [True] * 6 + [False, True] * 10 + [False] * 12
     frames = iter(pattern)
-    gate = Gate(lambda _: next(frames), GateOptions(floor_db=-200.0))
+    gate = Gate(deciding(frames), GateOptions(floor_db=-200.0))
     seen = silences(gate, np.zeros(len(pattern) * FRAME, np.float32))
     assert seen[:5] == [1, 1, 1, 1, 1], "five of ten frames are not enough"
     assert seen[5:26] == [0] * 21, "half of the frames keep it open"
@@ -114,7 +121,7 @@ def test_open_and_close_shares_are_two_thresholds():
 
 def test_the_start_of_a_word_is_doubtful():
     pattern = iter([False] * 10 + [True] * 6)
-    gate = Gate(lambda _: next(pattern), GateOptions(floor_db=-200.0))
+    gate = Gate(deciding(pattern), GateOptions(floor_db=-200.0))
     doubtful = []
     for _ in range(16):
         gate.feed(np.zeros((1, FRAME), np.float32))
@@ -125,7 +132,7 @@ def test_the_start_of_a_word_is_doubtful():
 def test_a_second_detector_opens_the_gate_later_and_says_by_how_much():
     first, second = [True] * 40, [False] * 15 + [True] * 25
     frames = iter(first)
-    gate = Gate(lambda _: next(frames), GateOptions(floor_db=-200.0), confirm=lambda *_: second)
+    gate = Gate(deciding(frames), GateOptions(floor_db=-200.0), confirm=lambda *_: second)
     heard = gate.feed(np.zeros((len(first), FRAME), np.float32))
     seen, late = [each.silence for each in heard], [each.late for each in heard]
     assert seen.index(0) == 15 + 5
@@ -135,7 +142,7 @@ def test_a_second_detector_opens_the_gate_later_and_says_by_how_much():
 
 
 def test_a_second_detector_counts_only_where_the_first_hears_something():
-    gate = Gate(lambda _: False, confirm=lambda frames, _: [True] * len(frames))
+    gate = Gate(deciding(repeat(False)), confirm=lambda frames, _: [True] * len(frames))
     assert 0 not in silences(gate, np.ones(100 * FRAME, np.float32))
 
 
@@ -162,7 +169,7 @@ def test_a_voice_is_told_two_frames_before_the_gate_opens_and_after_it_closes(
     n_voiced, voice, is_open
 ):
     decisions = iter([True] * n_voiced + [False] * 40)
-    gate = Gate(lambda _: next(decisions), GateOptions(floor_db=-200))
+    gate = Gate(deciding(decisions), GateOptions(floor_db=-200))
     heard = gate.feed(np.zeros((n_voiced + 40, FRAME), np.float32))
     assert [i for i, each in enumerate(heard) if each.voice] == list(voice)
     assert [i for i, each in enumerate(heard) if each.silence == 0] == list(is_open)

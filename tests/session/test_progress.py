@@ -33,7 +33,7 @@ from streamd.session.commit import AlignAtt, LocalAgreement, Sliding
 from streamd.session.gate import Gate, GatedFrame
 from streamd.session.segmenter import Segmenter
 from streamd.types import FRAME, FRAME_MS, N_AUDIO_CTX, Hypothesis, Suspect, Window, Word
-from tests.support.fakes import loud_frame
+from tests.support.fakes import loud_frames
 from tests.support.promises import check_speaking, check_transcript
 
 many = settings(
@@ -207,13 +207,13 @@ class NotingGate(Gate):
     """Notes in `voiced` which frames it lets through for their own sake, not for one before."""
 
     def __init__(self, options: GateOptions, voiced: list[bool]) -> None:
-        super().__init__(loud_frame, options)
+        super().__init__(loud_frames, options)
         self._voiced = voiced
 
     def feed(self, frames: np.ndarray) -> list[GatedFrame]:
         heard = super().feed(frames)
-        pairs = zip(heard, frames, strict=True)
-        self._voiced += [each.silence == 0 and loud_frame(frame) for each, frame in pairs]
+        pairs = zip(heard, loud_frames(frames), strict=True)
+        self._voiced += [each.silence == 0 and is_loud for each, is_loud in pairs]
         return heard
 
 

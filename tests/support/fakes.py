@@ -16,7 +16,7 @@ from streamd.session import Session
 from streamd.session.commit import CommitPolicy, LocalAgreement
 from streamd.session.gate import Gate
 from streamd.session.segmenter import Segmenter
-from streamd.types import FRAME, Frames, Hypothesis, Samples, Window, Word
+from streamd.types import FRAME, Frames, Hypothesis, Window, Word
 
 WORD = 12
 """Frames a scripted word lasts."""
@@ -48,9 +48,10 @@ def scripted_audio(speech: Iterable[bool]) -> Frames:
 LOUD = 0.05
 
 
-def loud_frame(frame: Samples) -> bool:
-    """A `Vad` for scripted audio."""
-    return bool(frame[1] > LOUD)
+def loud_frames(frames: Frames) -> list[bool]:
+    """A `VoiceDetector` for scripted audio."""
+    loud: list[bool] = (frames[:, 1] > LOUD).tolist()
+    return loud
 
 
 class ScriptedRecognizer:
@@ -84,7 +85,7 @@ def scripted_session(
     policy: CommitPolicy | None = None,
 ) -> Session:
     """A session whose gate follows the loudness of scripted audio at once."""
-    gate = Gate(loud_frame, GateOptions(attack=1))
+    gate = Gate(loud_frames, GateOptions(attack=1))
     return Session(gate, Segmenter(endpoint), policy or LocalAgreement(), options)
 
 
