@@ -94,6 +94,23 @@ def spread_words(decoded: Decoded, tokenizer: Tokenizer, *, start: int, end: int
     return merge_punctuation(_timed(parts, np.array([*starts, end]), probs))
 
 
+def words_as_decoded(
+    decoded: Decoded, tokenizer: Tokenizer, n_tokens: int, *, n_frames: int
+) -> list[Word]:
+    """The words of the first text tokens, with times in frames of the window.
+
+    As `align`, but from the passes that chose the tokens, so that it takes none of its own.
+    """
+    text_at = [i for i, token in enumerate(decoded.tokens) if token < tokenizer.eot][:n_tokens]
+    if not text_at:
+        return []
+    # The row that chose a token is the one before its own.
+    rows = [decoded.n_given - 1 + i for i in (*text_at, text_at[-1] + 1)]
+    starts = token_starts(np.stack(decoded.alignment), rows, n_frames)
+    parts = tokenizer.split_words([decoded.tokens[i] for i in text_at], decoded.language)
+    return _timed(parts, starts, [decoded.token_probs[i] for i in text_at])
+
+
 def align(
     decoder: Decoder, tokenizer: Tokenizer, tokens: Sequence[int], *, language: str, n_frames: int
 ) -> Search[list[Word]]:

@@ -21,6 +21,7 @@ from streamd.whisper.words import (
     n_attended,
     tighten,
     warp,
+    words_as_decoded,
 )
 from tests.support.decoders import EOT, N_VOCAB, ContextDecoder, decode, scripted, vocabulary
 
@@ -114,6 +115,23 @@ def test_of_a_long_prefix_only_the_end_is_aligned(monkeypatch):
         assert ours.end == pytest.approx(expected.end, abs=2)
     assert sizes[0] == (2 + len(prefix) + 6, n_frames)
     assert sizes[1] == (1 + 37 + 6, n_frames - 95), "of the 3 s before"
+
+
+def test_words_between_timestamps_have_the_times_of_their_own_tokens():
+    """Of a window whose last segment is left to the next one, only the first words are wanted."""
+    begin, tokens = TOKENIZER.timestamp_begin, b" ab"
+    script = [*tokens, begin + 45, begin + 80, *b" cd", begin + 120, *b" ef", EOT]
+    frames = [20, 30, 40, 45, 80, 90, 100, 110, 120, 130, 140, 150, 160]
+    decoder = ContextDecoder(scripted(script, frames, n_ctx=N_CTX), 60)
+    options = DecodingOptions(suppress_tokens=(), suppress_blank=False, text_only=False)
+    found = decode(decoder, TOKENIZER, options=options, context=Context(20))
+    assert found.tokens == (*script[:-1],)
+    words = words_as_decoded(found, TOKENIZER, 6, n_frames=N_CTX)
+    assert [word.text for word in words] == [" ab", " cd"]
+    assert 45 < words[1].start < 90, "behind the timestamp"
+    assert 110 < words[1].end < 130, "before it"
+    assert [word.prob for word in words] == pytest.approx([0.9, 0.9], abs=0.01)
+    assert words_as_decoded(found, TOKENIZER, 0, n_frames=N_CTX) == []
 
 
 def test_without_an_end_the_last_word_lasts_to_the_end_of_the_audio():

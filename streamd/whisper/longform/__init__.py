@@ -63,7 +63,7 @@ from streamd.whisper.mel import RecordingMel
 from streamd.whisper.prompt import Prompt
 from streamd.whisper.tokenizer import Tokenizer
 from streamd.whisper.vocabulary import Vocabulary
-from streamd.whisper.words import align
+from streamd.whisper.words import align, words_as_decoded
 
 LEAST_SILENT_REST = 100
 """Columns (1 s): a shorter rest of a clip that ends in silence is not decoded."""
@@ -332,7 +332,7 @@ class _Reader(Generic[FeaturesT]):
         if clip.silent_end and found.seek >= clip.end and decoded.loop is None:
             found = found._replace(complete=True)  # even if its last word ends earlier
         if self._options.word_timestamps:
-            found = yield from self._timed(found, features, stretch)
+            found = yield from self._timed(found, decoded, features, stretch)
         # A timestamp may lie after the window's sound: what follows it has not been decoded.
         found = found._replace(seek=min(found.seek, stretch.end))
         if self._options.word_timestamps and self._options.hallucination_silence_ms:
@@ -434,12 +434,20 @@ class _Reader(Generic[FeaturesT]):
         tokens, probs = decoded.tokens[:n], decoded.token_probs[:n]
         return replace(decoded, tokens=tokens, token_probs=probs, loop=n)
 
-    def _timed(self, found: Split, features: FeaturesT, stretch: Stretch) -> Search[Split]:
-        """Add words to the segments; the next window begins after the last of them."""
+    def _timed(
+        self, found: Split, decoded: Decoded, features: FeaturesT, stretch: Stretch
+    ) -> Search[Split]:
+        """Add words to the segments; the next window begins after the last of them.
+
+        openai-whisper aligns the text in a pass of its own. Times from the passes that chose the
+        tokens are no worse (benchmarks/RESULTS.md).
+        """
         eot, n_frames = self._tokenizer.eot, stretch.n_columns // 2
         tokens = [token for s in found.segments for token in s.tokens if token < eot]
         aligned = []
-        if n_frames:
+        if n_frames and self._voiced is not None:
+            aligned = words_as_decoded(decoded, self._tokenizer, len(tokens), n_frames=n_frames)
+        elif n_frames:
             decoder = self._engine.decoder(features, len(tokens) + 5)
             language = self._language
             aligned = yield from align(
