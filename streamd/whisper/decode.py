@@ -196,6 +196,8 @@ class _WindowSearch:
         self._draft: tuple[int, ...] = ()
         if sampler is None and options.beam_size == 1:
             draft = _possible(context.draft, tokenizer, options.timestamps)
+            if options.timestamps and not context.prefix:
+                draft = draft or (tokenizer.timestamp_begin,)  # most windows begin with speech
             self._draft = draft[: self._max_tokens]
         self._decoder, self._cache = decoder, Cache(decoder)
         self._rules = Rules(
@@ -287,7 +289,7 @@ class _WindowSearch:
             self._cache,
             prefill,
             rules=rules,
-            draft=Draft(self._draft, mark, max_tokens),
+            draft=Draft(self._draft, mark, max_tokens, self._tokenizer.timestamp_begin),
             stop=lambda path: len(path.tokens) >= max_tokens or self._loop(path) is not None,
             expected=self._expected,
         )

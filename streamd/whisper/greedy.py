@@ -32,23 +32,27 @@ class Sampler:
 class Draft:
     """A guess of the whole transcript, and what to guess where it was wrong.
 
-    `mark` is a full stop, or None if it is not guessed; at most `longest` tokens are sampled.
+    `mark` is a full stop, or None if it is not guessed; at most `longest` tokens are sampled. Those
+    from `timestamp_begin` on are timestamps.
     """
 
     tokens: Sequence[int]
     mark: int | None
     longest: int
+    timestamp_begin: int
 
     def after(self, tokens: Sequence[int]) -> Sequence[int]:
         """Guess what follows the sampled `tokens`: the draft after the same token, or a full stop.
 
-        Whisper ends most windows with one.
+        Whisper ends most windows with one. Where a segment ends, most often the next one begins.
         """
         last, n = tokens[-1], len(tokens) - 1
         same = [at for at, token in enumerate(self.tokens) if token == last]
         nearest = min(same, key=lambda at: abs(at - n), default=len(self.tokens))
         guess = self.tokens[nearest + 1 :]
-        if not guess and self.mark is not None and last != self.mark:
+        if not guess and last >= self.timestamp_begin:
+            guess = (last,) if n and tokens[-2] < self.timestamp_begin else ()
+        elif not guess and self.mark is not None and last != self.mark:
             guess = (self.mark,)
         return guess[: min(N_AHEAD, self.longest - len(tokens) - 1)]
 

@@ -160,6 +160,26 @@ def test_what_follows_a_wrong_draft_is_guessed(said, draft, passes):
     assert decoder.passes == passes
 
 
+def test_the_timestamps_between_segments_are_guessed():
+    begin = TOKENIZER.timestamp_begin
+    said = (begin, *b"ab", begin + 9, begin + 9, *b"c", begin + 20)
+
+    def predict(context: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+        logits = np.full(N_VOCAB, -40.0, np.float32)
+        logits[[*said, EOT, EOT][len(context) - len(TOKENIZER.sot_sequence)]] = 0.0
+        return logits, np.zeros((2, 40))
+
+    decoder = ContextDecoder(predict, 60)
+    found = decode(
+        decoder,
+        TOKENIZER,
+        options=replace(GREEDY, timestamps=True),
+        context=Context(20, guesses=False),
+    )
+    assert found.tokens == said
+    assert decoder.passes == [2, 1, 1, 2, 1, 2], "the first, and those after ends"
+
+
 def test_a_timestamp_s_probability_is_the_one_it_was_chosen_by():
     options = replace(GREEDY, timestamps=True)
     predict = hashed(5)
