@@ -154,6 +154,7 @@ class GraphBuilder:
     _outputs: list[bytes] = field(default_factory=list)
     _tensors: dict[str, NDArray[Any]] = field(default_factory=dict)
     _constants: dict[str, bytes] = field(default_factory=dict)
+    _integers: dict[str, tuple[str, str, str]] = field(default_factory=dict)
 
     def graph(self) -> Graph:
         """Return the finished model."""
@@ -241,8 +242,9 @@ class GraphBuilder:
             stored = integers.view(np.uint8) ^ _ZERO  # each 128 more
         weight, scale = self.tensor(f"{name}.int8", stored), self.tensor(f"{name}.scale", scales)
         if self.kind is Linear.TENSOR:
-            inputs = [x, weight, scale, *(weight_zero or [""]), *bias]
-            return self.op("DynamicQuantizeMatMul", inputs, domain=CONTRIB, to=to)
+            rounded, step, zero = self._rounded(x)
+            inputs = [rounded, weight, step, scale, zero, *(weight_zero or [""]), *bias]
+            return self.op("MatMulIntegerToFloat", inputs, domain=CONTRIB, to=to)
         last, least = {"keepdims": 1}, self.constant(1e-30)
         largest = self.op("ReduceMax", [self.op("Abs", [x]), self.constant([-1])], last)
         largest = self.op("Max", [largest, least])  # a row of zeros has no scale
@@ -252,6 +254,14 @@ class GraphBuilder:
         product = self.op("MatMulIntegerToFloat", inputs, domain=CONTRIB)
         scaled = self.op("Mul", [product, largest], to="" if bias else to)
         return self.op("Add", [scaled, *bias], to=to) if bias else scaled
+
+    def _rounded(self, x: str) -> tuple[str, str, str]:
+        """Round `x` to integers once for all layers that multiply it: (integers, scale, zero)."""
+        if x not in self._integers:
+            more = f"{x}.step", f"{x}.zero"
+            rounded = self.op("DynamicQuantizeLinear", [x], to=f"{x}.rounded", more=more)
+            self._integers[x] = rounded, *more
+        return self._integers[x]
 
     def layer_norm(self, x: str, name: str, *, to: str = "") -> str:
         """Normalise the last axis; the operator's default epsilon is Whisper's, 1e-5."""
