@@ -6,6 +6,8 @@ import pty
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -76,18 +78,28 @@ def started(*args: str) -> subprocess.CompletedProcess:
 def at_terminal(answer: str, *args: str) -> tuple[int, str]:
     """The program at a terminal where somebody types this; its exit code and what is shown."""
     parent, child = pty.openpty()
-    command = [PROGRAM, *args]
-    with subprocess.Popen(command, stdin=child, stderr=child, stdout=subprocess.PIPE) as process:
-        os.close(child)
-        os.write(parent, answer.encode())
-        shown = b""
-        while True:
-            try:
-                shown += os.read(parent, 4096)
-            except OSError:  # nobody has the other end any more
-                break
+    os.write(parent, answer.encode())
+
+    def shown() -> bytes:
+        heard = b""
+        with suppress(OSError):  # nobody has the other end any more
+            while True:
+                heard += os.read(parent, 4096)
+        return heard
+
+    with ThreadPoolExecutor() as pool:
+        reading = pool.submit(shown)
+        with (
+            open(child) as stdin,
+            open(os.dup(child), "w") as stderr,
+            pytest.MonkeyPatch.context() as patch,
+        ):
+            patch.setattr("sys.stdin", stdin)
+            patch.setattr("sys.stderr", stderr)
+            code = main(args)
+        text = reading.result().decode()
     os.close(parent)
-    return process.returncode, shown.decode()
+    return code, text
 
 
 def in_store() -> list[str]:
@@ -512,8 +524,8 @@ def test_the_bundled_model_is_not_used_for_what_it_cannot_do(words, asked, monke
 
 
 @pytest.mark.parametrize("answer", ["\n", " Yes\n"])
-def test_a_person_is_asked_whether_to_download(serving, answer):
-    code, shown = at_terminal(answer, "transcribe", "-m", "some/tiny", str(SOUND))
+def test_a_person_is_asked_whether_to_download(serving, quiet, answer):
+    code, shown = at_terminal(answer, "transcribe", "-m", "some/tiny", quiet)
     host = serving.endpoint.removeprefix("http://")
     assert f"some/tiny is not here. Download it (0.5 MB) from {host}? [Y/n] " in shown
     assert f"downloading some/tiny, 0.5 MB, from {host} to " in shown
@@ -532,14 +544,14 @@ def test_a_person_may_refuse(serving, answer):
     assert serving.paths() == ["/api/models/some/tiny/revision/main"]
 
 
-def test_the_most_detailed_log_tells_no_secret(serving, monkeypatch):
+def test_the_most_detailed_log_tells_no_secret(serving, monkeypatch, run):
     monkeypatch.setenv("HF_TOKEN", "hf_hidden")
-    assert "hidden" not in started("models", "get", "some/tiny", "-vv").stderr
+    assert "hidden" not in run("models", "get", "some/tiny", "-vv")[2]
     monkeypatch.delenv("HF_TOKEN")
     monkeypatch.setenv("HF_ENDPOINT", serving.endpoint.replace("//", "//me:hidden@"))
-    done = started("models", "get", "openai/whisper-base.en", "-vv")
-    assert done.returncode == 0
-    assert "hidden" not in done.stderr
+    code, _, told = run("models", "get", "openai/whisper-base.en", "-vv")
+    assert code == 0
+    assert "hidden" not in told
 
 
 def test_who_is_quiet_is_not_asked(serving):
