@@ -91,9 +91,10 @@ def test_a_folder_of_the_users_own(cache, small, tmp_path, capsys):
     assert capsys.readouterr().err == (f"streamd: {folder} exists already; name a new folder\n")
 
 
+@pytest.mark.coreml
 @pytest.mark.parametrize(
     ("sent", "code"),
-    [pytest.param(signal.SIGKILL, -9, marks=pytest.mark.coreml), (signal.SIGINT, 130)],
+    [(signal.SIGKILL, -9), (signal.SIGINT, 130)],
 )
 def test_a_build_that_is_killed_leaves_nothing_that_looks_finished(sent, code, cache, small):
     command = [Path(sys.executable).with_name("streamd"), "models", "build", small]
@@ -110,6 +111,7 @@ def test_a_build_that_is_killed_leaves_nothing_that_looks_finished(sent, code, c
         assert list((cache / "coreml").rglob("*.mlpackage")) == []
 
 
+@pytest.mark.coreml
 def test_damage_is_reported(cache, small):
     assert main(["models", "build", small, "-q"]) == 0
     built = built_model(small)

@@ -16,6 +16,8 @@ from streamd.whisper.tokenizer import Tokenizer
 from tests.golden import load
 from tests.support.coreml_runs import core_ml, model, on_cpu
 
+pytestmark = [pytest.mark.coreml, pytest.mark.timeout(400)]
+
 # Random weights find nothing probable.
 PLAIN = DecodingOptions(temperatures=(0.0,), least_evidence=-100.0)
 TOLERANCE = 1e-5

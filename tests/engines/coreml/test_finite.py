@@ -7,6 +7,8 @@ from streamd.engines.coreml.runtime.core_ml_engine import WorkerLimits
 from streamd.errors import EngineError
 from tests.support.coreml_runs import core_ml, faulty
 
+pytestmark = [pytest.mark.coreml, pytest.mark.timeout(400)]
+
 
 @pytest.mark.parametrize(
     ("form", "function"), [("state", "ctx"), ("state", "step2"), ("mix", "align32")]

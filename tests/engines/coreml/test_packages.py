@@ -32,6 +32,7 @@ def here(built, tmp_path):
     return replace(built, folder=tmp_path / "code")
 
 
+@pytest.mark.coreml
 def test_doctor_shows_the_device_of_each_function_even_if_planning_crashes(here, tmp_path, capfd):
     with faulty(tmp_path / "faults") as faults:
         with core_ml(here, make_compiled_folder(here)):
@@ -52,6 +53,7 @@ def test_doctor_shows_the_device_of_each_function_even_if_planning_crashes(here,
     assert (out, "a line below Python" in err) == ("", True), "Core ML's own words are no captions"
 
 
+@pytest.mark.coreml
 def test_doctor_says_in_a_line_that_no_state_can_be_written(here, tmp_path):
     make_compiled_folder(here)
     told = functions(here, MIXED, coreml_stand_in.__name__)
@@ -65,6 +67,7 @@ def test_doctor_says_in_a_line_that_no_state_can_be_written(here, tmp_path):
     assert not [call for call in faults.done() if call[0] == "plan"]
 
 
+@pytest.mark.coreml
 def test_doctor_has_a_section_for_core_ml_on_a_mac(here, monkeypatch):
     opened = iter((None, here, here))
     monkeypatch.setattr(doctor, "sys", SimpleNamespace(platform="darwin"))
@@ -87,6 +90,7 @@ def test_doctor_has_a_section_for_core_ml_on_a_mac(here, monkeypatch):
     assert len(told) == 13
 
 
+@pytest.mark.coreml
 def test_each_placement_is_compared_with_the_golden_vectors(here, tmp_path):
     with faulty(tmp_path / "faults") as faults:
         faults.add("lie", unit="CPU_AND_NE", function="ctx", once=False)
@@ -170,6 +174,7 @@ def test_the_stand_in_is_called_as_coremltools_is():
     assert units <= {unit.name for unit in theirs.ComputeUnit}
 
 
+@pytest.mark.coreml
 def test_the_build_is_offered_where_it_helps(monkeypatch, tmp_path):
     monkeypatch.setenv("STREAMD_CACHE", str(tmp_path / "cache"))
     asked, here = [], {"model": str(huggingface.write(checkpoint("few"), tmp_path))}

@@ -15,7 +15,7 @@ from streamd.whisper.recognizer import RIGHT_CONTEXT
 from tests.golden import load
 from tests.support.coreml_runs import core_ml, faulty, on_cpu
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = [pytest.mark.coreml, pytest.mark.timeout(400)]
 
 TOLERANCE = 1e-5
 TOKENS = list(range(40, 52))

@@ -20,7 +20,7 @@ from streamd.engines.coreml.runtime.worker import Job
 from tests.support import coreml_stand_in
 from tests.support.coreml_runs import PATIENT, faulty, on_cpu
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = [pytest.mark.coreml, pytest.mark.timeout(400)]
 
 GPU, STATELESS, SINGLE = PLACEMENTS["gpu"]
 MIXED, ANE, MIXED_SINGLE = PLACEMENTS["ane"]
@@ -63,9 +63,7 @@ def assert_right(engine, job) -> None:
     assert max(numerics.logits, numerics.alignment) < 3e-5  # in one function 1.4e-5
 
 
-@pytest.mark.parametrize(
-    ("unit", "expected"), [("gpu", GPU), pytest.param("ane", MIXED, marks=pytest.mark.coreml)]
-)
+@pytest.mark.parametrize(("unit", "expected"), [("gpu", GPU), ("ane", MIXED)])
 def test_what_is_right_takes_over(job, faults, caplog, unit, expected):
     caplog.set_level(logging.INFO)
     switching = bring_up(job, unit)
@@ -99,23 +97,15 @@ def test_the_cpu_serves_where_core_ml_is_wrong(job, faults, caplog):
     [
         ({"what": "odd", "at": "load"}, "Exception: Unable to load any compiled models"),
         ({"what": "ignored"}, r"logits 0\.\d+ off, alignment .*"),
-        *(
-            pytest.param(fault, why, marks=pytest.mark.coreml)
-            for fault, why in (
-                ({"what": "kill", "at": "load"}, "ended by SIGKILL"),
-                ({"what": "kill"}, "ended by SIGKILL"),
-                (
-                    {"what": "fail"},
-                    "Unable to compute the prediction using a neural network model.",
-                ),
-                ({"what": "hang"}, "did not answer within 20 s"),
-                ({"what": "nan"}, "step16 returned logits0 with infinity or NaN"),
-                ({"what": "fail", "at": "make"}, "a state cannot be written, .*"),
-                ({"what": "fail", "at": "make", "after": 1}, "Unable to compute .*"),
-                ({"what": "odd", "at": "write"}, "Exception: Unable to load any compiled models"),
-                ({"what": "fail", "at": "write", "after": 1}, "Unable to compute .*"),
-            )
-        ),
+        ({"what": "kill", "at": "load"}, "ended by SIGKILL"),
+        ({"what": "kill"}, "ended by SIGKILL"),
+        ({"what": "fail"}, "Unable to compute the prediction using a neural network model."),
+        ({"what": "hang"}, "did not answer within 20 s"),
+        ({"what": "nan"}, "step16 returned logits0 with infinity or NaN"),
+        ({"what": "fail", "at": "make"}, "a state cannot be written, .*"),
+        ({"what": "fail", "at": "make", "after": 1}, "Unable to compute .*"),
+        ({"what": "odd", "at": "write"}, "Exception: Unable to load any compiled models"),
+        ({"what": "fail", "at": "write", "after": 1}, "Unable to compute .*"),
     ],
 )
 def test_the_gpu_is_used_without_states_if_states_are_refused(
@@ -132,10 +122,7 @@ def test_the_gpu_is_used_without_states_if_states_are_refused(
     assert_right(switching, job)
 
 
-@pytest.mark.parametrize(
-    ("unit", "expected"),
-    [("gpu", STATELESS), pytest.param("ane", ANE, marks=pytest.mark.coreml)],
-)
+@pytest.mark.parametrize(("unit", "expected"), [("gpu", STATELESS), ("ane", ANE)])
 def test_no_state_is_shared_if_core_ml_refuses_that(job, faults, caplog, unit, expected):
     faults.add("foreign", once=False)
     switching = bring_up(job, unit)
@@ -145,10 +132,7 @@ def test_no_state_is_shared_if_core_ml_refuses_that(job, faults, caplog, unit, e
     assert_right(switching, job)
 
 
-@pytest.mark.parametrize(
-    ("unit", "expected"),
-    [("gpu", SINGLE), pytest.param("ane", MIXED_SINGLE, marks=pytest.mark.coreml)],
-)
+@pytest.mark.parametrize(("unit", "expected"), [("gpu", SINGLE), ("ane", MIXED_SINGLE)])
 def test_one_function_is_used_if_others_cannot_be_loaded(job, faults, caplog, unit, expected):
     faults.add("odd", at="load", function="step16", once=False)
     faults.add("foreign", once=False)
@@ -173,7 +157,6 @@ def test_the_cpu_serves_at_once_where_no_state_can_be_written(job, faults, caplo
     assert loaded == ["step2", "step2", "step32"]
 
 
-@pytest.mark.coreml
 def test_the_decoder_moves_to_the_neural_engine_if_the_gpu_refuses_it(job, faults, caplog):
     faults.add("fail", at="load", unit="CPU_AND_GPU", once=False)
     switching = bring_up(job, "ane")
@@ -221,7 +204,6 @@ def test_what_takes_too_long_is_given_up(job, monkeypatch, caplog):
     assert ["was not ready within 0 s" in told for told in warnings(caplog)] == [True] * 3
 
 
-@pytest.mark.coreml
 def test_functions_are_compiled_for_the_neural_engine_one_at_a_time(job, faults):
     """What is in memory while it compiles is one function."""
     assert placement(bring_up(job, "ane")) == MIXED

@@ -24,7 +24,7 @@ from tests.support.coreml_runs import PATIENT, PLACEMENTS, core_ml, faulty, find
 
 EXACT = 1e-5
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = [pytest.mark.coreml, pytest.mark.timeout(400)]
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def assert_warned(caplog, *texts: str) -> None:
         assert expected in text
 
 
-@pytest.mark.parametrize("form", ["state", pytest.param("mix", marks=pytest.mark.coreml)])
+@pytest.mark.parametrize("form", ["state", "mix"])
 def test_a_worker_that_is_killed_in_the_middle_is_replaced(built, faults, form, tmp_path, caplog):
     faults.add("kill", function="step2", after=1)
     with core_ml(built, tmp_path / "compiled", form) as engine:
@@ -64,14 +64,8 @@ def test_a_worker_that_is_killed_in_the_middle_is_replaced(built, faults, form, 
     ("fault", "warning"),
     [
         ({"what": "fail", "function": "step"}, "Unable to compute the prediction"),
-        pytest.param(
-            {"what": "kill", "function": "ctx"}, "ended by SIGKILL", marks=pytest.mark.coreml
-        ),
-        pytest.param(
-            {"what": "kill", "at": "load", "function": "align"},
-            "ended by SIGKILL",
-            marks=pytest.mark.coreml,
-        ),
+        ({"what": "kill", "function": "ctx"}, "ended by SIGKILL"),
+        ({"what": "kill", "at": "load", "function": "align"}, "ended by SIGKILL"),
         ({"what": "fail", "at": "load", "function": "align"}, "Unable to compute"),
     ],
 )
@@ -91,7 +85,6 @@ def test_a_worker_that_hangs_is_replaced(built, faults, tmp_path, caplog):
     assert not list(faults.folder.glob("fault-*")), "it did hang"
 
 
-@pytest.mark.coreml
 def test_a_worker_that_does_not_get_ready_is_replaced(built, faults, tmp_path, caplog):
     faults.add("hang", at="load", function="step16")
     limits = replace(PATIENT, start_s=12.0, deaths=9)
@@ -187,9 +180,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize(
-    "number", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.coreml)]
-)
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_worker_ends_when_its_program_is_killed(built, tmp_path, number):
     script = tmp_path / "orphan.py"
     script.write_text(ORPHAN)
