@@ -153,7 +153,7 @@ async def test_a_file_that_breaks_off_is_written_as_far_as_it_goes(tmp_path, cap
 
 
 async def test_an_interrupt_ends_a_file_behind_the_window_at_hand(tmp_path):
-    long = recorded.wav(tmp_path / "long.wav", np.tile(recorded.three_sentences(), 15))
+    long = recorded.wav(tmp_path / "long.wav", np.tile(recorded.three_sentences(), 8))
     process = await asyncio.create_subprocess_exec(
         *(PROGRAM, "transcribe", str(long), "--jsonl", "-o", str(tmp_path / "a.txt")),
         stdout=asyncio.subprocess.PIPE,
@@ -164,21 +164,21 @@ async def test_an_interrupt_ends_a_file_behind_the_window_at_hand(tmp_path):
     rest, complaints = await process.communicate()
     assert process.returncode == 130, complaints
     *said, eos = [json.loads(line) for line in (first + rest).splitlines()]
-    assert said[-1]["end_ms"] < 200_000
+    assert said[-1]["end_ms"] < 100_000
     assert eos == {"type": "eos", "seq": len(said), "reason": "stop"}
     cut = tmp_path / "a.partial.txt"  # nobody takes it for the whole transcript
     assert sorted(tmp_path.iterdir()) == [cut, long]
     text = " ".join(cut.read_text().splitlines())
     assert text == " ".join(final["text"] for final in said)
     assert re.search(
-        rf"{long}: interrupted at 0:0\d:\d\d of 0:04:2\d; {cut} has what was said until then$",
+        rf"{long}: interrupted at 0:0\d:\d\d of 0:02:2\d; {cut} has what was said until then$",
         without_slow_steps(complaints)[-1],
     )
 
 
 async def test_an_interrupted_batch_is_done_with_the_same_command(tmp_path):
     sounds = [recorded.wav(tmp_path / f"{n}.wav", recorded.samples()) for n in range(2)]
-    sounds.append(recorded.wav(tmp_path / "2.wav", np.tile(recorded.three_sentences(), 15)))
+    sounds.append(recorded.wav(tmp_path / "2.wav", np.tile(recorded.three_sentences(), 8)))
     sounds.append(recorded.wav(tmp_path / "3.wav", recorded.samples()))
     out = tmp_path / "out"
     command = (PROGRAM, "transcribe", *map(str, sounds), "-f", "srt", "--output-dir", str(out))

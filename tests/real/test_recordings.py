@@ -1,7 +1,7 @@
 """``streamd transcribe --vad off --precision float32`` writes what openai-whisper writes.
 
 With OpenAI's own weights, on all clips of ``../shared/data/eval``, its stream of five minutes, and
-with thresholds that make temperature fallback fire.
+with thresholds that make temperature fallback fire; with those in the box on ``tests/speech``.
 """
 
 import os
@@ -28,3 +28,9 @@ def test_tokens_segments_and_words(cases, tmp_path):
     found = recordings.transcribed(tmp_path, cases, model=model)
     for result, case in zip(found, cases, strict=True):
         recordings.check(result, case)
+
+
+def test_the_weights_in_the_box(tmp_path):
+    cases = [case for case in recordings.golden(recordings.IN_THE_BOX) if "speech" in case["sound"]]
+    (found,) = recordings.transcribed(tmp_path, cases, model="tiny.en")
+    recordings.check(found, *cases)
