@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from streamd.engines.onnx import _MOST_LOGITS, build, open_folder, save
@@ -52,7 +52,6 @@ def relative(found: np.ndarray, expected: np.ndarray) -> float:
 
 @both_precisions
 @pytest.mark.parametrize("threads", [1, 2])
-@settings(max_examples=60, deadline=None)
 @given(
     tokens=st.lists(st.integers(0, 1907), min_size=1, max_size=2 * _MOST_LOGITS + 9),
     cuts=st.lists(st.integers(1, 2 * _MOST_LOGITS)),
@@ -115,7 +114,6 @@ def test_the_logits_of_some_tokens_are_theirs_among_all(tmp_path, precision, tie
 
 
 @both_precisions
-@settings(max_examples=30, deadline=None)
 @given(kept=tokens_of, rejected=tokens_of, tail=tokens_of)
 def test_a_rejected_draft_leaves_no_trace(precision, kept, rejected, tail):
     engine, features = prepared("random", precision)

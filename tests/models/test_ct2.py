@@ -197,7 +197,7 @@ def test_damaged_files(folder, name):
         assert name in refusal(folder)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_damaged_copies_are_whole_models_or_refused(data, folder):
     """There are no checksums: a wrong weight goes unnoticed, anything else does not."""

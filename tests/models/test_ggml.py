@@ -218,7 +218,7 @@ def test_a_file_of_llama_cpp(path):
     assert ": GGUF, which streamd does not read; get the same model as " in refusal(path)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_damaged_copies_are_whole_models_or_refused(data, path):
     """There are no checksums: a wrong weight goes unnoticed, anything else does not."""

@@ -290,7 +290,7 @@ def test_a_token_in_letters_that_stand_for_no_byte(folder):
     assert "stands for no byte" in refusal(folder)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_damaged_copies_are_whole_models_or_refused(data, folder):
     """There are no checksums: a wrong weight or token goes unnoticed, anything else does not."""

@@ -173,7 +173,7 @@ def test_files_that_are_missing(folder):
     assert "config.json: no such file" in refusal(folder)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_damaged_copies_are_whole_models_or_refused(data, folder):
     path = folder / data.draw(st.sampled_from(["weights.npz"] * 3 + ["config.json"]))

@@ -314,7 +314,7 @@ def test_big_endian(weights, tmp_path):
     assert "big-endian" in refusal(path)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_damaged_copies_are_the_same_model_or_refused(data, tmp_path):
     """Every storage has a checksum; what has none cannot change a weight."""

@@ -51,7 +51,7 @@ def oracle(path: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
 
 @both_engines
 @given(tokens_of, tokens_of)
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 def test_a_decoder_goes_on_behind_the_slots_of_another(kind, text, more):
     path, n = [*text, *more], len(text)
     earlier, decoder = new_decoder(kind), new_decoder(kind)
@@ -103,7 +103,6 @@ def assert_equal(found, expected):
 
 
 @both_engines
-@settings(max_examples=60, deadline=None)
 @given(tokens=tokens_of, cuts=st.lists(st.integers(1, 11)), data=st.data())
 def test_any_passes_in_any_slots_equal_one_full_forward(kind, tokens, cuts, data):
     slots = data.draw(
@@ -123,7 +122,6 @@ def test_one_by_one_to_the_end_of_the_context(kind):
 
 
 @both_engines
-@settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_each_path_of_a_tree_gets_its_own_logits(kind, data):
     n = data.draw(st.integers(1, 14), label="nodes")
@@ -147,7 +145,6 @@ def test_each_path_of_a_tree_gets_its_own_logits(kind, data):
 
 
 @both_engines
-@settings(max_examples=40, deadline=None)
 @given(kept=tokens_of, rejected=tokens_of, tail=tokens_of, cuts=st.lists(st.integers(1, 11)))
 def test_freed_slots_do_not_leak(kind, kept, rejected, tail, cuts):
     """A rejected draft's slots are written again by what replaces it, partly in the same pass."""
