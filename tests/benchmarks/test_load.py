@@ -18,6 +18,7 @@ from streamd.models.store import load_model
 from tests.support.event_logs import BEGAN, ENDED, decoded
 
 
+@pytest.mark.benchmarks
 def test_streams_at_once_miss_nothing_while_computing_is_free():
     config, model = load({"threads": "1"}, {}), load_model("tiny.en")
     recognizer = build.recognizer(config, model, open_in_memory(model, threads=1).engine)

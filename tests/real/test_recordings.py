@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.golden import recordings
+from tests.whisper.longform.test_golden import CASES_OF_MODELS, SLOW, check
 
 MODELS = os.environ.get("STREAMD_TEST_MODELS", "")
 BATCHES = {
@@ -34,3 +35,8 @@ def test_the_weights_in_the_box(tmp_path):
     cases = [case for case in recordings.golden(recordings.IN_THE_BOX) if "speech" in case["sound"]]
     (found,) = recordings.transcribed(tmp_path, cases, model="tiny.en")
     recordings.check(found, *cases)
+
+
+@pytest.mark.parametrize("case", CASES_OF_MODELS[SLOW])
+def test_a_part_of_a_recording_with_the_weights_in_the_box(case):
+    check(case)
