@@ -51,7 +51,7 @@ async def test_the_ramp_arrives_and_everything_is_acknowledged():
     assert messages[-1]["type"] == "eos"
 
 
-@settings(max_examples=25)
+@settings(max_examples=settings().max_examples // 2)
 @given(cuts=st.lists(st.integers(1, 40_000), max_size=8))
 def test_not_a_sample_is_lost_or_doubled_wherever_the_line_breaks(cuts):
     async def run() -> None:

@@ -94,7 +94,7 @@ def test_streams_do_not_hear_each_other(music):
     assert found == confirmed(speech)
 
 
-@pytest.mark.parametrize("n_frames", [1, 2, 5, 50, 1000])
+@pytest.mark.parametrize("n_frames", [1, 5, 1000])
 def test_pieces_of_any_length_are_heard_alike(n_frames, music):
     """It wakes, speaks, is reset after music without speech, and wakes again."""
     speech = recorded.frames(recorded.three_sentences())

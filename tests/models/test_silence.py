@@ -170,9 +170,8 @@ def test_streams_take_turns_without_seeing_each_others_states():
         np.testing.assert_array_equal(found.views[name], rows)
 
 
-@pytest.mark.parametrize("seconds", [1.0, 2.5])
-def test_a_bank_is_closer_to_the_full_context_than_a_short_context(seconds):
-    reference, samples = reference_engine(), speech(seconds)
+def test_a_bank_is_closer_to_the_full_context_than_a_short_context():
+    reference, samples = reference_engine(), speech(1.0)
     mel, n = window(samples), len(samples) // FRAME
     full = reference.encode(mel, audio_ctx=FULL).states[-1, :n]
 
