@@ -87,6 +87,8 @@ _POOL_STEP = 64
 """The memory grows by this many slots; most windows need one step."""
 N_TOGETHER = 8
 """Windows in one pass of the decoder for several."""
+_N_PARTS = 2
+"""Parts of a window's keys and values in such a pass (`PARTS` in graphs.py)."""
 _LEAST_ROWS = 2
 """A single token is run as two rows, of which the second is ignored.
 
@@ -283,6 +285,8 @@ class OnnxDecoder:
         self._bound: NDArray[np.float32] | None = None
         self._n_heads = session.get_outputs()[1].shape[1]
         self._n_used = 0
+        parts = np.array_split(features.bias, _N_PARTS)
+        self._parts = np.array([len(part) for part in parts], np.int64)
         d_head = dims.n_text_state // dims.n_text_head
         shape = (dims.n_text_layer, 2, 1, dims.n_text_head, 0, d_head)
         self.pool: NDArray[np.float32] = np.zeros(shape, np.float32)
@@ -378,13 +382,17 @@ class OnnxDecoder:
         return np.concatenate([sound, silent], axis=-1)
 
     def bind_features(self, io: IOBinding, suffix: str = "") -> None:
-        """Bind the window's features to the inputs of a pass."""
+        """Bind the window's features to the inputs of a pass, of several windows with a suffix."""
+        names = [f"{suffix}/{part}" for part in range(_N_PARTS)] if suffix else [""]
         for name, rows in self.features.views.items():
             if name.startswith("cross_"):
                 heads = rows.reshape(rows.shape[1], self._dims.n_text_head, -1)
-                io.bind_ortvalue_input(name + suffix, OrtValue.ortvalue_from_numpy(heads))
-        bias = OrtValue.ortvalue_from_numpy(self.features.bias)
-        io.bind_ortvalue_input(f"cross_bias{suffix}", bias)
+                for end, part in zip(names, np.array_split(heads, len(names)), strict=True):
+                    io.bind_ortvalue_input(name + end, OrtValue.ortvalue_from_numpy(part))
+        bias = self.features.bias
+        io.bind_ortvalue_input(f"cross_bias{suffix}", OrtValue.ortvalue_from_numpy(bias))
+        if suffix:
+            io.bind_ortvalue_input(f"parts{suffix}", OrtValue.ortvalue_from_numpy(self._parts))
 
     def bind_pool(self, io: IOBinding, suffix: str = "") -> None:
         """Bind the pool, after each time that it grew."""
@@ -444,11 +452,12 @@ class _Together:
         self._suffixes = [f".{at}" for at in range(N_TOGETHER)]
         self._n_heads = session.get_outputs()[1].shape[1]
         # The graph has rows of every window: where there is none, a token that nobody reads.
-        nothing = np.zeros((1, 1, dims.n_text_state), stored)
+        nothing = np.zeros((1, _N_PARTS, dims.n_text_state), stored)
         names = [
             f"cross_{kind}_{at}" for kind in ("key", "value") for at in range(dims.n_text_layer)
         ]
-        features = OnnxFeatures({}, dict.fromkeys(names, nothing), np.zeros(1, np.float32), 0)
+        no_bias = np.zeros(_N_PARTS, np.float32)
+        features = OnnxFeatures({}, dict.fromkeys(names, nothing), no_bias, 0)
         self._idle = OnnxDecoder(session, dims, rows=rows, features=features, n_slots=1)
         for suffix in self._suffixes:
             self._idle.bind_features(self._io, suffix)

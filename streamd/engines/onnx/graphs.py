@@ -166,7 +166,8 @@ def decoder_graph(
     ``embedded``, ``positions``, ``want``, ``logits`` once, with a suffix (`suffixes`); there is no
     ``want_some``, ``some`` and ``some_logits``. The tokens of the first one come first; ``sizes``
     (n_windows,) int64 says how many each has, at least one. Only attention tells them apart: every
-    other weight is read once for all.
+    other weight is read once for all. ``cross_key_<layer>`` and ``cross_value_<layer>`` come in
+    `PARTS`, whose sizes are ``parts`` (2,) int64.
     """
     g = GraphBuilder(dims, weights, kind)
     tokens = g.input("embedded", ["k", dims.n_text_state])
@@ -217,6 +218,11 @@ def _stored(rows: NDArray[np.float32], precision: Precision) -> NDArray[Any]:
     return rows.astype(np.float16) if precision == "int8" else rows
 
 
+PARTS = ("/0", "/1")
+"""What the names of keys and values of a window's sound end in where there are several windows: of
+half of its positions each. Converted to float32, all of them would not fit into a core's cache."""
+
+
 def suffixes(n_windows: int) -> list[str]:
     """Return what the names of each window's inputs and outputs end in; for one: nothing."""
     return [f".{at}" for at in range(n_windows)] if n_windows > 1 else [""]
@@ -224,11 +230,29 @@ def suffixes(n_windows: int) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _JointWindow:
-    """The names of a window's inputs, but for keys and values."""
+    """The names of a window's inputs, but for keys and values.
+
+    `parts` are the sizes of the parts that its features come in, if there are several.
+    """
 
     suffix: str
     place: tuple[str, str, str]
     cross_bias: str
+    parts: str
+
+    def features(self, g: GraphBuilder, name: str, shape: Shape) -> list[str]:
+        """Add inputs for keys or values of its sound, converted to float32."""
+        names = [f"{name}{self.suffix}{part}" for part in (PARTS if self.parts else [""])]
+        inputs = [g.input(each, [f"n{each}", *shape], g.stored) for each in names]
+        return [g.cast(each, ElementType.FLOAT32) for each in inputs]
+
+    def apart(self, g: GraphBuilder, weights: str) -> list[str]:
+        """Cut the weights of all positions into those of each part."""
+        if not self.parts:
+            return [weights]
+        names = [f"{weights}{part}" for part in PARTS]
+        g.op("Split", [weights, self.parts], {"axis": 2}, to=names[0], more=names[1:])
+        return names
 
 
 class _Windows:
@@ -246,21 +270,22 @@ class _Windows:
                     g.input(f"mask{suffix}", [1, 1, f"k{suffix}", f"n_total{suffix}"]),
                 ),
                 cross_bias=g.input(f"cross_bias{suffix}", [f"n_ctx{suffix}"]),
+                parts=g.input(f"parts{suffix}", [2], ElementType.INT64) if n > 1 else "",
             )
             for suffix in suffixes(n)
         ]
 
-    def apart(self, rows: str) -> list[str]:
-        """Cut rows of all windows, the first axis, into those of each."""
+    def apart(self, rows: str, *, axis: int) -> list[str]:
+        """Cut rows of all windows, which are an axis, into those of each."""
         if not self._sizes:
             return [rows]
         names = [f"{rows}{window.suffix}" for window in self.each]
-        self._g.op("Split", [rows, self._sizes], {"axis": 0}, to=names[0], more=names[1:])
+        self._g.op("Split", [rows, self._sizes], {"axis": axis}, to=names[0], more=names[1:])
         return names
 
     def together(self, rows: Sequence[str]) -> str:
-        """Put rows of the windows one after another."""
-        return self._g.op("Concat", rows, {"axis": 0}) if self._sizes else rows[0]
+        """Put rows of the windows, the second axis, one after another."""
+        return self._g.op("Concat", rows, {"axis": 1}) if self._sizes else rows[0]
 
 
 def _convolutions(g: GraphBuilder, mel: str) -> str:
@@ -360,19 +385,21 @@ def _attend_to_text(g: GraphBuilder, x: str, layer: int, windows: _Windows) -> s
     name = f"decoder.blocks.{layer}.attn"
     n_head, d_head = g.dims.n_text_head, g.dims.n_text_state // g.dims.n_text_head
     heads = {"num_heads": n_head, "kv_num_heads": n_head}
-    together = g.linear(x, f"{name}.query", f"{name}.key", f"{name}.value")
+    # query, key and value of a row come packed
+    packed = g.batch_of_one(g.linear(x, f"{name}.query", f"{name}.key", f"{name}.value"))
     attended = []
-    for rows, window in zip(windows.apart(together), windows.each, strict=True):
+    for rows, window in zip(windows.apart(packed, axis=1), windows.each, strict=True):
         shape: Shape = [1, n_head, f"n_pool{window.suffix}", d_head]
         names = [f"{kind}_{layer}{window.suffix}" for kind in ("key", "value")]
         cache = [g.input(each, shape) for each in names]
         written = [g.output(f"new_{each}", shape) for each in names]
         last, n_total, mask = window.place
-        # query, key and value come packed; the three empty inputs are rotary embeddings
-        inputs = [g.batch_of_one(rows), "", "", *cache, last, n_total, "", "", "", mask]
+        # the three empty inputs are rotary embeddings
+        inputs = [rows, "", "", *cache, last, n_total, "", "", "", mask]
         found = g.op("GroupQueryAttention", inputs, heads, domain=CONTRIB, more=written)
-        attended.append(g.op("Squeeze", [found, g.constant([0])]))
-    return g.linear(windows.together(attended), f"{name}.out")
+        attended.append(found)
+    all_rows = g.op("Squeeze", [windows.together(attended), g.constant([0])])
+    return g.linear(all_rows, f"{name}.out")
 
 
 def _attend_to_audio(
@@ -388,15 +415,21 @@ def _attend_to_audio(
     # the heads are the second axis of all but the scores, where they are the first
     both = {"transBatchA": 1, "transBatchB": 1, "transB": 1}
     attended, all_scores = [], []
-    for query, window in zip(windows.apart(queries), windows.each, strict=True):
-        shape: Shape = [f"n_ctx{window.suffix}", n_head, d_head]
-        names = [f"cross_{kind}_{layer}{window.suffix}" for kind in ("key", "value")]
-        stored = [g.input(each, shape, g.stored) for each in names]
-        key, value = (g.cast(each, ElementType.FLOAT32) for each in stored)
-        scores = g.op("FusedMatMul", [query, key], both, domain=CONTRIB)
+    for query, window in zip(windows.apart(queries, axis=0), windows.each, strict=True):
+        shape: Shape = [n_head, d_head]
+        found = [
+            g.op("FusedMatMul", [query, key], both, domain=CONTRIB)
+            for key in window.features(g, f"cross_key_{layer}", shape)
+        ]
+        scores = g.op("Concat", found, {"axis": 2}) if window.parts else found[0]
         all_scores.append(scores)
         weights = g.op("Softmax", [g.add(scores, window.cross_bias)], {"axis": -1})
-        found = g.op("FusedMatMul", [weights, value], {"transBatchB": 1}, domain=CONTRIB)
-        attended.append(g.transpose(found, [1, 0, 2]))
-    rows = g.reshape(windows.together(attended), [-1, g.dims.n_text_state])
+        values = window.features(g, f"cross_value_{layer}", shape)
+        found = [
+            g.op("FusedMatMul", [part, value], {"transBatchB": 1}, domain=CONTRIB)
+            for part, value in zip(window.apart(g, weights), values, strict=True)
+        ]
+        attended.append(g.op("Sum", found) if window.parts else found[0])
+    rows = g.transpose(windows.together(attended), [1, 0, 2])
+    rows = g.reshape(rows, [-1, g.dims.n_text_state])
     return g.linear(rows, f"{name}.out"), all_scores
