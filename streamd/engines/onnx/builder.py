@@ -245,9 +245,9 @@ class GraphBuilder:
             rounded, step, zero = self._rounded(x)
             inputs = [rounded, weight, step, scale, zero, *(weight_zero or [""]), *bias]
             return self.op("MatMulIntegerToFloat", inputs, domain=CONTRIB, to=to)
-        last, least = {"keepdims": 1}, self.constant(1e-30)
+        # A row of zeros becomes any integers, and times zero what it was.
+        last = {"keepdims": 1}
         largest = self.op("ReduceMax", [self.op("Abs", [x]), self.constant([-1])], last)
-        largest = self.op("Max", [largest, least])  # a row of zeros has no scale
         zero, step = self._known("zero", _ZERO), self.constant(1 / 127)
         rounded = self.op("QuantizeLinear", [self.op("Div", [x, largest]), step, zero])
         inputs = [rounded, weight, step, scale, zero, *weight_zero]
