@@ -24,7 +24,7 @@ SYSTEM_PACKAGES := alsa-utils libportaudio2 libasound2-plugins pulseaudio pulsea
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo dist test test-commands test-websockets test-foreign test-real test-mac lint check check-coreml check-benchmarks system-packages test-system docs clean
+.PHONY: help demo dist test test-commands test-websockets test-foreign test-real test-mac lint check check-coreml check-benchmarks check-page system-packages test-system docs clean
 
 help: ## say what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 18
@@ -79,6 +79,9 @@ check-coreml: $(INSTALLED) ## Core ML packages, evaluated without a Mac; MODEL=t
 
 check-benchmarks: $(INSTALLED) ## the programs in benchmarks/, each once and briefly
 	$(BIN)/pytest -m "benchmarks and not coreml" --numprocesses auto --dist load tests/benchmarks
+
+check-page: $(INSTALLED) ## all of the caption page in Chromium (Debian: make system-packages)
+	$(BIN)/pytest -m page tests/clients
 
 system-packages:
 	@$(SYSTEM_INSTALL)

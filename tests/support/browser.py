@@ -27,9 +27,12 @@ QUIET = [
 """No sandbox, no traffic of its own, a microphone that beeps, and no questions: it may be used, and
 so may the sound of the tab "tone"."""
 
+HOSTILE = "<img src=x onerror=alert(1)> & <b>bold</b> --> \u202eevil"
+"""What a page must show as it is."""
+
 needs_chromium = pytest.mark.skipif(
     CHROMIUM is None and not os.environ.get("STREAMD_REQUIRE_SYSTEM"),
-    reason="needs Chromium (make test-system installs it)",
+    reason="needs Chromium (make system-packages installs it)",
 )
 
 

@@ -1,0 +1,881 @@
+"""The caption page in a real browser, against the real server: what test_page.py leaves out."""
+
+import asyncio
+import json
+import re
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from io import StringIO
+from pathlib import Path
+
+import jiwer
+import numpy as np
+import pytest
+import soundfile
+import soxr
+import srt
+import webvtt
+import zxingcpp
+from axe_playwright_python.async_playwright import Axe
+from msgspec.structs import replace
+from playwright.async_api import Page, expect
+from websockets.asyncio.client import connect
+
+from streamd.cli.bench import spoken
+from streamd.events import (
+    EndReason,
+    Gap,
+    Partial,
+    SpeakerTurn,
+    SpeakerTurns,
+    of_channel,
+)
+from streamd.options import BindOptions
+from streamd.server import Invitation, Server
+from tests.support.browser import HOSTILE, browser, final, needs_chromium, visit
+from tests.support.serving import INFO, CountingStreams, Relay, serving
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+WEB = Path(__file__).parents[2] / "clients" / "web"
+
+pytestmark = [pytest.mark.page, needs_chromium, pytest.mark.asyncio(loop_scope="module")]
+
+
+async def lines(page: Page) -> list[str]:
+    return await page.locator("#log .text").all_text_contents()
+
+
+async def test_hours_of_lines_leave_the_page_but_not_the_download(context):
+    streams = CountingStreams()
+    for n in range(50):
+        streams.live.publish(final(f"line {n}", 5000 * n, seg=n))
+    script = (WEB / "view.js").read_text().replace("MAX_PARAGRAPHS = 1000", "MAX_PARAGRAPHS = 50")
+    async with serving(streams) as server:
+        await context.route(
+            "**/view.js", lambda route: route.fulfill(body=script, content_type="text/javascript")
+        )
+        page, wrong = await visit(context, f"http://127.0.0.1:{server.port}/")
+        log = page.locator("#log > *")
+        await expect(log).to_have_count(50)
+        for n in range(50, 55):
+            streams.live.publish(final(f"line {n}", 5000 * n, seg=n))
+        await expect(log.last).to_contain_text("line 54")
+        assert await log.count() == 50
+        await expect(log.first).to_contain_text("line 5")
+        async with page.expect_download() as download:
+            await page.locator("[data-format=txt]").evaluate("button => button.click()")
+        path = await (await download.value).path()
+        text = await asyncio.to_thread(path.read_text)
+        assert text.splitlines() == [f"line {n}" for n in range(55)]
+        assert wrong == []
+
+
+async def test_it_is_taken_away_as_files_that_others_read(context, tmp_path):
+    streams = CountingStreams()
+    text = "some words that follow each other --> until there are more of them than fit"
+    for start_ms in (0, 20_000):
+        streams.live.publish(final(text, start_ms))
+    streams.live.publish(final(HOSTILE, 60_000))
+    async with serving(streams) as server:
+        page, _ = await visit(context, f"http://127.0.0.1:{server.port}/")
+        await expect(page.locator("#log .text")).to_have_count(3)
+        files = {}
+        await page.get_by_role("button", name="Save").click()
+        for form in ("txt", "srt", "vtt", "jsonl"):
+            async with page.expect_download() as download:
+                await page.locator(f"[data-format={form}]").click()
+            kept = await download.value
+            assert kept.suggested_filename == f"live.{form}"
+            await kept.save_as(tmp_path / form)
+            files[form] = (tmp_path / form).read_text()
+        harmless = HOSTILE.replace("\u202e", "\ufffd")
+        assert files["txt"].splitlines() == [text, text, harmless]
+        assert files["jsonl"].count("\n") == 3
+        subtitles = list(srt.parse(files["srt"]))
+        said = " ".join(" ".join(cue.content.splitlines()) for cue in subtitles)
+        assert said.replace("\u2060", "") == f"{text} {text} {harmless}".replace("-->", "->")
+        assert all(cue.start < cue.end for cue in subtitles)
+        captions = list(webvtt.from_buffer(StringIO(files["vtt"])))
+        assert len(captions) == len(subtitles)
+
+
+async def test_settings_stay_and_the_newest_line_is_followed(context):
+    streams = CountingStreams()
+    async with serving(streams) as server:
+        address = f"http://127.0.0.1:{server.port}/"
+        page, _ = await visit(context, address)
+        await page.get_by_role("button", name="Settings").click()
+        await page.click("#contrast")
+        await page.click("#confidence")
+        await page.click("#larger")
+        size = await page.evaluate("document.documentElement.style.getPropertyValue('--size')")
+        await page.reload()
+        root = page.locator("html")
+        await expect(root).to_have_attribute("data-contrast", "on")
+        await expect(root).to_have_attribute("data-confidence", "on")
+        assert size == await page.evaluate(
+            "document.documentElement.style.getPropertyValue('--size')"
+        )
+        for n in range(40):
+            streams.live.publish(final(f"line number {n}", 5000 * n, prob=0.3))
+        await expect(page.locator("#log .text")).to_have_count(40)
+        await expect(page.locator("#log .text").last).to_be_in_viewport()
+        await page.evaluate("document.getElementById('scroll').scrollTop = 0")
+        await expect(page.locator("#follow")).to_be_visible()
+        streams.live.publish(final("not in sight", 500_000))
+        await expect(page.locator("#log .text")).to_have_count(41)
+        await expect(page.locator("#log .text").last).not_to_be_in_viewport()
+        await page.click("#follow")
+        await expect(page.locator("#log .text").last).to_be_in_viewport()
+        assert await page.locator("#log .w3").count() > 100
+
+
+@pytest.mark.parametrize("rate_hz", [44_100, 48_000])
+async def test_a_minute_of_microphone_drifts_by_less_than_two_milliseconds(context, rate_hz):
+    """An offline context runs on the browser's own audio clock, as fast as it can."""
+    async with serving(CountingStreams()) as server:
+        page, wrong = await visit(context, f"http://127.0.0.1:{server.port}/overlay")
+        n_samples = await page.evaluate(
+            """async (rateHz) => {
+              const context = new OfflineAudioContext(1, 60 * rateHz, rateHz);
+              await context.audioWorklet.addModule("capture.js");
+              const capture = new AudioWorkletNode(context, "streamd-capture");
+              const tone = new OscillatorNode(context);
+              tone.connect(capture).connect(context.destination);
+              tone.start();
+              let n = 0;
+              capture.port.onmessage = ({ data }) => (n += data.length);
+              await context.startRendering();
+              const rest = new Promise((resolve) => {
+                capture.port.onmessage = ({ data }) => {
+                  n += data.length;
+                  if (data.length < 1600) resolve();
+                };
+              });
+              capture.port.postMessage("rest");
+              await rest;
+              return n;
+            }""",
+            rate_hz,
+        )
+        assert wrong == []
+    assert abs(n_samples - 60 * 16_000) < 32
+
+
+@asynccontextmanager
+async def daemon(*arguments: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
+    """A real streamd, and where it listens."""
+    command = [Path(sys.executable).with_name("streamd"), "serve", "-m", "tiny.en", *arguments]
+    process = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE)
+    try:
+        assert process.stderr
+        address = ""
+        while not address:
+            line = (await process.stderr.readline()).decode()
+            assert line, "the daemon ended"
+            address = "".join(re.findall(r"listening on ws://([\w.:]+)", line))
+        yield process, f"http://{address}/"
+    finally:
+        if process.returncode is None:
+            process.terminate()
+        await process.communicate()
+
+
+def recorded(path: Path, clip: str) -> str:
+    """A clip as what a browser takes for its microphone, with silence around it."""
+    samples, rate_hz = soundfile.read(GOLDEN / f"{clip}.flac", dtype="float32")
+    assert rate_hz == 16_000
+    loud = soxr.resample(samples, rate_hz, 48_000)
+    silence = np.zeros(48_000 * 3 // 2, np.float32)
+    soundfile.write(path, np.concatenate([silence, loud, silence, silence]), 48_000)
+    return f"{path}%noloop"
+
+
+SAID = "eight of spades four of clubs seven of hearts"
+
+
+async def test_what_the_browser_hears_is_captioned(tmp_path):
+    heard = recorded(tmp_path / "cards.wav", "cards")
+    microphone = f"--use-file-for-fake-audio-capture={heard}"
+    async with daemon("--port", "0") as (_, address), browser(microphone) as heard_by:
+        page, wrong = await visit(await heard_by.new_context(), address)
+        await page.click("#microphone")
+        await expect(page.locator("#microphone")).to_have_text("Stop microphone")
+        await expect(page.locator("#log .text")).to_have_count(1, timeout=30_000)
+        await page.click("#microphone")
+        await expect(page.locator("#microphone")).to_have_text("Start microphone")
+        await expect(page.locator("#status")).to_contain_text("session ended")
+        # The bundled model may get words wrong, and the fake microphone of a busy machine stutters.
+        shown = spoken(" ".join(await lines(page)))
+        assert jiwer.wer(" ".join(spoken(SAID)), " ".join(shown)) <= 1 / 3
+        assert wrong == []
+
+
+N_KEPT = """await new Promise((resolve) => {
+  indexedDB.open("streamd").onsuccess = ({ target: { result } }) => {
+    const count = result.transaction("items").objectStore("items").count();
+    count.onsuccess = () => resolve(count.result);
+  };
+})"""
+
+
+async def test_stop_and_start_go_on_in_one_transcript_that_a_reload_keeps(context):
+    streams = CountingStreams()
+    async with serving(streams) as server:
+        address = f"http://127.0.0.1:{server.port}/"
+        page, wrong = await visit(context, address)
+        button = page.get_by_role("button", name="microphone")
+        for n in range(2):
+            await button.click()
+            await expect(page.locator("#status")).to_have_text("live")
+            await expect(page.locator("#partial .stable")).to_be_attached()
+            await button.click()
+            await expect(page.locator("#log .text")).to_have_count(n + 1)
+            await expect(button).to_have_text("Start microphone")
+        (name,) = streams.ingests  # others who listen to it go on, too
+        assert re.fullmatch(r"(Chrome|Browser)-\d{8}-\d{6}", name)
+        await expect(page.locator("#session option:checked")).to_have_text(
+            re.compile(r"^\w+, \d\d:\d\d$")
+        )
+        await expect(page.locator("#log > *").nth(1)).to_have_text(re.compile("continued at"))
+        said = await lines(page)
+        async with page.expect_download() as download:
+            await page.locator("[data-format=jsonl]").evaluate("button => button.click()")
+        path = await (await download.value).path()
+        first, second = map(json.loads, (await asyncio.to_thread(path.read_text)).splitlines())
+        assert first["end_ms"] <= second["start_ms"]
+        assert first["words"][-1]["end_ms"] <= second["words"][0]["start_ms"]
+        assert wrong == []
+    # Another server, which knows nothing of it.
+    async with serving(CountingStreams(), port=server.port):
+        await page.reload()
+        await expect(page.locator("#log .text")).to_have_text(said)
+        await expect(page.locator("#session option:checked")).to_contain_text(", ")
+        await expect(page.locator("#status")).to_have_text("session ended")
+        await page.get_by_role("button", name="Save").click()
+        await page.get_by_role("button", name="Clear").click()
+        await page.wait_for_function(f"async () => ({N_KEPT}) === 0")  # a reload could be quicker
+        await page.reload()
+        await expect(page.locator("#status")).to_have_text("waiting for this session")
+        assert await lines(page) == []
+        await page.locator("#session").select_option("New transcript")
+        await expect(page.locator("#status")).to_have_text("not started")
+
+
+async def test_what_is_said_on_stays_in_its_paragraph_and_line(context):
+    streams = CountingStreams()
+    streams.live.publish(final("We had everything", 0))
+    async with serving(streams) as server:
+        page, _ = await visit(context, f"http://127.0.0.1:{server.port}/")
+        partial = Partial(seg=1, rev=0, start_ms=1500, end_ms=1900, text="before us", stable=0)
+        await expect(page.locator("#log p")).to_have_count(1)
+        streams.live.publish(partial)
+        await expect(page.locator("#partial")).to_have_text("before us")
+        rows = "(ids) => ids.map((id) => document.querySelector(id).getBoundingClientRect().y)"
+        words_y, partial_y = await page.evaluate(rows, ["#log .text", "#partial .stable"])
+        assert words_y == partial_y
+        streams.live.publish(final("before us.", 1500, seg=1))
+        await expect(page.locator("#log p")).to_have_text(
+            re.compile("We had everything before us.$")
+        )
+        streams.live.publish(final("After a pause.", 5000, seg=2))
+        await expect(page.locator("#log p")).to_have_count(2)
+        streams.live.publish(final("昨日", 10_000, seg=3))
+        streams.live.publish(final("今日", 10_400, seg=4))
+        await expect(page.locator("#log p").last).to_have_text(re.compile("昨日今日$"))
+
+
+async def test_the_page_says_why_there_are_no_captions(context):
+    async with serving(CountingStreams()) as server:
+        page, _ = await visit(context, f"http://127.0.0.1:{server.port}/")
+        await expect(page.locator("#status")).to_have_text("live")
+        await page.evaluate(
+            """() => {
+              navigator.mediaDevices.getUserMedia = async () => {
+                throw new DOMException("Requested device not found", "NotFoundError");
+              };
+            }"""
+        )
+        await page.get_by_role("button", name="Start").click()
+        await expect(page.locator("#toast")).to_have_text("There is no microphone: plug one in.")
+    await expect(page.locator("#status")).to_have_text("streamd is not running any more")
+    await page.get_by_role("button", name="Start").click()
+    await expect(page.locator("#toast")).to_have_text("Streamd is not running any more.")
+
+
+async def test_a_microphone_that_gives_only_zeros_is_reported(context):
+    script = (WEB / "microphone.js").read_text().replace("MUTE_BLOCKS = 30", "MUTE_BLOCKS = 3")
+    await context.route(
+        "**/microphone.js", lambda route: route.fulfill(body=script, content_type="text/javascript")
+    )
+    async with serving(CountingStreams()) as server:
+        page, _ = await visit(context, f"http://127.0.0.1:{server.port}/")
+        await page.evaluate(
+            """() => {
+              const silence = new AudioContext().createMediaStreamDestination().stream;
+              navigator.mediaDevices.getUserMedia = async () => silence;
+            }"""
+        )
+        await page.get_by_role("button", name="Start").click()
+        await expect(page.locator("#toast")).to_contain_text("only silence", timeout=20_000)
+
+
+async def test_choices_are_sent_with_the_microphone_and_kept(context):
+    streams = CountingStreams()
+    async with serving(streams) as server:
+        page, _ = await visit(context, f"http://127.0.0.1:{server.port}/")
+        await page.get_by_role("button", name="Settings").click()
+        await page.locator("#language").select_option("German")
+        await page.locator("#task").select_option("English (translation)")
+        await page.reload()
+        sent = []
+        page.on("websocket", lambda opened: opened.on("framesent", lambda data: sent.append(data)))
+        await page.get_by_role("button", name="Start").click()
+        await expect(page.locator("#status")).to_have_text("live")
+        await expect(page.locator("#partial .stable")).to_be_attached()
+    starts = [json.loads(frame) for frame in sent if isinstance(frame, str)]
+    assert starts[0]["language"] == "de"
+    assert starts[0]["task"] == "translate"
+
+
+async def test_the_sound_of_another_tab_is_captioned(context):
+    streams = CountingStreams()
+    async with serving(streams) as server:
+        playing, _ = await visit(context, f"http://127.0.0.1:{server.port}/overlay")
+        await playing.evaluate(
+            """() => {
+              document.title = "tone";
+              const context = new AudioContext();
+              const tone = new OscillatorNode(context);
+              tone.connect(context.destination);
+              tone.start();
+            }"""
+        )
+        page, _ = await visit(context, f"http://127.0.0.1:{server.port}/")
+        await page.get_by_role("button", name="Settings").click()
+        await page.locator("#source").select_option("A tab or the computer's sound")
+        await page.get_by_role("button", name="Start").click()
+        await streams.opened.wait()
+        (ingest,) = streams.ingests.values()
+        await ingest.until(lambda ingest: ingest.n_fed and np.abs(ingest.samples()).max() > 0.1)
+        assert all(name.startswith("Sound-") for name in streams.ingests)
+        await page.get_by_role("button", name="Stop sound").click()
+        await ingest.until(lambda ingest: ingest.finished == "stop")
+
+
+async def test_keys_work_unless_somebody_types_or_has_switched_them_off(context):
+    async with serving(CountingStreams()) as server:
+        page, _ = await visit(context, f"http://127.0.0.1:{server.port}/")
+        size = "getComputedStyle(document.documentElement).getPropertyValue('--size')"
+        before = await page.evaluate(size)
+        await page.keyboard.press("+")
+        assert await page.evaluate(size) != before
+        await page.locator("#session").focus()
+        await page.keyboard.press("-")
+        assert await page.evaluate(size) != before
+        await page.get_by_role("button", name="Settings").click()
+        await page.get_by_role("button", name="Keyboard shortcuts").click()
+        await page.keyboard.press("-")
+        assert await page.evaluate(size) != before
+        await page.get_by_role("button", name="Keyboard shortcuts").click()
+        await page.keyboard.press("-")
+        assert await page.evaluate(size) == before
+
+
+async def test_the_screen_stays_on_while_there_are_captions(context):
+    await context.add_init_script(
+        """navigator.wakeLock.request = async () => {
+          document.title = "awake";
+          return { release: () => (document.title = "asleep") };
+        };"""
+    )
+    streams = CountingStreams()
+    async with serving(streams) as server:
+        page, _ = await visit(context, f"http://127.0.0.1:{server.port}/")
+        await expect(page).to_have_title("awake")
+        await page.keyboard.press("f")
+        await expect(page.get_by_role("button", name="Full screen")).to_have_attribute(
+            "aria-pressed", "true"
+        )
+        await page.keyboard.press("f")
+        await expect(page.get_by_role("button", name="Full screen")).to_have_attribute(
+            "aria-pressed", "false"
+        )
+        streams.live.close("end")
+        await expect(page).to_have_title("asleep")
+
+
+async def test_a_phone_reads_the_link_from_the_page(context):
+    link = "http://192.0.2.7:8765/#token=0123456789abcdefABCDEF"
+    async with serving(CountingStreams()) as server:
+        page, wrong = await visit(context, f"http://127.0.0.1:{server.port}/")
+        await page.get_by_role("button", name="Share").click()
+        await expect(page.locator("#how")).to_contain_text("--share")
+        await expect(page.locator("#code")).to_be_hidden()
+        await page.keyboard.press("Escape")
+        server.invitation = Invitation(link)
+        await page.get_by_role("button", name="Share").click()
+        await expect(page.locator("#code")).to_be_visible()
+        drawn = await page.locator("#code path").get_attribute("d")
+    runs = [tuple(map(int, run)) for run in re.findall(r"M(\d+) (\d+)h(\d+)v1h-\d+z", drawn)]
+    size = max(x + n for x, _, n in runs) + 4
+    image = np.full((size, size), 255, np.uint8)
+    for x, y, n in runs:
+        image[y, x : x + n] = 0
+    (found,) = zxingcpp.read_barcodes(np.kron(image, np.ones((4, 4), np.uint8)))
+    assert found.text == link.replace("#", "?session=live#")
+    assert [line for line in wrong if "404" not in line] == []
+
+
+async def test_in_full_screen_the_bars_leave_while_nothing_is_touched(context):
+    streams = CountingStreams()
+    streams.live.publish(final("Some words", 0))
+    async with serving(streams) as server:
+        page, _ = await visit(context, f"http://127.0.0.1:{server.port}/")
+        await expect(page.locator(".final")).to_be_visible()
+        await page.clock.install()
+        await page.mouse.move(100, 300)
+        await page.clock.run_for(10_000)
+        await expect(page.locator("footer")).to_be_visible()  # not in full screen
+        await page.get_by_role("button", name="Full screen").click()
+        await expect(page.get_by_role("button", name="Full screen", pressed=True)).to_be_visible()
+        await page.clock.run_for(3_000)
+        await expect(page.locator("footer")).to_be_hidden()
+        await expect(page.locator("header")).to_be_hidden()
+        main = await page.locator("#scroll").bounding_box()
+        assert main["height"] == await page.evaluate("innerHeight")
+        await page.mouse.move(200, 300)
+        await expect(page.locator("footer")).to_be_visible()
+        await page.clock.run_for(3_000)
+        await expect(page.locator("footer")).to_be_hidden()
+        streams.live.close(EndReason.END)
+        await expect(page.locator("#status")).to_be_visible()  # there is something to say
+
+
+SMALL = """[...document.querySelectorAll("button, select, input")]
+.filter((each) => each.checkVisibility())
+.filter((each) => each.offsetWidth < 44 || each.offsetHeight < 44)
+.map((each) => each.outerHTML)"""
+
+
+async def test_everybody_can_read_and_press_it(context):
+    """WCAG as far as axe-core checks it; 44 px for fingers; captions on most of a small screen."""
+    streams = CountingStreams()
+    streams.live.publish(final("Some words of little confidence", 0, prob=0.3))
+    streams.live.publish(Gap(t_ms=4000, duration_ms=1500, why="overrun"))
+    axe = Axe()
+    async with serving(streams) as server:
+        server.invitation = Invitation("http://192.0.2.7:8765/#token=")
+        page, _ = await visit(context, f"http://127.0.0.1:{server.port}/")
+        streams.live.publish(
+            Partial(seg=1, rev=0, start_ms=9000, end_ms=9900, text="and more", stable=3)
+        )
+        await expect(page.locator("#partial")).to_have_text("and more")
+        await page.evaluate("document.getElementById('confidence').click()")
+        for change in ("theme", "contrast", "theme", "Share", "Save", "Settings"):
+            if change.islower():
+                await page.evaluate(f"document.getElementById('{change}').click()")
+            else:
+                await page.get_by_role("button", name=change, exact=True).click()
+            # Colours in the middle of a fade are none that anybody has to read.
+            await page.evaluate(
+                "Promise.all(document.getAnimations().map((each) => each.finished))"
+            )
+            assert (await axe.run(page)).response["violations"] == []
+            assert await page.evaluate(SMALL) == []
+        for width, height, least in (
+            (1280, 800, 0.8),
+            (390, 844, 0.85),
+            (360, 740, 0.84),
+            (844, 390, 0.85),
+        ):
+            await page.set_viewport_size({"width": width, "height": height})
+            main = await page.locator("#scroll").bounding_box()
+            assert main["height"] >= least * height
+            assert await page.evaluate("document.documentElement.scrollWidth") == width
+            assert await page.evaluate(SMALL) == []
+
+
+async def test_tentative_words_are_told_apart_where_the_user_has_chosen_the_colours(context):
+    streams = CountingStreams()
+    streams.live.publish(final("Some words", 0))
+    async with serving(streams) as server:
+        page, _ = await visit(context, f"http://127.0.0.1:{server.port}/")
+        await page.emulate_media(forced_colors="active")
+        streams.live.publish(
+            Partial(seg=1, rev=0, start_ms=1000, end_ms=1900, text="and more", stable=3)
+        )
+        await expect(page.locator("#partial")).to_contain_text("and more")
+        look = "(({color, fontStyle}) => [color, fontStyle])(getComputedStyle(%s))"
+        final_look, stable, tentative = [
+            await page.evaluate(look % f"document.querySelector('{where}')")
+            for where in ("#log .text", "#partial .stable", "#partial")
+        ]
+        assert stable == final_look
+        assert tentative[0] != final_look[0]
+        assert (tentative[1], final_look[1]) == ("italic", "normal")
+        dots = "['#status', '#microphone .dot'].map((where) => getComputedStyle("
+        dots += "document.querySelector(where), where === '#status' ? '::before' : null)"
+        assert await page.evaluate(f"{dots}.borderTopWidth)") != ["0px", "0px"]
+        assert (await Axe().run(page)).response["violations"] == []
+
+
+async def test_a_long_paragraph_ends_where_somebody_breathes(context):
+    streams = CountingStreams()
+    sentence = "Twelve words that somebody says one after the other, and no more."
+    for n in range(12):  # each takes 3.6 s; every fifth one is followed by a breath
+        start_ms = 3_600 * n + 500 * (n // 5)
+        streams.live.publish(final(sentence, start_ms, seg=n))
+    async with serving(streams) as server:
+        page, _ = await visit(context, f"http://127.0.0.1:{server.port}/")
+        await expect(page.locator("#log .text")).to_have_count(12)
+        counts = "(all) => all.map((p) => p.querySelectorAll('.text').length)"
+        assert await page.locator("#log p").evaluate_all(counts) == [5, 5, 2]
+
+
+async def test_each_script_has_a_paragraph_and_a_direction_of_its_own(context):
+    streams = CountingStreams()
+    texts = ["Some letters.", "这是句子。", "السلام عليكم 95%.", "And English."]
+    for n, text in enumerate(texts):
+        streams.live.publish(final(text, 1000 * n, seg=n))
+    streams.live.publish(by(1, final("שלום עולם.", 4000, seg=4)))
+    async with serving(streams) as server:
+        page, wrong = await visit(context, f"http://127.0.0.1:{server.port}/")
+        await expect(page.locator("#log p")).to_have_count(5)
+        assert wrong == []
+        directions = "(all) => all.map((p) => getComputedStyle(p).direction)"
+        found = await page.locator("#log p").evaluate_all(directions)
+        assert found == ["ltr", "ltr", "rtl", "ltr", "rtl"]
+        await page.set_viewport_size({"width": 390, "height": 780})
+        right = "p => p.getBoundingClientRect().right"
+        time, whole = page.locator("#log time").nth(2), page.locator("#log p").nth(2)
+        assert await time.evaluate(f"time => ({right})(time)") == await whole.evaluate(right)
+        assert await time.evaluate("time => getComputedStyle(time).textAlign") == "start"
+
+
+async def test_a_visitor_is_invited_and_sees_nobody_elses_words_unasked(context):
+    async with serving(streams := CountingStreams()) as server:
+        audio = f"ws://127.0.0.1:{server.port}/v1/listen?encoding=linear16&sample_rate=16000"
+        async with connect(audio) as deepgram:
+            await deepgram.send(bytes(6400))
+            await deepgram.send('{"type": "Finalize"}')
+            await deepgram.recv()
+            body = json.dumps({"sessions": [{"name": n} for n in streams.names() if n != "live"]})
+            page = await context.new_page()
+            await page.route("**/v1/sessions", lambda route: route.fulfill(body=body))
+            await page.goto(f"http://127.0.0.1:{server.port}/")
+            await expect(page.locator("#hint")).to_contain_text("Start the microphone")
+            await expect(page.locator("#status")).to_have_text("not started")
+            assert await lines(page) == []
+            offered = await page.locator("#session option").all_text_contents()
+            assert re.fullmatch(r"Deepgram, \d\d:\d\d", offered[0])
+            await page.locator("#session").select_option(offered[0])
+            await expect(page.locator("#log .text")).not_to_have_count(0)
+
+
+async def test_it_can_be_installed(context):
+    async with serving(CountingStreams()) as server:
+        page, wrong = await visit(context, f"http://127.0.0.1:{server.port}/")
+        devtools = await context.new_cdp_session(page)
+        manifest = await devtools.send("Page.getAppManifest")
+        assert manifest["errors"] == []
+        assert json.loads(manifest["data"])["display"] == "standalone"
+        assert wrong == []
+
+
+async def test_a_listener_that_is_stopped_before_it_is_connected_logs_no_error(context):
+    async with serving(CountingStreams()) as server:
+        page, wrong = await visit(context, f"http://127.0.0.1:{server.port}/")
+        await expect(page.locator("#status")).to_have_text("live")
+        closed = await page.evaluate(
+            """async () => {
+              const { Listening } = await import("./connection.js");
+              const sockets = [];
+              const Native = WebSocket;
+              window.WebSocket = class extends Native {
+                constructor(...args) { super(...args); sockets.push(this); }
+              };
+              const told = { changed: () => {}, status: () => {} };
+              new Listening("live", { resume: {}, ended: null }, told).stop();
+              const [socket] = sockets;
+              const { code } = await new Promise((resolve) =>
+                socket.addEventListener("close", resolve));
+              return code;
+            }"""
+        )
+    assert closed == 1005  # closed by the page, after the handshake
+    assert wrong == []
+
+
+async def test_a_broken_connection_costs_no_sample_and_doubles_none(context):
+    """A ramp instead of the microphone, over a line that breaks again and again."""
+    streams = CountingStreams()
+    async with (
+        serving(streams) as server,
+        Relay(server.port) as relay,
+    ):
+        page, _ = await visit(context, f"http://127.0.0.1:{relay.port}/")
+        await expect(page.locator("#status")).to_have_text("live")
+        relay.cut_after = iter((30_000, 60_000, 45_000))
+        n_calls = relay.n_calls
+        await page.evaluate(
+            """async () => {
+              const { Sending } = await import("./microphone.js");
+              const told = { named: () => {}, failed: (why) => console.error(why) };
+              const sending = new Sending(told, () => console.error("gave up"));
+              for (let n = 0; n < 90_000; n += 1500) {
+                const ramp = (_, i) => ((n + i) % 60_000) - 30_000;
+                sending.send(Int16Array.from({ length: 1500 }, ramp));
+              }
+              sending.stop();
+            }"""
+        )
+        await asyncio.wait_for(streams.opened.wait(), 20)
+        (ingest,) = streams.ingests.values()
+        await ingest.until(lambda ingest: ingest.finished != "")
+    assert ingest.finished == "stop"
+    assert relay.n_calls - n_calls >= 4  # it came back each time
+    heard = np.rint(ingest.samples()[:90_000] * 32768)
+    assert np.array_equal(heard, np.arange(90_000) % 60_000 - 30_000)
+
+
+async def test_a_page_with_the_token_of_listeners_is_told_that_it_may_not_speak(context):
+    bind = BindOptions(port=0, token="secret", listen_token="ears")
+    async with Server(bind, sessions=CountingStreams(), info=INFO) as server:
+        page, _ = await visit(context, f"{server.page}#token=ears")
+        await expect(page.locator("#status")).to_have_text("live")
+        why = await page.evaluate(
+            """async () => {
+              const { Sending } = await import("./microphone.js");
+              return new Promise((failed) => new Sending({ failed }, () => {}));
+            }"""
+        )
+    assert "this token is for listeners" in why
+
+
+async def test_the_page_survives_a_daemon_that_is_killed_and_started_again(context, tmp_path):
+    journal = ["--journal", str(tmp_path)]
+    async with daemon("--port", "0", *journal) as (process, address):
+        port = address.rpartition(":")[2].strip("/")
+        async with speaking(port):
+            page, _ = await visit(context, f"{address}?session=talk")
+            await expect(page.locator("#log .text")).to_have_count(1)
+            said = await lines(page)
+            process.kill()
+            await expect(page.locator("#status")).to_have_text("streamd is not running any more")
+        await process.wait()
+    async with daemon("--port", port, *journal), speaking(port):
+        await expect(page.locator("#log .text")).to_have_count(2, timeout=30_000)
+        assert (await lines(page))[:1] == said
+
+
+@asynccontextmanager
+async def speaking(port: str) -> AsyncIterator[None]:
+    """Somebody who has said this into the session "talk", and stays."""
+    pcm, _ = soundfile.read(GOLDEN / "cards.flac", dtype="int16")
+    address = f"ws://127.0.0.1:{port}/v1/stream?role=ingest&session=talk"
+    async with connect(address, proxy=None) as connection:
+        await connection.send(pcm.tobytes())
+        await connection.send('{"type":"flush","id":"all"}')
+        while json.loads(await connection.recv())["type"] != "flushed":
+            pass
+        yield
+
+
+def by(speaker: int, event):
+    return replace(event, words=tuple(replace(word, speaker=speaker) for word in event.words))
+
+
+async def test_each_speaker_has_a_paragraph_and_gets_a_name(context):
+    streams = CountingStreams()
+    for n, (speaker, text) in enumerate(
+        [(1, "Who is there?"), (2, "Me."), (2, "Only me."), (1, "Oh.")]
+    ):
+        streams.live.publish(by(speaker, final(text, 1000 * n, seg=n)))
+    both = final("No. Yes.", 4000, seg=4)
+    first, second = both.words
+    said = (replace(first, speaker=1), replace(second, speaker=2))
+    streams.live.publish(replace(both, words=said))
+    async with serving(streams) as server:
+        page, wrong = await visit(context, f"http://127.0.0.1:{server.port}/")
+        await expect(page.locator("#log .final")).to_have_text(
+            [
+                "0:00Speaker 1 Who is there?",
+                "0:01Speaker 2 Me. Only me.",
+                "0:03Speaker 1 Oh. No. ",
+                "0:04Speaker 2 Yes.",
+            ]
+        )
+        # A line with a name is as high as any other, or text would jump when it becomes final.
+        lines = "(all) => all.map((p) => p.getBoundingClientRect().height / "
+        lines += "parseFloat(getComputedStyle(p).lineHeight))"
+        heights = await page.locator("#log > .final").evaluate_all(lines)
+        assert heights[:3] == pytest.approx([1, 1, 1], abs=0.02)
+        streams.live.publish(
+            by(
+                1,
+                Partial(
+                    seg=5, rev=1, start_ms=5000, end_ms=5500, text="So", stable=2, words=said[:1]
+                ),
+            )
+        )
+        await page.get_by_role("button", name="Speaker 2").first.click()
+        await page.locator("#name").fill("Ana <b>")
+        await page.locator("#keep-name").check()
+        await page.get_by_role("button", name="Save").last.click()
+        await expect(page.locator("#log .who")).to_have_text(
+            ["Speaker 1", "Ana <b>", "Speaker 1", "Ana <b>"]
+        )
+        await page.reload()
+        await expect(page.locator("#log .who")).to_have_text(
+            ["Speaker 1", "Ana <b>", "Speaker 1", "Ana <b>"]
+        )
+        for theme in ("dark", "light"):
+            assert (await Axe().run(page)).response["violations"] == [], theme
+            await page.locator("#theme").evaluate("button => button.click()")
+        assert wrong == []
+
+
+def told(start_ms: int, *turns: tuple[int, int, int]) -> SpeakerTurns:
+    """Who talks from `start_ms` to the last of the turns: (start_ms, end_ms, speaker)."""
+    said = tuple(SpeakerTurn(start_ms=a, end_ms=b, speaker=speaker) for a, b, speaker in turns)
+    return SpeakerTurns(start_ms=start_ms, end_ms=turns[-1][1], turns=said)
+
+
+async def test_a_revised_speaker_moves_paragraphs_and_names_but_no_word(context):
+    streams = CountingStreams()
+    for n, (speaker, text) in enumerate(
+        [(1, "Who is there?"), (2, "Me."), (2, "Only me."), (3, "Oh.")]
+    ):
+        streams.live.publish(by(speaker, final(text, 1000 * n, seg=n)))
+    async with serving(streams) as server:
+        page, wrong = await visit(context, f"http://127.0.0.1:{server.port}/")
+        shown = page.locator("#log .final")
+        before = ["0:00Speaker 1 Who is there?", "0:01Speaker 2 Me. Only me.", "0:03Speaker 3 Oh."]
+        await expect(shown).to_have_text(before)
+        await shown.first.evaluate("paragraph => (paragraph.stays = true)")
+        # What follows was heard from 2 s on; nothing before it was revised.
+        streams.live.publish(told(3_900, (3_900, 5_000, 1)))
+        streams.live.publish(by(1, final("Come in.", 4000, seg=4)))
+        await expect(shown).to_have_text([*before, "0:04Speaker 1 Come in."])
+        # "Only me." was the third speaker's, who is the first one.
+        streams.live.publish(told(1_900, (1_950, 2_900, 1), (2_950, 3_900, 1), (3_900, 5_000, 1)))
+        await expect(shown).to_have_text(
+            [
+                "0:00Speaker 1 Who is there?",
+                "0:01Speaker 2 Me.",
+                "0:02Speaker 1 Only me. Oh. Come in.",
+            ]
+        )
+        assert await shown.first.evaluate("paragraph => paragraph.stays")
+        streams.live.publish(by(1, final("Now.", 5000, seg=5)))
+        await expect(shown.last).to_have_text("0:02Speaker 1 Only me. Oh. Come in. Now.")
+        streams.live.publish(told(0, (0, 950, 2), (1000, 1950, 2), (1950, 6000, 1)))
+        merged = ["0:00Speaker 2 Who is there? Me.", "0:02Speaker 1 Only me. Oh. Come in. Now."]
+        await expect(shown).to_have_text(merged)
+        async with page.expect_download() as download:
+            await page.locator("[data-format=txt]").evaluate("button => button.click()")
+        text = (await (await download.value).path()).read_text()
+        assert text.splitlines()[:3] == [
+            "Speaker 2: Who is there?",
+            "Speaker 2: Me.",
+            "Speaker 1: Only me.",
+        ]
+        await page.reload()
+        await expect(shown).to_have_text(merged)
+        assert wrong == []
+
+
+async def test_each_channel_has_a_partial_of_its_own(context):
+    streams = CountingStreams()
+    async with serving(streams) as server:
+        page, wrong = await visit(context, f"http://127.0.0.1:{server.port}/")
+        await expect(page.locator("#status")).to_have_text("live")
+
+        def said(channel: int, text: str, seg: int) -> None:
+            whole = final(text, 1000 * seg, seg=seg)
+            now = Partial(
+                seg=seg,
+                rev=1,
+                start_ms=1000 * seg,
+                end_ms=9000,
+                text=text,
+                stable=0,
+                words=whole.words,
+            )
+            streams.live.publish(of_channel(now, channel))
+
+        said(1, "I think", 1)
+        said(2, "Yes", 2)
+        line = page.locator("#partial")
+        await expect(line).to_have_text("Speaker 1 I thinkSpeaker 2 Yes")
+        streams.live.publish(of_channel(final("Yes.", 2000, seg=2), 2))
+        await expect(page.locator("#log .final")).to_have_text(["0:02Speaker 2 Yes."])
+        await expect(line).to_have_text("Speaker 1 I think")
+        streams.live.publish(of_channel(final("I think so.", 1000, seg=1), 1))
+        await expect(line).to_have_text("")
+        assert wrong == []
+
+
+async def test_a_word_is_corrected_by_mouse_and_keyboard_and_every_reader_sees_it(context):
+    streams = CountingStreams()
+    streams.live.publish(final("Ana Bottin, said it."))
+    async with serving(streams) as server:
+        address = f"http://127.0.0.1:{server.port}/"
+        page, wrong = await visit(context, address)
+        reader, _ = await visit(context, address)
+        await page.get_by_text("Bottin,", exact=True).click()
+        await expect(page.locator("#heard")).to_have_value("Bottin")
+        await page.keyboard.press("Escape")
+        await page.keyboard.press("w")
+        await page.locator("#heard").fill("ana bottin")
+        await page.locator("#meant").fill("Ana, Botín")  # two phrases
+        await page.keyboard.press("Enter")
+        await expect(page.locator("#meant:invalid")).to_be_visible()
+        await page.locator("#meant").fill("Ana Botín")
+        await page.locator("#keep-word").check()
+        assert (await Axe().run(page)).response["violations"] == []
+        await page.keyboard.press("Enter")
+        for each in (page, reader):
+            await expect(each.locator("#log del")).to_have_text("Ana Bottin,")
+            await expect(each.locator("#log ins")).to_have_text("Ana Botín,")
+        await expect(page.locator("#toast")).to_have_text("Expected from now on: Ana Botín")
+        await expect(reader.locator("#toast")).to_be_hidden()
+        assert streams.stream.corrected == [("Ana Botín", True)]
+        # It stays corrected, and can be corrected once more.
+        await page.reload()
+        await page.locator("#log ins").click()
+        await page.locator("#meant").fill("Anna Botín")
+        await page.get_by_role("button", name="Correct", exact=True).click()
+        await expect(page.locator("#log .text")).to_have_text("Ana Bottin,Anna Botín, said it.")
+        await page.evaluate("Promise.all(document.getAnimations().map((each) => each.finished))")
+        for theme in ("dark", "light"):
+            assert (await Axe().run(page)).response["violations"] == [], theme
+            await page.locator("#theme").evaluate("button => button.click()")
+        files = {}
+        for form in ("txt", "jsonl"):
+            async with page.expect_download() as download:
+                await page.locator(f"[data-format={form}]").evaluate("button => button.click()")
+            files[form] = (await (await download.value).path()).read_text()
+        assert files["txt"] == "Anna Botín, said it.\n"
+        assert json.loads(files["jsonl"])["text"] == "Ana Bottin, said it."
+        assert wrong == []
+
+
+async def test_a_mere_reader_cannot_correct(context):
+    streams = CountingStreams()
+    streams.live.publish(final("Ana Bottin"))
+    bind = BindOptions(port=0, token="secret", listen_token="ears")
+    async with Server(bind, sessions=streams, info=INFO) as server:
+        page, _ = await visit(context, f"{server.page}#token=ears")
+        await expect(page.locator("#status")).to_have_text("live")
+        await page.get_by_text("Bottin").click()
+        await page.keyboard.press("w")
+        await expect(page.locator("#correcting")).to_be_hidden()
+        await page.get_by_role("button", name="Settings").click()
+        await expect(page.locator("#correct")).to_be_hidden()
+        await page.evaluate("sessionStorage.setItem('streamd.token', 'secret')")
+        await page.reload()
+        await page.get_by_text("Bottin").click()
+        await expect(page.locator("#correcting")).to_be_visible()
