@@ -127,12 +127,16 @@ def _prepare(name: str, cached: object, place: Path, precision: Precision, threa
 
     The weights that it loads are not in memory any more when it is opened.
     """
-    model = load_model(name)
-    if cache_key(name) != cached:
-        return False  # the files changed while they were loaded
-    log.info("model %s: preparing it for this machine, once", model.name)
+
+    def fill(folder: Path) -> None:  # where nothing can be written, nothing is loaded
+        model = load_model(name)
+        if cache_key(name) != cached:
+            raise OSError("the model's files changed while they were loaded")
+        log.info("model %s: preparing it for this machine, once", model.name)
+        _write(folder, model, precision, threads)
+
     try:
-        put_folder(place, lambda folder: _write(folder, model, precision, threads))
+        put_folder(place, fill)
         prune(place.parent, keep=place, max_bytes=_MAX_BYTES)
     except (OSError, EngineError) as error:
         log.warning("%s: cannot keep the prepared model (%s)", place.parent, error)

@@ -7,7 +7,11 @@ import numpy as np
 
 
 class TextTokens:
-    """The bytes of text tokens, in the order of their ids, and the id of each. Immutable."""
+    """The bytes of text tokens, in the order of their ids, and the id of each. Immutable.
+
+    `tokens[id]` needs an id from 0 on that is less than the length; for the other way there is
+    `find`.
+    """
 
     __slots__ = ("_block", "_ends", "_hashes", "_order", "longest")
 

@@ -297,8 +297,8 @@ class Segmenter:
             end = min(end, pause + self.options.trailing_silence)
         end = max(end, self._floor)  # it may overlap with the one before, but not end before it
         utterance.close(end)
-        # Voiced frames in its pause may be the start of a word, though too few to open the gate.
-        self._heard = pause is not None and self.cursor - self._unvoiced > pause
+        # Voiced frames behind it may be the start of a word, though too few to open the gate.
+        self._heard = self.cursor - self._unvoiced > end
         self._floor, self._open = end, None
         return self._tell(voice=False)
 

@@ -1,5 +1,6 @@
 """How words are written: marks at their ends, capitals, and numbers that were dictated."""
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
@@ -26,6 +27,8 @@ def capitalised(word: Word) -> Word:
 
 LEAST_DIGITS = 3
 """Digits in a row that are one number. Of two, each may be a number of its own: "for 5 6 weeks"."""
+_HYPHENATED = re.compile(r"\d(-\d)*(-0\d)?(-\d)*")
+"""Of two digits, "oh three" may be written as one: "0-1-8-03". "10-9-8-7" is no number."""
 LEAST_HYPHENATED = 5
 """Digits with hyphens between them that are one number. Fewer may be a formation: "4-2-3-1"."""
 
@@ -59,14 +62,9 @@ def _without_hyphens(words: Iterable[Word]) -> list[Word]:
 
 
 def _is_dictated(text: str) -> bool:
-    """Whether digits with hyphens were said one by one; two may be written as one: "0-1-8-03"."""
-    groups = text.strip().rstrip(MARKS).split("-")
-    n_longer = sum(len(group) > 1 for group in groups)
-    is_number = all(group.isdecimal() for group in groups) and n_longer <= 1
+    bare = text.strip().rstrip(MARKS)
     return (
-        is_number
-        and len(groups) >= LEAST_HYPHENATED - 1
-        and len("".join(groups)) >= LEAST_HYPHENATED
+        _HYPHENATED.fullmatch(bare) is not None and len(bare.replace("-", "")) >= LEAST_HYPHENATED
     )
 
 

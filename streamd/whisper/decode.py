@@ -74,7 +74,7 @@ class Context:
     `joins_digits` no comma follows a digit that stands alone. `n_frames` of the window hold audio;
     `cached` are given tokens of an earlier window that began at the same frame. `vocabulary` are
     phrases to expect. Without a draft, the end of a sentence is guessed after each token unless
-    `guesses` is off, which is for passes that many windows share.
+    `guesses` is off, which is for passes that many windows share; timestamps are guessed anyway.
     """
 
     max_tokens: int

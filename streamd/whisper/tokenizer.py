@@ -8,7 +8,6 @@ import codecs
 import string
 from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
-from itertools import combinations
 
 import tiktoken
 
@@ -34,8 +33,8 @@ _MUSIC = tuple("♩♪♫♬♭♮♯")
 _REPLACEMENT = "\ufffd"
 
 
-_LONG = 100_000
-"""Pairs of places in texts: so many pieces are looked up no faster than all tokens are taken."""
+_MOST_PIECES = 50_000
+"""So many pieces of texts are looked up no faster than all tokens are taken."""
 _MOST_KNOWN = 50_000
 """Characters of the texts whose tokens are kept: words, and prompts, which each window has."""
 
@@ -139,12 +138,13 @@ class Tokenizer:
         all of them take 13 MB.
         """
         # as tiktoken treats half of a surrogate pair
-        data = [
+        fixed = [
             text.encode("utf-16", "surrogatepass").decode("utf-16", "replace") for text in texts
         ]
+        data, longest = [text.encode() for text in fixed], self._text_tokens.longest
         pieces: Iterable[bytes] = self._text_tokens
-        if sum(len(text) ** 2 for text in data) < _LONG:
-            pieces = {piece for text in data for piece in _pieces(text.encode())}
+        if sum(len(text) * min(len(text), longest) for text in data) < _MOST_PIECES:
+            pieces = {piece for text in data for piece in _pieces(text, longest)}
         ranks = self._text_tokens.among(pieces)
         return tiktoken.Encoding(
             "whisper", pat_str=_GPT2_PATTERN, mergeable_ranks=ranks, special_tokens={}
@@ -220,5 +220,6 @@ class Tokenizer:
         return parts
 
 
-def _pieces(text: bytes) -> Iterator[bytes]:
-    return (text[begin:end] for begin, end in combinations(range(len(text) + 1), 2))
+def _pieces(text: bytes, longest: int) -> Iterator[bytes]:
+    ends = ((begin, begin + n) for begin in range(len(text)) for n in range(1, longest + 1))
+    return (text[begin:end] for begin, end in ends if end <= len(text))

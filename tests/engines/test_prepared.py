@@ -153,7 +153,14 @@ def test_files_that_change_while_they_are_loaded_are_not_kept(folder, copy, monk
 
     monkeypatch.setattr(prepared, "load_model", changed_after)
     assert how(copy) == "not prepared"
-    assert not (folder / "prepared").exists()
+    assert entries(folder) == []
+
+
+def test_where_nothing_can_be_written_a_model_is_loaded_once(folder, loads, small):
+    folder.mkdir(mode=0o700)
+    (folder / "prepared").write_text("not a folder")
+    assert how(small) == "not prepared"
+    assert len(loads) == 1
 
 
 def cut(path: Path) -> None:

@@ -31,12 +31,19 @@ def test_tokens_segments_and_words(cases, tmp_path):
         recordings.check(result, case)
 
 
+in_full = pytest.mark.skipif(not MODELS, reason="make test-real runs it")
+
+
+@in_full
+@pytest.mark.timeout(300)
 def test_the_weights_in_the_box(tmp_path):
     cases = [case for case in recordings.golden(recordings.IN_THE_BOX) if "speech" in case["sound"]]
     (found,) = recordings.transcribed(tmp_path, cases, model="tiny.en")
     recordings.check(found, *cases)
 
 
+@in_full
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("case", CASES_OF_MODELS[SLOW])
 def test_a_part_of_a_recording_with_the_weights_in_the_box(case):
     check(case)

@@ -76,6 +76,7 @@ def test_a_number_that_is_dictated_digit_by_digit_is_committed_as_a_whole():
         ("at 0-1-8-03.", "at 01803."),
         ("a 4-2-3-1 in 2024-1-0 and 555-1-2", "a 4-2-3-1 in 2024-1-0 and 555-1-2"),
         ("call 1-800-555-1-2, page 902-10", "call 1-800-555-1-2, page 902-10"),
+        ("10-9-8-7. on 5-1-2-2026", "10-9-8-7. on 5-1-2-2026"),
     ],
 )
 def test_only_three_bare_digits_and_more_are_a_number(written, read):

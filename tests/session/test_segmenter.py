@@ -182,6 +182,16 @@ def test_after_a_flush_the_end_of_a_word_begins_no_utterance():
     assert [(u.start, u.end) for u in segmenter.utterances] == [(0, 40), (40, 50)]
 
 
+def test_a_second_flush_ends_nothing_more():
+    segmenter = Segmenter(EndpointOptions(pre_final=15))
+    for silence in [0] * 40 + [1, 2, 3, 4, 5]:  # with voiced frames in the pause
+        segmenter.push(GatedFrame(silence, LOUD, unvoiced=silence % 2))
+    told = [segmenter.flush(doubtful=True), segmenter.flush(doubtful=True)]
+    assert [(u.start, u.end) for u in segmenter.utterances] == [(0, 45)]
+    assert [event.speech for event in told[0]] == [False]
+    assert told[1] == []
+
+
 def test_flush_keeps_its_place_while_a_question_is_open():
     segmenter = Segmenter()
     for silence, level in track((True, 40), (False, 30)):

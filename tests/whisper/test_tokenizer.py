@@ -4,6 +4,7 @@ import tracemalloc
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
 import tiktoken
 from hypothesis import given
@@ -109,3 +110,16 @@ def test_little_is_kept_of_what_was_encoded():
     finally:
         tracemalloc.stop()
     assert kept < 3_000_000  # all of it would be 6.8 MB
+
+
+def test_a_text_of_long_letters_takes_little_memory():
+    tokenizer, whole = as_tiktoken_has_it(51_865)
+    text = "".join(map(chr, np.random.default_rng(0).integers(0x4E00, 0x9FFF, 313)))
+    tracemalloc.start()
+    try:
+        found = tokenizer.encode(text)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert list(found) == whole.encode_ordinary(text)
+    assert most < 20_000_000  # pieces of any length would be 184 MB

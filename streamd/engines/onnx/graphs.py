@@ -164,10 +164,9 @@ def decoder_graph(
 
     With several windows, each has its own cache and features, and all inputs and outputs but
     ``embedded``, ``positions``, ``want``, ``logits`` once, with a suffix (`suffixes`); there is no
-    ``want_some``, ``some`` and ``some_logits``. The tokens of the first one come first; ``sizes``
-    (n_windows,) int64 says how many each has, at least one. Only attention tells them apart: every
-    other weight is read once for all. ``cross_key_<layer>`` and ``cross_value_<layer>`` come in
-    `PARTS`, whose sizes are ``parts`` (2,) int64.
+    ``want_some``, ``some`` and ``some_logits``. ``sizes`` (n_windows,) int64 says how many tokens
+    each has, at least one; they come window by window. Every weight is read once for all. Cross
+    keys and values come in `PARTS`, whose sizes are ``parts`` (2,) int64.
     """
     g = GraphBuilder(dims, weights, kind)
     tokens = g.input("embedded", ["k", dims.n_text_state])
