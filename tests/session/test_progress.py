@@ -472,8 +472,15 @@ def check_prefix(told: Run) -> None:
 
 
 def check_lasts(told: Run) -> None:
-    """Each ends its utterance, or lets the next begin later, or behind more words."""
-    lasts = [(each.start, each.end, each.prefix_end) for each in told.windows if each.last]
+    """Each ends its utterance, or lets the next begin later, or behind more words.
+
+    Or behind none of the utterance before, if nothing was found behind them.
+    """
+    lasts = [
+        (each.start, each.end, each.prefix_end, bool(each.before))
+        for each in told.windows
+        if each.last
+    ]
     # Two lines of which one repeats the end of the other may have lost all but that end.
     most = 2 if told.world.endpoint.overlap else 1
     assert max(Counter(lasts).values(), default=0) <= most, "again the same"
