@@ -404,9 +404,10 @@ def test_a_transcript_has_segments_and_saves_itself(captions, tmp_path):
 def test_a_transcript_has_sentences_and_is_short_where_it_is_looked_at(captions):
     told = []
     transcript = captions.transcribe(
-        recorded.three_sentences(), progress=lambda done, whole: told.append((done, whole))
+        recorded.whole()[: 10 * 16_000],
+        progress=lambda done, whole: told.append((done, whole)),
     )
-    assert len(transcript.sentences) != len(transcript.segments)
+    assert len(transcript.sentences) < len(transcript.segments)
     assert " ".join(each.text for each in transcript.sentences) == transcript.text
     assert told == sorted(told)
     assert {whole for _, whole in told} == {transcript.duration_ms}

@@ -60,7 +60,8 @@ async def test_the_text_is_that_of_transcribe(opened, wav):
     made, called = await uploads(opened)
     recording = await made.read(wav, "talk.wav", TRANSCRIBE)
     finals = [final async for final in recording.finals]
-    assert " ".join(final.text for final in finals) == " ".join(recorded.SENTENCES)
+    said = " ".join(final.text for final in finals)
+    assert recorded.words(said) == recorded.words(" ".join(recorded.SENTENCES))
     assert abs(recording.duration_ms - len(recorded.three_sentences()) / 16) < 20
     assert made.written(finals, "vtt").startswith("WEBVTT\n\n00:00:00.")
     # A second of the file, or a window, at a time.

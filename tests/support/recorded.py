@@ -1,6 +1,7 @@
 """Parts of the recorded speech in tests/speech, and what the model in the box writes of them."""
 
 import json
+import re
 from functools import cache
 from pathlib import Path
 
@@ -15,10 +16,11 @@ SENTENCE = "Out of his 1800, he laid aside 1600 each year."
 """Of the clip `arctic_a0245`."""
 SENTENCES = (
     SENTENCE,
-    "And so my fellow Americans ask not what your country can do for you,",
-    "ask what you can do for your country.",
+    "And so my fellow Americans ask not what your country can do for you.",
+    "Ask what you can do for your country.",
 )
-"""Of that clip and the next one, which is joined to it by a pause."""
+"""Of that clip and the next one, which is joined to it by a pause. Whether the last two are one
+sentence is chance."""
 _MARGIN_MS = 300
 
 
@@ -42,6 +44,11 @@ def whole() -> np.ndarray:
     """All of the recording, 64 s."""
     sound, _ = soundfile.read(RECORDING, dtype="float32")
     return np.asarray(sound[: len(sound) // FRAME * FRAME])
+
+
+def words(text: str) -> list[str]:
+    """What was said, without marks and capitals."""
+    return re.findall(r"\w+", text.lower())
 
 
 def frames(sound: np.ndarray) -> np.ndarray:
