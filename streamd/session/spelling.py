@@ -1,8 +1,9 @@
 """How words are written: marks at their ends, capitals, and numbers that were dictated."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from itertools import chain
 
 from streamd.types import Word, text_of
 from streamd.whisper.marks import MARKS
@@ -39,26 +40,26 @@ def with_numbers(words: Iterable[Word]) -> tuple[Word, ...]:
     Whether Whisper writes "9 0 2 1 0", "9-0-2-1-0" or "90210" is chance, and later utterances would
     copy it. As one word, the number is also committed as a whole.
     """
-    runs: list[list[Word]] = []
-    for word in _without_hyphens(words):
-        if runs and _is_digit(runs[-1][-1].text) and _is_digit(word.text.rstrip(MARKS)):
-            runs[-1].append(word)
-        else:
-            runs.append([word])
-    numbers = [run if len(run) < LEAST_DIGITS else [_number(run)] for run in runs]
-    return tuple(word for number in numbers for word in number)
+    # A hyphen begins a word: "1-0-0-0-1" is five.
+    hyphenated = _runs(words, lambda last, word: word.text[:1] == "-" and not last.n_mark)
+    numbers = ([_number(run)] if _is_dictated(text_of(run)) else run for run in hyphenated)
+    digits = _runs(
+        chain.from_iterable(numbers),
+        lambda last, word: _is_digit(last.text) and _is_digit(word.text.rstrip(MARKS)),
+    )
+    numbers = ([_number(run)] if len(run) >= LEAST_DIGITS else run for run in digits)
+    return tuple(chain.from_iterable(numbers))
 
 
-def _without_hyphens(words: Iterable[Word]) -> list[Word]:
-    """Join the digits of "1-0-0-0-1", which is five words: a hyphen begins a word."""
+def _runs(words: Iterable[Word], continues: Callable[[Word, Word], bool]) -> list[list[Word]]:
+    """Cut the words before each one that does not continue the last one."""
     runs: list[list[Word]] = []
     for word in words:
-        if runs and word.text[:1] == "-" and not runs[-1][-1].n_mark:
+        if runs and continues(runs[-1][-1], word):
             runs[-1].append(word)
         else:
             runs.append([word])
-    numbers = [[_number(run)] if _is_dictated(text_of(run)) else run for run in runs]
-    return [word for number in numbers for word in number]
+    return runs
 
 
 def _is_dictated(text: str) -> bool:

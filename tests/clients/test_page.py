@@ -5,8 +5,8 @@ from playwright.async_api import expect
 
 from streamd.events import Gap, Partial, Vad
 from streamd.streams.hub import Hub
-from tests.support.browser import HOSTILE, final, needs_chromium, visit
-from tests.support.serving import CountingStreams, Relay, serving
+from tests.support.browser import HOSTILE, final, needs_chromium, visit, visit_over_a_line
+from tests.support.serving import CountingStreams, serving
 
 pytestmark = [needs_chromium, pytest.mark.asyncio(loop_scope="module")]
 
@@ -38,13 +38,7 @@ async def test_finals_stay_partials_change_and_nothing_is_taken_for_html(context
 
 
 async def test_a_lost_connection_and_a_restart_lose_and_double_nothing(context):
-    streams = CountingStreams()
-    async with (
-        serving(streams) as server,
-        Relay(server.port) as relay,
-    ):
-        page, _ = await visit(context, f"http://127.0.0.1:{relay.port}/")
-        await expect(page.locator("#status")).to_have_text("live")
+    async with visit_over_a_line(context) as (streams, relay, page):
         streams.live.publish(final("one"))
         await expect(page.locator("#log .text")).to_have_text(["one"])
         relay.cut()

@@ -33,8 +33,8 @@ from streamd.events import (
 )
 from streamd.options import BindOptions
 from streamd.server import Invitation, Server
-from tests.support.browser import HOSTILE, browser, final, needs_chromium, visit
-from tests.support.serving import INFO, CountingStreams, Relay, serving
+from tests.support.browser import HOSTILE, browser, final, needs_chromium, visit, visit_over_a_line
+from tests.support.serving import INFO, CountingStreams, serving
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 WEB = Path(__file__).parents[2] / "clients" / "web"
@@ -610,13 +610,7 @@ async def test_a_listener_that_is_stopped_before_it_is_connected_logs_no_error(c
 
 async def test_a_broken_connection_costs_no_sample_and_doubles_none(context):
     """A ramp instead of the microphone, over a line that breaks again and again."""
-    streams = CountingStreams()
-    async with (
-        serving(streams) as server,
-        Relay(server.port) as relay,
-    ):
-        page, _ = await visit(context, f"http://127.0.0.1:{relay.port}/")
-        await expect(page.locator("#status")).to_have_text("live")
+    async with visit_over_a_line(context) as (streams, relay, page):
         relay.cut_after = iter((30_000, 60_000, 45_000))
         n_calls = relay.n_calls
         await page.evaluate(

@@ -6,9 +6,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
-from playwright.async_api import Browser, BrowserContext, Page, async_playwright
+from playwright.async_api import Browser, BrowserContext, Page, async_playwright, expect
 
 from streamd.events import Final, TimedWord
+from tests.support.serving import CountingStreams, Relay, serving
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 QUIET = [
@@ -46,6 +47,21 @@ async def browser(*arguments: str) -> AsyncIterator[Browser]:
             yield chromium
         finally:
             await chromium.close()
+
+
+@asynccontextmanager
+async def visit_over_a_line(
+    context: BrowserContext,
+) -> AsyncIterator[tuple[CountingStreams, Relay, Page]]:
+    """The page, live, over a connection that can be cut."""
+    streams = CountingStreams()
+    async with (
+        serving(streams) as server,
+        Relay(server.port) as relay,
+    ):
+        page, _ = await visit(context, f"http://127.0.0.1:{relay.port}/")
+        await expect(page.locator("#status")).to_have_text("live")
+        yield streams, relay, page
 
 
 async def visit(context: BrowserContext, address: str) -> tuple[Page, list[str]]:

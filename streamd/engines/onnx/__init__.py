@@ -87,8 +87,9 @@ _POOL_STEP = 64
 """The memory grows by this many slots; most windows need one step."""
 N_TOGETHER = 8
 """Windows in one pass of the decoder for several."""
-_N_PARTS = 2
-"""Parts of a window's keys and values in such a pass (`PARTS` in graphs.py)."""
+PARTS = ("/0", "/1")
+"""What the names of keys and values of a window's sound end in where there are several windows: of
+half of its positions each. Converted to float32, all of them would not fit into a core's cache."""
 _LEAST_ROWS = 2
 """A single token is run as two rows, of which the second is ignored.
 
@@ -285,7 +286,7 @@ class OnnxDecoder:
         self._bound: NDArray[np.float32] | None = None
         self._n_heads = session.get_outputs()[1].shape[1]
         self._n_used = 0
-        parts = np.array_split(features.bias, _N_PARTS)
+        parts = np.array_split(features.bias, len(PARTS))
         self._parts = np.array([len(part) for part in parts], np.int64)
         d_head = dims.n_text_state // dims.n_text_head
         shape = (dims.n_text_layer, 2, 1, dims.n_text_head, 0, d_head)
@@ -383,7 +384,7 @@ class OnnxDecoder:
 
     def bind_features(self, io: IOBinding, suffix: str = "") -> None:
         """Bind the window's features to the inputs of a pass, of several windows with a suffix."""
-        names = [f"{suffix}/{part}" for part in range(_N_PARTS)] if suffix else [""]
+        names = [f"{suffix}{part}" for part in PARTS] if suffix else [""]
         for name, rows in self.features.views.items():
             if name.startswith("cross_"):
                 heads = rows.reshape(rows.shape[1], self._dims.n_text_head, -1)
@@ -452,11 +453,11 @@ class _Together:
         self._suffixes = [f".{at}" for at in range(N_TOGETHER)]
         self._n_heads = session.get_outputs()[1].shape[1]
         # The graph has rows of every window: where there is none, a token that nobody reads.
-        nothing = np.zeros((1, _N_PARTS, dims.n_text_state), stored)
+        nothing = np.zeros((1, len(PARTS), dims.n_text_state), stored)
         names = [
             f"cross_{kind}_{at}" for kind in ("key", "value") for at in range(dims.n_text_layer)
         ]
-        no_bias = np.zeros(_N_PARTS, np.float32)
+        no_bias = np.zeros(len(PARTS), np.float32)
         features = OnnxFeatures({}, dict.fromkeys(names, nothing), no_bias, 0)
         self._idle = OnnxDecoder(session, dims, rows=rows, features=features, n_slots=1)
         for suffix in self._suffixes:

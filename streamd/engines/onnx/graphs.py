@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamd.engines import Precision
+from streamd.engines.onnx import PARTS
 from streamd.engines.onnx.builder import (
     CONTRIB,
     Graph,
@@ -215,11 +216,6 @@ def output(weights: Weights, precision: Precision) -> NDArray[Any] | None:
 def _stored(rows: NDArray[np.float32], precision: Precision) -> NDArray[Any]:
     # half precision, which most checkpoints have, loses nothing compared with int8
     return rows.astype(np.float16) if precision == "int8" else rows
-
-
-PARTS = ("/0", "/1")
-"""What the names of keys and values of a window's sound end in where there are several windows: of
-half of its positions each. Converted to float32, all of them would not fit into a core's cache."""
 
 
 def suffixes(n_windows: int) -> list[str]:
