@@ -13,7 +13,7 @@ from streamd.events import Partial
 from tests.support.browser import final, needs_chromium, visit
 from tests.support.serving import CountingStreams, serving
 
-pytestmark = [needs_chromium, pytest.mark.asyncio(loop_scope="module")]
+pytestmark = [pytest.mark.page, needs_chromium, pytest.mark.asyncio(loop_scope="module")]
 EVENTS = Path(__file__).with_name("recorded_events.jsonl")
 """Partials and finals of `tests/speech/recording.flac`, as tiny.en wrote them on a busy machine."""
 

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -19,8 +20,11 @@ from tests.support import huggingface_folder, recorded
 from tests.support.checkpoints import checkpoint, huggingface
 from tests.support.coreml_stand_in import FOLDER, Faults
 
-pytest.importorskip("coremltools", reason="needs coremltools to build packages")
-pytestmark = pytest.mark.timeout(400)
+# It is not imported here, which takes a second in each process that collects tests.
+pytestmark = [
+    pytest.mark.skipif(not find_spec("coremltools"), reason="needs coremltools to build packages"),
+    pytest.mark.timeout(400),
+]
 
 ROOT = Path(__file__).resolve().parents[2]
 STAND_IN = CoreML("tests.support.coreml_stand_in", answer_s=10.0)
@@ -174,6 +178,7 @@ def test_a_model_that_is_not_built_runs_on_the_cpu_unless_core_ml_is_asked_for(c
             built_for_core_ml(load(given | {"model": "tiny.en"}, {}), STAND_IN)
 
 
+@pytest.mark.coreml
 def test_captions_move_over_when_the_model_has_been_built_meanwhile(tmp_path, monkeypatch, caplog):
     caplog.set_level("INFO")
     monkeypatch.setenv("STREAMD_CACHE", str(tmp_path / "cache"))
@@ -190,6 +195,7 @@ def test_captions_move_over_when_the_model_has_been_built_meanwhile(tmp_path, mo
     assert told[-1].endswith("decoder_mix.mlpackage, 5 of 6")
 
 
+@pytest.mark.coreml
 def test_a_model_that_cannot_be_built_stays_on_the_cpu(tmp_path, monkeypatch, caplog):
     caplog.set_level("INFO")
     (tmp_path / "file").touch()

@@ -82,8 +82,8 @@ def test_any_phrase_said_often_enough_is_found_once(before, period, more):
 def test_digits_of_thirty_seconds_are_no_loop():
     tokenizer = Tokenizer(openai_vocabulary(Path("gpt2"), 51_864), 51_864, multilingual=False)
     rng = random.Random(7)
-    for _ in range(200):
-        tokens = tokenizer.encode("".join(f" {rng.choice(DIGITS)}" for _ in range(75)))
+    texts = ["".join(f" {rng.choice(DIGITS)}" for _ in range(75)) for _ in range(200)]
+    for tokens in tokenizer.encode_each(texts):
         assert len(tokens) == 75
         frames = range(0, 20 * 75, 20)
         assert find_loop(tokens, frames, tokenizer, language="en") is None
