@@ -6,7 +6,7 @@ verified by a chain of queries, beam search is one query per beam on a shared tr
 one pass. No cache is copied or reordered, and all engines (`streamd.engines`) share the search.
 """
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from typing import Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
@@ -86,10 +86,6 @@ So the passes of several searches, each of one window, can be run at once.
 """
 
 
-Together = Callable[[Sequence[Pass]], list[Answer]]
-"""Runs passes of several searches at once, each with another decoder."""
-
-
 def alone(search: Search[ResultT]) -> ResultT:
     """Run one search, pass after pass; return its result."""
     try:
@@ -144,18 +140,30 @@ class UrgentEngine(Protocol[FeaturesT]):
         ...
 
 
+class Together(Protocol[FeaturesT]):
+    """Runs passes of the decoders of several windows at once, from one thread."""
+
+    def __call__(self, passes: Sequence[Pass]) -> list[Answer]:
+        """Run passes, each with another decoder of features that were kept."""
+        ...
+
+    def keep(self, features: FeaturesT) -> FeaturesT:
+        """Copy what a decoder needs; the next window may take the memory, as its `previous`.
+
+        They serve one decoder at a time, the newest one, and take memory until the last reference
+        to them is gone.
+        """
+        ...
+
+
 @runtime_checkable
 class BatchEngine(Protocol[FeaturesT]):
     """An `Engine` whose decoder is faster for several windows at once than one after the other."""
 
     n_together: int
 
-    def together(self) -> Together:
-        """Give what runs passes of up to `n_together` of its decoders at once, from one thread."""
-        ...
-
-    def for_decoder(self, features: FeaturesT) -> FeaturesT:
-        """Copy what a decoder needs; the next window may take the memory, as its `previous`."""
+    def together(self) -> Together[FeaturesT]:
+        """Give what runs passes of up to `n_together` of its decoders at once."""
         ...
 
 

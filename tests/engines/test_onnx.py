@@ -193,7 +193,8 @@ def test_windows_at_once_are_what_they_are_one_after_the_other(precision):
     for first, slots in ((0, order[0]), (4, order[1]), (5, order[2]), (7, order[3])):
         seen[slots] = [[*[True] * first, *[False] * (8 - first)]] * len(slots)
         seen[slots, slots] = True
-    alone, joint = ([engine.decoder(each, n_slots=8) for each in features] for _ in range(2))
+    kept = [together.keep(each) for each in features]
+    alone, joint = ([engine.decoder(each, n_slots=8) for each in both] for both in (features, kept))
     for at in range(len(order) + 2):  # each begins a pass later than the one before
         steps = [order[at - i] if 0 <= at - i < len(order) else None for i in range(3)]
         asked = []
@@ -205,5 +206,6 @@ def test_windows_at_once_are_what_they_are_one_after_the_other(precision):
         answers = together([Pass(joint[i], *about) for i, about in asked])
         for (i, about), found in zip(asked, answers, strict=True):
             for ours, expected in zip(found, alone[i].step(*about), strict=True):
-                close = 1e-5 if precision == "float32" else 0.03  # a last bit may round otherwise
+                # int8: the keys and values of the sound, too
+                close = 1e-5 if precision == "float32" else 0.1
                 assert np.linalg.norm(ours - expected) <= close * np.linalg.norm(expected)

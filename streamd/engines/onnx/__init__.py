@@ -16,9 +16,9 @@ import mmap
 import os
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, partial
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -36,7 +36,6 @@ from onnxruntime import (
     OrtValue,
     RunOptions,
     SessionOptions,
-    __version__,
     create_and_register_allocator,
 )
 from onnxruntime.capi import onnxruntime_pybind11_state as ort
@@ -46,7 +45,7 @@ from streamd.errors import EngineError
 from streamd.models import ModelDimensions, Weights
 from streamd.models.silence import SilenceStates, average, bias, extend
 from streamd.types import Mel
-from streamd.whisper.engine import Answer, Decoder, Pass, Together
+from streamd.whisper.engine import Answer, Decoder, Pass
 
 """Precision of the linear layers' weights; in int8 their activations are rounded too."""
 
@@ -81,15 +80,13 @@ _SPIN_US = "20"
 A step of `base` is faster by a fifth than without, and not slower on a busy machine
 (benchmarks/RESULTS.md).
 """
-_SPINNING = "1" if tuple(map(int, __version__.split(".")[:2])) >= (1, 31) else "0"
-"""Older versions cannot limit it and would spin for milliseconds."""
 _POOL_STEP = 64
 """The memory grows by this many slots; most windows need one step."""
-N_TOGETHER = 8
+N_TOGETHER = 16
 """Windows in one pass of the decoder for several."""
-PARTS = ("/0", "/1")
-"""What the names of keys and values of a window's sound end in where there are several windows: of
-half of its positions each. Converted to float32, all of them would not fit into a core's cache."""
+_MOST_ROWS = 8
+"""A pass of more tokens does not run with those of other windows, which would get as many places.
+"""
 _LEAST_ROWS = 2
 """A single token is run as two rows, of which the second is ignored.
 
@@ -119,6 +116,23 @@ class OnnxFeatures:
     views: Mapping[str, Stored]
     bias: NDArray[np.float32]
     n_silence: int
+
+
+class JointFeatures:
+    """A window's keys and values for passes of several windows: a seat of `OnnxTogether`.
+
+    It is free again when these features are not referred to any more. They serve one decoder at a
+    time, the newest one.
+    """
+
+    __slots__ = ("__weakref__", "bias", "n_silence", "seat", "together")
+
+    def __init__(
+        self, together: "OnnxTogether", seat: int, bias: NDArray[np.float32], n_silence: int
+    ) -> None:
+        """`bias` and `n_silence` as of `OnnxFeatures`."""
+        self.together, self.seat = together, seat
+        self.bias, self.n_silence = bias, n_silence
 
 
 RowsOf = Callable[[NDArray[np.int64]], NDArray[np.float32]]
@@ -233,33 +247,28 @@ class OnnxEngine:
         n_rows = self._n_kept + self.dims.n_audio_ctx
         dtype = self._silence["key_0"].dtype
         sizes = [n_rows * rows.shape[1] for rows in self._silence.values()]
-        # What is not written takes no memory, which a heap does not promise: it gives what was
-        # written before, and keeps pieces of what it gets back.
-        n_bytes = sum(sizes) * dtype.itemsize
-        pages = mmap.mmap(-1, n_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        parts = np.split(np.frombuffer(pages, dtype), np.cumsum(sizes)[:-1])
+        parts = np.split(_pages((sum(sizes),), dtype), np.cumsum(sizes)[:-1])
         buffers = {}
         for (name, rows), part in zip(self._silence.items(), parts, strict=True):
             buffers[name] = part.reshape(1, n_rows, -1)
             buffers[name][0, : self._n_kept] = rows
         return buffers
 
-    def decoder(self, features: OnnxFeatures, n_slots: int) -> "OnnxDecoder":
+    def decoder(
+        self, features: OnnxFeatures | JointFeatures, n_slots: int
+    ) -> "OnnxDecoder | JointDecoder":
         """Give a decoder for these features with an empty pool of `n_slots` cache slots."""
+        if isinstance(features, JointFeatures):
+            return JointDecoder(features, self.dims, n_slots)
         return OnnxDecoder(
             self._decoder, self.dims, rows=self._rows, features=features, n_slots=n_slots
         )
 
-    def for_decoder(self, features: OnnxFeatures) -> OnnxFeatures:
-        """Copy what a decoder needs, less than half of the memory."""
-        views = {n: view.copy() for n, view in features.views.items() if n.startswith("cross_")}
-        return replace(features, buffers={}, views=views)
-
-    def together(self) -> Together:
+    def together(self) -> "OnnxTogether":
         """Give what runs passes of several decoders at once."""
         if self._many is None:  # live captions do without
             self._many = self._open_many()
-        return _Together(self._many, self.dims, self._rows, self._silence["key_0"].dtype)
+        return OnnxTogether(self._many, self.dims, self._rows)
 
 
 class OnnxDecoder:
@@ -284,13 +293,8 @@ class OnnxDecoder:
         self._dims = dims
         self._io: IOBinding | None = None
         self._bound: NDArray[np.float32] | None = None
-        self._n_heads = session.get_outputs()[1].shape[1]
-        self._n_used = 0
-        parts = np.array_split(features.bias, len(PARTS))
-        self._parts = np.array([len(part) for part in parts], np.int64)
-        d_head = dims.n_text_state // dims.n_text_head
-        shape = (dims.n_text_layer, 2, 1, dims.n_text_head, 0, d_head)
-        self.pool: NDArray[np.float32] = np.zeros(shape, np.float32)
+        self._n_heads = _n_heads(session)
+        self._pool = _Pool(_no_slots(dims, 1))
 
     def step(
         self,
@@ -320,13 +324,13 @@ class OnnxDecoder:
         some = _NO_TOKENS if among is None else among
         of_all, of_some = (want, _NO_TOKENS) if among is None else (_NO_TOKENS, want)
         rows = max(len(slots), _LEAST_ROWS)
-        place = self.place(slots, visible, rows)
+        place = self._pool.place(slots, visible, rows)
         if self._io is None:
             self._io = self._session.io_binding()
-            self.bind_features(self._io)
-        if self._bound is not self.pool:
-            self.bind_pool(self._io)
-            self._bound = self.pool
+            self._bind_features(self._io)
+        if self._bound is not self._pool.array:
+            _bind_pool(self._io, self._pool.array)
+            self._bound = self._pool.array
         inputs: dict[str, NDArray[Any]] = {
             "embedded": self._rows.embedding(np.resize(tokens, rows)),
             "positions": np.resize(positions, rows),
@@ -341,8 +345,67 @@ class OnnxDecoder:
             "alignment": np.empty((rows, self._n_heads, len(self.features.bias)), np.float32),
         }
         _run(self._session, self._io, inputs, results)
-        alignment = self.settle(place, results["alignment"])
+        self._pool.settle(place)
+        alignment = _sound_first(results["alignment"][: len(slots)], self.features.n_silence)
         return results["logits" if among is None else "some_logits"], alignment
+
+    def _bind_features(self, io: IOBinding) -> None:
+        for name, rows in self.features.views.items():
+            if name.startswith("cross_"):
+                heads = rows.reshape(rows.shape[1], self._dims.n_text_head, -1)
+                io.bind_ortvalue_input(name, OrtValue.ortvalue_from_numpy(heads))
+        io.bind_ortvalue_input("cross_bias", OrtValue.ortvalue_from_numpy(self.features.bias))
+
+    def adopt(self, before: Decoder, n: int) -> bool:
+        """Take the first `n` slots of another window's decoder."""
+        if not isinstance(before, OnnxDecoder):
+            return False
+        self._pool.adopt(before._pool, n)
+        return True
+
+
+def _n_heads(session: InferenceSession) -> int:
+    """Return of how many heads a decoder's graph gives the scores."""
+    shapes = {each.name: each.shape for each in session.get_outputs()}
+    n_heads: int = shapes["alignment"][1]
+    return n_heads
+
+
+def _no_slots(dims: ModelDimensions, n_windows: int) -> NDArray[np.float32]:
+    d_head = dims.n_text_state // dims.n_text_head
+    shape = (dims.n_text_layer, 2, n_windows, dims.n_text_head, 0, d_head)
+    return np.zeros(shape, np.float32)
+
+
+def _sound_first(alignment: NDArray[np.float32], n_silence: int) -> NDArray[np.float32]:
+    """Put scores (..., n_ctx) of states of silence, which are the first ones, behind the others."""
+    return np.concatenate([alignment[..., n_silence:], alignment[..., :n_silence]], axis=-1)
+
+
+def _bind_pool(io: IOBinding, pool: NDArray[np.float32]) -> None:
+    for layer, (keys, values) in enumerate(pool):
+        for kind, array in (("key", keys), ("value", values)):
+            _bind_in_place(io, f"{kind}_{layer}", array)
+
+
+def _bind_in_place(io: IOBinding, name: str, array: NDArray[Any]) -> None:
+    shared = OrtValue.ortvalue_from_numpy(array)  # shares our memory
+    io.bind_ortvalue_input(name, shared)
+    io.bind_ortvalue_output(f"new_{name}", shared)
+
+
+class _Pool:
+    """Keys and values of cache slots, `array` (n_text_layer, 2, 1, n_head, n_slots, d_head).
+
+    `grow` makes it larger; whoever gives one sets `array` there.
+    """
+
+    def __init__(
+        self, array: NDArray[np.float32], grow: Callable[[int], object] | None = None
+    ) -> None:
+        self.array = array
+        self._grow_to = grow or self._grow
+        self._n_used = 0
 
     def place(self, slots: NDArray[np.int64], visible: NDArray[np.bool_], rows: int) -> "_Place":
         """Find the place of a pass in the pool, which is larger then, and what it sees."""
@@ -352,7 +415,7 @@ class OnnxDecoder:
         in_place = bool((np.diff(slots) == 1).all()) and not visible[:, first + k :].any()
         if not in_place:
             first = n_used  # scratch slots after all others; moved below
-        self._grow(max(n_used, first + rows))
+        self._make_room(max(n_used, first + rows))
         self._n_used = n_used
         seen = np.zeros((rows, first + rows), np.bool_)
         seen[:k, :first] = visible[:, :first]
@@ -369,58 +432,36 @@ class OnnxDecoder:
             "mask": np.where(seen, np.float32(0), np.float32(-np.inf))[None, None],
         }
         # It also writes a slot, which may be in use: keep what is there.
-        overwritten = self.pool[..., first + k : first + rows, :].copy()
+        overwritten = self.array[..., first + k : first + rows, :].copy()
         return _Place(slots, first, rows, in_place, inputs, overwritten)
 
-    def settle(self, place: "_Place", alignment: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Move the keys and values of a pass to their slots; return its alignment."""
+    def settle(self, place: "_Place") -> None:
+        """Move the keys and values of a pass to their slots."""
         k, first = len(place.slots), place.first
-        self.pool[..., first + k : first + place.rows, :] = place.overwritten
+        self.array[..., first + k : first + place.rows, :] = place.overwritten
         if not place.in_place:
-            self.pool[..., place.slots, :] = self.pool[..., first : first + k, :]
-        n_silence = self.features.n_silence
-        sound, silent = alignment[:k, :, n_silence:], alignment[:k, :, :n_silence]
-        return np.concatenate([sound, silent], axis=-1)
+            self.array[..., place.slots, :] = self.array[..., first : first + k, :]
 
-    def bind_features(self, io: IOBinding, suffix: str = "") -> None:
-        """Bind the window's features to the inputs of a pass, of several windows with a suffix."""
-        names = [f"{suffix}{part}" for part in PARTS] if suffix else [""]
-        for name, rows in self.features.views.items():
-            if name.startswith("cross_"):
-                heads = rows.reshape(rows.shape[1], self._dims.n_text_head, -1)
-                for end, part in zip(names, np.array_split(heads, len(names)), strict=True):
-                    io.bind_ortvalue_input(name + end, OrtValue.ortvalue_from_numpy(part))
-        bias = self.features.bias
-        io.bind_ortvalue_input(f"cross_bias{suffix}", OrtValue.ortvalue_from_numpy(bias))
-        if suffix:
-            io.bind_ortvalue_input(f"parts{suffix}", OrtValue.ortvalue_from_numpy(self._parts))
-
-    def bind_pool(self, io: IOBinding, suffix: str = "") -> None:
-        """Bind the pool, after each time that it grew."""
-        for layer, (keys, values) in enumerate(self.pool):
-            for kind, array in (("key", keys), ("value", values)):
-                name = f"{kind}_{layer}{suffix}"
-                shared = OrtValue.ortvalue_from_numpy(array)  # shares our memory
-                io.bind_ortvalue_input(name, shared)
-                io.bind_ortvalue_output(f"new_{name}", shared)
-
-    def adopt(self, before: Decoder, n: int) -> bool:
-        """Take the first `n` slots of another window's decoder."""
-        if not isinstance(before, OnnxDecoder):
-            return False
-        self._grow(n)
-        self.pool[..., :n, :] = before.pool[..., :n, :]
+    def adopt(self, before: "_Pool", n: int) -> None:
+        """Take the first `n` slots of another one."""
+        self._make_room(n)
+        self.array[..., :n, :] = before.array[..., :n, :]
         self._n_used = n
-        return True
+
+    def _make_room(self, n_slots: int) -> None:
+        if n_slots > self.array.shape[-2]:
+            self._grow_to(n_slots)
 
     def _grow(self, n_slots: int) -> None:
-        n_pool = self.pool.shape[-2]
-        if n_slots <= n_pool:
-            return
-        *outer, _, d_head = self.pool.shape
-        larger = np.zeros((*outer, -(-n_slots // _POOL_STEP) * _POOL_STEP, d_head), np.float32)
-        larger[..., :n_pool, :] = self.pool
-        self.pool = larger
+        self.array = _larger(self.array, n_slots)
+
+
+def _larger(pool: NDArray[np.float32], n_slots: int) -> NDArray[np.float32]:
+    """Return a pool of at least so many slots, the first of which are those of `pool`."""
+    *outer, n_pool, d_head = pool.shape
+    larger = np.zeros((*outer, -(-n_slots // _POOL_STEP) * _POOL_STEP, d_head), np.float32)
+    larger[..., :n_pool, :] = pool
+    return larger
 
 
 @dataclass(frozen=True, slots=True)
@@ -438,91 +479,252 @@ class _Place:
     overwritten: NDArray[np.float32]
 
 
-class _Together:
-    """Passes of several windows at once, on a decoder's graph for `N_TOGETHER` windows."""
+class JointDecoder:
+    """A `Decoder` (streamd/whisper/engine.py) whose passes run with those of other windows."""
 
-    def __init__(
+    def __init__(self, features: JointFeatures, dims: ModelDimensions, n_slots: int) -> None:
+        """It takes the seat of its features, for whose last decoder it is free."""
+        self.n_vocab, self.n_text_ctx, self.n_slots = dims.n_vocab, dims.n_text_ctx, n_slots
+        self.features = features
+        self.pool = features.together.new_pool(features.seat)
+
+    def step(
         self,
-        session: InferenceSession,
-        dims: ModelDimensions,
-        rows: TokenRows,
-        stored: np.dtype[Any],
-    ) -> None:
-        self._session, self._n_vocab, self._rows = session, dims.n_vocab, rows
+        tokens: NDArray[np.int64],
+        positions: NDArray[np.int64],
+        slots: NDArray[np.int64],
+        visible: NDArray[np.bool_],
+        want: NDArray[np.int64],
+        among: NDArray[np.int64] | None = None,
+    ) -> Answer:
+        """Run k tokens in one pass, without those of other windows."""
+        asked = Pass(self, tokens, positions, slots, visible, want, among)
+        (answer,) = self.features.together([asked])
+        return answer
+
+    def adopt(self, before: Decoder, n: int) -> bool:
+        """Take nothing: windows of recordings have no tokens in common."""
+        return False
+
+
+class OnnxTogether:
+    """Passes of several windows at once.
+
+    Each window has a *seat*: memory for the keys and values of its sound and of its cache slots.
+    Those of all seats are side by side, as the graph reads them.
+    """
+
+    def __init__(self, session: InferenceSession, dims: ModelDimensions, rows: TokenRows) -> None:
+        self._session, self._dims, self._rows = session, dims, rows
         self._io = session.io_binding()
-        self._suffixes = [f".{at}" for at in range(N_TOGETHER)]
-        self._n_heads = session.get_outputs()[1].shape[1]
-        # The graph has rows of every window: where there is none, a token that nobody reads.
-        nothing = np.zeros((1, len(PARTS), dims.n_text_state), stored)
-        names = [
-            f"cross_{kind}_{at}" for kind in ("key", "value") for at in range(dims.n_text_layer)
-        ]
-        no_bias = np.zeros(len(PARTS), np.float32)
-        features = OnnxFeatures({}, dict.fromkeys(names, nothing), no_bias, 0)
-        self._idle = OnnxDecoder(session, dims, rows=rows, features=features, n_slots=1)
-        for suffix in self._suffixes:
-            self._idle.bind_features(self._io, suffix)
-        self._seats = [self._idle] * N_TOGETHER
-        self._pools: list[NDArray[np.float32] | None] = [None] * N_TOGETHER
+        self._n_heads = _n_heads(session)
+        inputs = {each.name for each in session.get_inputs()}
+        is_int8 = "cross_key_scale_0" in inputs
+        self._sound_type = np.dtype(np.int8 if is_int8 else np.float32)
+        self._n_ctx = 0
+        self._free: list[int] = []
+        self._seats: list[_Pool | None] = []
+        self._pool = _no_slots(dims, 0)
+        self._sound: dict[str, NDArray[Any]] = {}
+        self._bound: tuple[int, int] | None = None
+        self._add_seats(N_TOGETHER)
+
+    def keep(self, features: OnnxFeatures) -> JointFeatures:
+        """Copy what a decoder needs into a seat."""
+        if not self._free:
+            self._add_seats(len(self._seats))
+        self._make_room(len(features.bias) + _MOST_ROWS)
+        seat, n_head = self._free.pop(), self._dims.n_text_head
+        for name, view in features.views.items():
+            if name.startswith("cross_"):
+                rows = view[0].astype(np.float32)
+                if self._sound_type == np.int8:
+                    scale = np.maximum(rows.max(axis=0), -rows.min(axis=0)) / np.float32(127)
+                    scale[scale == 0] = 1
+                    rows /= scale
+                    np.rint(rows, out=rows)
+                    kind, layer = name.rsplit("_", 1)
+                    self._sound[f"{kind}_scale_{layer}"][seat, 0] = scale
+                heads = rows.reshape(len(rows), n_head, -1).swapaxes(0, 1)
+                self._sound[name][seat, :, : len(rows)] = heads
+        kept = JointFeatures(self, seat, features.bias, features.n_silence)
+        weakref.finalize(kept, self._free.append, seat)
+        return kept
+
+    def new_pool(self, seat: int) -> _Pool:
+        """Give an empty pool of cache slots in a seat, whose former pool must not be used."""
+        pool = self._seats[seat] = _Pool(self._pool[:, :, seat : seat + 1], self._grow)
+        return pool
+
+    def _grow(self, n_slots: int) -> None:
+        self._set_pool(_larger(self._pool, n_slots))
+
+    def _set_pool(self, array: NDArray[np.float32]) -> None:
+        self._pool, self._bound = array, None
+        for seat, pool in enumerate(self._seats):
+            if pool is not None:
+                pool.array = array[:, :, seat : seat + 1]
+
+    def _add_seats(self, n: int) -> None:
+        before = len(self._seats)
+        self._free += range(before, before + n)
+        self._seats += [None] * n
+        self._set_sound(self._n_ctx)
+        *outer, _, n_head, n_slots, d_head = self._pool.shape
+        pool = np.zeros((*outer, before + n, n_head, n_slots, d_head), np.float32)
+        pool[:, :, :before] = self._pool
+        self._set_pool(pool)
+
+    def _make_room(self, n_ctx: int) -> None:
+        """Have memory for keys and values of so many positions in each seat."""
+        if n_ctx > self._n_ctx:
+            self._set_sound(-(-n_ctx // _POOL_STEP) * _POOL_STEP)
+
+    def _set_sound(self, n_ctx: int) -> None:
+        n_head, n_state, n_seats = self._dims.n_text_head, self._dims.n_text_state, len(self._seats)
+        shapes: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {
+            "": ((n_seats, n_head, n_ctx, n_state // n_head), self._sound_type)
+        }
+        if self._sound_type == np.int8:
+            shapes["scale_"] = (n_seats, 1, n_state), np.dtype(np.float32)
+        for layer, kind in product(range(self._dims.n_text_layer), ("key", "value")):
+            for what, (shape, dtype) in shapes.items():
+                name = f"cross_{kind}_{what}{layer}"
+                array = _pages(shape, dtype)
+                if (old := self._sound.get(name)) is not None:
+                    array[tuple(map(slice, old.shape))] = old
+                self._sound[name] = array
+        self._n_ctx, self._bound = n_ctx, None
 
     def __call__(self, passes: Sequence[Pass]) -> list[Answer]:
-        """Run at most `N_TOGETHER` passes, each of another window, in one of the graph."""
-        asked = {id(each.decoder): each for each in passes}
-        self._seat([each.decoder for each in passes if isinstance(each.decoder, OnnxDecoder)])
-        one = Pass(self._idle, *_IDLE)
-        seated = [asked.get(id(decoder), one) for decoder in self._seats]
-        inputs: dict[str, NDArray[Any]] = {
-            "sizes": np.array([len(each.tokens) for each in seated], np.int64),
-            "embedded": self._rows.embedding(np.concatenate([each.tokens for each in seated])),
-            "positions": np.concatenate([each.positions for each in seated]),
-        }
-        begins = np.cumsum([0, *inputs["sizes"]])
-        wants = [each.want + begin for each, begin in zip(seated, begins, strict=False)]
-        inputs["want"] = np.concatenate(wants)
-        results = {"logits": np.empty((len(inputs["want"]), self._n_vocab), np.float32)}
-        places = []
-        for at, (each, suffix) in enumerate(zip(seated, self._suffixes, strict=True)):
-            decoder, k = self._seats[at], len(each.tokens)
-            place = decoder.place(each.slots, each.visible, k)
-            if decoder.pool is not self._pools[at]:
-                decoder.bind_pool(self._io, suffix)
-                self._pools[at] = decoder.pool
-            places.append(place)
-            inputs |= {name + suffix: array for name, array in place.inputs.items()}
-            shape = (k, self._n_heads, len(decoder.features.bias))
-            results[f"alignment{suffix}"] = np.empty(shape, np.float32)
-        _run(self._session, self._io, inputs, results)
-        answers, ends = {}, np.cumsum([len(want) for want in wants])
-        for at, suffix in enumerate(self._suffixes):
-            decoder, end = self._seats[at], ends[at]
-            logits = results["logits"][end - len(wants[at]) : end]
-            alignment = decoder.settle(places[at], results[f"alignment{suffix}"])
-            among = seated[at].among
-            answers[id(decoder)] = (logits if among is None else logits[:, among], alignment)
-        return [answers[id(each.decoder)] for each in passes]
+        """Run passes, each of another window, in one of the graph, but for those of many tokens."""
+        few = [at for at, each in enumerate(passes) if len(each.tokens) <= _MOST_ROWS]
+        others = ([at] for at, each in enumerate(passes) if len(each.tokens) > _MOST_ROWS)
+        answers: dict[int, Answer] = {}
+        for group in filter(None, (few, *others)):
+            answers |= zip(group, self._run([passes[at] for at in group]), strict=True)
+        return [answers[at] for at in range(len(passes))]
 
-    def _seat(self, decoders: Sequence[OnnxDecoder]) -> None:
-        """Bind the features of decoders that are new, in place of those that are done."""
-        known = {id(decoder) for decoder in self._seats}
-        new = [decoder for decoder in decoders if id(decoder) not in known]
-        present = {id(decoder) for decoder in decoders}
-        for at, (decoder, suffix) in enumerate(zip(self._seats, self._suffixes, strict=True)):
-            if id(decoder) in present:
-                continue
-            chosen = new.pop() if new else self._idle
-            if chosen is not decoder:
-                chosen.bind_features(self._io, suffix)
-                self._seats[at], self._pools[at] = chosen, None
+    def _run(self, passes: Sequence[Pass]) -> list[Answer]:
+        decoders = [each.decoder for each in passes if isinstance(each.decoder, JointDecoder)]
+        both = list(zip(decoders, passes, strict=True))
+        # All of these before any is bound: a pool may grow, and is another array then.
+        places = [one.pool.place(each.slots, each.visible, len(each.slots)) for one, each in both]
+        layout = _Layout([one.features for one in decoders], places)
+        # empty places, too, must fit in
+        n_most = max(layout.sizes)
+        self._make_room(max(len(one.features.bias) for one in decoders) + n_most)
+        if (n_slots := max(place.first for place in places) + n_most) > self._pool.shape[-2]:
+            self._grow(n_slots)
+        begins = np.cumsum([0, *layout.sizes])
+        wants = [each.want + begin for each, begin in zip(passes, begins, strict=False)]
+        tokens = np.concatenate([each.tokens for each in passes])
+        positions = np.concatenate([each.positions for each in passes])
+        rows = max(len(tokens), _LEAST_ROWS)
+        inputs: dict[str, NDArray[Any]] = {
+            "embedded": self._rows.embedding(np.resize(tokens, rows)),
+            "positions": np.resize(positions, rows),
+            "want": np.concatenate(wants),
+            **layout.inputs(rows),
+        }
+        n_windows = len(inputs["place"])
+        shape = (n_windows, self._n_heads, n_most, int(inputs["n_frames"][0]))
+        results = {
+            "logits": np.empty((len(inputs["want"]), self._dims.n_vocab), np.float32),
+            "alignment": np.empty(shape, np.float32),
+        }
+        self._bind(layout.first, n_windows)
+        _run(self._session, self._io, inputs, results)
+        answers, ends = [], np.cumsum([len(want) for want in wants])
+        for (one, each), place, want, end in zip(both, places, wants, ends, strict=True):
+            one.pool.settle(place)
+            logits = results["logits"][end - len(want) : end]
+            features = one.features
+            scores = results["alignment"][features.seat - layout.first, :, : len(each.tokens)]
+            scores = (scores[..., : len(features.bias)] - features.bias).swapaxes(0, 1)
+            alignment = _sound_first(scores, features.n_silence)
+            answers.append((logits if each.among is None else logits[:, each.among], alignment))
+        return answers
+
+    def _bind(self, first: int, n_windows: int) -> None:
+        """Bind the memory of so many seats from the first one on."""
+        if self._bound == (first, n_windows):
+            return
+        seats = slice(first, first + n_windows)
+        _bind_pool(self._io, self._pool[:, :, seats])
+        for name, array in self._sound.items():
+            if "scale" in name:
+                self._io.bind_ortvalue_input(name, OrtValue.ortvalue_from_numpy(array[seats]))
+            else:
+                _bind_in_place(self._io, name, array[seats])
+        self._bound = first, n_windows
+
+
+class _Layout:
+    """The places of a pass's tokens: a row for each seat, from the first that takes part.
+
+    A seat in between that does not has no tokens, and sees one slot that nobody reads.
+    """
+
+    def __init__(self, windows: Sequence[JointFeatures], places: Sequence["_Place"]) -> None:
+        """`places` are those in the windows' pools, with as many rows as tokens."""
+        self.first = min(window.seat for window in windows)
+        self.sizes = [place.rows for place in places]
+        self._windows, self._places = windows, places
+
+    def inputs(self, rows: int) -> dict[str, NDArray[Any]]:
+        """Return what the graph needs of it; of `rows`, those behind all tokens do not count."""
+        n_windows, n_most = (
+            max(each.seat for each in self._windows) + 1 - self.first,
+            max(self.sizes),
+        )
+        place = np.zeros((n_windows, n_most), np.int64)
+        row = np.empty(rows, np.int64)
+        sizes, last, last_frame = np.zeros((3, n_windows), np.int32)
+        n_total = max(each.first + each.rows for each in self._places)
+        n_frames = max(
+            len(each.bias) + n for each, n in zip(self._windows, self.sizes, strict=True)
+        )
+        mask, frames = (
+            np.full((n_windows, 1, n_most, n), -np.inf, np.float32) for n in (n_total, n_frames)
+        )
+        begin = 0
+        for window, each in zip(self._windows, self._places, strict=True):
+            seat, n, n_ctx = window.seat - self.first, each.rows, len(window.bias)
+            tokens = np.arange(n)
+            place[seat, :n], row[begin : begin + n] = begin + tokens, seat * n_most + tokens
+            sizes[seat], last[seat], last_frame[seat] = n, each.first + n - 1, n_ctx + n - 1
+            mask[seat, 0, :n, : each.first + n] = each.inputs["mask"]
+            frames[seat, 0, :, :n_ctx] = window.bias
+            begin += n
+        row[begin:] = row[0]
+        return {
+            "place": place,
+            "row": row,
+            "sizes": sizes,
+            "last": last,
+            "n_total": np.array([n_total], np.int32),
+            "mask": mask,
+            "last_frame": last_frame,
+            "n_frames": np.array([n_frames], np.int32),
+            "frames": frames,
+        }
+
+
+def _pages(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return zeros, of which what is not written takes no memory.
+
+    A heap does not promise that: it gives what was written before, keeps pieces of what it gets
+    back, and numpy asks for huge pages.
+    """
+    n_bytes = int(np.prod(shape)) * dtype.itemsize
+    if not n_bytes:
+        return np.zeros(shape, dtype)
+    pages = mmap.mmap(-1, n_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return np.frombuffer(pages, dtype).reshape(shape)
 
 
 _NO_TOKENS = np.zeros(0, np.int64)
-_IDLE = (
-    np.zeros(1, np.int64),
-    np.zeros(1, np.int64),
-    np.zeros(1, np.int64),
-    np.ones((1, 1), np.bool_),
-    _NO_TOKENS,
-)
 
 
 def _run(
@@ -581,7 +783,13 @@ def build(
     Runtime refuses the graphs.
     """
     # here because few starts need to write graphs
-    from streamd.engines.onnx.graphs import decoders, embedding, graphs, output, silence_rows
+    from streamd.engines.onnx.graphs import (
+        embedding,
+        graphs,
+        joint_decoder_graph,
+        output,
+        silence_rows,
+    )
 
     sessions = []
     arrays: list[NDArray[Any]] = []
@@ -594,9 +802,7 @@ def build(
     encoder, decoder = sessions
 
     def many() -> InferenceSession:
-        made = decoders(
-            dims, weights, alignment_heads=alignment_heads, precision=precision, n=N_TOGETHER
-        )
+        made = joint_decoder_graph(dims, weights, precision, alignment_heads=alignment_heads)
         arrays.extend(made.tensors.values())
         return _new_session(made.model, threads, tensors=made.tensors)
 
@@ -627,14 +833,20 @@ def save(
     Raises `EngineError` if ONNX Runtime refuses the graphs, or cannot write there.
     """
     # for the reason above
-    from streamd.engines.onnx.graphs import decoders, embedding, graphs, output, silence_rows
+    from streamd.engines.onnx.graphs import (
+        embedding,
+        graphs,
+        joint_decoder_graph,
+        output,
+        silence_rows,
+    )
 
     heads = alignment_heads
     made = graphs(dims, weights, alignment_heads=heads, silence=silence, precision=precision)
     for name, graph in zip(_GRAPHS, made, strict=True):
         _new_session(graph.model, threads=1, tensors=graph.tensors, save=folder / name)
     del graph  # and its tensors, before there are others
-    many = decoders(dims, weights, alignment_heads=heads, precision=precision, n=N_TOGETHER)
+    many = joint_decoder_graph(dims, weights, precision, alignment_heads=heads)
     # Its weights are those of the other decoder, in the same order: they share a file, whose pages
     # are in memory once.
     shared = folder / (_GRAPHS[1] + _WEIGHTS)
@@ -729,7 +941,7 @@ def _new_session(
         options.add_session_config_entry("session.use_env_allocators", "1")
     # threads that spin between two runs take the cores from the other session and from other
     # programs: twice as slow on two cores
-    options.add_session_config_entry("session.intra_op.allow_spinning", _SPINNING)
+    options.add_session_config_entry("session.intra_op.allow_spinning", "1")
     options.add_session_config_entry("session.intra_op.spin_duration_us", _SPIN_US)
     values = {name: OrtValue.ortvalue_from_numpy(array) for name, array in (tensors or {}).items()}
     if values:

@@ -4,19 +4,17 @@ The arithmetic is openai/whisper's ``model.py``; the cache of slots is streamd's
 (streamd/whisper/engine.py). Two operators are ONNX Runtime's: ``MultiHeadAttention`` in the
 encoder, which never builds the (n_ctx, n_ctx) matrix, and ``GroupQueryAttention`` in the decoder,
 which writes keys and values into the caller's memory and reads them there. Only the linear layers
-are quantised.
+are quantised, and keys and values of the sound where windows are decoded together.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streamd.engines import Precision
-from streamd.engines.onnx import PARTS
 from streamd.engines.onnx.builder import (
     CONTRIB,
     Graph,
@@ -33,6 +31,7 @@ from streamd.models.silence import SilenceStates, bias, silence_shape
 _END = np.iinfo(np.int64).max
 _ENCODER: dict[Precision, Linear] = {"float32": Linear.FLOAT32, "int8": Linear.TENSOR}
 """An encoder's rows belong to one window and may depend on each other."""
+_DECODER: dict[Precision, Linear] = {"float32": Linear.FLOAT32, "int8": Linear.ROWS}
 
 
 def graphs(
@@ -45,21 +44,8 @@ def graphs(
 ) -> Iterator[Graph]:
     """Yield the encoder's graph, then the decoder's; not both at once, to save memory."""
     yield encoder_graph(dims, weights, _ENCODER[precision], biased=silence is not None)
-    yield decoders(dims, weights, alignment_heads=alignment_heads, precision=precision, n=1)
-
-
-def decoders(
-    dims: ModelDimensions,
-    weights: Weights,
-    *,
-    alignment_heads: Sequence[tuple[int, int]],
-    precision: Precision,
-    n: int,
-) -> Graph:
-    """Build the decoder's graph for `n` windows at a time."""
-    heads = sorted(alignment_heads)
-    kind = Linear.ROWS if precision == "int8" else Linear.FLOAT32
-    return decoder_graph(dims, weights, kind, alignment_heads=heads, n_windows=n)
+    kind, heads = _DECODER[precision], sorted(alignment_heads)
+    yield decoder_graph(dims, weights, kind, alignment_heads=heads)
 
 
 def encoder_graph(dims: ModelDimensions, weights: Weights, kind: Linear, *, biased: bool) -> Graph:
@@ -146,7 +132,6 @@ def decoder_graph(
     kind: Linear,
     *,
     alignment_heads: Sequence[tuple[int, int]],
-    n_windows: int = 1,
 ) -> Graph:
     """Build the decoder: a pass of k tokens, which are written to consecutive cache slots.
 
@@ -162,27 +147,83 @@ def decoder_graph(
     others; ``alignment`` (k, n_heads, n_ctx), heads in the order given, which must be sorted;
     ``new_key_<layer>``, ``new_value_<layer>``, which must be bound to the memory of the inputs
     ``key_<layer>``, ``value_<layer>``.
-
-    With several windows, each has its own cache and features, and all inputs and outputs but
-    ``embedded``, ``positions``, ``want``, ``logits`` once, with a suffix (`suffixes`); there is no
-    ``want_some``, ``some`` and ``some_logits``. ``sizes`` (n_windows,) int64 says how many tokens
-    each has, at least one; they come window by window. Every weight is read once for all. Cross
-    keys and values come in `PARTS`, whose sizes are ``parts`` (2,) int64.
     """
     g = GraphBuilder(dims, weights, kind)
-    tokens = g.input("embedded", ["k", dims.n_text_state])
+    x = _text(g)
+    windows = _OneWindow(g)
+    alignment = g.output("alignment", ["k", len(alignment_heads), "n_ctx"])
+    x, found = _decoder_blocks(g, x, windows, alignment_heads)
+    _project_to_logits(g, x)
+    _project_to_some(g, x)
+    g.transpose(g.op("Concat", found, {"axis": 0}), [1, 0, 2], to=alignment)
+    return g.graph()
+
+
+def joint_decoder_graph(
+    dims: ModelDimensions,
+    weights: Weights,
+    precision: Precision,
+    *,
+    alignment_heads: Sequence[tuple[int, int]],
+) -> Graph:
+    """Build the decoder for passes of several windows, which read every weight once for all.
+
+    Only attention tells the windows apart. It has the tokens of each in a row of places, of which
+    those behind its last token are empty. Inputs ``embedded``, ``positions`` and ``want`` as those
+    of `decoder_graph`, for the tokens of all windows; ``place`` (n_windows, n_most), the token in
+    each place, any where it is empty; ``row`` (k,), the place of each token, windows one after the
+    other; ``sizes``, ``last`` (n_windows,) int32, how many tokens each window has, and the last
+    slot of its pass; ``n_total`` (1,) int32 and ``mask`` (n_windows, 1, n_most, n_total), as there;
+    ``last_frame`` (n_windows,) int32, ``n_frames`` (1,) int32 and ``frames`` (n_windows, 1, n_most,
+    n_frames), the same for the sound: its mask has the bias of each key, and -inf behind the last,
+    where memory for as many keys as tokens must be. Per layer ``key_<layer>``, ``value_<layer>``
+    (n_windows, n_head, n_pool, d_head), ``cross_key_<layer>``, ``cross_value_<layer>`` (n_windows,
+    n_head, n_ctx, d_head), in int8 with ``cross_key_scale_<layer>``, ``cross_value_scale_<layer>``
+    (n_windows, 1, n_text_state).
+    Outputs ``logits`` as there; ``alignment`` (n_windows, n_heads, n_most, n_frames), with the
+    mask; ``new_<name>`` for all keys and values, which must be bound to the memory of the inputs.
+    """
+    heads = sorted(alignment_heads)
+    g = GraphBuilder(dims, weights, _DECODER[precision])
+    x = _text(g)
+    windows = _JointWindows(g)
+    alignment = g.output("alignment", ["n_windows", len(heads), "n_most", "n_frames"])
+    x, found = _decoder_blocks(g, x, windows, heads)
+    _project_to_logits(g, x)
+    g.op("Concat", found, {"axis": 1}, to=alignment)
+    return g.graph()
+
+
+class _Windows(Protocol):
+    """How the tokens of a pass attend to their texts and to the sound."""
+
+    heads_axis: int
+    """The axis of the heads in what `attend_to_audio` gives."""
+
+    def attend_to_text(self, packed: str, layer: int) -> str:
+        """Add self-attention over the cache: (k, 3 * n_text_state), query, key and value of each.
+
+        The keys and values of the pass are written into the cache. Returns (k, n_text_state).
+        """
+        ...
+
+    def attend_to_audio(self, queries: str, layer: int) -> tuple[str, str]:
+        """Add cross-attention of scaled queries: (k, n_text_state), and the scores of all heads."""
+        ...
+
+
+def _text(g: GraphBuilder) -> str:
+    tokens = g.input("embedded", ["k", g.dims.n_text_state])
     positions = g.input("positions", ["k"], ElementType.INT64)
-    want = g.input("want", ["m"], ElementType.INT64)
-    windows = _Windows(g, n_windows)
-    g.output("logits", ["m", dims.n_vocab])
-    n_heads = len(alignment_heads)
-    outputs = [
-        g.output(f"alignment{end}", [f"k{end}", n_heads, f"n_ctx{end}"])
-        for end in suffixes(n_windows)
-    ]
-    x = g.add(tokens, g.op("Gather", [g.parameter("decoder.positional_embedding"), positions]))
-    alignment: list[list[str]] = [[] for _ in range(n_windows)]
-    for layer in range(dims.n_text_layer):
+    return g.add(tokens, g.op("Gather", [g.parameter("decoder.positional_embedding"), positions]))
+
+
+def _decoder_blocks(
+    g: GraphBuilder, x: str, windows: _Windows, alignment_heads: Sequence[tuple[int, int]]
+) -> tuple[str, list[str]]:
+    """Add all blocks; return their output (k, n_text_state) and the scores of alignment heads."""
+    alignment = []
+    for layer in range(g.dims.n_text_layer):
         block = f"decoder.blocks.{layer}"
         x = g.add(x, _attend_to_text(g, g.layer_norm(x, f"{block}.attn_ln"), layer, windows))
         y = g.layer_norm(x, f"{block}.cross_attn_ln")
@@ -191,15 +232,9 @@ def decoder_graph(
         x = g.add(x, g.feed_forward(x, block))
         heads = [head for its_layer, head in alignment_heads if its_layer == layer]
         if heads:
-            for found, its_scores in zip(alignment, scores, strict=True):
-                found.append(g.op("Gather", [its_scores, g.constant(heads)], {"axis": 0}))
-    wanted = g.layer_norm(g.op("Gather", [x, want]), "decoder.ln")
-    _project_to_logits(g, wanted)
-    if n_windows == 1:
-        _project_to_some(g, x)
-    for name, found in zip(outputs, alignment, strict=True):
-        g.transpose(g.op("Concat", found, {"axis": 0}), [1, 0, 2], to=name)
-    return g.graph()
+            chosen = [scores, g.constant(heads)]
+            alignment.append(g.op("Gather", chosen, {"axis": windows.heads_axis}))
+    return x, alignment
 
 
 def embedding(weights: Weights, precision: Precision) -> NDArray[Any]:
@@ -218,69 +253,140 @@ def _stored(rows: NDArray[np.float32], precision: Precision) -> NDArray[Any]:
     return rows.astype(np.float16) if precision == "int8" else rows
 
 
-def suffixes(n_windows: int) -> list[str]:
-    """Return what the names of each window's inputs and outputs end in; for one: nothing."""
-    return [f".{at}" for at in range(n_windows)] if n_windows > 1 else [""]
+class _OneWindow:
+    """A pass of one window, whose keys and values are as the encoder has written them."""
 
+    heads_axis = 0
 
-@dataclass(frozen=True, slots=True)
-class _JointWindow:
-    """The names of a window's inputs, but for keys and values.
-
-    `parts` are the sizes of the parts that its features come in, if there are several.
-    """
-
-    suffix: str
-    place: tuple[str, str, str]
-    cross_bias: str
-    parts: str
-
-    def features(self, g: GraphBuilder, name: str, shape: Shape) -> list[str]:
-        """Add inputs for keys or values of its sound, converted to float32."""
-        names = [f"{name}{self.suffix}{part}" for part in (PARTS if self.parts else [""])]
-        inputs = [g.input(each, [f"n{each}", *shape], g.stored) for each in names]
-        return [g.cast(each, ElementType.FLOAT32) for each in inputs]
-
-    def apart(self, g: GraphBuilder, weights: str) -> list[str]:
-        """Cut the weights of all positions into those of each part."""
-        if not self.parts:
-            return [weights]
-        names = [f"{weights}{part}" for part in PARTS]
-        g.op("Split", [weights, self.parts], {"axis": 2}, to=names[0], more=names[1:])
-        return names
-
-
-class _Windows:
-    """The windows of a decoder's graph, and how their rows are taken apart and put together."""
-
-    def __init__(self, g: GraphBuilder, n: int) -> None:
+    def __init__(self, g: GraphBuilder) -> None:
         self._g = g
-        self._sizes = g.input("sizes", [n], ElementType.INT64) if n > 1 else ""
-        self.each = [
-            _JointWindow(
-                suffix,
-                place=(
-                    g.input(f"last{suffix}", [1], ElementType.INT32),
-                    g.input(f"n_total{suffix}", [1], ElementType.INT32),
-                    g.input(f"mask{suffix}", [1, 1, f"k{suffix}", f"n_total{suffix}"]),
-                ),
-                cross_bias=g.input(f"cross_bias{suffix}", [f"n_ctx{suffix}"]),
-                parts=g.input(f"parts{suffix}", [2], ElementType.INT64) if n > 1 else "",
-            )
-            for suffix in suffixes(n)
+        self._place = [
+            g.input("last", [1], ElementType.INT32),
+            g.input("n_total", [1], ElementType.INT32),
         ]
+        self._mask = g.input("mask", [1, 1, "k", "n_total"])
+        self._bias = g.input("cross_bias", ["n_ctx"])
 
-    def apart(self, rows: str, *, axis: int) -> list[str]:
-        """Cut rows of all windows, which are an axis, into those of each."""
-        if not self._sizes:
-            return [rows]
-        names = [f"{rows}{window.suffix}" for window in self.each]
-        self._g.op("Split", [rows, self._sizes], {"axis": axis}, to=names[0], more=names[1:])
-        return names
+    def attend_to_text(self, packed: str, layer: int) -> str:
+        g = self._g
+        cache = _cache(g, layer, 1)
+        attended = _self_attention(g, g.batch_of_one(packed), cache, [*self._place, self._mask])
+        return g.op("Squeeze", [attended, g.constant([0])])
 
-    def together(self, rows: Sequence[str]) -> str:
-        """Put rows of the windows, the second axis, one after another."""
-        return self._g.op("Concat", rows, {"axis": 1}) if self._sizes else rows[0]
+    def attend_to_audio(self, queries: str, layer: int) -> tuple[str, str]:
+        g = self._g
+        n_head, d_head = _heads(g)
+        keys, values = (
+            g.cast(
+                g.input(f"cross_{kind}_{layer}", ["n_ctx", n_head, d_head], g.stored),
+                ElementType.FLOAT32,
+            )
+            for kind in ("key", "value")
+        )
+        queries = g.reshape(queries, [-1, n_head, d_head])
+        # the heads are the second axis of all but the scores, where they are the first
+        both = {"transBatchA": 1, "transBatchB": 1, "transB": 1}
+        scores = g.op("FusedMatMul", [queries, keys], both, domain=CONTRIB)
+        weights = g.op("Softmax", [g.add(scores, self._bias)], {"axis": -1})
+        attended = g.op("FusedMatMul", [weights, values], {"transBatchB": 1}, domain=CONTRIB)
+        rows = g.transpose(attended, [1, 0, 2])
+        return g.reshape(rows, [-1, g.dims.n_text_state]), scores
+
+
+class _JointWindows:
+    """A pass of several windows, whose keys and values of the sound are in int8, or float32."""
+
+    heads_axis = 1
+
+    def __init__(self, g: GraphBuilder) -> None:
+        self._g = g
+        self._places = g.input("place", ["n_windows", "n_most"], ElementType.INT64)
+        self._rows = g.input("row", ["k"], ElementType.INT64)
+        self._sizes = g.input("sizes", ["n_windows"], ElementType.INT32)
+        self._text, self._sound = (
+            [
+                g.input(last, ["n_windows"], ElementType.INT32),
+                g.input(total, [1], ElementType.INT32),
+                g.input(mask, ["n_windows", 1, "n_most", total]),
+            ]
+            for last, total, mask in (
+                ("last", "n_total", "mask"),
+                ("last_frame", "n_frames", "frames"),
+            )
+        )
+
+    def attend_to_text(self, packed: str, layer: int) -> str:
+        g = self._g
+        cache = _cache(g, layer, "n_windows")
+        packed = self._apart(packed)
+        return self._together(_self_attention(g, packed, cache, self._text, sizes=self._sizes))
+
+    def attend_to_audio(self, queries: str, layer: int) -> tuple[str, str]:
+        g = self._g
+        n_head, d_head = _heads(g)
+        element = ElementType.FLOAT32 if g.kind is Linear.FLOAT32 else ElementType.INT8
+        shape: Shape = ["n_windows", n_head, "n_ctx", d_head]
+        names = [f"cross_{kind}_{layer}" for kind in ("key", "value")]
+        cache = [g.input(each, shape, element) for each in names]
+        written = [g.output(f"new_{each}", shape, element) for each in names]
+        options: dict[str, Any] = {"num_heads": n_head, "kv_num_heads": n_head, "scale": 1.0}
+        options["qk_output"] = 1  # before the softmax
+        queries, scales = self._apart(queries), ["", ""]
+        if element is ElementType.INT8:
+            # A scale for each column of keys is one of the queries', of values one of the output's.
+            queries = g.op("Mul", [queries, self._scale("key", layer)])
+            scales = [g.constant(1.0)] * 2
+            options |= {"kv_cache_bit_width": 8}
+            options |= {f"{kind}_quant_type": "PER_TENSOR" for kind in ("k", "v")}
+        last, total, mask = self._sound
+        # The operator writes keys and values of the tokens behind those of the sound. Which ones
+        # does not matter: they are masked.
+        inputs = [queries, queries, queries, *cache, last, total, "", "", "", mask, ""]
+        inputs += [*scales, "", "", self._sizes]
+        scores = f"scores_{layer}"
+        more = [*written, scores]
+        attended = g.op("GroupQueryAttention", inputs, options, domain=CONTRIB, more=more)
+        if element is ElementType.INT8:
+            attended = g.op("Mul", [attended, self._scale("value", layer)])
+        return self._together(attended), scores
+
+    def _scale(self, kind: str, layer: int) -> str:
+        g = self._g
+        return g.input(f"cross_{kind}_scale_{layer}", ["n_windows", 1, g.dims.n_text_state])
+
+    def _apart(self, rows: str) -> str:
+        """Put rows (k, width) of tokens in their windows' places: (n_windows, n_most, width)."""
+        return self._g.op("Gather", [rows, self._places])
+
+    def _together(self, places: str) -> str:
+        rows = self._g.reshape(places, [-1, self._g.dims.n_text_state])
+        return self._g.op("Gather", [rows, self._rows])
+
+
+def _heads(g: GraphBuilder) -> tuple[int, int]:
+    return g.dims.n_text_head, g.dims.n_text_state // g.dims.n_text_head
+
+
+def _cache(g: GraphBuilder, layer: int, n_windows: int | str) -> list[str]:
+    n_head, d_head = _heads(g)
+    shape: Shape = [n_windows, n_head, "n_pool", d_head]
+    return [g.input(f"{kind}_{layer}", shape) for kind in ("key", "value")]
+
+
+def _self_attention(
+    g: GraphBuilder, packed: str, cache: Sequence[str], place: Sequence[str], sizes: str = ""
+) -> str:
+    """Add attention of (n_windows, n_most, 3 * n_text_state), which is written into the `cache`."""
+    n_head, d_head = _heads(g)
+    heads = {"num_heads": n_head, "kv_num_heads": n_head}
+    shape: Shape = ["n_windows" if sizes else 1, n_head, "n_pool", d_head]
+    written = [g.output(f"new_{each}", shape) for each in cache]
+    last, n_total, mask = place
+    # the empty inputs are rotary embeddings, sinks, scales and norms
+    inputs = [packed, "", "", *cache, last, n_total, "", "", "", mask]
+    if sizes:
+        inputs += ["", "", "", "", "", sizes]
+    return g.op("GroupQueryAttention", inputs, heads, domain=CONTRIB, more=written)
 
 
 def _convolutions(g: GraphBuilder, mel: str) -> str:
@@ -353,7 +459,10 @@ def _write(g: GraphBuilder, values: str, name: str, width: int) -> str:
 
 
 def _project_to_logits(g: GraphBuilder, x: str) -> None:
-    """Add the output layer: (m, n_state) to the output ``logits`` (m, n_vocab)."""
+    """Add the output layer for the rows ``want`` (m,): the output ``logits`` (m, n_vocab)."""
+    want = g.input("want", ["m"], ElementType.INT64)
+    g.output("logits", ["m", g.dims.n_vocab])
+    x = g.layer_norm(g.op("Gather", [x, want]), "decoder.ln")
     matrix = g.weights.get(OUTPUT, g.weights["decoder.token_embedding.weight"])
     if g.kind is Linear.FLOAT32:
         g.project(x, "output", Projection(matrix), to="logits")
@@ -378,53 +487,15 @@ def _project_to_some(g: GraphBuilder, x: str) -> None:
 def _attend_to_text(g: GraphBuilder, x: str, layer: int, windows: _Windows) -> str:
     """Add self-attention over the cache, into which the pass's keys and values are written."""
     name = f"decoder.blocks.{layer}.attn"
-    n_head, d_head = g.dims.n_text_head, g.dims.n_text_state // g.dims.n_text_head
-    heads = {"num_heads": n_head, "kv_num_heads": n_head}
-    # query, key and value of a row come packed
-    packed = g.batch_of_one(g.linear(x, f"{name}.query", f"{name}.key", f"{name}.value"))
-    attended = []
-    for rows, window in zip(windows.apart(packed, axis=1), windows.each, strict=True):
-        shape: Shape = [1, n_head, f"n_pool{window.suffix}", d_head]
-        names = [f"{kind}_{layer}{window.suffix}" for kind in ("key", "value")]
-        cache = [g.input(each, shape) for each in names]
-        written = [g.output(f"new_{each}", shape) for each in names]
-        last, n_total, mask = window.place
-        # the three empty inputs are rotary embeddings
-        inputs = [rows, "", "", *cache, last, n_total, "", "", "", mask]
-        found = g.op("GroupQueryAttention", inputs, heads, domain=CONTRIB, more=written)
-        attended.append(found)
-    all_rows = g.op("Squeeze", [windows.together(attended), g.constant([0])])
-    return g.linear(all_rows, f"{name}.out")
+    packed = g.linear(x, f"{name}.query", f"{name}.key", f"{name}.value")
+    return g.linear(windows.attend_to_text(packed, layer), f"{name}.out")
 
 
-def _attend_to_audio(
-    g: GraphBuilder, x: str, layer: int, windows: _Windows
-) -> tuple[str, list[str]]:
-    """Add cross-attention; returns its output and scores (n_head, k, n_ctx) without bias."""
+def _attend_to_audio(g: GraphBuilder, x: str, layer: int, windows: _Windows) -> tuple[str, str]:
+    """Add cross-attention; returns its output and the scores of all heads."""
     name = f"decoder.blocks.{layer}.cross_attn"
-    n_head, d_head = g.dims.n_text_head, g.dims.n_text_state // g.dims.n_text_head
     weight, bias = (g.weights[f"{name}.query.{leaf}"] for leaf in ("weight", "bias"))
-    scale = np.float32(d_head**-0.5)
+    scale = np.float32(_heads(g)[1] ** -0.5)
     queries = g.project(x, f"{name}.query", Projection(weight * scale, bias * scale))
-    queries = g.reshape(queries, [-1, n_head, d_head])
-    # the heads are the second axis of all but the scores, where they are the first
-    both = {"transBatchA": 1, "transBatchB": 1, "transB": 1}
-    attended, all_scores = [], []
-    for query, window in zip(windows.apart(queries, axis=0), windows.each, strict=True):
-        shape: Shape = [n_head, d_head]
-        found = [
-            g.op("FusedMatMul", [query, key], both, domain=CONTRIB)
-            for key in window.features(g, f"cross_key_{layer}", shape)
-        ]
-        scores = g.op("Concat", found, {"axis": 2}) if window.parts else found[0]
-        all_scores.append(scores)
-        weights = g.op("Softmax", [g.add(scores, window.cross_bias)], {"axis": -1})
-        values = window.features(g, f"cross_value_{layer}", shape)
-        found = [
-            g.op("FusedMatMul", [part, value], {"transBatchB": 1}, domain=CONTRIB)
-            for part, value in zip(window.apart(g, weights), values, strict=True)
-        ]
-        attended.append(g.op("Sum", found) if window.parts else found[0])
-    rows = g.transpose(windows.together(attended), [1, 0, 2])
-    rows = g.reshape(rows, [-1, g.dims.n_text_state])
-    return g.linear(rows, f"{name}.out"), all_scores
+    attended, scores = windows.attend_to_audio(queries, layer)
+    return g.linear(attended, f"{name}.out"), scores

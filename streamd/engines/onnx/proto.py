@@ -17,7 +17,7 @@ IR_VERSION = 10
 
 Shape = Sequence[int | str]
 """Sizes of the axes; a string names a size that is known only at run time."""
-Attributes = Mapping[str, int | float | Sequence[int]]
+Attributes = Mapping[str, int | float | str | Sequence[int]]
 
 
 class ElementType(IntEnum):
@@ -34,7 +34,7 @@ class ElementType(IntEnum):
 
 _VARINT, _BYTES, _FIXED32 = 0, 2, 5
 """Wire types."""
-_ATTRIBUTE_FLOAT, _ATTRIBUTE_INT, _ATTRIBUTE_INTS = 1, 2, 7
+_ATTRIBUTE_FLOAT, _ATTRIBUTE_INT, _ATTRIBUTE_STRING, _ATTRIBUTE_INTS = 1, 2, 3, 7
 _EXTERNAL = 1
 """``TensorProto.DataLocation``."""
 
@@ -99,8 +99,10 @@ def node(
     return encoded + _fields(5, settings) + _field(7, domain)
 
 
-def _attribute(name: str, value: int | float | Sequence[int]) -> bytes:
+def _attribute(name: str, value: int | float | str | Sequence[int]) -> bytes:
     encoded = _field(1, name)
+    if isinstance(value, str):
+        return encoded + _field(4, value) + _field(20, _ATTRIBUTE_STRING)
     if isinstance(value, float):
         return encoded + _field(2, value) + _field(20, _ATTRIBUTE_FLOAT)
     if isinstance(value, int):

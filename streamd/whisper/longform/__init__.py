@@ -36,7 +36,6 @@ from streamd.whisper.engine import (
     FeaturesT,
     Pass,
     Search,
-    Together,
     one_by_one,
 )
 from streamd.whisper.guards import find_repetition
@@ -144,41 +143,42 @@ class Transcriber(Generic[FeaturesT]):
         only text of the same clip is a prompt. Raises `EngineError`.
         """
         if voiced is None:
-            return _in_order([self._reader(mel, language).read(clips)], one_by_one, 1)
+            source = _Spectrum(mel, language, None, self._vocabulary)
+            return _in_order([self._reader(source, self._encode).read(clips)], one_by_one, 1)
         engine = self._engine
-        together: Together = one_by_one
-        n_together = 1
+        run, encode, n_together = one_by_one, self._encode, 1
         if isinstance(engine, BatchEngine):
-            together, n_together = engine.together(), engine.n_together
-        readers = (
-            self._reader(mel, language, voiced, at).read([clip]) for at, clip in enumerate(clips)
-        )
-        return _in_order(readers, together, n_together)
+            run = together = engine.together()
+            encode, n_together = partial(self._encode, keep=together.keep), engine.n_together
+        source = _Spectrum(mel, language, voiced, self._vocabulary)
+        readers = (self._reader(source, encode, at).read([clip]) for at, clip in enumerate(clips))
+        return _in_order(readers, run, n_together)
 
     def _reader(
-        self, mel: RecordingMel, language: str, voiced: Voiced | None = None, at: int = 0
+        self, source: "_Spectrum", encode: Callable[[Mel, int], FeaturesT], at: int = 0
     ) -> "_Reader[FeaturesT]":
         """A reader of all clips, or of the one in this place."""
         return _Reader(
             self._engine,
             self._tokenizer,
-            self._encode,
+            encode,
             (
-                replace(self._decoding, best_attempt=voiced is not None),
+                replace(self._decoding, best_attempt=source.voiced is not None),
                 _later(self._options) if at else self._options,
             ),
-            source=_Spectrum(mel, language, voiced, self._vocabulary),
+            source=source,
             rng=np.random.default_rng([self._decoding.seed, at] if at else self._decoding.seed),
         )
 
-    def _encode(self, mel: Mel, audio_ctx: int) -> FeaturesT:
+    def _encode(
+        self, mel: Mel, audio_ctx: int, keep: Callable[[FeaturesT], FeaturesT] | None = None
+    ) -> FeaturesT:
         engine = self._engine
         if not isinstance(engine, BatchEngine):
             return engine.encode(mel, audio_ctx=audio_ctx)
         # Nothing of the window before is known, but its memory is taken.
-        self._latest = engine.encode(mel, audio_ctx=audio_ctx, previous=self._latest)
-        features: FeaturesT = engine.for_decoder(self._latest)
-        return features
+        self._latest = features = engine.encode(mel, audio_ctx=audio_ctx, previous=self._latest)
+        return keep(features) if keep else features
 
 
 def _later(options: LongformOptions) -> LongformOptions:
@@ -189,11 +189,11 @@ def _later(options: LongformOptions) -> LongformOptions:
 
 Reading = Generator[Pass | TranscribedWindow, Answer | None, None]
 """Asks for passes of the decoder, and gives windows, for which it wants no answer."""
+Run = Callable[[Sequence[Pass]], list[Answer]]
+"""Runs passes, each of another decoder."""
 
 
-def _in_order(
-    readings: Iterable[Reading], together: Together, n_most: int
-) -> Iterator[TranscribedWindow]:
+def _in_order(readings: Iterable[Reading], run: Run, n_most: int) -> Iterator[TranscribedWindow]:
     """Run up to `n_most` readings at once; give their windows in the order of the readings."""
     waiting, begun = iter(readings), deque[_Begun]()
     reached_ms = 0
@@ -204,7 +204,7 @@ def _in_order(
             begun.append(_Begun(reading))
         elif not begun:
             return
-        _go_on([each for each in begun if not each.is_done], together)
+        _go_on([each for each in begun if not each.is_done], run)
         while begun:
             for window in begun[0].take():
                 reached_ms = window.reached_ms
@@ -216,11 +216,10 @@ def _in_order(
             yield TranscribedWindow((), reached_ms)
 
 
-def _go_on(readings: Sequence["_Begun"], together: Together) -> None:
+def _go_on(readings: Sequence["_Begun"], run: Run) -> None:
     """Run the passes that readings ask for; all go on to their next pass or window."""
     passes = {each: each.asked for each in readings if each.asked is not None}
-    run = together if len(passes) > 1 else one_by_one
-    answers = dict(zip(passes, run(list(passes.values())), strict=True))
+    answers = dict(zip(passes, run(list(passes.values())) if passes else [], strict=True))
     for each in readings:
         each.go_on(answers.get(each))
 
@@ -319,20 +318,14 @@ class _Reader(Generic[FeaturesT]):
 
     def _window(self, stretch: Stretch, clip: Clip) -> Search[tuple[list[TimedSegment], int]]:
         """The segments of one window of a clip, and the column where the next one begins."""
-        features = self._encode(stretch)
-        decoded = yield from self._decode(features, stretch)
+        decoded, found = yield from self._decoded(stretch, clip)
         prefix, self._prefix = self._prefix, ()
-        if is_silence(decoded, self._decoding):
+        if found is None:
             half = replace(stretch, n_columns=stretch.n_columns // 2)
             if stretch.n_columns >= _LEAST_HALVED and self._speaks(stretch):
                 self._prefix = prefix
                 return (yield from self._window(half, clip))
             return [], stretch.end
-        found = split(decoded, self._tokenizer, stretch)
-        if clip.silent_end and found.seek >= clip.end and decoded.loop is None:
-            found = found._replace(complete=True)  # even if its last word ends earlier
-        if self._options.word_timestamps:
-            found = yield from self._timed(found, decoded, features, stretch)
         # A timestamp may lie after the window's sound: what follows it has not been decoded.
         found = found._replace(seek=min(found.seek, stretch.end))
         if self._options.word_timestamps and self._options.hallucination_silence_ms:
@@ -356,6 +349,23 @@ class _Reader(Generic[FeaturesT]):
                 found = before_cut(found, stretch, self._voiced)
             found = before_missed(found, stretch, self._voiced)
         return self._remember(found, decoded), found.seek
+
+    def _decoded(self, stretch: Stretch, clip: Clip) -> Search[tuple[Decoded, Split | None]]:
+        """Decode a window, and add words to its segments; None if it is silent.
+
+        Its features are not in memory any more when another window begins.
+        """
+        features = self._encode(stretch)
+        decoded = yield from self._decode(features, stretch)
+        decoded = replace(decoded, cached=None)  # which refers to the features
+        if is_silence(decoded, self._decoding):
+            return decoded, None
+        found = split(decoded, self._tokenizer, stretch)
+        if clip.silent_end and found.seek >= clip.end and decoded.loop is None:
+            found = found._replace(complete=True)  # even if its last word ends earlier
+        if self._options.word_timestamps:
+            found = yield from self._timed(found, decoded, features, stretch)
+        return decoded, found
 
     def _encode(self, stretch: Stretch) -> FeaturesT:
         audio_ctx, n_columns = self._decoding.audio_ctx, stretch.n_columns

@@ -231,15 +231,20 @@ class Engine:
     def decoder(self, features: Window, n_slots: int) -> Window:
         return features
 
-    def for_decoder(self, features: Window) -> Window:
+    def together(self) -> "Together":
+        return Together(self.ran)
+
+
+class Together:
+    def __init__(self, ran: list[int]) -> None:
+        self._ran = ran
+
+    def __call__(self, passes: Sequence[Pass]) -> list[None]:
+        self._ran.append(len(passes))
+        return [None] * len(passes)
+
+    def keep(self, features: Window) -> Window:
         return features
-
-    def together(self) -> Callable[[Sequence[Pass]], list[None]]:
-        def run(passes: Sequence[Pass]) -> list[None]:
-            self.ran.append(len(passes))
-            return [None] * len(passes)
-
-        return run
 
 
 class Mel:
