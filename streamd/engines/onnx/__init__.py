@@ -522,6 +522,7 @@ class OnnxTogether:
         is_int8 = "cross_key_scale_0" in inputs
         self._sound_type = np.dtype(np.int8 if is_int8 else np.float32)
         self._n_ctx = 0
+        self._widen = _new_session(_widening(), 1)
         self._free: list[int] = []
         self._seats: list[_Pool | None] = []
         self._pool = _no_slots(dims, 0)
@@ -537,11 +538,12 @@ class OnnxTogether:
         seat, n_head = self._free.pop(), self._dims.n_text_head
         for name, view in features.views.items():
             if name.startswith("cross_"):
-                rows = view[0].astype(np.float32)
+                (rows,) = view
                 if self._sound_type == np.int8:
+                    (rows,) = self._widen.run(None, {"half": rows})
                     scale = np.maximum(rows.max(axis=0), -rows.min(axis=0)) / np.float32(127)
                     scale[scale == 0] = 1
-                    rows /= scale
+                    rows *= 1 / scale
                     np.rint(rows, out=rows)
                     kind, layer = name.rsplit("_", 1)
                     self._sound[f"{kind}_scale_{layer}"][seat, 0] = scale
@@ -709,6 +711,18 @@ class _Layout:
             "n_frames": np.array([n_frames], np.int32),
             "frames": frames,
         }
+
+
+def _widening() -> bytes:
+    """Return a graph that converts half precision, in a tenth of numpy's time."""
+    from streamd.engines.onnx import proto  # live captions do without
+
+    shape: proto.Shape = ["n", "width"]
+    half = proto.value_info("half", proto.ElementType.FLOAT16, shape)
+    single = proto.value_info("single", proto.ElementType.FLOAT32, shape)
+    to = {"to": proto.ElementType.FLOAT32}
+    cast = proto.node("Cast", ["half"], ["single"], name="cast", attributes=to)
+    return proto.model([cast], inputs=[half], outputs=[single], initializers=[], opsets={"": 20})
 
 
 def _pages(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
@@ -951,7 +965,8 @@ def _new_session(
         saved = "session.optimized_model_external_initializers"
         name = saved_weights or save.name + _WEIGHTS
         options.add_session_config_entry(f"{saved}_file_name", name)
-        options.add_session_config_entry(f"{saved}_min_size_in_bytes", "1024")
+        # so that two decoders' files have the same weights, although one needs a vector less
+        options.add_session_config_entry(f"{saved}_min_size_in_bytes", "8192")
         # in the kernels' order, so that they can be used where they are mapped
         options.add_session_config_entry(
             "session.save_external_prepacked_constant_initializers", "1"

@@ -180,7 +180,8 @@ def joint_decoder_graph(
     (n_windows, n_head, n_pool, d_head), ``cross_key_<layer>``, ``cross_value_<layer>`` (n_windows,
     n_head, n_ctx, d_head), in int8 with ``cross_key_scale_<layer>``, ``cross_value_scale_<layer>``
     (n_windows, 1, n_text_state).
-    Outputs ``logits`` as there; ``alignment`` (n_windows, n_heads, n_most, n_frames), with the
+    Outputs ``logits`` as there, but for what all of a row have in common in int8, which a softmax
+    does not depend on; ``alignment`` (n_windows, n_heads, n_most, n_frames), with the
     mask; ``new_<name>`` for all keys and values, which must be bound to the memory of the inputs.
     """
     heads = sorted(alignment_heads)
@@ -189,7 +190,7 @@ def joint_decoder_graph(
     windows = _JointWindows(g)
     alignment = g.output("alignment", ["n_windows", len(heads), "n_most", "n_frames"])
     x, found = _decoder_blocks(g, x, windows, heads)
-    _project_to_logits(g, x)
+    _project_to_logits(g, x, exact=False)
     g.op("Concat", found, {"axis": 1}, to=alignment)
     return g.graph()
 
@@ -207,8 +208,11 @@ class _Windows(Protocol):
         """
         ...
 
-    def attend_to_audio(self, queries: str, layer: int) -> tuple[str, str]:
-        """Add cross-attention of scaled queries: (k, n_text_state), and the scores of all heads."""
+    def attend_to_audio(self, queries: str, layer: int, scores: str) -> str:
+        """Add cross-attention of scaled queries; returns (k, n_text_state).
+
+        The scores of all heads are called `scores`, unless that is empty.
+        """
         ...
 
 
@@ -227,10 +231,10 @@ def _decoder_blocks(
         block = f"decoder.blocks.{layer}"
         x = g.add(x, _attend_to_text(g, g.layer_norm(x, f"{block}.attn_ln"), layer, windows))
         y = g.layer_norm(x, f"{block}.cross_attn_ln")
-        attended, scores = _attend_to_audio(g, y, layer, windows)
-        x = g.add(x, attended)
-        x = g.add(x, g.feed_forward(x, block))
         heads = [head for its_layer, head in alignment_heads if its_layer == layer]
+        scores = f"scores_{layer}" if heads else ""
+        x = g.add(x, _attend_to_audio(g, y, layer, windows, scores))
+        x = g.add(x, g.feed_forward(x, block))
         if heads:
             chosen = [scores, g.constant(heads)]
             alignment.append(g.op("Gather", chosen, {"axis": windows.heads_axis}))
@@ -273,7 +277,7 @@ class _OneWindow:
         attended = _self_attention(g, g.batch_of_one(packed), cache, [*self._place, self._mask])
         return g.op("Squeeze", [attended, g.constant([0])])
 
-    def attend_to_audio(self, queries: str, layer: int) -> tuple[str, str]:
+    def attend_to_audio(self, queries: str, layer: int, scores: str) -> str:
         g = self._g
         n_head, d_head = _heads(g)
         keys, values = (
@@ -286,11 +290,11 @@ class _OneWindow:
         queries = g.reshape(queries, [-1, n_head, d_head])
         # the heads are the second axis of all but the scores, where they are the first
         both = {"transBatchA": 1, "transBatchB": 1, "transB": 1}
-        scores = g.op("FusedMatMul", [queries, keys], both, domain=CONTRIB)
+        scores = g.op("FusedMatMul", [queries, keys], both, domain=CONTRIB, to=scores)
         weights = g.op("Softmax", [g.add(scores, self._bias)], {"axis": -1})
         attended = g.op("FusedMatMul", [weights, values], {"transBatchB": 1}, domain=CONTRIB)
         rows = g.transpose(attended, [1, 0, 2])
-        return g.reshape(rows, [-1, g.dims.n_text_state]), scores
+        return g.reshape(rows, [-1, g.dims.n_text_state])
 
 
 class _JointWindows:
@@ -321,7 +325,7 @@ class _JointWindows:
         packed = self._apart(packed)
         return self._together(_self_attention(g, packed, cache, self._text, sizes=self._sizes))
 
-    def attend_to_audio(self, queries: str, layer: int) -> tuple[str, str]:
+    def attend_to_audio(self, queries: str, layer: int, scores: str) -> str:
         g = self._g
         n_head, d_head = _heads(g)
         element = ElementType.FLOAT32 if g.kind is Linear.FLOAT32 else ElementType.INT8
@@ -330,7 +334,8 @@ class _JointWindows:
         cache = [g.input(each, shape, element) for each in names]
         written = [g.output(f"new_{each}", shape, element) for each in names]
         options: dict[str, Any] = {"num_heads": n_head, "kv_num_heads": n_head, "scale": 1.0}
-        options["qk_output"] = 1  # before the softmax
+        if scores:
+            options["qk_output"] = 1  # before the softmax
         queries, scales = self._apart(queries), ["", ""]
         if element is ElementType.INT8:
             # A scale for each column of keys is one of the queries', of values one of the output's.
@@ -343,12 +348,11 @@ class _JointWindows:
         # does not matter: they are masked.
         inputs = [queries, queries, queries, *cache, last, total, "", "", "", mask, ""]
         inputs += [*scales, "", "", self._sizes]
-        scores = f"scores_{layer}"
-        more = [*written, scores]
+        more = [*written, scores] if scores else written
         attended = g.op("GroupQueryAttention", inputs, options, domain=CONTRIB, more=more)
         if element is ElementType.INT8:
             attended = g.op("Mul", [attended, self._scale("value", layer)])
-        return self._together(attended), scores
+        return self._together(attended)
 
     def _scale(self, kind: str, layer: int) -> str:
         g = self._g
@@ -458,8 +462,12 @@ def _write(g: GraphBuilder, values: str, name: str, width: int) -> str:
     return written
 
 
-def _project_to_logits(g: GraphBuilder, x: str) -> None:
-    """Add the output layer for the rows ``want`` (m,): the output ``logits`` (m, n_vocab)."""
+def _project_to_logits(g: GraphBuilder, x: str, *, exact: bool = True) -> None:
+    """Add the output layer for the rows ``want`` (m,): the output ``logits`` (m, n_vocab).
+
+    Unless they are `exact`, a number that all of a row have in common is not added, which takes
+    more than a quarter of this layer's time.
+    """
     want = g.input("want", ["m"], ElementType.INT64)
     g.output("logits", ["m", g.dims.n_vocab])
     x = g.layer_norm(g.op("Gather", [x, want]), "decoder.ln")
@@ -470,7 +478,11 @@ def _project_to_logits(g: GraphBuilder, x: str) -> None:
     # x @ matrix.T == x @ (matrix - offset).T + x @ offset, and the rows without their offset
     # keep more of their 8 bits for what tells one token from another
     offset = row_offset(matrix)
-    product = g.project(x, "output", Projection(matrix, offset=offset))
+    projection = Projection(matrix, offset=offset)
+    if not exact:
+        g.project(x, "output", projection, to="logits")
+        return
+    product = g.project(x, "output", projection)
     shares = g.op("Mul", [x, g.tensor("output.offset", offset)])
     common = g.op("ReduceSum", [shares, g.constant([-1])], {"keepdims": 1})
     g.op("Add", [product, common], to="logits")
@@ -491,11 +503,10 @@ def _attend_to_text(g: GraphBuilder, x: str, layer: int, windows: _Windows) -> s
     return g.linear(windows.attend_to_text(packed, layer), f"{name}.out")
 
 
-def _attend_to_audio(g: GraphBuilder, x: str, layer: int, windows: _Windows) -> tuple[str, str]:
-    """Add cross-attention; returns its output and the scores of all heads."""
+def _attend_to_audio(g: GraphBuilder, x: str, layer: int, windows: _Windows, scores: str) -> str:
+    """Add cross-attention, whose scores are called `scores`, unless that is empty."""
     name = f"decoder.blocks.{layer}.cross_attn"
     weight, bias = (g.weights[f"{name}.query.{leaf}"] for leaf in ("weight", "bias"))
     scale = np.float32(_heads(g)[1] ** -0.5)
     queries = g.project(x, f"{name}.query", Projection(weight * scale, bias * scale))
-    attended, scores = windows.attend_to_audio(queries, layer)
-    return g.linear(attended, f"{name}.out"), scores
+    return g.linear(windows.attend_to_audio(queries, layer, scores), f"{name}.out")
