@@ -27,12 +27,11 @@ class SpeechClips:
     def feed(self, frames: Frames) -> list[GatedFrame]:
         """Take the next (n, 320) frames; return what the gate says of each."""
         gate = self._gate.feed(frames)
+        n_kept = self._segmenter.options.trailing_silence + 2
         for heard in gate:
             self._voiced.append(heard.silence == 0)
             self._segmenter.push(heard)
-            self._segmenter.forget(
-                self._segmenter.cursor - self._segmenter.options.trailing_silence - 2
-            )
+            self._segmenter.forget(self._segmenter.cursor - n_kept)
         return gate
 
     @property

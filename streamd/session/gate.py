@@ -119,6 +119,7 @@ class Opening:
 
     def __init__(self, options: GateOptions) -> None:
         self._options = options
+        self._opens, self._stays_open = options.opens, options.stays_open
         self._voiced = deque([False] * options.attack)
         self._n_voiced = 0
         self._open = False
@@ -132,7 +133,7 @@ class Opening:
         self._n_voiced += voiced - self._voiced.popleft()
         self.unvoiced = 0 if voiced else self.unvoiced + 1
         n_voiced = self._n_voiced
-        self._open = n_voiced >= (options.stays_open if self._open else options.opens)
+        self._open = n_voiced >= (self._stays_open if self._open else self._opens)
         least = options.doubtful_share if self.voice else options.voice_share
         self.voice = self._open or n_voiced >= least * options.attack
         return 0 if self._open else max(1, self.unvoiced)

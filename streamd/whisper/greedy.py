@@ -6,7 +6,7 @@ which is verified like the draft. So the tokens are those of decoding one by one
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -89,9 +89,9 @@ def greedy(
             return path
         if ahead.guessed == token:
             # It was run already: take its slot, row and frame.
-            ahead = replace(ahead, n_right=ahead.n_right + 1)
+            ahead = _Ahead(ahead.run, ahead.guess, ahead.n_right + 1)
             run = ahead.path
-            path = replace(path, slots=run.slots, rows=run.rows, frames=run.frames)
+            path = path.run(run.slots, run.rows, run.frames)
             continue
         cache.keep([path] if trial is None else [path, trial.ahead.run.path])
         guess = (trial.must_follow() if trial else ()) or draft.after(path.tokens)
