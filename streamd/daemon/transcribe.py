@@ -26,6 +26,7 @@ from streamd.sinks.writing import cut_short
 from streamd.sources import Source
 from streamd.streams.hub import Hub
 from streamd.streams.inference import STEP_DEADLINES, EngineThread
+from streamd.system.heap import keep_for_passes
 
 _HISTORY = 1_000_000
 """Finals kept for a slow sink: all of them."""
@@ -182,7 +183,9 @@ class _Batch:
             raise damage
 
     def _open(self) -> FileTranscriber:
-        return FileTranscriber(self._config, *open_model(self._config))
+        opened = open_model(self._config)
+        keep_for_passes()
+        return FileTranscriber(self._config, *opened)
 
     async def _in_thread(self, call: Callable[[], ResultT], *, deadline_s: float = 0.0) -> ResultT:
         """Call in the engine's thread.

@@ -66,6 +66,29 @@ def test_large_blocks_are_given_back_at_once():
     assert int(given.stdout) > 32 * MIB
 
 
+KEPT = """
+import resource
+from streamd.system.heap import keep_for_passes, return_early
+from tests.daemon.test_memory import MIB
+
+return_early()
+keep_for_passes()
+
+def faults():
+    del [bytearray(3 * MIB)][:]
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+first, *_, last = [faults() for _ in range(20)]
+print(last - first)
+"""
+
+
+@pytest.mark.skipif(not IS_GLIBC, reason="other C libraries have limits of their own")
+def test_blocks_that_each_pass_needs_again_are_kept():
+    kept = subprocess.run([sys.executable, "-c", KEPT], stdout=subprocess.PIPE, check=True)
+    assert int(kept.stdout) < 768  # the pages of one block
+
+
 def most_resident() -> int:
     status = Path("/proc/self/status").read_text()
     return int(status.partition("VmHWM:")[2].split()[0]) << 10
