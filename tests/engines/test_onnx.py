@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamd.engines.onnx import build, proto
+from streamd.engines.onnx import N_TOGETHER, build, proto
 from streamd.engines.onnx.builder import Linear
 from streamd.engines.onnx.graphs import decoder_graph, encoder_graph, graphs
 from streamd.engines.reference import ReferenceEngine
@@ -154,6 +154,7 @@ def test_the_onnx_package_reads_and_accepts_our_graphs(tmp_path, precision):
         st.text(min_size=1, max_size=9),
         st.integers(-(2**63), 2**63 - 1)
         | st.floats(width=32, allow_nan=False)
+        | st.text(max_size=9)
         | st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=9),
         max_size=3,
     ),
@@ -209,3 +210,29 @@ def test_windows_at_once_are_what_they_are_one_after_the_other(precision):
                 # int8: the keys and values of the sound, too
                 close = 1e-5 if precision == "float32" else 0.1
                 assert np.linalg.norm(ours - expected) <= close * np.linalg.norm(expected)
+
+
+def one_token(decoder) -> Pass:
+    first, seen = np.array([0]), np.arange(decoder.n_slots) < 1
+    return Pass(decoder, np.array([7]), first, first, seen[None], first)
+
+
+def test_what_a_window_says_does_not_depend_on_the_others():
+    """To the last bit, in whatever seat: more windows are kept than there are seats at first."""
+    model = load.model("random")
+    heads = model.alignment_heads
+    engine = build(model.dims, model.weights, alignment_heads=heads, precision="int8")
+    mel = log_mel(load.samples("lamp", 1500), model.dims.n_mels)
+    together = engine.together()
+    lengths = [40 + 8 * i for i in range(2 * N_TOGETHER)]
+    for _ in range(2):  # the second time in seats that are free again, in another order
+        lengths.reverse()
+        kept = [together.keep(engine.encode(mel[:, : 2 * n], audio_ctx=n)) for n in lengths]
+        assert sorted(each.seat for each in kept) == list(range(len(kept)))
+        passes = [one_token(engine.decoder(each, n_slots=8)) for each in kept]
+        answers = together(passes)
+        for asked, answer in zip(passes, answers, strict=True):
+            (alone,) = together([one_token(engine.decoder(asked.decoder.features, n_slots=8))])
+            for ours, expected in zip(answer, alone, strict=True):
+                np.testing.assert_array_equal(ours, expected)
+        del kept, passes, answers, asked, answer
