@@ -1,6 +1,8 @@
 """The ONNX engine computes what the reference does, and fails in one line."""
 
+import gc
 import re
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -11,7 +13,7 @@ from hypothesis import strategies as st
 
 from streamd.engines.onnx import N_TOGETHER, build, proto
 from streamd.engines.onnx.builder import Linear
-from streamd.engines.onnx.graphs import decoder_graph, encoder_graph, graphs
+from streamd.engines.onnx.graphs import decoder_graph, encoder_graph, graphs, joint_decoder_graph
 from streamd.engines.reference import ReferenceEngine
 from streamd.errors import EngineError
 from streamd.models.silence import SilenceStates, silence_shape
@@ -140,9 +142,10 @@ def test_the_onnx_package_reads_and_accepts_our_graphs(tmp_path, precision):
     (tmp_path / "tensors").touch()  # the checker looks for the file that the placeholders name
     silence = SilenceStates(np.zeros(silence_shape(model.dims), np.float16))
     heads = [(0, 1)]
-    for graph in graphs(
-        model.dims, model.weights, alignment_heads=heads, silence=silence, precision=precision
-    ):
+    of_model = model.dims, model.weights
+    single = graphs(*of_model, alignment_heads=heads, silence=silence, precision=precision)
+    joint = joint_decoder_graph(*of_model, precision, alignment_heads=heads)
+    for graph in (*single, joint):
         read = onnx.load_model_from_string(graph.model)
         assert read.SerializeToString(deterministic=True) == graph.model
         (tmp_path / "graph.onnx").write_bytes(graph.model)
@@ -236,3 +239,19 @@ def test_what_a_window_says_does_not_depend_on_the_others():
             for ours, expected in zip(answer, alone, strict=True):
                 np.testing.assert_array_equal(ours, expected)
         del kept, passes, answers, asked, answer
+
+
+def test_what_runs_windows_together_goes_with_its_last_reference():
+    model = load.model("random")
+    engine = build(model.dims, model.weights, alignment_heads=model.alignment_heads)
+    together = engine.together()
+    mel = log_mel(load.samples("lamp", 192), model.dims.n_mels)[:, :100]
+    kept = together.keep(engine.encode(mel, audio_ctx=50))
+    decoder, gone = engine.decoder(kept, n_slots=8), weakref.ref(together)
+    together([one_token(decoder)])
+    gc.disable()
+    try:
+        del together, kept, decoder
+        assert gone() is None
+    finally:
+        gc.enable()

@@ -397,21 +397,22 @@ def _bind_in_place(io: IOBinding, name: str, array: NDArray[Any]) -> None:
 class _Pool:
     """Keys and values of cache slots, `array` (n_text_layer, 2, 1, n_head, n_slots, d_head).
 
-    `grow` makes it larger; whoever gives one sets `array` there.
+    It becomes larger where that is needed, unless whoever gave it has made room before.
     """
 
-    def __init__(
-        self, array: NDArray[np.float32], grow: Callable[[int], object] | None = None
-    ) -> None:
+    def __init__(self, array: NDArray[np.float32]) -> None:
         self.array = array
-        self._grow_to = grow or self._grow
         self._n_used = 0
+
+    def n_used_with(self, slots: NDArray[np.int64]) -> int:
+        """Return up to where slots are in use when these are; a pass may be written behind them."""
+        return max(self._n_used, int(slots.max()) + 1)
 
     def place(self, slots: NDArray[np.int64], visible: NDArray[np.bool_], rows: int) -> "_Place":
         """Find the place of a pass in the pool, which is larger then, and what it sees."""
         # The graph writes the pass at `first` and after: see the module's docstring.
         k, first = len(slots), int(slots[0])
-        n_used = max(self._n_used, int(slots.max()) + 1)
+        n_used = self.n_used_with(slots)
         in_place = bool((np.diff(slots) == 1).all()) and not visible[:, first + k :].any()
         if not in_place:
             first = n_used  # scratch slots after all others; moved below
@@ -450,10 +451,7 @@ class _Pool:
 
     def _make_room(self, n_slots: int) -> None:
         if n_slots > self.array.shape[-2]:
-            self._grow_to(n_slots)
-
-    def _grow(self, n_slots: int) -> None:
-        self.array = _larger(self.array, n_slots)
+            self.array = _larger(self.array, n_slots)
 
 
 def _larger(pool: NDArray[np.float32], n_slots: int) -> NDArray[np.float32]:
@@ -555,11 +553,8 @@ class OnnxTogether:
 
     def new_pool(self, seat: int) -> _Pool:
         """Give an empty pool of cache slots in a seat, whose former pool must not be used."""
-        pool = self._seats[seat] = _Pool(self._pool[:, :, seat : seat + 1], self._grow)
+        pool = self._seats[seat] = _Pool(self._pool[:, :, seat : seat + 1])
         return pool
-
-    def _grow(self, n_slots: int) -> None:
-        self._set_pool(_larger(self._pool, n_slots))
 
     def _set_pool(self, array: NDArray[np.float32]) -> None:
         self._pool, self._bound = array, None
@@ -610,14 +605,14 @@ class OnnxTogether:
     def _run(self, passes: Sequence[Pass]) -> list[Answer]:
         decoders = [each.decoder for each in passes if isinstance(each.decoder, JointDecoder)]
         both = list(zip(decoders, passes, strict=True))
-        # All of these before any is bound: a pool may grow, and is another array then.
+        # Each window has as many places as the one with the most tokens, which must fit in.
+        n_most = max(len(each.tokens) for each in passes)
+        n_slots = max(one.pool.n_used_with(each.slots) for one, each in both) + n_most
+        if n_slots > self._pool.shape[-2]:
+            self._set_pool(_larger(self._pool, n_slots))
+        self._make_room(max(len(one.features.bias) for one in decoders) + n_most)
         places = [one.pool.place(each.slots, each.visible, len(each.slots)) for one, each in both]
         layout = _Layout([one.features for one in decoders], places)
-        # empty places, too, must fit in
-        n_most = max(layout.sizes)
-        self._make_room(max(len(one.features.bias) for one in decoders) + n_most)
-        if (n_slots := max(place.first for place in places) + n_most) > self._pool.shape[-2]:
-            self._grow(n_slots)
         begins = np.cumsum([0, *layout.sizes])
         wants = [each.want + begin for each, begin in zip(passes, begins, strict=False)]
         tokens = np.concatenate([each.tokens for each in passes])
