@@ -51,6 +51,7 @@ from streamd.whisper.longform.segments import (
     before_missed,
     column_at,
     end_of_words_s,
+    ends_at_once,
     is_speech,
     missed_first,
     ms_of,
@@ -321,8 +322,8 @@ class _Reader(Generic[FeaturesT]):
         decoded, found = yield from self._decoded(stretch, clip)
         prefix, self._prefix = self._prefix, ()
         if found is None:
-            half = replace(stretch, n_columns=stretch.n_columns // 2)
-            if stretch.n_columns >= _LEAST_HALVED and self._speaks(stretch):
+            half = self._half(stretch)
+            if half is not None and self._speaks(stretch):
                 self._prefix = prefix
                 return (yield from self._window(half, clip))
             return [], stretch.end
@@ -341,10 +342,10 @@ class _Reader(Generic[FeaturesT]):
                 return [], kept
             found = kept
         if self._voiced is not None:
-            hole = missed_first(found, stretch, self._voiced)
-            if hole is not None:
+            again = missed_first(found, stretch, self._voiced) or self._misled(found, stretch)
+            if again is not None:
                 self._prefix = prefix
-                return (yield from self._window(hole, clip))
+                return (yield from self._window(again, clip))
             if stretch.end < clip.end:
                 found = before_cut(found, stretch, self._voiced)
             found = before_missed(found, stretch, self._voiced)
@@ -366,6 +367,23 @@ class _Reader(Generic[FeaturesT]):
         if self._options.word_timestamps:
             found = yield from self._timed(found, decoded, features, stretch)
         return decoded, found
+
+    def _half(self, stretch: Stretch) -> Stretch | None:
+        """The first half of a window, unless it is too short."""
+        if stretch.n_columns < _LEAST_HALVED:
+            return None
+        return replace(stretch, n_columns=stretch.n_columns // 2)
+
+    def _misled(self, found: Split, stretch: Stretch) -> Stretch | None:
+        """What to decode again if the text of a window ends at once although the voice goes on.
+
+        It may have completed the text before the window. So that is forgotten first.
+        """
+        if self._voiced is None or not ends_at_once(found, stretch, self._voiced):
+            return None
+        before = self._prompt.tokens
+        self._prompt.forget()
+        return stretch if self._prompt.tokens != before else self._half(stretch)
 
     def _encode(self, stretch: Stretch) -> FeaturesT:
         audio_ctx, n_columns = self._decoding.audio_ctx, stretch.n_columns

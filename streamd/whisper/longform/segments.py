@@ -411,6 +411,14 @@ def before_cut(found: Split, stretch: Stretch, voiced: Voiced) -> Split:
     return found._replace(seek=end, complete=False)
 
 
+def ends_at_once(found: Split, stretch: Stretch, voiced: Voiced) -> bool:
+    """Whether all text of a window is in its first second, and speech without words follows."""
+    begin = stretch.seek // COLUMNS_PER_FRAME
+    end = max((end for segment in found.segments for _, end in _spans(segment)), default=begin)
+    after = voiced[max(begin, end) : found.seek // COLUMNS_PER_FRAME]
+    return end - begin < _LEAST_CHANGE and is_speech(after)
+
+
 def missed_first(found: Split, stretch: Stretch, voiced: Voiced) -> Stretch | None:
     """The part of a window to decode alone, if speech in its first segment was missed.
 

@@ -351,6 +351,35 @@ def test_a_sentence_that_a_window_cuts_off_is_read_by_the_next_one(transcribe):
     assert [window for *window, _, _ in told] == [[1_000, 1_900], [2_200, 1_800]]
 
 
+def test_text_that_only_completes_the_one_before_is_decoded_again_without_it(transcribe):
+    seen: list[int] = []
+
+    def write(window: Window, temperature: float) -> Said:
+        seen.append(window.first)
+        if window.first == 1_000:
+            return Said("so it is\nand of course", times=((0, 12), (12, 19)))
+        if seen.count(2_200) == 1:
+            return Said("of course", times=((0, 0.4),))
+        return Said("and then it was over", times=((0, 18),))
+
+    windows, told, _ = transcribe(write, Clip(1_000, 4_000, silent_end=True))
+    assert texts(windows) == ["so it is", "and then it was over"]
+    assert [(first, prompt) for first, *_, prompt in told[1:]] == [(2_200, "so it is"), (2_200, "")]
+
+
+@pytest.mark.parametrize("carry", [False, True])
+def test_a_window_whose_text_ends_at_once_is_decoded_by_halves(transcribe, carry):
+    def write(window: Window, temperature: float) -> Said:
+        if window.n_columns > 900:
+            return Said("well", times=((0, 0.4),))
+        return Said("and then it was over", times=((0, window.n_columns / 100),))
+
+    options = {"initial_prompt": "so", "carry_initial_prompt": True} if carry else {}
+    windows, told, _ = transcribe(write, CLIP, **options)
+    assert texts(windows) == ["and then it was over"] * 2
+    assert [n for _, n, *_ in told] == [1_800, 900, 900]
+
+
 @pytest.mark.parametrize("n_words", [3, 13, 20])
 def test_a_clause_that_is_written_again_and_again_is_written_once(transcribe, n_words):
     clause = " ".join(f"{letter}o" for letter in "abcdefghijklmnopqrst"[:n_words])
