@@ -87,13 +87,15 @@ class Gate:
         self._vad, self._confirm, self._options = vad, confirm, options or GateOptions()
         self._detected, self._confirmed = Opening(self._options), Opening(self._options)
         self._late = 0
+        self._loudest_db = SILENCE_DB
 
     def feed(self, frames: Frames) -> list[GatedFrame]:
         """Take the next (n, 320) float32 frames; return what is heard in each."""
-        levels, floor_db = levels_db(frames), self._options.floor_db
+        levels = levels_db(frames)
         # Both detectors have state, so both must see every frame.
-        pairs = zip(self._vad(frames), levels, strict=True)
-        voiced = [speech and level >= floor_db for speech, level in pairs]
+        speech = self._vad(frames)
+        floors_db = self._floors_db(speech, levels)
+        voiced = [a and b >= c for a, b, c in zip(speech, levels, floors_db, strict=True)]
         confirmed = voiced if self._confirm is None else self._confirm(frames, voiced)
         heard = []
         for one, other, level in zip(voiced, confirmed, levels, strict=True):
@@ -104,12 +106,30 @@ class Gate:
             heard.append(GatedFrame(silence, level, late, gate.voice, gate.unvoiced))
         return heard
 
+    def _floors_db(self, speech: Sequence[bool], levels: Sequence[float]) -> list[float]:
+        """The level below which each frame is not voiced.
+
+        A microphone that is turned down by 40 dB gives a voice most of whose frames are below the
+        floor of others. The pauses of others are below it, too, and without it they end later.
+        """
+        highest_db = self._options.floor_db
+        floors_db = []
+        for is_speech, level in zip(speech, levels, strict=True):
+            self._loudest_db = max(level if is_speech else SILENCE_DB, self._loudest_db - _FADES_DB)
+            lowered_db = max(highest_db - _LOWERED_DB, self._loudest_db - _RANGE_DB)
+            floors_db.append(min(highest_db, lowered_db))
+        return floors_db
+
     @property
     def doubtful(self) -> bool:
         """Whether the gate is closed, but the latest frames may be the start of a word."""
         return self._confirmed.doubtful
 
 
+_RANGE_DB, _LOWERED_DB = 40.0, 20.0
+"""The floor is lower, by up to 20 dB, where no speech is 40 dB above it."""
+_FADES_DB = 0.02
+"""A loud frame counts for 1 dB less with each second."""
 LATEST = 30
 """Frames that the second detector may take; the longest seen was 28, in rumbling noise."""
 

@@ -173,3 +173,34 @@ def test_a_voice_is_told_two_frames_before_the_gate_opens_and_after_it_closes(
     heard = gate.feed(np.zeros((n_voiced + 40, FRAME), np.float32))
     assert [i for i, each in enumerate(heard) if each.voice] == list(voice)
     assert [i for i, each in enumerate(heard) if each.silence == 0] == list(is_open)
+
+
+def spoken(db: float) -> np.ndarray:
+    """Two seconds of a voice, all frames of which have this level."""
+    buzz = syllables(2).reshape(-1, FRAME)[:1].repeat(100, axis=0)
+    return buzz / np.sqrt((buzz**2).mean()) * np.float32(10 ** (db / 20))
+
+
+@pytest.mark.parametrize(
+    ("loud_db", "seconds_since", "quiet_db", "heard"),
+    [
+        (None, 0, -70.0, True),  # a microphone that is turned down
+        (None, 0, -82.0, False),
+        (-15.0, 0, -70.0, False),  # the pauses of a microphone that is not
+        (-15.0, 0, -58.0, True),
+        (-35.0, 0, -70.0, True),
+        (-15.0, 16, -70.0, True),  # that was somebody else, or something that fell
+    ],
+)
+def test_the_floor_is_lower_where_nobody_has_spoken_louder(loud_db, seconds_since, quiet_db, heard):
+    gate = Gate(lambda frames: [bool(frame.any()) for frame in frames])
+    if loud_db is not None:
+        gate.feed(spoken(loud_db))
+    gate.feed(np.zeros((50 * seconds_since + 20, FRAME), np.float32))
+    assert (gate.feed(spoken(quiet_db))[-1].silence == 0) == heard
+
+
+def test_a_loud_noise_does_not_raise_the_floor():
+    gate = Gate(lambda frames: [bool(np.abs(frame).max() < 0.1) for frame in frames])
+    gate.feed(noise("white", 1, -10).reshape(-1, FRAME))
+    assert gate.feed(spoken(-70.0))[-1].silence == 0
