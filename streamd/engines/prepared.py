@@ -37,7 +37,7 @@ from streamd.errors import EngineError, ModelError
 from streamd.models import ModelDimensions
 from streamd.models.model import Model
 from streamd.models.silence import SilenceStates
-from streamd.models.store import find, load_model
+from streamd.models.store import find, load_model, opened_model
 from streamd.models.store.cache import places
 from streamd.models.store.layouts import layout_of
 from streamd.models.text_tokens import TextTokens, unpacked
@@ -123,17 +123,17 @@ def cache_key(name: str) -> tuple[Path, str, ModelDimensions] | None:
 
 
 def _prepare(name: str, cached: object, place: Path, precision: Precision, threads: int) -> bool:
-    """Load a model, whose files were `cached`, and write it; return whether it is there.
+    """Write a model, whose files were `cached`; return whether it is there.
 
-    The weights that it loads are not in memory any more when it is opened.
+    Each weight is read when it is written, so that not all are in memory at once.
     """
 
     def fill(folder: Path) -> None:  # where nothing can be written, nothing is loaded
-        model = load_model(name)
+        with opened_model(name) as model:
+            log.info("model %s: preparing it for this machine, once", model.name)
+            _write(folder, model, precision, threads)
         if cache_key(name) != cached:
-            raise OSError("the model's files changed while they were loaded")
-        log.info("model %s: preparing it for this machine, once", model.name)
-        _write(folder, model, precision, threads)
+            raise OSError("the model's files changed while they were read")
 
     try:
         put_folder(place, fill)

@@ -6,7 +6,7 @@ they use. The shipped files are openai-whisper's, unchanged (MIT, vocabularies/L
 """
 
 import base64
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
@@ -144,13 +144,38 @@ def parameter_shapes(dims: ModelDimensions, *, tied: bool = True) -> Shapes:
     return shapes if tied else shapes | {OUTPUT: (dims.n_vocab, text)}
 
 
+class StoredWeights(Mapping[str, NDArray[np.float32]]):
+    """A model's parameters, each of which is read from its file whenever it is asked for.
+
+    Asking for one raises `ModelError` if it is damaged, or holds NaN or infinity.
+    """
+
+    def __init__(self, stored: Mapping[str, Stored]) -> None:
+        self._stored = stored
+
+    def __getitem__(self, name: str) -> NDArray[np.float32]:
+        stored = self._stored[name]
+        values = stored.read().astype(np.float32, order="C")  # engines need contiguous rows
+        if not np.isfinite(values).all():
+            raise bad_file(stored.path, f"{name} holds NaN or infinity")
+        return values
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._stored  # the inherited method would read it
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._stored)
+
+    def __len__(self) -> int:
+        return len(self._stored)
+
+
 def gather(path: Path, dims: ModelDimensions, stored: Mapping[str, Stored]) -> Weights:
-    """Read a model's parameters as float32.
+    """Return a model's parameters as float32, which are read when they are asked for.
 
     Names, shapes and types are compared with `dims` before any data is read, so that a damaged or
     foreign file costs neither time nor memory. Raises `ModelError` if the model is of another
-    architecture, is damaged, or holds NaN or infinity; `path` is the file or folder to name where a
-    parameter is missing.
+    architecture; `path` is the file or folder to name where a parameter is missing.
     """
     expected = parameter_shapes(dims, tied=OUTPUT not in stored)
     if wrong := sorted(stored.keys() ^ expected.keys()):
@@ -170,13 +195,7 @@ def gather(path: Path, dims: ModelDimensions, stored: Mapping[str, Stored]) -> W
                 f"{each.path}: {name} is of type {shown(each.dtype)}; "
                 f"convert the model to {', '.join(_READABLE)}"
             )
-    weights = {}
-    for name in expected:
-        values = stored[name].read().astype(np.float32, order="C")  # engines need contiguous rows
-        if not np.isfinite(values).all():
-            raise bad_file(stored[name].path, f"{name} holds NaN or infinity")
-        weights[name] = values
-    return weights
+    return StoredWeights({name: stored[name] for name in expected})
 
 
 def _norm(name: str, n_state: int) -> Shapes:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from streamd.engines.onnx import FILES
 from streamd.engines.prepared import open_engine
 from streamd.errors import EngineError, ModelError
 from streamd.models.model import Model
-from streamd.models.store import load_model
+from streamd.models.store import load_model, opened_model
 from streamd.system.disk import cache_folder, prune, put_file, put_folder
 from streamd.whisper.mel import log_mel
 from tests.golden import load
@@ -49,7 +50,12 @@ def loads(monkeypatch):
         names.append(name)
         return load_model(name)
 
+    def told_opened(name):
+        names.append(name)
+        return opened_model(name)
+
     monkeypatch.setattr(prepared, "load_model", told)
+    monkeypatch.setattr(prepared, "opened_model", told_opened)
     return names
 
 
@@ -146,14 +152,24 @@ def test_a_change_that_hides_behind_size_and_time_is_seen(folder, copy):
 
 
 def test_files_that_change_while_they_are_loaded_are_not_kept(folder, copy, monkeypatch):
+    @contextmanager
     def changed_after(name):
-        model = load_model(name)
-        (copy / "config.json").write_text((copy / "config.json").read_text() + " ")
-        return model
+        with opened_model(name) as model:
+            yield model
+            (copy / "config.json").write_text((copy / "config.json").read_text() + " ")
 
-    monkeypatch.setattr(prepared, "load_model", changed_after)
+    monkeypatch.setattr(prepared, "opened_model", changed_after)
     assert how(copy) == "not prepared"
     assert entries(folder) == []
+
+
+def test_weights_are_read_when_they_are_asked_for(small):
+    with opened_model(str(small)) as model:
+        name = "decoder.ln.bias"
+        assert name in model.weights
+        first, second = model.weights[name], model.weights[name]
+    assert not np.shares_memory(first, second)  # nothing keeps them
+    np.testing.assert_array_equal(first, load_model(str(small)).weights[name])
 
 
 def test_where_nothing_can_be_written_a_model_is_loaded_once(folder, loads, small):

@@ -854,7 +854,7 @@ def save(
     made = graphs(dims, weights, alignment_heads=heads, silence=silence, precision=precision)
     for name, graph in zip(_GRAPHS, made, strict=True):
         _new_session(graph.model, threads=1, tensors=graph.tensors, save=folder / name)
-    del graph  # and its tensors, before there are others
+        del graph  # and its tensors, before there are others
     many = joint_decoder_graph(dims, weights, precision, alignment_heads=heads)
     # Its weights are those of the other decoder, in the same order: they share a file, whose pages
     # are in memory once.
@@ -862,6 +862,7 @@ def save(
     before = _digest(shared)
     place = folder / _MANY
     _new_session(many.model, threads=1, tensors=many.tensors, save=place, saved_weights=shared.name)
+    del many  # as above
     if _digest(shared) != before:
         raise EngineError("the graphs of the decoder do not agree on their weights")
     np.save(folder / _EMBEDDING, embedding(weights, precision))

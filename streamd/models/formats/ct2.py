@@ -260,7 +260,7 @@ def _read(values: NDArray[Any], scales: NDArray[Any] | None) -> NDArray[Any]:
     if scales is None:
         return values
     # `engine.onnx.builder.quantised` gets the same integers out of the quotients again
-    with np.errstate(all="ignore"):  # a damaged scale gives infinity, which `gather` refuses
+    with np.errstate(all="ignore"):  # a damaged scale gives infinity, which is refused
         return values.astype(np.float32) / scales.astype(np.float32)
 
 

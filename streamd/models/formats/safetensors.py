@@ -73,15 +73,18 @@ def open_file(path: Path) -> dict[str, Stored]:
                 path=path,
                 shape=tuple(part.get_shape()),
                 dtype=part.get_dtype(),
-                read=partial(_read, path, file, name),
+                read=partial(_read, path, name),
             )
             for name in file.keys()  # noqa: SIM118 - not a mapping
             for part in (file.get_slice(name),)
         }
 
 
-def _read(path: Path, file: Any, name: str) -> NDArray[Any]:  # noqa: ANN401 - as above
-    with _failures(path):
+def _read(path: Path, name: str) -> NDArray[Any]:
+    from safetensors import safe_open
+
+    # Opened anew: what was read of a mapped file stays resident until it is closed.
+    with _failures(path), safe_open(path, framework="np") as file:
         values: NDArray[Any] = file.get_tensor(name)
         return values
 

@@ -6,7 +6,7 @@ the bundled one, in this order. `layouts` chooses the reader; `download` downloa
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from streamd.models.catalog import CATALOG, quality, suits
 from streamd.models.model import Model, Outline
 from streamd.models.store import cache, imports
 from streamd.models.store.cache import Repository, StorePaths, places, repository_of
-from streamd.models.store.layouts import layout_of, load
+from streamd.models.store.layouts import layout_of, load, opened
 from streamd.options import ModelOptions
 from streamd.system.disk import asset, expanded
 
@@ -29,6 +29,19 @@ def load_model(name: str) -> Model:
     Raises `ModelError` if there is no such model here, or its files are missing, damaged or of
     another architecture.
     """
+    return load(*_place(name))
+
+
+def opened_model(name: str) -> AbstractContextManager[Model]:
+    """Open a model as `load_model` does, but read each of its weights when it is asked for.
+
+    Raises `ModelError` as `load_model` does, on entering the block or in it.
+    """
+    return opened(*_place(name))
+
+
+def _place(name: str) -> tuple[Path, str]:
+    """Return where a model is, and what to call it. Raises `ModelError` if it is not here."""
     path = find(name, places())
     if path is None:
         raise not_here(name)
@@ -36,7 +49,7 @@ def load_model(name: str) -> Model:
     if path == expanded(name):
         folder = path.resolve()
         label = path.stem if path.is_file() else cache.name_of(folder) or folder.name
-    return load(path, label)
+    return path, label
 
 
 def not_here(name: str) -> ModelError:

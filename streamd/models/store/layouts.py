@@ -1,6 +1,8 @@
 """Loads a folder or file with the reader of `formats` for its layout, or names a layout without."""
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 from typing import Protocol
@@ -74,6 +76,16 @@ def load(path: Path, name: str) -> Model:
     Raises `ModelError` as `layout_of` does, or if files are missing, damaged or of another
     architecture.
     """
+    with opened(path, name) as model:
+        return replace(model, weights=dict(model.weights))
+
+
+@contextmanager
+def opened(path: Path, name: str) -> Iterator[Model]:
+    """Open a model, whose weights are read in the block, each time that one is asked for.
+
+    Raises `ModelError` as `load` does; in the block, too, where a parameter is damaged.
+    """
     layout = layout_of(path)
     outline = layout.outline(path)
     dims = outline.dims
@@ -86,7 +98,7 @@ def load(path: Path, name: str) -> Model:
                 f"{path}: {len(vocabulary)} text tokens do not make a vocabulary of "
                 f"{dims.n_vocab}; config.json and vocabulary do not match"
             )
-        return Model(
+        yield Model(
             name=name,
             dims=dims,
             weights=gather(path, dims, found.stored),
