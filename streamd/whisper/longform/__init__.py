@@ -19,6 +19,7 @@ import numpy as np
 from streamd.options import DecodingOptions, LongformOptions
 from streamd.types import Mel
 from streamd.whisper.decode import (
+    PROBABLE,
     Context,
     Decoded,
     decode,
@@ -55,6 +56,7 @@ from streamd.whisper.longform.segments import (
     is_speech,
     missed_first,
     ms_of,
+    small_holes,
     split,
     with_words,
     without_hallucinations,
@@ -139,9 +141,10 @@ class Transcriber(Generic[FeaturesT]):
         """Transcribe the clips of the finished recording, window by window as they are asked for.
 
         `voiced` says for each frame whether there is speech. Where more than 5 s of speech have no
-        word, the next window begins there, a window that ends amid speech leaves its last segment
-        to the next, and silence needs more than the model's word, unlike in openai-whisper; and
-        only text of the same clip is a prompt. Raises `EngineError`.
+        word, the next window begins there, a hole of 2 to 5 s is read alone, a window that ends
+        amid speech leaves its last segment to the next, and silence needs more than the model's
+        word, unlike in openai-whisper; and only text of the same clip is a prompt. Raises
+        `EngineError`.
         """
         if voiced is None:
             source = _Spectrum(mel, language, None, self._vocabulary)
@@ -349,15 +352,34 @@ class _Reader(Generic[FeaturesT]):
             if stretch.end < clip.end:
                 found = before_cut(found, stretch, self._voiced)
             found = before_missed(found, stretch, self._voiced)
+            found = yield from self._filled(found, stretch, clip)
         return self._remember(found, decoded), found.seek
 
-    def _decoded(self, stretch: Stretch, clip: Clip) -> Search[tuple[Decoded, Split | None]]:
+    def _filled(self, found: Split, stretch: Stretch, clip: Clip) -> Search[Split]:
+        """Add what is said where a window's text has a small hole, if it is probable by itself.
+
+        Where one voice is much quieter than another, Whisper leaves out what it says. That is read
+        alone: a longer hole would be where the next window begins.
+        """
+        if self._voiced is None:
+            return found
+        segments = list(found.segments)
+        for n_before, hole in reversed(small_holes(found, stretch, self._voiced)):
+            decoded, missed = yield from self._decoded(hole, clip, alone=True)
+            if missed is not None and decoded.evidence >= PROBABLE and decoded.loop is None:
+                segments[n_before:n_before] = missed.segments
+        return found._replace(segments=segments)
+
+    def _decoded(
+        self, stretch: Stretch, clip: Clip, *, alone: bool = False
+    ) -> Search[tuple[Decoded, Split | None]]:
         """Decode a window, and add words to its segments; None if it is silent.
 
-        Its features are not in memory any more when another window begins.
+        With `alone`, it has no prompt, and is decoded once. Its features are not in memory any more
+        when another window begins.
         """
         features = self._encode(stretch)
-        decoded = yield from self._decode(features, stretch)
+        decoded = yield from self._decode(features, stretch, alone=alone)
         decoded = replace(decoded, cached=None)  # which refers to the features
         if is_silence(decoded, self._decoding):
             return decoded, None
@@ -411,7 +433,7 @@ class _Reader(Generic[FeaturesT]):
         )
         return segments
 
-    def _decode(self, features: FeaturesT, stretch: Stretch) -> Search[Decoded]:
+    def _decode(self, features: FeaturesT, stretch: Stretch, *, alone: bool) -> Search[Decoded]:
         """Decode until the text passes the thresholds.
 
         Where somebody speaks, the model alone cannot say that nobody does: the other temperatures
@@ -420,9 +442,11 @@ class _Reader(Generic[FeaturesT]):
         options, n_text_ctx = self._decoding, self._engine.dims.n_text_ctx
         if self._speaks(stretch):
             options = replace(options, no_speech_threshold=1.0)
+        if alone:
+            options = replace(options, temperatures=options.temperatures[:1])
         context = Context(
             max_tokens=options.max_tokens or n_text_ctx // 2,
-            prompt=self._prompt.tokens,
+            prompt=() if alone else self._prompt.tokens,
             prefix=self._prefix,
             language=self._language,
             vocabulary=self._vocabulary,

@@ -261,6 +261,10 @@ _NEAR_S = 2.0
 _LEAST_STEP_S = 1.0
 _MOST_MISSED = 250
 """Voiced frames (5 s): more of them without a word are speech that was missed."""
+_LEAST_MISSED = 100
+"""Voiced frames (2 s) that are read alone if they have no words."""
+_BEFORE_VOICE = 25
+"""Frames (0.5 s) that are read before the detector hears a voice: a quiet one begins earlier."""
 _MOST_AFTER = 75
 """Voiced frames (1.5 s) between the end of a window and that of text which reaches it."""
 _LONGEST_WORD_S = 2.0
@@ -435,6 +439,25 @@ def missed_first(found: Split, stretch: Stretch, voiced: Voiced) -> Stretch | No
             return None if too_long or alone < _LEAST_CHANGE else part
         done = max(done, end)
     return None
+
+
+def small_holes(found: Split, stretch: Stretch, voiced: Voiced) -> list[tuple[int, Stretch]]:
+    """Speech between segments that has no words, but is too short for the next window to begin.
+
+    Each as the number of segments before it, and its part of the window.
+    """
+    holes = []
+    done = stretch.seek // COLUMNS_PER_FRAME
+    end = min(found.seek, stretch.end) // COLUMNS_PER_FRAME
+    bounds = [(spans[0][0], spans[-1][1]) for spans in map(_spans, found.segments)]
+    for n_before, (start, after) in enumerate([*bounds, (end, end)]):
+        speech = done + np.flatnonzero(voiced[done:start])
+        if len(speech) >= _LEAST_MISSED:
+            first = max(done, int(speech[0]) - _BEFORE_VOICE)
+            part = Stretch(*(COLUMNS_PER_FRAME * n for n in (first, int(speech[-1]) + 1 - first)))
+            holes.append((n_before, part))
+        done = max(done, after)
+    return holes
 
 
 def _spans(segment: TimedSegment) -> list[tuple[int, int]]:

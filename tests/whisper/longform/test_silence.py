@@ -20,6 +20,7 @@ from streamd.whisper.longform.segments import (
     before_cut,
     before_missed,
     missed_first,
+    small_holes,
 )
 from streamd.whisper.tokenizer import Tokenizer
 from tests.support.decoders import vocabulary
@@ -378,6 +379,38 @@ def test_a_window_whose_text_ends_at_once_is_decoded_by_halves(transcribe, carry
     windows, told, _ = transcribe(write, CLIP, **options)
     assert texts(windows) == ["and then it was over"] * 2
     assert [n for _, n, *_ in told] == [1_800, 900, 900]
+
+
+@pytest.mark.parametrize(("avg_logprob", "added"), [(-0.9, True), (-1.1, False)])
+def test_a_small_hole_is_read_alone_and_filled_if_that_is_probable(transcribe, avg_logprob, added):
+    def write(window: Window, temperature: float) -> Said:
+        if window.first == 1_000:
+            return Said("so it is\nand of course", times=((0, 6), (9, 18)))
+        return Said("said a quiet voice", avg_logprob, times=((0, 3),))
+
+    windows, told, _ = transcribe(write, CLIP)
+    between = ["said a quiet voice"] * added
+    assert texts(windows) == ["so it is", *between, "and of course"]
+    assert told == [(1_000, 1_800, 0.0, ""), (1_600, 300, 0.0, "")]
+
+
+@pytest.mark.parametrize(
+    ("stretches", "holes"),
+    [
+        ([(0.0, 12.0)], [(1, 4.0, 6.5), (2, 9.0, 12.0)]),
+        ([(0.0, 4.0), (4.2, 6.3)], [(1, 4.0, 6.3)]),
+        ([(9.8, 12.0)], [(2, 9.3, 12.0)]),  # with half a second before it, not all
+        ([(4.2, 6.18)], []),  # less than 2 s
+        ([(2.0, 4.0), (6.5, 9.0)], []),  # it has words
+    ],
+)
+def test_small_holes_are_between_and_behind_segments(stretches, holes):
+    found = ends_early(segment((0.2, 0.8), (2.2, 4.0)), segment((6.5, 7.0), (8.8, 9.0)))
+    parts = [
+        (n, (part.seek - SEEK) / 100, (part.end - SEEK) / 100)
+        for n, part in small_holes(found, STRETCH, speech(*stretches))
+    ]
+    assert parts == holes
 
 
 @pytest.mark.parametrize("n_words", [3, 13, 20])
