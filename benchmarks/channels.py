@@ -4,10 +4,12 @@ What is said and when stays the same, so references stay exact. The telephone is
 GSM full rate by libsndfile, or AMR at 7.95 kbit/s by FFmpeg, all at 8 kHz; the room is a simulation
 by pyroomacoustics (dependency group ``rooms``): 6 by 5 by 3 m, a speaker and a table microphone in
 it. The crowd are five voices at once out of the bundled recording, 10 or 5 dB below the speech.
+Microphones may be turned down by 30, 40 or 50 dB, or be far from one of the speakers (`far_from`).
 """
 
 import io
 import sys
+from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
 from typing import cast
@@ -25,7 +27,9 @@ ROOMS = {"table": (1.0, 0.4), "hall": (3.0, 0.8)}
 """Distance in m, and the seconds in which an echo dies away by 60 dB."""
 _CROWDS_DB = {"crowd10": 10.0, "crowd5": 5.0}
 _VOICES, _N_VOICES = Path(__file__).parents[1] / "tests" / "speech" / "recording.flac", 5
-CHANNELS = (*TELEPHONES, *ROOMS, *_CROWDS_DB)
+_DOWN_DB = {"down30": 30.0, "down40": 40.0, "down50": 50.0}
+_FAR_DB = 25.0
+CHANNELS = (*TELEPHONES, *ROOMS, *_CROWDS_DB, *_DOWN_DB)
 
 Sound = NDArray[np.float64]
 
@@ -36,8 +40,24 @@ def write(path: Path, channel: str, folder: Path) -> Path:
     if not made.exists():
         folder.mkdir(parents=True, exist_ok=True)
         sound, _ = soundfile.read(path)
-        through = telephone if channel in TELEPHONES else room if channel in ROOMS else crowd
-        soundfile.write(made, np.clip(through(sound, channel), -1, 1), SAMPLE_RATE)
+        if channel in _DOWN_DB:
+            heard = sound * 10 ** (-_DOWN_DB[channel] / 20)
+        else:
+            through = telephone if channel in TELEPHONES else room if channel in ROOMS else crowd
+            heard = through(sound, channel)
+        soundfile.write(made, np.clip(heard, -1, 1), SAMPLE_RATE)
+    return made
+
+
+def far_from(path: Path, who: str, turns_ms: Iterable[tuple[int, int]], folder: Path) -> Path:
+    """Write a recording in which the turns of one speaker are 25 dB quieter, unless it is there."""
+    made = folder / f"{path.stem}_far_{who}.flac"
+    if not made.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        sound, rate = soundfile.read(path)
+        for start_ms, end_ms in turns_ms:
+            sound[start_ms * rate // 1000 : end_ms * rate // 1000] *= 10 ** (-_FAR_DB / 20)
+        soundfile.write(made, sound, rate)
     return made
 
 

@@ -27,6 +27,8 @@ _CONVERSATIONS = {
     "room": tuple(channels.ROOMS),
 }
 """Sets of all streams with turns, by the channels that they come through."""
+_FAR = "far"
+"""The set of these streams in which each speaker in turn is far from the microphone."""
 RECORDING = _ROOT / "tests/speech/recording.flac"
 """A minute of real speech that tiny.en reads well; it says nothing about accuracy."""
 
@@ -118,10 +120,11 @@ def sets(names: Sequence[str], data: Path, out: Path) -> dict[str, list[Sound]]:
 
     ``conversations`` are all streams whose turns are known, of a folder that has single lines, too,
     or else of the one beside it that is called so; ``telephone`` and ``room`` are the same over
-    three telephones and across two rooms. ``built-4-1`` is a dialogue of 4 speakers, built
-    from the folder's single lines with the seed 1 (`dialogues`). ``STREAM@CHANNEL`` is it over a
-    telephone, across a room or in a crowd (`channels`). Ends the program with one line if there is
-    no such folder, stream or channel.
+    three telephones and across two rooms, ``far`` the same with each speaker in turn 25 dB quieter
+    than the others. ``built-4-1`` is a dialogue of 4 speakers, built from the folder's single lines
+    with the seed 1 (`dialogues`). ``STREAM@CHANNEL`` is it over a telephone, across a room, in a
+    crowd or turned down (`channels`). Ends the program with one line if there is no such folder,
+    stream or channel.
     """
     unknown = [name for name in names if "@" in name and _channel(name) not in channels.CHANNELS]
     if unknown:
@@ -138,15 +141,17 @@ def _set(name: str, data: Path, out: Path) -> list[Sound]:
     if name == "noise":
         crowd = [clip.path for clip in clips(data)[:20]]
         return [Sound(path.stem, path) for path in noises.write(out / "noise", crowd)]
+    if name == _FAR:
+        return [
+            _far(talk, who, out)
+            for talk in _talks(data)
+            for who in sorted({turn.speaker for turn in talk.turns})
+        ]
     if name in _CONVERSATIONS:
-        folder = data if (data / "lines.jsonl").exists() else data.parent / "conversations"
-        talks = [stream for stream in streams(folder) if stream.turns]
-        if not talks:
-            raise FileNotFoundError(f"{folder / 'streams'}: no stream has turns")
         return [
             _through(talk, channel, out) if channel else talk
             for channel in _CONVERSATIONS[name]
-            for talk in talks
+            for talk in _talks(data)
         ]
     channel = _channel(name)
     plain = name.removesuffix(f"@{channel}")
@@ -154,6 +159,20 @@ def _set(name: str, data: Path, out: Path) -> list[Sound]:
     is_built = kind == "built" and len(numbers) == 2 and all(each.isdecimal() for each in numbers)
     sound = _built(data, out, *map(int, numbers)) if is_built else stream(data, plain)
     return [_through(sound, channel, out) if channel else sound]
+
+
+def _talks(data: Path) -> list[Sound]:
+    folder = data if (data / "lines.jsonl").exists() else data.parent / "conversations"
+    talks = [stream for stream in streams(folder) if stream.turns]
+    if not talks:
+        raise FileNotFoundError(f"{folder / 'streams'}: no stream has turns")
+    return talks
+
+
+def _far(talk: Sound, who: str, out: Path) -> Sound:
+    turns = [(turn.start_ms, turn.end_ms) for turn in talk.turns if turn.speaker == who]
+    path = channels.far_from(talk.path, who, turns, out / "channels")
+    return replace(talk, name=path.stem, path=path)
 
 
 def _through(sound: Sound, channel: str, out: Path) -> Sound:

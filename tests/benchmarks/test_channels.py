@@ -4,6 +4,7 @@ import importlib.util
 
 import numpy as np
 import pytest
+import soundfile
 
 import channels
 from tests.support import recorded
@@ -38,3 +39,12 @@ def shift(sound: np.ndarray, heard: np.ndarray) -> int:
     across = np.fft.irfft(np.fft.rfft(heard, n) * np.conj(np.fft.rfft(sound, n)), n)
     at = int(np.argmax(across))
     return at if at < n // 2 else at - n
+
+
+def test_a_microphone_that_is_turned_down_or_far_from_one_speaker(tmp_path):
+    path = tmp_path / "talk.wav"
+    soundfile.write(path, np.full(16_000, 0.5), 16_000)
+    quiet, _ = soundfile.read(channels.write(path, "down40", tmp_path))
+    assert quiet == pytest.approx(0.005, abs=1e-4)
+    heard, _ = soundfile.read(channels.far_from(path, "ANNA", [(250, 500)], tmp_path))
+    assert heard[[3_999, 4_000, 7_999, 8_000]] == pytest.approx([0.5, 0.028, 0.028, 0.5], abs=1e-3)
