@@ -352,19 +352,19 @@ class _Reader(Generic[FeaturesT]):
             if stretch.end < clip.end:
                 found = before_cut(found, stretch, self._voiced)
             found = before_missed(found, stretch, self._voiced)
-            found = yield from self._filled(found, stretch, clip)
+            found = yield from self._filled(found, small_holes(found, stretch, self._voiced), clip)
         return self._remember(found, decoded), found.seek
 
-    def _filled(self, found: Split, stretch: Stretch, clip: Clip) -> Search[Split]:
-        """Add what is said where a window's text has a small hole, if it is probable by itself.
+    def _filled(
+        self, found: Split, holes: Sequence[tuple[int, Stretch]], clip: Clip
+    ) -> Search[Split]:
+        """Add what is said in the small holes of a window's text, if it is probable by itself.
 
-        Where one voice is much quieter than another, Whisper leaves out what it says. That is read
-        alone: a longer hole would be where the next window begins.
+        Where one voice is much quieter than another, Whisper leaves out what it says. A small hole
+        is read alone; at a longer one, the next window begins.
         """
-        if self._voiced is None:
-            return found
         segments = list(found.segments)
-        for n_before, hole in reversed(small_holes(found, stretch, self._voiced)):
+        for n_before, hole in reversed(holes):
             decoded, missed = yield from self._decoded(hole, clip, alone=True)
             if missed is not None and decoded.evidence >= PROBABLE and decoded.loop is None:
                 segments[n_before:n_before] = missed.segments
