@@ -94,8 +94,8 @@ class Gate:
         levels = levels_db(frames)
         # Both detectors have state, so both must see every frame.
         speech = self._vad(frames)
-        floors_db = self._floors_db(speech, levels)
-        voiced = [a and b >= c for a, b, c in zip(speech, levels, floors_db, strict=True)]
+        judged = zip(speech, levels, self._floors_db(speech, levels), strict=True)
+        voiced = [is_speech and level >= floor_db for is_speech, level, floor_db in judged]
         confirmed = voiced if self._confirm is None else self._confirm(frames, voiced)
         heard = []
         for one, other, level in zip(voiced, confirmed, levels, strict=True):
@@ -109,8 +109,8 @@ class Gate:
     def _floors_db(self, speech: Sequence[bool], levels: Sequence[float]) -> list[float]:
         """The level below which each frame is not voiced.
 
-        A microphone that is turned down by 40 dB gives a voice most of whose frames are below the
-        floor of others. The pauses of others are below it, too, and without it they end later.
+        From a microphone that is turned down by 40 dB, most frames of a voice are below the usual
+        floor. It stays for louder voices, whose pauses would otherwise be noticed later.
         """
         highest_db = self._options.floor_db
         floors_db = []
