@@ -246,7 +246,7 @@ class GateOptions:
     open_share: Share = 0.6
     """Share of voiced frames at which the gate opens; with one frame fewer it stays open."""
     floor_db: Annotated[float, Meta(ge=-200.0, le=0.0), "dBFS"] = -60.0
-    """Quieter frames are never voiced; where all speech is quiet, the limit is up to 20 dB lower."""
+    """Quieter frames are never voiced; where all speech is quiet, it is up to 20 dB lower."""
 
     @property
     def opens(self) -> int:
