@@ -62,14 +62,19 @@ class CoreML:
 
 
 def open_model(
-    config: Config, *, wait_for_core_ml: bool = False, core_ml: CoreML | None = None
+    config: Config,
+    *,
+    wait_for_core_ml: bool = False,
+    core_ml: CoreML | None = None,
+    recordings: bool = False,
 ) -> tuple[Model, Engine[Any]]:
     """Open the configured model; return it with its engine.
 
     On a Mac, a model that is built for Core ML, or is to be built now, runs on the CPU first, until
-    Core ML is ready; with `wait_for_core_ml` this returns only then, for measurements. Raises
-    `ConfigError` if the configured engine cannot be used here, `ModelError` or `EngineError` if the
-    model cannot.
+    Core ML is ready; with `wait_for_core_ml` this returns only then, for measurements. For
+    `recordings` the engine has half of the threads, since two of their windows are computed at a
+    time. Raises `ConfigError` if the configured engine cannot be used here, `ModelError` or
+    `EngineError` if the model cannot.
     """
     return_early()
     o = config.decoding
@@ -77,9 +82,10 @@ def open_model(
     builds = config.build.missing and lacks_packages(config, core_ml)
     built = None if builds else built_for_core_ml(config, core_ml)
     start = time.perf_counter()
+    n_threads = build.threads(config)
     opened = open_engine(
         o.model,
-        threads=build.threads(config),
+        threads=max(1, n_threads // 2) if recordings else n_threads,
         precision=o.precision,
         urgent_threads=0 if builds or built else build.urgent_threads(config),
     )

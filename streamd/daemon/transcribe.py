@@ -183,7 +183,7 @@ class _Batch:
             raise damage
 
     def _open(self) -> FileTranscriber:
-        opened = open_model(self._config)
+        opened = open_model(self._config, recordings=True)
         keep_for_passes()
         return FileTranscriber(self._config, *opened)
 

@@ -6,7 +6,7 @@ verified by a chain of queries, beam search is one query per beam on a shared tr
 one pass. No cache is copied or reordered, and all engines (`streamd.engines`) share the search.
 """
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
@@ -98,6 +98,7 @@ def alone(search: Search[ResultT]) -> ResultT:
 
 
 FeaturesT = TypeVar("FeaturesT")
+FeaturesT_co = TypeVar("FeaturesT_co", covariant=True)
 
 
 class Engine(Protocol, Generic[FeaturesT]):
@@ -140,36 +141,39 @@ class UrgentEngine(Protocol[FeaturesT]):
         ...
 
 
-class Together(Protocol[FeaturesT]):
+class Together(Protocol[FeaturesT_co]):
     """Runs passes of the decoders of several windows at once, from one thread."""
 
     def __call__(self, passes: Sequence[Pass]) -> list[Answer]:
         """Run passes, each with another decoder of features that were kept."""
         ...
 
-    def keep(self, features: FeaturesT) -> FeaturesT:
-        """Copy what a decoder needs; the next window may take the memory, as its `previous`.
+    def encode(self, mel: Mel, audio_ctx: int) -> FeaturesT_co:
+        """Encode a window, as `Engine.encode`, for a decoder whose passes run with others.
 
-        They serve one decoder at a time, the newest one, and take memory until the last reference
-        to them is gone.
+        The features serve one decoder at a time, the newest one, and take memory until the last
+        reference to them is gone. There is memory for `BatchEngine.n_together` windows.
+        """
+        ...
+
+    def begin(self, mel: Callable[[], Mel], audio_ctx: int) -> Callable[[], FeaturesT_co]:
+        """Begin to encode a window beside the caller, if the engine has a thread for it.
+
+        One window at a time is encoded like that. What is returned waits for the features, or
+        encodes the window; it is called once, or never. Raises what `encode` raises.
         """
         ...
 
 
 @runtime_checkable
-class BatchEngine(Protocol[FeaturesT]):
+class BatchEngine(Protocol[FeaturesT_co]):
     """An `Engine` whose decoder is faster for several windows at once than one after the other."""
 
     n_together: int
 
-    def together(self) -> Together[FeaturesT]:
+    def together(self) -> Together[FeaturesT_co]:
         """Give what runs passes of up to `n_together` of its decoders at once."""
         ...
-
-
-def one_by_one(passes: Sequence[Pass]) -> list[Answer]:
-    """Run passes one after the other."""
-    return [answer(each) for each in passes]
 
 
 def answer(asked: Pass) -> Answer:

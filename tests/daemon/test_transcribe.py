@@ -89,6 +89,18 @@ def test_each_sentence_of_the_recording_is_a_final_with_words(opened):
     assert reached == sorted(reached)
 
 
+def test_a_second_thread_changes_nothing_but_the_time():
+    """With one thread, all windows are encoded in it; with four, each of two has two."""
+    told, has_second = [], []
+    for threads in ("1", "2", "4"):
+        config = load({"model": "tiny.en", "threads": threads, "precision": "int8"}, {})
+        opened = open_model(config, recordings=True)
+        has_second.append(opened[1].urgent is not None)
+        told.append(finals(opened)[0])
+    assert has_second == [False, True, True]
+    assert told[0] == told[1] == told[2]
+
+
 def test_without_words_there_are_none(opened):
     found, _ = finals(opened, **{"word-timestamps": "false"})
     assert found

@@ -4,6 +4,7 @@ import gc
 import re
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 import onnx
@@ -197,7 +198,7 @@ def test_windows_at_once_are_what_they_are_one_after_the_other(precision):
     for first, slots in ((0, order[0]), (4, order[1]), (5, order[2]), (7, order[3])):
         seen[slots] = [[*[True] * first, *[False] * (8 - first)]] * len(slots)
         seen[slots, slots] = True
-    kept = [together.keep(each) for each in features]
+    kept = [together.encode(mel[:, : 2 * n], n) for n in (192, 40, 300)]
     alone, joint = ([engine.decoder(each, n_slots=8) for each in both] for both in (features, kept))
     for at in range(len(order) + 2):  # each begins a pass later than the one before
         steps = [order[at - i] if 0 <= at - i < len(order) else None for i in range(3)]
@@ -221,17 +222,23 @@ def one_token(decoder) -> Pass:
 
 
 def test_what_a_window_says_does_not_depend_on_the_others():
-    """To the last bit, in whatever seat: more windows are kept than there are seats at first."""
+    """To the last bit, in whatever seat, and whichever thread has encoded it."""
     model = load.model("random")
     heads = model.alignment_heads
     engine = build(model.dims, model.weights, alignment_heads=heads, precision="int8")
+    engine.urgent = engine  # so there is a thread for it
     mel = log_mel(load.samples("lamp", 1500), model.dims.n_mels)
     together = engine.together()
-    lengths = [40 + 8 * i for i in range(2 * N_TOGETHER)]
+    lengths = [40 + 16 * i for i in range(N_TOGETHER)]
     for _ in range(2):  # the second time in seats that are free again, in another order
         lengths.reverse()
-        kept = [together.keep(engine.encode(mel[:, : 2 * n], audio_ctx=n)) for n in lengths]
-        assert sorted(each.seat for each in kept) == list(range(len(kept)))
+        begun = [
+            together.begin(partial(mel.__getitem__, np.s_[:, : 2 * n]), n) for n in lengths[::2]
+        ]
+        kept = [together.encode(mel[:, : 2 * n], n) for n in lengths[1::2]]
+        kept += [wait() for wait in begun]
+        del begun
+        assert sorted(each.seat for each in kept) == list(range(N_TOGETHER))
         passes = [one_token(engine.decoder(each, n_slots=8)) for each in kept]
         answers = together(passes)
         for asked, answer in zip(passes, answers, strict=True):
@@ -246,7 +253,7 @@ def test_what_runs_windows_together_goes_with_its_last_reference():
     engine = build(model.dims, model.weights, alignment_heads=model.alignment_heads)
     together = engine.together()
     mel = log_mel(load.samples("lamp", 192), model.dims.n_mels)[:, :100]
-    kept = together.keep(engine.encode(mel, audio_ctx=50))
+    kept = together.encode(mel, 50)
     decoder, gone = engine.decoder(kept, n_slots=8), weakref.ref(together)
     together([one_token(decoder)])
     gc.disable()

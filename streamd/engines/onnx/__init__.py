@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from itertools import pairwise, product
 from pathlib import Path
+from threading import Lock
 from typing import Any
 from zipfile import BadZipFile
 
@@ -44,6 +45,7 @@ from streamd.engines import Precision
 from streamd.errors import EngineError
 from streamd.models import ModelDimensions, Weights
 from streamd.models.silence import SilenceStates, average, bias, extend
+from streamd.system.calls import begun
 from streamd.types import Mel
 from streamd.whisper.engine import Answer, Decoder, Pass
 
@@ -210,6 +212,11 @@ class OnnxEngine:
         """Whether something stands for the silence after a window."""
         return self._n_kept > 0
 
+    @property
+    def n_positions(self) -> int:
+        """How many positions a window has at the most, those that stand for silence included."""
+        return len(self._bias)
+
     def encode(
         self,
         mel: Mel,
@@ -268,7 +275,7 @@ class OnnxEngine:
         """Give what runs passes of several decoders at once."""
         if self._many is None:  # live captions do without
             self._many = self._open_many()
-        return OnnxTogether(self._many, self.dims, self._rows)
+        return OnnxTogether(self, self._many, self._rows)
 
 
 class OnnxDecoder:
@@ -512,27 +519,46 @@ class OnnxTogether:
     Those of all seats are side by side, as the graph reads them.
     """
 
-    def __init__(self, session: InferenceSession, dims: ModelDimensions, rows: TokenRows) -> None:
-        self._session, self._dims, self._rows = session, dims, rows
+    def __init__(self, engine: OnnxEngine, session: InferenceSession, rows: TokenRows) -> None:
+        """`session` is that of the decoder; whoever has an urgent engine has a second thread."""
+        self._engine, self._session, self._rows = engine, session, rows
+        self._dims = engine.dims
+        # Of the last window of either thread: nothing of it is known, but its memory is taken.
+        self._latest: OnnxFeatures | None = None
+        self._beside: OnnxFeatures | None = None
+        self._other_thread = Lock()
         self._io = session.io_binding()
         self._n_heads = _n_heads(session)
         inputs = {each.name for each in session.get_inputs()}
         is_int8 = "cross_key_scale_0" in inputs
         self._sound_type = np.dtype(np.int8 if is_int8 else np.float32)
-        self._n_ctx = 0
         self._widen = _new_session(_widening(), 1)
-        self._free: list[int] = []
-        self._seats: list[_Pool | None] = []
-        self._pool = _no_slots(dims, 0)
-        self._sound: dict[str, NDArray[Any]] = {}
+        self._free = list(range(N_TOGETHER))
+        self._pools: list[_Pool | None] = [None] * N_TOGETHER
+        self._pool = _no_slots(self._dims, N_TOGETHER)
+        self._sound = self._no_sound()
         self._bound: tuple[int, int] | None = None
-        self._add_seats(N_TOGETHER)
 
-    def keep(self, features: OnnxFeatures) -> JointFeatures:
-        """Copy what a decoder needs into a seat."""
-        if not self._free:
-            self._add_seats(len(self._seats))
-        self._make_room(len(features.bias) + _MOST_ROWS)
+    def encode(self, mel: Mel, audio_ctx: int) -> JointFeatures:
+        """Encode a window into a seat, as `Together.encode` says."""
+        self._latest = self._engine.encode(mel, audio_ctx=audio_ctx, previous=self._latest)
+        return self._keep(self._latest)
+
+    def begin(self, mel: Callable[[], Mel], audio_ctx: int) -> Callable[[], JointFeatures]:
+        """Encode a window in another thread; the next one begins when it is done."""
+        if self._engine.urgent is None:
+            return lambda: self.encode(mel(), audio_ctx)
+
+        def encode() -> JointFeatures:
+            with self._other_thread:
+                before = self._beside
+                self._beside = self._engine.encode(mel(), audio_ctx=audio_ctx, previous=before)
+                return self._keep(self._beside)
+
+        return begun(encode).result
+
+    def _keep(self, features: OnnxFeatures) -> JointFeatures:
+        """Copy what a decoder needs into a seat, while passes may read the others."""
         seat, n_head = self._free.pop(), self._dims.n_text_head
         for name, view in features.views.items():
             if name.startswith("cross_"):
@@ -553,45 +579,29 @@ class OnnxTogether:
 
     def new_pool(self, seat: int) -> _Pool:
         """Give an empty pool of cache slots in a seat, whose former pool must not be used."""
-        pool = self._seats[seat] = _Pool(self._pool[:, :, seat : seat + 1])
+        pool = self._pools[seat] = _Pool(self._pool[:, :, seat : seat + 1])
         return pool
 
     def _set_pool(self, array: NDArray[np.float32]) -> None:
         self._pool, self._bound = array, None
-        for seat, pool in enumerate(self._seats):
+        for seat, pool in enumerate(self._pools):
             if pool is not None:
                 pool.array = array[:, :, seat : seat + 1]
 
-    def _add_seats(self, n: int) -> None:
-        before = len(self._seats)
-        self._free += range(before, before + n)
-        self._seats += [None] * n
-        self._set_sound(self._n_ctx)
-        *outer, _, n_head, n_slots, d_head = self._pool.shape
-        pool = np.zeros((*outer, before + n, n_head, n_slots, d_head), np.float32)
-        pool[:, :, :before] = self._pool
-        self._set_pool(pool)
-
-    def _make_room(self, n_ctx: int) -> None:
-        """Have memory for keys and values of so many positions in each seat."""
-        if n_ctx > self._n_ctx:
-            self._set_sound(-(-n_ctx // _POOL_STEP) * _POOL_STEP)
-
-    def _set_sound(self, n_ctx: int) -> None:
-        n_head, n_state, n_seats = self._dims.n_text_head, self._dims.n_text_state, len(self._seats)
+    def _no_sound(self) -> dict[str, NDArray[Any]]:
+        """Return memory for the keys and values of each seat, and for the rows of a pass."""
+        n_head, n_state = self._dims.n_text_head, self._dims.n_text_state
+        n_ctx = self._engine.n_positions + self._dims.n_text_ctx
         shapes: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {
-            "": ((n_seats, n_head, n_ctx, n_state // n_head), self._sound_type)
+            "": ((N_TOGETHER, n_head, n_ctx, n_state // n_head), self._sound_type)
         }
         if self._sound_type == np.int8:
-            shapes["scale_"] = (n_seats, 1, n_state), np.dtype(np.float32)
-        for layer, kind in product(range(self._dims.n_text_layer), ("key", "value")):
-            for what, (shape, dtype) in shapes.items():
-                name = f"cross_{kind}_{what}{layer}"
-                array = _pages(shape, dtype)
-                if (old := self._sound.get(name)) is not None:
-                    array[tuple(map(slice, old.shape))] = old
-                self._sound[name] = array
-        self._n_ctx, self._bound = n_ctx, None
+            shapes["scale_"] = (N_TOGETHER, 1, n_state), np.dtype(np.float32)
+        return {
+            f"cross_{kind}_{what}{layer}": _pages(shape, dtype)
+            for layer, kind in product(range(self._dims.n_text_layer), ("key", "value"))
+            for what, (shape, dtype) in shapes.items()
+        }
 
     def __call__(self, passes: Sequence[Pass]) -> list[Answer]:
         """Run passes, each of another window, in one of the graph, but for those of many tokens."""
@@ -610,7 +620,6 @@ class OnnxTogether:
         n_slots = max(one.pool.n_used_with(each.slots) for one, each in both) + n_most
         if n_slots > self._pool.shape[-2]:
             self._set_pool(_larger(self._pool, n_slots))
-        self._make_room(max(len(one.features.bias) for one in decoders) + n_most)
         places = [one.pool.place(each.slots, each.visible, len(each.slots)) for one, each in both]
         layout = _Layout([one.features for one in decoders], places)
         begins = np.cumsum([0, *layout.sizes])

@@ -8,8 +8,7 @@ allows, and then its rounding decides. Columns are those of log-mel, 10 ms.
 """
 
 import math
-from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Generic
@@ -17,7 +16,6 @@ from typing import Generic
 import numpy as np
 
 from streamd.options import DecodingOptions, LongformOptions
-from streamd.types import Mel
 from streamd.whisper.decode import (
     PROBABLE,
     Context,
@@ -30,16 +28,16 @@ from streamd.whisper.decode import (
     with_fallback,
     with_phrases,
 )
-from streamd.whisper.engine import (
-    Answer,
-    BatchEngine,
-    Engine,
-    FeaturesT,
-    Pass,
-    Search,
-    one_by_one,
-)
+from streamd.whisper.engine import BatchEngine, Engine, FeaturesT, Search, UrgentEngine
 from streamd.whisper.guards import find_repetition
+from streamd.whisper.longform.schedule import (
+    EncoderPass,
+    OneByOne,
+    Reading,
+    Steps,
+    TranscribedWindow,
+    run_in_order,
+)
 from streamd.whisper.longform.segments import (
     COLUMNS_PER_FRAME,
     COLUMNS_PER_S,
@@ -79,19 +77,6 @@ _SILENT = 2
 """Columns of silence after the sound of a window: the engine goes on with the last one."""
 
 
-@dataclass(frozen=True, slots=True)
-class TranscribedWindow:
-    """The segments of one window, and up to where the recording is transcribed.
-
-    In the columns `unheard`, which end there, is speech that has no words. Where several clips are
-    decoded at once, windows without segments come in between, for the caller to do something else.
-    """
-
-    segments: tuple[TimedSegment, ...]
-    reached_ms: int
-    unheard: Stretch | None = None
-
-
 class Transcriber(Generic[FeaturesT]):
     """Transcribes one recording with a model, its vocabulary and options. Not thread-safe."""
 
@@ -115,7 +100,6 @@ class Transcriber(Generic[FeaturesT]):
         )
         self._options = options or LongformOptions()
         self._vocabulary = vocabulary
-        self._latest: FeaturesT | None = None
 
     def language(self, mel: RecordingMel, first: int = 0) -> str:
         """The language after column `first`: the most probable one of those of the options."""
@@ -146,26 +130,25 @@ class Transcriber(Generic[FeaturesT]):
         word, unlike in openai-whisper; and only text of the same clip is a prompt. Raises
         `EngineError`.
         """
-        if voiced is None:
-            source = _Spectrum(mel, language, None, self._vocabulary)
-            return _in_order([self._reader(source, self._encode).read(clips)], one_by_one, 1)
-        engine = self._engine
-        run, encode, n_together = one_by_one, self._encode, 1
-        if isinstance(engine, BatchEngine):
-            run = together = engine.together()
-            encode, n_together = partial(self._encode, keep=together.keep), engine.n_together
         source = _Spectrum(mel, language, voiced, self._vocabulary)
-        readers = (self._reader(source, encode, at).read([clip]) for at, clip in enumerate(clips))
-        return _in_order(readers, run, n_together)
+        engine = self._engine
+        if voiced is not None and isinstance(engine, BatchEngine):
+            readings = (self._reading(engine, source, [clip], at) for at, clip in enumerate(clips))
+            return run_in_order(readings, engine.together(), engine.n_together)
+        alone = self._engine
+        if isinstance(alone, UrgentEngine) and alone.urgent is not None:
+            alone = alone.urgent  # nothing else of the recording is computed meanwhile
+        parts = [clips] if voiced is None else [[clip] for clip in clips]
+        readings = (self._reading(alone, source, part, at) for at, part in enumerate(parts))
+        return run_in_order(readings, OneByOne(alone), 1)
 
-    def _reader(
-        self, source: "_Spectrum", encode: Callable[[Mel, int], FeaturesT], at: int = 0
-    ) -> "_Reader[FeaturesT]":
-        """A reader of all clips, or of the one in this place."""
-        return _Reader(
-            self._engine,
+    def _reading(
+        self, engine: Engine[FeaturesT], source: "_Spectrum", clips: Iterable[Clip], at: int = 0
+    ) -> Reading:
+        """Read clips, of which the first is in this place of the recording's."""
+        reader = _Reader(
+            engine,
             self._tokenizer,
-            encode,
             (
                 replace(self._decoding, best_attempt=source.voiced is not None),
                 _later(self._options) if at else self._options,
@@ -173,87 +156,13 @@ class Transcriber(Generic[FeaturesT]):
             source=source,
             rng=np.random.default_rng([self._decoding.seed, at] if at else self._decoding.seed),
         )
-
-    def _encode(
-        self, mel: Mel, audio_ctx: int, keep: Callable[[FeaturesT], FeaturesT] | None = None
-    ) -> FeaturesT:
-        engine = self._engine
-        if not isinstance(engine, BatchEngine):
-            return engine.encode(mel, audio_ctx=audio_ctx)
-        # Nothing of the window before is known, but its memory is taken.
-        self._latest = features = engine.encode(mel, audio_ctx=audio_ctx, previous=self._latest)
-        return keep(features) if keep else features
+        return reader.read(clips)
 
 
 def _later(options: LongformOptions) -> LongformOptions:
     """Options for clips after the first one, which alone has the prefix and the initial prompt."""
     prompt = options.initial_prompt if options.carry_initial_prompt else ""
     return replace(options, prefix="", initial_prompt=prompt)
-
-
-Reading = Generator[Pass | TranscribedWindow, Answer | None, None]
-"""Asks for passes of the decoder, and gives windows, for which it wants no answer."""
-Run = Callable[[Sequence[Pass]], list[Answer]]
-"""Runs passes, each of another decoder."""
-
-
-def _in_order(readings: Iterable[Reading], run: Run, n_most: int) -> Iterator[TranscribedWindow]:
-    """Run up to `n_most` readings at once; give their windows in the order of the readings."""
-    waiting, begun = iter(readings), deque[_Begun]()
-    reached_ms = 0
-    while True:
-        n_running = sum(not each.is_done for each in begun)
-        # One at a time: to go on from the start or from a window encodes the next one.
-        if n_running < n_most and (reading := next(waiting, None)) is not None:
-            begun.append(_Begun(reading))
-        elif not begun:
-            return
-        _go_on([each for each in begun if not each.is_done], run)
-        while begun:
-            for window in begun[0].take():
-                reached_ms = window.reached_ms
-                yield window
-            if not begun[0].is_done:
-                break
-            begun.popleft()
-        if n_most > 1:
-            yield TranscribedWindow((), reached_ms)
-
-
-def _go_on(readings: Sequence["_Begun"], run: Run) -> None:
-    """Run the passes that readings ask for; all go on to their next pass or window."""
-    passes = {each: each.asked for each in readings if each.asked is not None}
-    answers = dict(zip(passes, run(list(passes.values())) if passes else [], strict=True))
-    for each in readings:
-        each.go_on(answers.get(each))
-
-
-class _Begun:
-    """A reading: the pass that it `asked` for, unless it gave a window or is done."""
-
-    def __init__(self, reading: Reading) -> None:
-        self._reading = reading
-        self._windows: list[TranscribedWindow] = []
-        self.asked: Pass | None = None
-        self.is_done = False
-
-    def go_on(self, answer: Answer | None) -> None:
-        """Give it the answer to its pass; it goes on to the next one, or to a window."""
-        self.asked = None
-        try:
-            said = self._reading.send(answer)
-        except StopIteration:
-            self.is_done = True
-            return
-        if isinstance(said, TranscribedWindow):
-            self._windows.append(said)
-        else:
-            self.asked = said
-
-    def take(self) -> list[TranscribedWindow]:
-        """Take the windows that it has given."""
-        windows, self._windows = self._windows, []
-        return windows
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,13 +182,12 @@ class _Reader(Generic[FeaturesT]):
         self,
         engine: Engine[FeaturesT],
         tokenizer: Tokenizer,
-        encode: Callable[[Mel, int], FeaturesT],
         options: tuple[DecodingOptions, LongformOptions],
         *,
         source: _Spectrum,
         rng: np.random.Generator,
     ) -> None:
-        self._engine, self._tokenizer, self._encoded = engine, tokenizer, encode
+        self._engine, self._tokenizer = engine, tokenizer
         (self._decoding, longform), self._rng = options, rng
         self._options = longform
         self._mel, self._language, self._voiced = source.mel, source.language, source.voiced
@@ -320,7 +228,7 @@ class _Reader(Generic[FeaturesT]):
         first, end = stretch.seek // COLUMNS_PER_FRAME, stretch.end // COLUMNS_PER_FRAME
         return is_speech(self._voiced[first:end])
 
-    def _window(self, stretch: Stretch, clip: Clip) -> Search[tuple[list[TimedSegment], int]]:
+    def _window(self, stretch: Stretch, clip: Clip) -> Steps[tuple[list[TimedSegment], int]]:
         """The segments of one window of a clip, and the column where the next one begins."""
         decoded, found = yield from self._decoded(stretch, clip)
         prefix, self._prefix = self._prefix, ()
@@ -357,7 +265,7 @@ class _Reader(Generic[FeaturesT]):
 
     def _filled(
         self, found: Split, holes: Sequence[tuple[int, Stretch]], clip: Clip
-    ) -> Search[Split]:
+    ) -> Steps[Split]:
         """Add what is said in the small holes of a window's text, if it is probable by itself.
 
         Where one voice is much quieter than another, Whisper leaves out what it says. A small hole
@@ -372,13 +280,14 @@ class _Reader(Generic[FeaturesT]):
 
     def _decoded(
         self, stretch: Stretch, clip: Clip, *, alone: bool = False
-    ) -> Search[tuple[Decoded, Split | None]]:
+    ) -> Steps[tuple[Decoded, Split | None]]:
         """Decode a window, and add words to its segments; None if it is silent.
 
         With `alone`, it has no prompt, and is decoded once. Its features are not in memory any more
         when another window begins.
         """
-        features = self._encode(stretch)
+        yield (asked := self._encoding(stretch))
+        features = asked.take()
         decoded = yield from self._decode(features, stretch, alone=alone)
         decoded = replace(decoded, cached=None)  # which refers to the features
         if is_silence(decoded, self._decoding):
@@ -407,17 +316,16 @@ class _Reader(Generic[FeaturesT]):
         self._prompt.forget()
         return stretch if self._prompt.tokens != before else self._half(stretch)
 
-    def _encode(self, stretch: Stretch) -> FeaturesT:
+    def _encoding(self, stretch: Stretch) -> EncoderPass[FeaturesT]:
         audio_ctx, n_columns = self._decoding.audio_ctx, stretch.n_columns
         n_full = 2 * self._engine.dims.n_audio_ctx
         if self._voiced is not None and not audio_ctx:
             # Only the sound is computed, as of a live window: what follows it is silence.
-            width = min(n_columns + _SILENT, n_full)
-            shown = self._mel.window(stretch.seek, n_columns, width=width, silent=True)
+            width, silent = min(n_columns + _SILENT, n_full), True
         else:  # all of the context, so that the result is openai-whisper's
-            width = max(2 * audio_ctx or n_full, n_columns)
-            shown = self._mel.window(stretch.seek, n_columns, width=width)
-        return self._encoded(shown, audio_ctx)
+            width, silent = max(2 * audio_ctx or n_full, n_columns), False
+        shown = partial(self._mel.window, stretch.seek, n_columns, width=width, silent=silent)
+        return EncoderPass(shown, n_columns, audio_ctx)
 
     def _remember(self, found: Split, decoded: Decoded) -> list[TimedSegment]:
         """Keep what the next window needs of this one; return the segments that have text."""

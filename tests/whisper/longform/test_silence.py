@@ -244,8 +244,11 @@ class Together:
         self._ran.append(len(passes))
         return [None] * len(passes)
 
-    def keep(self, features: Window) -> Window:
-        return features
+    def encode(self, mel: Window, audio_ctx: int) -> Window:
+        return mel
+
+    def begin(self, mel: Callable[[], Window], audio_ctx: int) -> Callable[[], Window]:
+        return mel
 
 
 class Mel:
