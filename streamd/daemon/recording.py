@@ -42,6 +42,8 @@ from streamd.whisper.vocabulary import Vocabularies
 
 _SILENT_FRAMES = 1_500
 """Lost audio becomes silence in pieces of this length, because a gap may be long."""
+_AT_ONCE = 200
+"""Frames (4 s) that a track takes at once: what takes them has many calls for each time."""
 
 log = logging.getLogger(__name__)
 
@@ -79,6 +81,7 @@ class AudioFile:
         self.is_split = False
         self.n_padding = 0  # samples at the end of the last frame that are no audio
         self._n_frames = 0
+        self._waiting: list[Frames] = []
 
     async def read(self, source: Source) -> None:
         """Take all that an open source gives; raises `SourceError` where it is damaged."""
@@ -103,8 +106,18 @@ class AudioFile:
     def _append(self, frames: Frames) -> None:
         self._n_frames += len(frames)
         self.tracks = self.tracks or tuple(self._new_track() for _ in range(frames.shape[1]))
-        for channel, track in enumerate(self.tracks):
-            track.take(frames[:, channel])
+        self._waiting.append(frames)
+        if sum(map(len, self._waiting)) >= _AT_ONCE:
+            self.hand_over()
+
+    def hand_over(self) -> None:
+        """Give the tracks the frames that wait; called at the end of the file, too."""
+        if self._waiting:
+            first, *more = self._waiting
+            frames = np.concatenate(self._waiting) if more else first  # which may be an hour
+            self._waiting.clear()
+            for channel, track in enumerate(self.tracks):
+                track.take(frames[:, channel])
 
     @property
     def duration_ms(self) -> int:
@@ -163,6 +176,7 @@ class FileTranscriber:
 
     def transcribe(self, file: AudioFile) -> Iterator[FinishedWindow]:
         """Transcribe a file that was read to its end, window by window; raises `EngineError`."""
+        file.hand_over()
         windows = [self._transcribe(track, file.n_padding) for track in file.tracks]
         yield from _on_one_clock(windows) if file.is_split else chain(*windows)
 

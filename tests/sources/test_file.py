@@ -7,6 +7,7 @@ import soundfile
 from hypothesis import given
 from hypothesis import strategies as st
 
+import streamd.sources.file
 from streamd.errors import SourceError
 from streamd.sources.file import FileSource, Sndfile
 from streamd.sources.framing import Framer
@@ -47,7 +48,9 @@ def is_ramp(frames):
 
 
 @pytest.fixture
-def ramp_file(tmp_path):
+def ramp_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(streamd.sources.file, "_READ_MS", 1000)  # a ramp takes several reads
+
     def write(suffix, **how):
         path = tmp_path / f"ramp{suffix}"
         soundfile.write(path, RAMP, SAMPLE_RATE, **how)
