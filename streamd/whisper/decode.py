@@ -75,6 +75,8 @@ class Context:
     `cached` are given tokens of an earlier window that began at the same frame. `vocabulary` are
     phrases to expect. Without a draft, the end of a sentence is guessed after each token unless
     `guesses` is off, which is for passes that many windows share; timestamps are guessed anyway.
+    Without `finds_frames` it is not computed which frame each token attends to, and nothing is left
+    for the next window.
     """
 
     max_tokens: int
@@ -89,6 +91,7 @@ class Context:
     refused: tuple[int, ...] = ()
     joins_digits: bool = False
     guesses: bool = True
+    finds_frames: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +107,7 @@ class Decoded:
     alignment : scores (n_heads, n_ctx) of each query from start-of-transcript on; the row that
         chose a token is the one before its own. The last token has a row of its own if `ended`.
     n_given : rows of `alignment` before those of `tokens`
-    frames : the frame that each row of `alignment` attends to most
+    frames : the frame that each row of `alignment` attends to most, if the context asks for it
     ended : the decoder ended the text, and was not stopped
     loop : how many tokens to keep because the rest repeats, or None
     cached : given tokens for the next window, if it begins at the same frame
@@ -199,7 +202,8 @@ class _WindowSearch:
             if options.timestamps and not context.prefix:
                 draft = draft or (tokenizer.timestamp_begin,)  # most windows begin with speech
             self._draft = draft[: self._max_tokens]
-        self._decoder, self._cache = decoder, Cache(decoder)
+        self._decoder = decoder
+        self._cache = Cache(decoder, finds_frames=context.finds_frames)
         self._rules = Rules(
             tokenizer,
             options,
@@ -235,7 +239,7 @@ class _WindowSearch:
             frames=path.frames[len(self._prompt) : n_run],
             ended=path.ended,
             loop=self._loop(path),
-            cached=self._reusable(given),
+            cached=self._reusable(given) if self._context.finds_frames else None,
         )
 
     def _prefill(self) -> Search[Prefill]:

@@ -5,13 +5,14 @@ tokens, the next logits are there already. Then each token is run with a guess o
 which is verified like the draft. So the tokens are those of decoding one by one.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from streamd.whisper.engine import Search
-from streamd.whisper.paths import Cache, Path, Prefill, log_sum, token_prob
+from streamd.whisper.paths import Cache, Path, Prefill
 from streamd.whisper.rules import REFUSED, Row, Rules
 from streamd.whisper.vocabulary import Expected
 
@@ -229,8 +230,16 @@ def draw(logits: Row, uniform: float) -> int:
 
 
 def _take(path: Path, row: Row, allowed: Row, token: int, *, rules: Rules) -> Path:
-    logprob = float(allowed[token] - log_sum(allowed))
-    if token == rules.eot:
+    """The path with a token, and with its probabilities: under the rules, and as `token_prob`."""
+    top, eot, refused = allowed.max(), rules.eot, rules.refused
+    shares = allowed - top
+    np.exp(shares, out=shares)
+    text = float(shares[:eot].sum())
+    logprob = float(allowed[token] - top) - math.log(text + float(shares[eot:].sum()))
+    if token == eot:
         return path.end(logprob)
-    text = row[: rules.eot]
-    return path.append(token, logprob, token_prob(text, log_sum(text), token, logprob))
+    if token > eot:
+        return path.append(token, logprob, math.exp(logprob))
+    # Among all text tokens: as the rules refuse few, or all, a second sum over all is not needed.
+    text += float(np.exp(row[refused].astype(np.float64) - top).sum() - shares[refused].sum())
+    return path.append(token, logprob, math.exp(row[token] - top) / text)

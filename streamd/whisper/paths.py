@@ -124,9 +124,12 @@ class CachedTokens:
 class Cache:
     """A decoder and the slots of its cache that are in use."""
 
-    def __init__(self, decoder: Decoder) -> None:
-        """`decoder` must be new: all of its slots count as free."""
-        self._decoder = decoder
+    def __init__(self, decoder: Decoder, *, finds_frames: bool = True) -> None:
+        """`decoder` must be new: all of its slots count as free.
+
+        Without `finds_frames`, paths have no `frames`.
+        """
+        self._decoder, self._finds_frames = decoder, finds_frames
         self._free = np.ones(decoder.n_slots, np.bool_)
 
     def prefill(self, tokens: Sequence[int], want: Sequence[int]) -> Search[Prefill]:
@@ -159,7 +162,7 @@ class Cache:
         path = Path(
             slots=(*range(n), *own),
             rows=(*earlier, *alignment[:-1]),
-            frames=(*cached.frames, *attended_frames(alignment[:-1])),
+            frames=(*cached.frames, *self._frames(alignment[:-1])),
         )
         return Prefill(path, logits)
 
@@ -187,8 +190,8 @@ class Cache:
         if among is not None:
             asked = asked._replace(among=np.asarray(among, np.int64))
         logits, alignment = yield asked
-        frames = attended_frames(alignment)
-        longer = path.run((*path.slots, *slots), (*path.rows, *alignment), (*path.frames, *frames))
+        frames = (*path.frames, *self._frames(alignment))
+        longer = path.run((*path.slots, *slots), (*path.rows, *alignment), frames)
         return Prefill(longer, logits)
 
     def extend(self, paths: Sequence[Path]) -> Search[tuple[list[Path], Logits]]:
@@ -200,11 +203,10 @@ class Cache:
         attended = [(*path.slots, slot) for path, slot in zip(paths, slots, strict=True)]
         tokens = [path.tokens[-1] for path in paths]
         logits, alignment = yield self._pass(tokens, slots, attended, range(len(paths)))
+        frames = self._frames(alignment)
         extended = [
-            path.run(visible, (*path.rows, row), (*path.frames, frame))
-            for path, visible, row, frame in zip(
-                paths, attended, alignment, attended_frames(alignment), strict=True
-            )
+            path.run(visible, (*path.rows, row), (*path.frames, *frames[at : at + 1]))
+            for at, (path, visible, row) in enumerate(zip(paths, attended, alignment, strict=True))
         ]
         return extended, logits
 
@@ -213,6 +215,9 @@ class Cache:
         self._free[:] = True
         for path in paths:
             self._free[list(path.slots)] = False
+
+    def _frames(self, alignment: Alignment) -> list[int]:
+        return attended_frames(alignment) if self._finds_frames else []
 
     def _take(self, n: int) -> list[int]:
         slots: list[int] = np.flatnonzero(self._free)[:n].tolist()

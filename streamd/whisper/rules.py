@@ -52,16 +52,21 @@ class Rules:
         suppressed = {token for token in (*special, *options.suppress_tokens) if token >= 0}
         if -1 in options.suppress_tokens:
             suppressed.update(tokenizer.non_speech_tokens)
-        self._suppressed = sorted(suppressed)
-        self._stops = _single(tokenizer, _FULL_STOPS)
-        self._commas = _single(tokenizer, COMMAS)
+        self._suppressed = _ids(sorted(suppressed))
+        self._stops = _ids(_single(tokenizer, _FULL_STOPS))
+        self._commas = _ids(_single(tokenizer, COMMAS))
         self._digits = _single(tokenizer, _DIGITS) if joins_digits else []
-        self._not_first = [*refused]
-        self._continuing: list[int] = []
+        not_first, self._continuing = [*refused], list[int]()
         if options.suppress_blank and not something_said:
             blank = options.begin_suppress_tokens
-            self._not_first += [*tokenizer.encode(" "), tokenizer.eot] if blank is None else blank
+            not_first += [*tokenizer.encode(" "), tokenizer.eot] if blank is None else blank
             self._continuing = _single(tokenizer, (*MARKS, "...")) if continues else []
+        self._not_first = _ids(not_first)
+        self._not_second = _ids([*not_first, *self._continuing])
+        singly = (self._suppressed, self._not_second, self._commas, self._stops)
+        refused_ids = np.unique(np.concatenate(singly))
+        self.refused = refused_ids[refused_ids < self.eot]
+        """The text tokens that may be refused while others are allowed."""
 
     def __call__(self, logits: Row, tokens: Sequence[int]) -> Row:
         """A copy of `logits` with -inf where a token may not follow the sampled `tokens`."""
@@ -69,7 +74,7 @@ class Rules:
         if not tokens:
             row[self._not_first] = REFUSED
         elif len(tokens) == 1 and tokens[0] in self._continuing:
-            row[[*self._not_first, *self._continuing]] = REFUSED
+            row[self._not_second] = REFUSED
         if tokens and tokens[-1] in self._digits:
             row[self._commas] = REFUSED
         row[self._suppressed] = REFUSED
@@ -106,9 +111,9 @@ class Rules:
     def _order_timestamps(self, row: Row, tokens: Sequence[int]) -> None:
         """Timestamps never decrease, no segment has length zero, and the first token is one."""
         begin = self._begin
-        earlier = [token for token in tokens if token >= begin]
-        if earlier:
-            row[begin : earlier[-1] + (not self._ends_segment(tokens))] = REFUSED
+        latest = next((token for token in reversed(tokens) if token >= begin), None)
+        if latest is not None:
+            row[begin : latest + (not self._ends_segment(tokens))] = REFUSED
         if not tokens:
             row[:begin] = REFUSED
             if self._options.max_initial_timestamp is not None:
@@ -116,12 +121,17 @@ class Rules:
 
     def _prefer_timestamps(self, row: Row) -> None:
         """Allow only timestamps if together they are more probable than any text token."""
-        begin = self._begin
-        top = row.max()
-        with np.errstate(divide="ignore"):
-            together = np.log(np.exp(row[begin:] - top).sum()) + top
-        if together > row[:begin].max():
-            row[:begin] = REFUSED
+        timestamps, text = row[self._begin :], row[: self._begin]
+        top, best_text = timestamps.max(), text.max()
+        if top + np.log(len(timestamps)) <= best_text:
+            return  # however probable all of them are
+        if np.log(np.exp(timestamps - top).sum()) + top > best_text:
+            text[:] = REFUSED
+
+
+def _ids(tokens: Sequence[int]) -> NDArray[np.int64]:
+    """Places in a row, which numpy takes five times as fast as a list of them."""
+    return np.array(tokens, np.int64)
 
 
 def _single(tokenizer: Tokenizer, marks: Sequence[str]) -> list[int]:

@@ -289,7 +289,6 @@ class _Reader(Generic[FeaturesT]):
         yield (asked := self._encoding(stretch))
         features = asked.take()
         decoded = yield from self._decode(features, stretch, alone=alone)
-        decoded = replace(decoded, cached=None)  # which refers to the features
         if is_silence(decoded, self._decoding):
             return decoded, None
         found = split(decoded, self._tokenizer, stretch)
@@ -359,6 +358,7 @@ class _Reader(Generic[FeaturesT]):
             language=self._language,
             vocabulary=self._vocabulary,
             guesses=self._voiced is None,
+            finds_frames=False,
         )
         n_slots = slots_needed(context, options=options, n_text_ctx=n_text_ctx)
 
