@@ -191,6 +191,35 @@ def test_a_timestamp_s_probability_is_the_one_it_was_chosen_by():
     assert 0 < found.token_probs[0] < 1
 
 
+@given(seeds, st.sampled_from([0.0, 6.0]), st.booleans(), st.sampled_from([(), (65, 66, 67)]))
+def test_a_token_s_probability_is_its_share_of_all_text(seed, eot_bias, timestamps, suppressed):
+    """Of what the rules refuse, too, however probable that is."""
+    options = replace(
+        GREEDY,
+        timestamps=timestamps,
+        suppress_tokens=suppressed,
+        suppress_blank=True,
+        stop_margin=1.0,
+    )
+
+    def predict(tokens):
+        row, frame = hashed(seed, eot_bias=eot_bias)(tokens)
+        row[list(suppressed)] += np.float32(20)
+        return row, frame
+
+    found = run(predict, Context(12), options)
+    given_tokens = (*TOKENIZER.sot_sequence, *(() if timestamps else (NOTIMESTAMPS,)))
+    rules, logprobs = Rules(TOKENIZER, options), []
+    for n, (token, prob) in enumerate(zip(found.tokens, found.token_probs, strict=True)):
+        row, _ = predict((*given_tokens, *found.tokens[:n]))
+        logprobs.append(log_softmax(rules(row, found.tokens[:n]))[token])
+        expected = logprobs[-1] if token >= EOT else log_softmax(row[:EOT])[token]
+        assert prob == pytest.approx(np.exp(expected), rel=1e-4)
+    if not found.ended:
+        mean = np.sum(logprobs) / (len(logprobs) + 1)
+        assert found.avg_logprob == pytest.approx(mean, abs=1e-4)
+
+
 def test_timestamps_are_verified_too():
     options = DecodingOptions(timestamps=True, suppress_tokens=())
     plain = run(hashed(1), Context(20), options)
