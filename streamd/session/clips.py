@@ -26,12 +26,10 @@ class SpeechClips:
 
     def feed(self, frames: Frames) -> list[GatedFrame]:
         """Take the next (n, 320) frames; return what the gate says of each."""
-        gate = self._gate.feed(frames)
-        n_kept = self._segmenter.options.trailing_silence + 2
-        for heard in gate:
-            self._voiced.append(heard.silence == 0)
-            self._segmenter.push(heard)
-            self._segmenter.forget(self._segmenter.cursor - n_kept)
+        gate, segmenter = self._gate.feed(frames), self._segmenter
+        self._voiced += bytes(heard.silence == 0 for heard in gate)
+        segmenter.push(*gate)
+        segmenter.forget(segmenter.cursor - segmenter.options.trailing_silence - 2)
         return gate
 
     @property

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from streamd.options import GateOptions
-from streamd.types import SAMPLE_RATE, Frames
+from streamd.types import FRAME, SAMPLE_RATE, Frames
 
 VoiceDetector = Callable[[Frames], Sequence[bool]]
 """Tells in which of the next (n, 320) float32 frames there is speech; no frame is left out."""
@@ -52,10 +52,15 @@ class WebRtcVad:
 
     def __call__(self, frames: Frames) -> list[bool]:
         """See `VoiceDetector`."""
-        pcm = (np.clip(frames, -1.0, 1.0) * 32767.0).astype("<i2")
-        return [bool(self._vad.is_speech(frame.tobytes(), SAMPLE_RATE)) for frame in pcm]
+        pcm = (np.clip(frames, -1.0, 1.0) * 32767.0).astype("<i2").tobytes()
+        is_speech = self._vad.is_speech
+        return [
+            bool(is_speech(pcm[at : at + _PCM_BYTES], SAMPLE_RATE))
+            for at in range(0, len(pcm), _PCM_BYTES)
+        ]
 
 
+_PCM_BYTES = 2 * FRAME
 SILENCE_DB = -120.0
 """The level of digital silence."""
 _SILENT_POWER = 10 ** (SILENCE_DB / 10)
@@ -98,11 +103,11 @@ class Gate:
         voiced = [is_speech and level >= floor_db for is_speech, level, floor_db in judged]
         confirmed = voiced if self._confirm is None else self._confirm(frames, voiced)
         heard = []
+        has_second, gate = self._confirm is not None, self._confirmed
         for one, other, level in zip(voiced, confirmed, levels, strict=True):
-            if self._confirm is not None:
+            if has_second:
                 self._late = self._late + 1 if self._detected.update(one) == 0 else 0
-            silence = self._confirmed.update(one and other)
-            late, gate = min(self._late, LATEST), self._confirmed
+            silence, late = gate.update(one and other), min(self._late, LATEST)
             heard.append(GatedFrame(silence, level, late, gate.voice, gate.unvoiced))
         return heard
 
@@ -112,12 +117,14 @@ class Gate:
         From a microphone that is turned down by 40 dB, most frames of a voice are below the usual
         floor. It stays for louder voices, whose pauses would otherwise be noticed later.
         """
-        highest_db = self._options.floor_db
-        floors_db = []
+        loudest_db, peaks_db = self._loudest_db, []
         for is_speech, level in zip(speech, levels, strict=True):
-            self._loudest_db = max(level if is_speech else SILENCE_DB, self._loudest_db - _FADES_DB)
-            lowered_db = max(highest_db - _LOWERED_DB, self._loudest_db - _RANGE_DB)
-            floors_db.append(min(highest_db, lowered_db))
+            loudest_db = max(level if is_speech else SILENCE_DB, loudest_db - _FADES_DB)
+            peaks_db.append(loudest_db)
+        self._loudest_db = loudest_db
+        highest_db = self._options.floor_db
+        lowered_db = np.maximum(highest_db - _LOWERED_DB, np.array(peaks_db) - _RANGE_DB)
+        floors_db: list[float] = np.minimum(highest_db, lowered_db).tolist()
         return floors_db
 
     @property
@@ -138,8 +145,9 @@ class Opening:
     """Whether a gate is open, from the decisions about its frames."""
 
     def __init__(self, options: GateOptions) -> None:
-        self._options = options
         self._opens, self._stays_open = options.opens, options.stays_open
+        self._least_voice = options.voice_share * options.attack
+        self._least_doubtful = options.doubtful_share * options.attack
         self._voiced = deque([False] * options.attack)
         self._n_voiced = 0
         self._open = False
@@ -148,18 +156,15 @@ class Opening:
 
     def update(self, voiced: bool) -> int:
         """Take the decision about the next frame; returns `GatedFrame.silence`."""
-        options = self._options
         self._voiced.append(voiced)
-        self._n_voiced += voiced - self._voiced.popleft()
+        self._n_voiced = n_voiced = self._n_voiced + voiced - self._voiced.popleft()
         self.unvoiced = 0 if voiced else self.unvoiced + 1
-        n_voiced = self._n_voiced
         self._open = n_voiced >= (self._stays_open if self._open else self._opens)
-        least = options.doubtful_share if self.voice else options.voice_share
-        self.voice = self._open or n_voiced >= least * options.attack
+        least = self._least_doubtful if self.voice else self._least_voice
+        self.voice = self._open or n_voiced >= least
         return 0 if self._open else max(1, self.unvoiced)
 
     @property
     def doubtful(self) -> bool:
         """See `Gate.doubtful`."""
-        least = self._options.doubtful_share * self._options.attack
-        return not self._open and self._n_voiced >= least
+        return not self._open and self._n_voiced >= self._least_doubtful

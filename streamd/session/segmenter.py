@@ -96,9 +96,9 @@ class Segmenter:
         """Whether a pause may have begun; the gate of an OPEN utterance has not closed yet."""
         return self._unvoiced >= FADING
 
-    def push(self, heard: GatedFrame) -> list[Vad]:
-        """Take what the gate says of the next frame."""
-        self._track.append(heard)
+    def push(self, *heard: GatedFrame) -> list[Vad]:
+        """Take what the gate says of the next frames."""
+        self._track += heard
         return self._advance()
 
     def answer(
@@ -190,7 +190,7 @@ class Segmenter:
             # keeps its place among the frames while the segmenter waits for an answer.
             if self.cursor == self._flush_at:
                 events += self._flush_here()
-            if self.cursor == self.end:
+            if self.cursor - self._base == len(self._track):
                 return events
             silence, _, self._late, voice, self._unvoiced = self._track[self.cursor - self._base]
             if self._open is not None:

@@ -149,6 +149,8 @@ class Framer:
 
     def _mono(self, block: Block) -> Samples:
         columns, rest, full_scale = self._checked(block)
+        if self._channels == 1 and columns.dtype == np.float32:
+            return columns[:, 0].astype(np.float32, copy=False)  # as what follows would make it
         # One channel after the other in float64: numpy's own mean may round differently for
         # different block sizes.
         total = columns[:, 0].astype(np.float64)
