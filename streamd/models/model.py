@@ -155,7 +155,8 @@ class StoredWeights(Mapping[str, NDArray[np.float32]]):
 
     def __getitem__(self, name: str) -> NDArray[np.float32]:
         stored = self._stored[name]
-        values = stored.read().astype(np.float32, order="C")  # engines need contiguous rows
+        # Engines need contiguous rows. What is on disk can only be read, so it is copied.
+        values = np.require(stored.read(), np.float32, ["C", "A", "W", "E"])
         if not np.isfinite(values).all():
             raise bad_file(stored.path, f"{name} holds NaN or infinity")
         return values

@@ -15,7 +15,13 @@ from streamd.models.model import OUTPUT, openai_vocabulary, parameter_shapes
 from streamd.models.store import load_model
 from tests.golden.random_model import random_weights
 from tests.support import folders
-from tests.support.checkpoints import damaged_copy, little_memory, load_damaged, refusal
+from tests.support.checkpoints import (
+    assert_only_read,
+    damaged_copy,
+    little_memory,
+    load_damaged,
+    refusal,
+)
 
 TOKENS = list(openai_vocabulary(Path("x"), 51_864))[:300]
 DIMS = ModelDimensions(80, 16, 8, 2, 2, 300 + 1608, 8, 8, 2, 1)
@@ -65,6 +71,12 @@ def test_int8_gives_the_engine_the_integers_of_the_file(kind, weights, tmp_path)
             np.testing.assert_allclose(model.weights[name], values, atol=np.abs(values).max() / 250)
         else:
             np.testing.assert_array_equal(model.weights[name], values, err_msg=name)
+
+
+@pytest.mark.parametrize("kind", ["float16", "float32", "int8"])
+def test_the_file_does_not_stay_mapped(kind, weights, tmp_path):
+    path = folders.ct2(tmp_path / "mine", DIMS, weights, TOKENS, kind)
+    assert_only_read(str(path), path / "model.bin")
 
 
 def test_bfloat16(variables, weights, folder):

@@ -13,6 +13,7 @@ from streamd.errors import ModelError
 from streamd.models.formats.ggml import GGML_TYPES, dequantise
 from streamd.models.store import load_model
 from tests.support.checkpoints import (
+    assert_only_read,
     assert_same,
     checkpoint,
     damaged_copy,
@@ -106,6 +107,22 @@ def test_any_block_stands_for_what_gguf_says(data, kind):
         expected = gguf.quants.dequantize(block, gguf.GGMLQuantizationType[kind])
         found = dequantise(block, kind)
     np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("kind", QUANTISED)
+def test_many_blocks_are_computed_in_parts(kind):
+    """In arrays that are small beside the result, which may be large."""
+    n_bytes = next(each.n_bytes for each in GGML_TYPES.values() if each.name == kind)
+    blocks = np.random.default_rng(0).integers(0, 100, (200_000, n_bytes), np.uint8).reshape(-1)
+    expected = gguf.quants.dequantize(blocks, gguf.GGMLQuantizationType[kind])
+    with little_memory():
+        found = dequantise(blocks, kind)
+        assert found.nbytes > 25_000_000
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_the_file_does_not_stay_mapped(path):
+    assert_only_read(str(path), path)
 
 
 def test_sizes_of_blocks():

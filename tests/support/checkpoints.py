@@ -16,7 +16,7 @@ from streamd.engines.onnx import build
 from streamd.errors import ModelError
 from streamd.models import ModelDimensions
 from streamd.models.model import Model, only_language, openai_vocabulary, parameter_shapes
-from streamd.models.store import load_model
+from streamd.models.store import load_model, opened_model
 from streamd.models.text_tokens import TextTokens
 from streamd.options import DecodingOptions
 from streamd.types import Hypothesis, Window
@@ -116,6 +116,18 @@ def little_memory() -> Iterator[None]:
         assert tracemalloc.get_traced_memory()[1] < 50_000_000
     finally:
         tracemalloc.stop()
+
+
+def assert_only_read(name: str, path: Path) -> None:
+    """What is read of the file for a weight stays neither mapped nor in memory."""
+    maps = Path("/proc/self/maps")
+    if not maps.exists():
+        pytest.skip("needs /proc")
+    with opened_model(name) as model:
+        for weight in model.weights:
+            values = model.weights[weight]
+            assert str(path) not in maps.read_text(), weight
+            assert values.flags.writeable, weight
 
 
 def assert_same(found: Model, expected: Model) -> None:

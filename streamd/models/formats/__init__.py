@@ -12,6 +12,7 @@ import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -132,6 +133,29 @@ def zip_entry(archive: zipfile.ZipFile, name: str) -> bytes:
     return data
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Bytes of a file, on disk until they are read."""
+
+    path: Path
+    at: int
+    n_bytes: int
+
+    def read(self) -> NDArray[np.uint8]:
+        """Map these bytes, for as long as the array is there. Raises `ModelError` on failure.
+
+        If the whole file was mapped, all that was read of it would stay resident.
+        """
+        return _mapped(self.path, self.at, self.n_bytes)
+
+
+def _mapped(path: Path, at: int = 0, n_bytes: int | None = None) -> NDArray[np.uint8]:
+    try:
+        return np.memmap(path, np.uint8, "r", at, None if n_bytes is None else (n_bytes,))
+    except (OSError, ValueError) as error:  # ValueError: it is empty, or shorter than it was
+        raise ModelError(f"{path}: cannot be read ({error})") from error
+
+
 class BinaryFile:
     """A file that is mapped, not read; `at` is the next byte.
 
@@ -141,27 +165,33 @@ class BinaryFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.at = 0
-        try:
-            self.data: NDArray[np.uint8] = np.memmap(path, np.uint8, "r")
-        except (OSError, ValueError) as error:  # ValueError: it is empty
-            raise ModelError(f"{path}: cannot be read ({error})") from error
+        self._data = _mapped(path)
 
-    def take(self, n_bytes: int) -> NDArray[np.uint8]:
-        """Return the next bytes, still on disk."""
-        if not 0 <= n_bytes <= len(self.data) - self.at:
+    @property
+    def n_left(self) -> int:
+        """How many bytes follow."""
+        return len(self._data) - self.at
+
+    def skip(self, n_bytes: int) -> Part:
+        """Return where the next bytes are."""
+        if not 0 <= n_bytes <= self.n_left:
             raise self.damaged("it ends early")
         self.at += n_bytes
-        return self.data[self.at - n_bytes : self.at]
+        return Part(self.path, self.at - n_bytes, n_bytes)
 
     def numbers(self, form: str) -> tuple[int, ...]:
         """Return the next little-endian integers; `form` gives their types as `struct` does."""
-        return struct.unpack(f"<{form}", self.take(struct.calcsize(f"<{form}")).tobytes())
+        return struct.unpack(f"<{form}", self._take(struct.calcsize(f"<{form}")))
 
     def text(self, n_bytes: int) -> bytes:
         """Return a token or a name."""
         if n_bytes > _MAX_TEXT:
             raise self.damaged("no text where there should be one")
-        return self.take(n_bytes).tobytes()
+        return self._take(n_bytes)
+
+    def _take(self, n_bytes: int) -> bytes:
+        self.skip(n_bytes)
+        return self._data[self.at - n_bytes : self.at].tobytes()
 
     def damaged(self, why: str) -> ModelError:
         """Return the error to raise."""

@@ -23,6 +23,7 @@ from streamd.models import ModelDimensions
 from streamd.models.formats import (
     MAX_TENSORS,
     BinaryFile,
+    Part,
     bad_file,
     huggingface,
     item_type,
@@ -89,8 +90,13 @@ class _Ct2Config(msgspec.Struct):
 
 class _Variable(NamedTuple):
     dtype: str
-    values: NDArray[Any]  # still on disk
-    scales: NDArray[Any] | None = None  # of the rows of an int8 matrix, shaped to divide it
+    shape: tuple[int, ...]
+    stored: Part
+    scales: "_Variable | None" = None  # of the rows of an int8 matrix
+
+    def values(self) -> NDArray[Any]:
+        """Return what is stored."""
+        return self.stored.read().view(item_type(self.dtype)).reshape(self.shape)
 
 
 _Variables = Mapping[str, _Variable]
@@ -140,7 +146,7 @@ def _variables(path: Path) -> _Variables:
     file.numbers("I")  # the specification's revision
     variables = dict(_variable(file) for _ in range(_count(file)))
     for name, matrix in list(variables.items()):
-        if matrix.dtype == "I8" and matrix.values.ndim:
+        if matrix.dtype == "I8" and matrix.shape:
             variables[name] = _scaled(path, name, matrix, variables.pop(f"{name}_scale", None))
     for _ in range(_count(file)):
         alias, name = _text(file), _text(file)
@@ -175,33 +181,31 @@ def _variable(file: BinaryFile) -> tuple[str, _Variable]:
     item = item_type(dtype)
     if n_bytes != math.prod(shape) * item.itemsize:
         raise file.damaged(f"{shown(name)} has {n_bytes} bytes for the shape {list(shape)}")
-    return name, _Variable(dtype, file.take(n_bytes).view(item).reshape(shape))
+    return name, _Variable(dtype, shape, file.skip(n_bytes))
 
 
 def _dims(path: Path, variables: _Variables) -> ModelDimensions:
     """Derive the dimensions from shapes; only the numbers of heads are variables of their own."""
     try:
         numbers = {
-            n: int(v.values)
-            for n, v in variables.items()
-            if v.dtype[0] == "I" and not v.values.ndim
+            n: int(v.values()) for n, v in variables.items() if v.dtype[0] == "I" and not v.shape
         }
-        n_state, n_mels, _ = variables["encoder/conv1/weight"].values.shape
-        n_vocab, n_text_state = variables["decoder/embeddings/weight"].values.shape
+        n_state, n_mels, _ = variables["encoder/conv1/weight"].shape
+        n_vocab, n_text_state = variables["decoder/embeddings/weight"].shape
         n_text_head = numbers["decoder/num_heads"]
         dims = ModelDimensions(
             n_mels=n_mels,
-            n_audio_ctx=len(variables["encoder/position_encodings/encodings"].values),
+            n_audio_ctx=variables["encoder/position_encodings/encodings"].shape[0],
             n_audio_state=n_state,
             n_audio_head=numbers.get("encoder/num_heads", n_text_head),
             n_audio_layer=_n_layers(variables, "encoder"),
             n_vocab=n_vocab,
-            n_text_ctx=len(variables["decoder/position_encodings/encodings"].values),
+            n_text_ctx=variables["decoder/position_encodings/encodings"].shape[0],
             n_text_state=n_text_state,
             n_text_head=n_text_head,
             n_text_layer=_n_layers(variables, "decoder"),
         )
-    except (KeyError, ValueError, TypeError) as error:  # the last two: of another rank
+    except (KeyError, ValueError, IndexError) as error:  # the last two: of another rank
         raise bad_file(path, f"damaged ({shown(str(error))})") from error
     usual = all(numbers.get(name, value) == value for name, value in _FIXED.items())
     check_dimensions(path, dims, usual=usual)
@@ -216,21 +220,21 @@ def _n_layers(variables: _Variables, part: str) -> int:
 def _parameters(path: Path, variables: _Variables) -> Iterator[tuple[str, Stored]]:
     """Yield the parameters under OpenAI's names; other variables keep their own."""
     for name, variable in variables.items():
-        if variable.values.ndim == 0:
+        if not variable.shape:
             continue
         parts, leaf = _openai_names(name)
-        n_rows, rest = divmod(len(variable.values), len(parts))
+        n_rows, rest = divmod(variable.shape[0], len(parts))
         if rest:
             raise bad_file(path, f"{shown(name)} has a wrong shape")
         for i, part in enumerate(parts):
             if part.endswith(".key") and leaf == "bias":
                 continue  # zeros; any value would shift all scores of a query alike
             rows = slice(i * n_rows, (i + 1) * n_rows)
-            values, scales = variable.values[rows], variable.scales
-            read = partial(_read, values, None if scales is None else scales[rows])
+            shape = (n_rows, *variable.shape[1:])
+            dtype = INT8_ROWS if variable.scales else variable.dtype
             yield (
                 ".".join((part, leaf)).strip("."),
-                Stored(path, values.shape, variable.dtype, read),
+                Stored(path, shape, dtype, partial(_read, variable, rows)),
             )
 
 
@@ -250,15 +254,16 @@ def _openai_names(name: str) -> tuple[tuple[str, ...], str]:
 
 
 def _scaled(path: Path, name: str, matrix: _Variable, scale: _Variable | None) -> _Variable:
-    shape = matrix.values.shape
-    if scale is None or scale.values.shape != shape[:1] or scale.dtype not in _SCALE_TYPES:
+    if scale is None or scale.shape != matrix.shape[:1] or scale.dtype not in _SCALE_TYPES:
         raise bad_file(path, f"there is no scale for each row of {shown(name)}")
-    return _Variable(INT8_ROWS, matrix.values, scale.values.reshape(-1, *[1] * (len(shape) - 1)))
+    return matrix._replace(scales=scale)
 
 
-def _read(values: NDArray[Any], scales: NDArray[Any] | None) -> NDArray[Any]:
-    if scales is None:
+def _read(variable: _Variable, rows: slice) -> NDArray[Any]:
+    values = variable.values()[rows]
+    if variable.scales is None:
         return values
+    scales = variable.scales.values()[rows].reshape(-1, *[1] * (values.ndim - 1))
     # `engine.onnx.builder.quantised` gets the same integers out of the quotients again
     with np.errstate(all="ignore"):  # a damaged scale gives infinity, which is refused
         return values.astype(np.float32) / scales.astype(np.float32)

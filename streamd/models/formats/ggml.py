@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +35,8 @@ _QUANTISATION_VERSION = 2
 """That of May 2023; older quantised files have other blocks."""
 _MAX_AXES = 4
 _BLOCK = 32
+_N_BLOCKS = 1 << 15
+"""Blocks that are computed at once, on the way in arrays several times as large as the result."""
 _Bytes = NDArray[np.uint8]
 _Floats = NDArray[np.float32]
 
@@ -60,26 +63,32 @@ GGML_TYPES: Mapping[int, GgmlType] = {
 _K_QUANTS = {10: "Q2_K", 11: "Q3_K", 12: "Q4_K", 13: "Q5_K", 14: "Q6_K", 15: "Q8_K"}
 
 
-def dequantise(data: _Bytes, kind: str) -> _Floats:
-    """Return the numbers in (n_bytes,) of the type of that name, as float32 (n,)."""
+def dequantise(data: _Bytes, kind: str) -> NDArray[Any]:
+    """Return the numbers in (n_bytes,) of the type of that name, (n,), in float32 if quantised."""
     if kind in ("F32", "F16"):
-        return data.view("<f4" if kind == "F32" else "<f2").astype(np.float32)
+        return data.view("<f4" if kind == "F32" else "<f2")
     n_bytes = next(each.n_bytes for each in GGML_TYPES.values() if each.name == kind)
     blocks = data.reshape(-1, n_bytes)
+    numbers = np.empty((len(blocks), _BLOCK), np.float32)
+    for begin in range(0, len(blocks), _N_BLOCKS):
+        here = slice(begin, begin + _N_BLOCKS)
+        numbers[here] = _numbers(blocks[here], kind)
+    return numbers.reshape(-1)
+
+
+def _numbers(blocks: _Bytes, kind: str) -> _Floats:
     d = _float(blocks, 0)
     if kind == "Q4_0":
-        numbers = d * (_halves(blocks[:, 2:]) - np.float32(8))
-    elif kind == "Q4_1":
-        numbers = d * _halves(blocks[:, 4:]) + _float(blocks, 2)
-    elif kind == "Q5_0":
+        return d * (_halves(blocks[:, 2:]) - np.float32(8))
+    if kind == "Q4_1":
+        return d * _halves(blocks[:, 4:]) + _float(blocks, 2)
+    if kind == "Q5_0":
         q = _halves(blocks[:, 6:]) + _fifth_bits(blocks[:, 2:6])
-        numbers = d * (q - np.float32(16))
-    elif kind == "Q5_1":
+        return d * (q - np.float32(16))
+    if kind == "Q5_1":
         q = _halves(blocks[:, 8:]) + _fifth_bits(blocks[:, 4:8])
-        numbers = d * q + _float(blocks, 2)
-    else:  # Q8_0
-        numbers = d * blocks[:, 2:].view(np.int8).astype(np.float32)
-    return numbers.reshape(-1)
+        return d * q + _float(blocks, 2)
+    return d * blocks[:, 2:].view(np.int8).astype(np.float32)  # Q8_0
 
 
 def _float(blocks: _Bytes, at: int) -> _Floats:
@@ -106,20 +115,23 @@ def outline(path: Path) -> Outline:
 @contextmanager
 def contents(path: Path) -> Iterator[Contents]:
     """Read the text tokens, and where the tensors are."""
-    reader = BinaryFile(path)
+    yield _contents(BinaryFile(path))
+
+
+def _contents(reader: BinaryFile) -> Contents:
     dims = _dims(reader)
-    reader.take(4 * math.prod(reader.numbers("2i")))
+    reader.skip(4 * math.prod(reader.numbers("2i")))
     (n_tokens,) = reader.numbers("i")
     if not 0 <= n_tokens <= dims.n_vocab:
         raise reader.damaged(f"{n_tokens} tokens of {dims.n_vocab}")
     tokens = [reader.text(*reader.numbers("i")) for _ in range(n_tokens)]
     stored: dict[str, Stored] = {}
-    while reader.at < len(reader.data):
+    while reader.n_left:
         parameter, tensor = _tensor(reader)
         if parameter in stored or len(stored) >= MAX_TENSORS:
             raise reader.damaged(f"{shown(parameter)} is too much")
         stored[parameter] = tensor
-    yield Contents(stored, numbered(path, tokens))
+    return Contents(stored, numbered(reader.path, tokens))
 
 
 def files(path: Path) -> list[Path]:
@@ -128,7 +140,7 @@ def files(path: Path) -> list[Path]:
 
 
 def _dims(reader: BinaryFile) -> ModelDimensions:
-    reader.take(len(MAGIC))
+    reader.skip(len(MAGIC))
     n_vocab, *rest, n_mels, kind = reader.numbers("11i")
     audio, text = rest[:4], rest[4:]  # context, state, heads and layers of both, as in `dims`
     dims = ModelDimensions(*[n_mels, *audio, n_vocab, *text])
@@ -157,10 +169,10 @@ def _tensor(reader: BinaryFile) -> tuple[str, Stored]:
     found = GGML_TYPES[number]
     if min(sizes) <= 0 or sizes[-1] % found.n_items:
         raise reader.damaged(f"{shown(name)} has shape {list(sizes)}")
-    data = reader.take(math.prod(sizes) // found.n_items * found.n_bytes)
+    data = reader.skip(math.prod(sizes) // found.n_items * found.n_bytes)
     # the convolutions' biases are columns here, to be added to (channels, time)
     column = name.startswith("encoder.conv") and name.endswith(".bias") and sizes[-1] == 1
     shape = sizes[:-1] if column else sizes
     return name, Stored(
-        reader.path, shape, found.name, lambda: dequantise(data, found.name).reshape(shape)
+        reader.path, shape, found.name, lambda: dequantise(data.read(), found.name).reshape(shape)
     )
