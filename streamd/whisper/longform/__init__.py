@@ -216,8 +216,8 @@ class _Reader(Generic[FeaturesT]):
                 # openai-whisper would decode the same window forever
                 seek = max(following, seek + 1)
                 # The model may place text after the end of the audio.
-                within = (s.until(audible / COLUMNS_PER_S) for s in segments)
-                segments = [s for s in within if s.start_s < audible / COLUMNS_PER_S]
+                end_s = audible / COLUMNS_PER_S
+                segments = [s.within(0.0, end_s) for s in segments if s.start_s < end_s]
                 reached_ms = ms_of(min(seek, clip.end))
                 yield TranscribedWindow(tuple(segments), reached_ms, stretch if silent else None)
 
@@ -275,7 +275,11 @@ class _Reader(Generic[FeaturesT]):
         for n_before, hole in reversed(holes):
             decoded, missed = yield from self._decoded(hole, clip, alone=True)
             if missed is not None and decoded.evidence >= PROBABLE and decoded.loop is None:
-                segments[n_before:n_before] = missed.segments
+                start_s, end_s = hole.start_s, hole.start_s + hole.length_s
+                # A long word before it may seem to last over it.
+                before = [segment.within(0.0, start_s) for segment in segments[:n_before]]
+                within = [segment.within(start_s, end_s) for segment in missed.segments]
+                segments[:n_before] = before + within
         return found._replace(segments=segments)
 
     def _decoded(

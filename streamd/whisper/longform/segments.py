@@ -84,10 +84,16 @@ class TimedSegment:
     decoded: Decoded
     words: tuple[SpokenWord, ...] = ()
 
-    def until(self, limit_s: float) -> Self:
-        """Return the segment, ending at this time at the latest."""
-        words = tuple(replace(word, end_s=min(word.end_s, limit_s)) for word in self.words)
-        return replace(self, end_s=min(self.end_s, limit_s), words=words)
+    def within(self, first_s: float, last_s: float) -> Self:
+        """Return the segment with all of its times in this range."""
+
+        def cut(at_s: float) -> float:
+            return max(first_s, min(at_s, last_s))
+
+        words = tuple(
+            replace(word, start_s=cut(word.start_s), end_s=cut(word.end_s)) for word in self.words
+        )
+        return replace(self, start_s=cut(self.start_s), end_s=cut(self.end_s), words=words)
 
 
 class Split(NamedTuple):

@@ -1,6 +1,7 @@
 """Speech without words is decoded again: from where, and when not."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -395,6 +396,29 @@ def test_a_small_hole_is_read_alone_and_filled_if_that_is_probable(transcribe, a
     between = ["said a quiet voice"] * added
     assert texts(windows) == ["so it is", *between, "and of course"]
     assert told == [(1_000, 1_800, 0.0, ""), (1_600, 300, 0.0, "")]
+
+
+def test_what_is_read_in_a_small_hole_has_times_within_it(transcribe):
+    def write(window: Window, temperature: float) -> Said:
+        if window.first == 1_000:
+            return Said("so it is\nand of course", times=((0, 6), (9, 18)))
+        return Said("said a quiet\nvoice\nagain", times=((0, 2), (2, 5), (5, 6)))
+
+    windows, *_ = transcribe(write, CLIP)
+    times = [(s.text, s.start_s, s.end_s) for window in windows for s in window.segments]
+    assert times == [
+        ("so it is", 10, 16),
+        ("said a quiet", 16, 18),
+        ("voice", 18, 19),
+        ("and of course", 19, 28),
+    ]
+
+
+def test_a_segment_within_a_range_has_no_time_outside():
+    long = segment((0.0, 1.0), (1.0, 3.0), (3.0, 5.0))
+    assert long.within(40.5, 42.0) == replace(
+        segment((0.5, 1.0), (1.0, 2.0), (2.0, 2.0)), text=long.text
+    )
 
 
 @pytest.mark.parametrize(
