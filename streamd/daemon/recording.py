@@ -33,8 +33,9 @@ from streamd.session.segmenter import Segmenter
 from streamd.sources import Lost, Source
 from streamd.speakers import REMEMBERED, SpokenTurn
 from streamd.streams import Streams
+from streamd.system.calls import begun
 from streamd.types import FRAME, FRAME_MS, Frames, frames_from_ms
-from streamd.whisper.engine import Engine
+from streamd.whisper.engine import Engine, UrgentEngine
 from streamd.whisper.longform import LONGEST_WINDOW, Transcriber
 from streamd.whisper.longform.segments import TimedSegment, clips_at, in_ms, ms_of
 from streamd.whisper.mel import RecordingMel
@@ -59,14 +60,19 @@ class Track:
     ) -> None:
         self.mel, self.speech, self.voices = mel, speech, voices
 
-    def take(self, frames: Frames) -> None:
-        """Take the next (n, 320) frames."""
-        self.mel.append(frames.reshape(-1))
+    def take(self, frames: Frames, *, in_two_threads: bool) -> None:
+        """Take the next (n, 320) frames; log-mel may be computed in another thread."""
+        samples = frames.reshape(-1)
+        mel = begun(partial(self.mel.append, samples)) if in_two_threads else None
         gate = [(0, 0)] * len(frames)  # always open
         if self.speech is not None:
             gate = [(heard.silence, heard.late) for heard in self.speech.feed(frames)]
         if self.voices is not None:
             self.voices.feed(frames, gate)
+        if mel is not None:
+            mel.result()
+        else:
+            self.mel.append(samples)
 
 
 class AudioFile:
@@ -75,8 +81,15 @@ class AudioFile:
     It has a track for all of its sound, or, where the source does not mix channels, one for each.
     """
 
-    def __init__(self, new_track: Callable[[], Track], report: Callable[[Gap], object]) -> None:
-        self._new_track, self._report = new_track, report
+    def __init__(
+        self,
+        new_track: Callable[[], Track],
+        report: Callable[[Gap], object],
+        *,
+        in_two_threads: bool,
+    ) -> None:
+        """With `in_two_threads`, what is computed while it is read may take another one, too."""
+        self._new_track, self._report, self._in_two = new_track, report, in_two_threads
         self.tracks: tuple[Track, ...] = ()
         self.is_split = False
         self.n_padding = 0  # samples at the end of the last frame that are no audio
@@ -117,7 +130,7 @@ class AudioFile:
             frames = np.concatenate(self._waiting) if more else first  # which may be an hour
             self._waiting.clear()
             for channel, track in enumerate(self.tracks):
-                track.take(frames[:, channel])
+                track.take(frames[:, channel], in_two_threads=self._in_two)
 
     @property
     def duration_ms(self) -> int:
@@ -138,6 +151,7 @@ class FileTranscriber:
     def __init__(self, config: Config, model: Model, engine: Engine[Any]) -> None:
         self._config = config
         self._n_mels = model.dims.n_mels
+        self._has_second_thread = isinstance(engine, UrgentEngine) and engine.urgent is not None
         self._tokenizer = build.tokenizer(config, model)
         decoding = replace(
             build.decoding_options(config, model),
@@ -159,7 +173,7 @@ class FileTranscriber:
 
     def new_file(self, report: Callable[[Gap], object]) -> AudioFile:
         """Return an empty `AudioFile` to read a file into."""
-        return AudioFile(self._new_track, report)
+        return AudioFile(self._new_track, report, in_two_threads=self._has_second_thread)
 
     def _new_track(self) -> Track:
         config = self._config
