@@ -31,13 +31,8 @@ QUIET = 0.05
 _PREFIX_FRAMES, _PREFIX_TOKENS = 150, 8
 """How much of the prefix is aligned along with the new words: frames, and a minimum of tokens:
 aligning all of one of 10 s takes longer than a decoder pass."""
-_MEDIAN_WIDTH = 7
-_MEDIAN_NETWORK = (
-    *((0, 5), (0, 3), (1, 6), (2, 4), (0, 1), (3, 5), (2, 6)),
-    *((2, 3), (3, 6), (4, 5), (1, 4), (1, 3), (3, 4)),
-)
-"""Pairs to put in order, after which the fourth of seven values is in its place (N. Devillard, Fast
-median search, 1998): whole arrays at a time, five times as fast as `numpy.partition`."""
+_MEDIAN_REACH = 3
+"""Frames to either side of the one in the middle of seven."""
 
 
 def find_words(
@@ -140,38 +135,51 @@ def token_starts(alignment: Alignment, rows: Sequence[int], n_frames: int) -> ND
     last token lasts to the end of the audio.
     """
     known = [row for row in rows if row < len(alignment)]
-    at, frames = warp(-attention(alignment, n_frames)[known])
+    at, frames = warp(-attention(alignment, known, n_frames))
     starts = frames[np.flatnonzero(np.diff(at, prepend=-1))]
     return np.concatenate([starts, np.full(len(rows) - len(known), n_frames, np.int64)])
 
 
-def attention(alignment: Alignment, n_frames: int) -> NDArray[np.float32]:
-    """How much each token stands out in each of the real frames, (n, n_frames)."""
+def attention(alignment: Alignment, rows: Sequence[int], n_frames: int) -> NDArray[np.float32]:
+    """How much the tokens of `rows` stand out in each of the real frames, (n, n_frames)."""
     # Cut before the softmax, so that attention to the padding does not count.
     scores = alignment[:, :, :n_frames]
     weights = scores - scores.max(axis=-1, keepdims=True)
     np.exp(weights, out=weights)
     weights /= weights.sum(axis=-1, keepdims=True)
-    spread = weights.std(axis=0, keepdims=True)
+    weights -= weights.mean(axis=0, keepdims=True)
+    spread = np.sqrt(np.square(weights).mean(axis=0, keepdims=True))
     spread[spread == 0] = 1.0  # all tokens attend to it equally: none stands out
-    weights = (weights - weights.mean(axis=0, keepdims=True)) / spread
-    reach = _MEDIAN_WIDTH // 2
-    n_weights = weights.shape[-1]  # the engine may have computed a column less than the audio has
-    if n_weights > reach:
-        padded = np.pad(weights, ((0, 0), (0, 0), (reach, reach)), mode="reflect")
+    weights = weights[rows] / spread
+    if weights.shape[-1] > _MEDIAN_REACH:
         for head in range(weights.shape[1]):  # one at a time stays in the processor's cache
-            spans = [padded[:, head, i : i + n_weights] for i in range(_MEDIAN_WIDTH)]
-            weights[:, head] = _median(spans)
+            weights[:, head] = _median_of_seven(weights[:, head])
     smooth: NDArray[np.float32] = weights.mean(axis=1)
     return smooth
 
 
-def _median(values: list[NDArray[np.float32]]) -> NDArray[np.float32]:
-    """The median of seven arrays, element by element, by a network that sorts no more than that."""
-    for low, high in _MEDIAN_NETWORK:
-        a, b = values[low], values[high]
-        values[low], values[high] = np.minimum(a, b), np.maximum(a, b)
-    return values[len(values) // 2]
+def _median_of_seven(rows: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The median of each value and of three to either side in its row, mirrored at the ends.
+
+    Three neighbours in order are the first three of one seven and the last three of another. Of two
+    such threes, the third and the fourth smallest value limit the one in the middle.
+    """
+    before, after = rows[:, _MEDIAN_REACH:0:-1], rows[:, -2 : -2 - _MEDIAN_REACH : -1]
+    padded = np.concatenate([before, rows, after], axis=1)
+    first, second, third = padded[:, :-2], padded[:, 1:-1], padded[:, 2:]
+    low, high = np.minimum(first, second), np.maximum(first, second)
+    middle = np.maximum(low, np.minimum(high, third))
+    np.minimum(low, third, out=low)
+    np.maximum(high, third, out=high)
+    n = rows.shape[1]
+    (a, b), (c, d), (e, f) = ((each[:, :n], each[:, 4:]) for each in (low, middle, high))
+    at_least = np.minimum(np.maximum(a, d), np.maximum(c, b))
+    np.minimum(at_least, np.minimum(e, f), out=at_least)
+    at_most = np.maximum(np.minimum(e, d), np.minimum(c, f))
+    np.maximum(at_most, np.maximum(a, b), out=at_most)
+    np.minimum(at_most, rows, out=at_most)
+    median: NDArray[np.float32] = np.maximum(at_least, at_most, out=at_most)
+    return median
 
 
 def merge_punctuation(words: Sequence[Word]) -> list[Word]:
@@ -287,23 +295,23 @@ def warp(cost: NDArray[np.floating]) -> tuple[NDArray[np.int64], NDArray[np.int6
     the path prefers later columns, as in openai/whisper ``timing.py``, so that times are the same.
     """
     total = cumulative(cost)
-    i, j = cost.shape
-    path = [(i - 1, j - 1)]
-    while i > 1 or j > 1:
-        corner, above, left = total[i - 1][j - 1], total[i - 1][j], total[i][j - 1]
-        if left <= corner and left <= above:
-            j -= 1
-        elif above < corner:
-            i -= 1
-        else:
-            i, j = i - 1, j - 1
-        path.append((i - 1, j - 1))
-    rows, columns = np.array(path[::-1], np.int64).T
-    return rows, columns
+    corner, above, left = total[:-1, :-1], total[:-1, 1:], total[1:, :-1]
+    is_first = (left > corner) | (left > above)  # of the path's cells in the row
+    climbs = above < corner
+    i, j = cost.shape[0] - 1, cost.shape[1] - 1
+    runs: list[NDArray[np.int64]] = []
+    while i >= 0:
+        end = j + 1
+        j = int(np.flatnonzero(is_first[i, :end])[-1])
+        runs.append(np.arange(j, end))
+        j -= not climbs[i, j]
+        i -= 1
+    runs.reverse()
+    return np.repeat(np.arange(len(runs)), list(map(len, runs))), np.concatenate(runs)
 
 
-def cumulative(cost: NDArray[np.floating]) -> list[list[float]]:
-    """The cost of the cheapest path to each cell, n + 1 rows of m + 1 with a border of infinity.
+def cumulative(cost: NDArray[np.floating]) -> NDArray[np.float64]:
+    """The cost of the cheapest path to each cell, (n + 1, m + 1) with a border of infinity.
 
     A row at a time: a path comes into the row at some column and goes on to the right, so its cost
     there is what it was before, plus the difference of the row's running sum.
@@ -316,5 +324,4 @@ def cumulative(cost: NDArray[np.floating]) -> list[list[float]]:
     for above, row, running, before in zip(total, total[1:], sums, sums - added, strict=False):
         entered = np.minimum(above[:-1], above[1:]) - before
         np.add(np.minimum.accumulate(entered), running, out=row[1:])
-    rows: list[list[float]] = total.tolist()
-    return rows
+    return total

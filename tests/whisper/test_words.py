@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
+from numpy.lib.stride_tricks import sliding_window_view
 
 from streamd.options import DecodingOptions
 from streamd.types import FRAME, Word
@@ -102,9 +103,9 @@ def test_of_a_long_prefix_only_the_end_is_aligned(monkeypatch):
     result = decoded(b" cd ef", frames, prefix=prefix, n_ctx=n_frames)
     sizes = []
 
-    def noted(alignment, n_frames):
+    def noted(alignment, rows, n_frames):
         sizes.append((len(alignment), n_frames))
-        return attention(alignment, n_frames)
+        return attention(alignment, rows, n_frames)
 
     monkeypatch.setattr("streamd.whisper.words.attention", noted)
     known = {"prefix": tuple(prefix), "n_frames": n_frames}
@@ -191,14 +192,33 @@ def test_frames_that_hardly_any_token_looks_at_count_like_others():
     """openai-whisper normalises them however little they get; the path depends on it."""
     scores = np.zeros((3, 1, 30), np.float32)
     scores[:, 0, 10:20] = np.log([[1.0], [2.0], [4.0]]) - 30  # weights of 1e-14
-    found = attention(scores, 30)
+    found = attention(scores, range(3), 30)
     np.testing.assert_allclose(found[:, 14], [-1.069, -0.267, 1.336], atol=1e-3)
 
 
 def test_frames_that_nobody_looks_at_favour_nobody():
     scores = np.zeros((3, 1, 30), np.float32)
     scores[:, 0, 10:20] = -1000  # weights of 0
-    assert (attention(scores, 30) == 0).all()
+    assert (attention(scores, range(3), 30) == 0).all()
+
+
+@given(
+    arrays(
+        np.float32,
+        st.tuples(st.integers(1, 4), st.integers(1, 2), st.integers(4, 12)),
+        elements=st.integers(-5, 5),
+    )
+)
+def test_attention_is_smoothed_by_the_median_of_seven(scores):
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    weights /= weights.sum(axis=-1, keepdims=True)
+    spread = weights.std(axis=0)
+    standing_out = (weights - weights.mean(axis=0)) / np.where(spread == 0, 1, spread)
+    padded = np.pad(standing_out, ((0, 0), (0, 0), (3, 3)), mode="reflect")
+    smooth = np.median(sliding_window_view(padded, 7, axis=-1), axis=-1).mean(axis=1)
+    rows = [len(scores) - 1, 0]
+    found = attention(scores, rows, scores.shape[-1])
+    np.testing.assert_allclose(found, smooth[rows], atol=1e-5)
 
 
 def test_words_that_attend_to_padding_were_not_heard():
