@@ -137,6 +137,7 @@ def check_words_without_a_second_pass(model: Subject, case: dict[str, Any]) -> N
             for wanted in case["tokens"][len(tokens) :][:1]:
                 row[:] = -np.inf
                 row[wanted] = logits[wanted]
+                self.refused = np.arange(self.eot)
             return row
 
     context = Context(max_tokens=n_tokens + 1, draft=tuple(case["tokens"]))

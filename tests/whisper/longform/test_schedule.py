@@ -1,7 +1,6 @@
 """Readings at once: what is computed when, and that it does not depend on how long it takes."""
 
 import threading
-import time
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -30,7 +29,7 @@ class Together:
         self.passes: list[list[int]] = []
         self.begun: list[int] = []
         self.here: list[int] = []
-        self._delays_s, self._other = delays_s, threading.Lock()
+        self._delays_s, self._other, self._never = delays_s, threading.Lock(), threading.Event()
 
     def __call__(self, passes: Sequence[Pass]) -> list[int]:
         self.passes.append([each.decoder.number for each in passes])
@@ -49,7 +48,7 @@ class Together:
 
         def encode() -> Features:
             with self._other:
-                time.sleep(delay_s)
+                self._never.wait(delay_s)
                 return Features(number)
 
         return begun(encode).result
