@@ -47,14 +47,14 @@ class EngineThread(Executor):
     """
 
     def __init__(self) -> None:
-        self._tasks: SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = SimpleQueue()
+        self._tasks: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
         self._thread = Thread(target=self._run, name=ENGINE_THREAD, daemon=True)
         self._thread.start()
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:  # noqa: ANN401 - as the standard library has it
         """Call `fn` in the thread; the event loop uses this."""
         done: Future[Any] = Future()
-        self._tasks.put((partial(fn, *args, **kwargs), done))
+        self._tasks.put((done, partial(fn, *args, **kwargs)))
         return done
 
     async def run(
@@ -89,8 +89,8 @@ class EngineThread(Executor):
 
     def _run(self) -> None:
         while (task := self._tasks.get()) is not None:
-            call, done = task
-            settle(done, call)
+            settle(*task)
+            del task  # while it waits for the next, its window's states could not be freed
 
 
 class InferenceThread:
