@@ -3,6 +3,7 @@
 import asyncio
 import ctypes
 import gc
+import os
 import subprocess
 import sys
 from collections import Counter
@@ -119,6 +120,26 @@ def test_utterances_take_little_memory_and_leave_none():
     assert sorted(most)[1] < 84 * MIB  # garbage of other tests may be in one of them
 
 
+def private_bytes() -> int:
+    """What is in memory for this process only."""
+    rollup = Path("/proc/self/smaps_rollup").read_text()
+    return int(rollup.partition("Private_Dirty:")[2].split()[0]) << 10
+
+
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="each window has a copy there")
+def test_windows_have_the_states_of_silence_in_common():
+    _, engine = open_model(load({"model": "tiny.en"}, {}))
+    mel = np.zeros((80, 400), np.float32)
+    engine.encode(mel)
+    before = private_bytes()
+    windows = [engine.encode(mel) for _ in range(8)]
+    windows = [engine.encode(mel, previous=each, n_reused=100) for each in windows]
+    taken = (private_bytes() - before) / len(windows)
+    n_sound = windows[0].bias.size - windows[0].n_silence
+    states = sum(n_sound * view[0, 0].nbytes for view in windows[0].views.values())
+    assert states < taken < states + MIB  # those of silence are 2.9 MB
+
+
 class MallInfo(ctypes.Structure):
     """What glibc's `mallinfo2` returns."""
 
@@ -150,11 +171,12 @@ def test_windows_of_new_shapes_leave_nothing():
         decoder = engine.decoder(features, len(tokens))
         decoder.step(tokens, tokens, tokens, seen, tokens[-1:])
 
-    see(200)
-    before = in_use()
-    for n_frames in range(100, 200):
+    for n_frames in range(150, 200):  # the first windows fill what is kept of any
         see(n_frames)
-    assert in_use() - before < 100_000  # plans of all shapes took 250 kB
+    before = in_use()
+    for n_frames in range(100, 150):
+        see(n_frames)
+    assert in_use() - before < 50_000  # plans of all shapes took 125 kB
 
 
 async def speak(port: int, name: str) -> None:

@@ -46,6 +46,7 @@ from streamd.errors import EngineError
 from streamd.models import ModelDimensions, Weights
 from streamd.models.silence import SilenceStates, average, bias, extend
 from streamd.system.calls import begun
+from streamd.system.pages import Template, whole_pages
 from streamd.types import Mel
 from streamd.whisper.engine import Answer, Decoder, Pass
 
@@ -184,14 +185,13 @@ class OnnxEngine:
         *,
         many: Callable[[], InferenceSession],
         rows: TokenRows,
-        silence: Mapping[str, Stored],
+        buffers: "_Buffers",
         arrays: Sequence[NDArray[Any]] = (),
     ) -> None:
         """`sessions` are the encoder and the decoder, whose input `rows` make of tokens.
 
-        `silence` are its keys and values, (n_positions, width), without rows if there is none.
-        `many` opens the decoder for several windows. `arrays` are in use by the sessions, which do
-        not keep a reference to them.
+        `buffers` are made for the keys and values of a window. `many` opens the decoder for several
+        windows. `arrays` are in use by the sessions, which do not keep a reference to them.
         """
         self.dims = dims
         self.urgent: OnnxEngine | None = None
@@ -202,8 +202,8 @@ class OnnxEngine:
         self._many: InferenceSession | None = None
         self._arrays = arrays
         self._encoder, self._decoder = sessions
-        self._silence = silence
-        self._n_kept = len(silence["key_0"])
+        self._buffers = buffers
+        self._n_kept = buffers.n_silence
         self._bias = np.zeros(self._n_kept + dims.n_audio_ctx, np.float32)
         self._bias[: self._n_kept] = bias(dims.n_audio_ctx)[: self._n_kept]
 
@@ -229,7 +229,7 @@ class OnnxEngine:
         mel, extent = extend(mel, self.dims, has_silence=self.has_silence, audio_ctx=audio_ctx)
         if not self.has_silence:
             previous = None
-        buffers = previous.buffers if previous else self._new_buffers()
+        buffers = previous.buffers if previous else self._buffers.new()
         n_reused = n_reused if previous else 0
         # The last states of silence are just before the window's first one.
         n_silence = max(0, self._n_kept - extent.first)
@@ -250,17 +250,6 @@ class OnnxEngine:
         _run(self._encoder, io, inputs, {})
         return OnnxFeatures(buffers, views, self._bias[begin:end], n_silence)
 
-    def _new_buffers(self) -> Mapping[str, Stored]:
-        n_rows = self._n_kept + self.dims.n_audio_ctx
-        dtype = self._silence["key_0"].dtype
-        sizes = [n_rows * rows.shape[1] for rows in self._silence.values()]
-        parts = np.split(_pages((sum(sizes),), dtype), np.cumsum(sizes)[:-1])
-        buffers = {}
-        for (name, rows), part in zip(self._silence.items(), parts, strict=True):
-            buffers[name] = part.reshape(1, n_rows, -1)
-            buffers[name][0, : self._n_kept] = rows
-        return buffers
-
     def decoder(
         self, features: OnnxFeatures | JointFeatures, n_slots: int
     ) -> "OnnxDecoder | JointDecoder":
@@ -276,6 +265,33 @@ class OnnxEngine:
         if self._many is None:  # live captions do without
             self._many = self._open_many()
         return OnnxTogether(self, self._many, self._rows)
+
+
+class _Buffers:
+    """Makes memory for a window's keys and values; all windows share the rows of silence.
+
+    The encoder writes none of these.
+    """
+
+    def __init__(self, silence: Mapping[str, Stored], n_audio_ctx: int) -> None:
+        """`silence` are its keys and values, (n_positions, width), without rows if none is known.
+
+        They stand before the rows of a context.
+        """
+        self.n_silence = len(silence["key_0"])
+        self._n_rows = self.n_silence + n_audio_ctx
+        self._dtype = silence["key_0"].dtype
+        sizes = [self._n_rows * rows.shape[1] * rows.itemsize for rows in silence.values()]
+        *begins, n_bytes = np.cumsum([0, *map(whole_pages, sizes)]).tolist()
+        self._places = dict(zip(silence, zip(begins, sizes, strict=True), strict=True))
+        content = (np.ascontiguousarray(rows).view(np.uint8) for rows in silence.values())
+        self._template = Template(n_bytes, dict(zip(begins, map(np.ravel, content), strict=True)))
+
+    def new(self) -> Mapping[str, Stored]:
+        block = self._template.new_block()
+        pieces = {name: block[at : at + size] for name, (at, size) in self._places.items()}
+        shape = (1, self._n_rows, -1)
+        return {name: each.view(self._dtype).reshape(shape) for name, each in pieces.items()}
 
 
 class OnnxDecoder:
@@ -464,7 +480,7 @@ class _Pool:
 def _larger(pool: NDArray[np.float32], n_slots: int) -> NDArray[np.float32]:
     """Return a pool of at least so many slots, the first of which are those of `pool`."""
     *outer, n_pool, d_head = pool.shape
-    larger = np.zeros((*outer, -(-n_slots // _POOL_STEP) * _POOL_STEP, d_head), np.float32)
+    larger = _pages((*outer, -(-n_slots // _POOL_STEP) * _POOL_STEP, d_head), np.dtype(np.float32))
     larger[..., :n_pool, :] = pool
     return larger
 
@@ -832,7 +848,7 @@ def build(
         (encoder, decoder),
         many=many,
         rows=TokenRows(_in_memory(embeddings), _in_memory(outputs)),
-        silence=silence_rows(dims, weights, silence, precision),
+        buffers=_Buffers(silence_rows(dims, weights, silence, precision), dims.n_audio_ctx),
         arrays=arrays,
     )
 
@@ -921,9 +937,9 @@ def open_folder(
             output = _InFile(place)
         rows, many = TokenRows(embedding, output), partial(_new_session, folder / _MANY, threads)
         with np.load(folder / _SILENCE) as silence:
-            states = dict(silence)
+            buffers = _Buffers(dict(silence), dims.n_audio_ctx)
         engine, *urgent = (
-            OnnxEngine(dims, (encoder, decoder), many=many, rows=rows, silence=states)
+            OnnxEngine(dims, (encoder, decoder), many=many, rows=rows, buffers=buffers)
             for encoder, decoder in sessions
         )
         engine.urgent = urgent[0] if urgent else None
