@@ -22,6 +22,7 @@ from streamd.cli.hints import command_in_group
 from streamd.config import Config, as_toml, load
 from streamd.errors import ConfigError, SourceError, StreamdError
 from streamd.system import stdio
+from streamd.system.heap import share_heap
 from streamd.system.stdio import log_to
 
 if TYPE_CHECKING:
@@ -323,4 +324,5 @@ def _run(request: Request) -> int:
         return 0
     output = config.output
     log_to(sys.stderr, form=output.log_format, verbose=output.verbose, quiet=output.quiet)
+    share_heap()
     return call(request.command, config, request.operands) or 0

@@ -2,7 +2,7 @@
 
 import ctypes
 
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 _END_BYTES, _LARGE_BYTES = 1024**2, 2 * 1024**2
 """For glibc's `mallopt`. Unless they are set, both grow with the blocks that are freed, to 64 MB
 and 32 MB."""
@@ -10,11 +10,20 @@ _PASS_BYTES = 4 * 1024**2
 """More than the logits of sixteen windows."""
 
 
+def share_heap() -> None:
+    """Have one heap for all threads, as far as the C library would have several.
+
+    glibc has one for each thread, and what a window took stays in each. Called before there are
+    threads, it saves 4 MB for each thread of the model.
+    """
+    _set(_M_ARENA_MAX, 1)
+
+
 def return_early() -> None:
     """From now on, return large blocks, and what is free at the end of a heap, to the system.
 
-    glibc, if it is the C library, has a heap for each thread. It would keep there what the largest
-    model or window took. Called before anything large is in a heap, it saves 20 MB of 240.
+    glibc, if it is the C library, would keep what the largest model or window took. Called before
+    anything large is in a heap, it saves 20 MB of 240.
     """
     _set_limits(_END_BYTES, _LARGE_BYTES)
 
@@ -28,9 +37,13 @@ def keep_for_passes() -> None:
 
 
 def _set_limits(end_bytes: int, large_bytes: int) -> None:
+    _set(_M_MMAP_THRESHOLD, large_bytes)
+    _set(_M_TRIM_THRESHOLD, end_bytes)
+
+
+def _set(parameter: int, value: int) -> None:
     if (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:
-        mallopt(_M_MMAP_THRESHOLD, large_bytes)
-        mallopt(_M_TRIM_THRESHOLD, end_bytes)
+        mallopt(parameter, value)
 
 
 def trim() -> None:

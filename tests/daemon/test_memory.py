@@ -67,6 +67,30 @@ def test_large_blocks_are_given_back_at_once():
     assert int(given.stdout) > 32 * MIB
 
 
+SHARED = """
+import ctypes
+from threading import Thread
+from streamd.system.heap import share_heap
+
+share_heap()
+for _ in range(4):
+    thread = Thread(target=lambda: bytearray(100_000))
+    thread.start()
+    thread.join()
+library = ctypes.CDLL(None)
+library.fopen.restype = ctypes.c_void_p
+out = ctypes.c_void_p(library.fopen(b"/dev/stdout", b"w"))
+library.malloc_info(0, out)
+library.fclose(out)
+"""
+
+
+@pytest.mark.skipif(not IS_GLIBC, reason="other C libraries have heaps of their own")
+def test_threads_share_a_heap():
+    told = subprocess.run([sys.executable, "-c", SHARED], stdout=subprocess.PIPE, check=True)
+    assert told.stdout.count(b"<heap nr=") == 1
+
+
 KEPT = """
 import resource
 from streamd.system.heap import keep_for_passes, return_early
