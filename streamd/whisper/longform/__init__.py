@@ -46,6 +46,7 @@ from streamd.whisper.longform.segments import (
     Stretch,
     TimedSegment,
     Voiced,
+    as_prompt,
     before_cut,
     before_missed,
     column_at,
@@ -336,8 +337,13 @@ class _Reader(Generic[FeaturesT]):
             end_s = end_of_words_s(found.segments)
             self._last_speech_s = self._last_speech_s if end_s is None else end_s
         segments = [s for s in found.segments if s.start_s != s.end_s and s.text.strip()]
+        if self._voiced is None:
+            tokens = [token for segment in segments for token in segment.tokens]
+        else:
+            (stop,) = self._tokenizer.encode(".")
+            tokens = as_prompt(segments, stop=stop, eot=self._tokenizer.eot)
         self._prompt.remember(
-            [token for segment in segments for token in segment.tokens],
+            tokens,
             language=self._language,
             temperature=decoded.temperature,
             doubtful=not self._options.condition_on_previous_text,

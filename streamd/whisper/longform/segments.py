@@ -140,6 +140,21 @@ def split(decoded: Decoded, tokenizer: Tokenizer, stretch: Stretch) -> Split:
     return Split(segments, seek, complete)
 
 
+def as_prompt(segments: Sequence[TimedSegment], *, stop: int, eot: int) -> list[int]:
+    """The tokens of segments, with a full stop where one that begins with a capital has no mark.
+
+    The model writes as its prompt is written. Without marks, it leaves out sentences and whole
+    turns in noise, and then its text has no marks either, until the recording ends.
+    """
+    tokens: list[int] = []
+    for segment in segments:
+        text, each = segment.text.strip(), [*segment.tokens]
+        if text[:1].isupper() and text[-1:].isalnum():
+            each.insert(1 + max(at for at, token in enumerate(each) if token < eot), stop)
+        tokens += each
+    return tokens
+
+
 def end_of_words_s(segments: Sequence[TimedSegment]) -> float | None:
     """The end of the last word or, without words, of the last segment."""
     for segment in reversed(segments):

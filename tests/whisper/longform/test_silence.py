@@ -372,6 +372,30 @@ def test_text_that_only_completes_the_one_before_is_decoded_again_without_it(tra
     assert [(first, prompt) for first, *_, prompt in told[1:]] == [(2_200, "so it is"), (2_200, "")]
 
 
+@pytest.mark.parametrize(
+    ("text", "prompt"),
+    [
+        ("So it is\nAnd so on\nand of course", "So it is.And so on."),
+        ("So it is,\nand so on\nand of course", "So it is,and so on"),
+        ("So it is.\nAnd so on?\nand of course", "So it is.And so on?"),
+    ],
+)
+def test_sentences_have_full_stops_in_the_prompt(transcribe, text, prompt):
+    """A text without marks was followed by others, which left out turns."""
+
+    def write(window: Window, temperature: float) -> Said:
+        if window.first == 1_000:
+            return Said(text, times=((0, 6), (6, 12), (12, 19)))
+        return Said("and then it was over", times=((0, window.n_columns / 100),))
+
+    long = Clip(1_000, 6_000, silent_end=True)
+    windows, told, _ = transcribe(write, long)
+    assert texts(windows)[:2] == text.splitlines()[:2]
+    assert told[1] == (2_200, 1_900, 0.0, prompt)
+    _, told, _ = transcribe(write, long, voiced=False)
+    assert told[1][3] == "".join(text.splitlines())  # as openai-whisper
+
+
 @pytest.mark.parametrize("carry", [False, True])
 def test_a_window_whose_text_ends_at_once_is_decoded_by_halves(transcribe, carry):
     def write(window: Window, temperature: float) -> Said:
