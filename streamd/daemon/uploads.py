@@ -24,8 +24,8 @@ from streamd.whisper.engine import Engine
 class Uploads:
     """Reads and transcribes recordings with the model that `opened` gives, step by step.
 
-    Each step, a second of a file or one window, goes through `Streams.between`; so live captions
-    wait for one step at most, and several recordings take turns.
+    Each step, at most four seconds of a file or one window, goes through `Streams.between`; so live
+    captions wait for one step at most, and several recordings take turns.
     """
 
     def __init__(self, config: Config, streams: Streams) -> None:
