@@ -219,7 +219,10 @@ class _WindowSearch:
     def run(self) -> Search[Decoded]:
         """Run the given tokens and the draft in one pass, search on from there."""
         given, logits = yield from self._prefill()
-        paths = yield from self._paths(Prefill(given, logits[1:]))
+        no_speech_prob = float(np.exp(logits[0, self._tokenizer.nospeech] - log_sum(logits[0])))
+        # A copy: these are kept until the end, and a view keeps those of all windows of the pass.
+        logits = logits[1:].copy()
+        paths = yield from self._paths(Prefill(given, logits))
         path = best(paths, self._options.length_penalty)
         n_tokens, tokenizer = len(path.tokens), self._tokenizer
         # The last token of a path that did not end was never run.
@@ -228,7 +231,7 @@ class _WindowSearch:
             tokens=path.tokens,
             token_probs=path.probs,
             avg_logprob=path.sum_logprob / (n_tokens + 1),
-            no_speech_prob=float(np.exp(logits[0, tokenizer.nospeech] - log_sum(logits[0]))),
+            no_speech_prob=no_speech_prob,
             compression_ratio=compression_ratio(tokenizer.decode(path.tokens).strip()),
             temperature=0.0 if self._sampler is None else self._sampler.temperature,
             language=self._context.language,

@@ -1,5 +1,6 @@
 """The search says what textbooks say: greedy, draft verification, beams and samples."""
 
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -57,6 +58,30 @@ def outcome(decoded: Decoded) -> tuple:
         decoded.n_given,
         [row.tolist() for row in decoded.alignment],
     )
+
+
+class OneOfSeveral(ContextDecoder):
+    """Its logits are in one array with those of another window; the newest of them may be kept."""
+
+    def __init__(self, *arguments: object) -> None:
+        super().__init__(*arguments)
+        self.arrays: list[weakref.ref[np.ndarray]] = []
+
+    def step(self, *asked: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        assert sum(array() is not None for array in self.arrays) <= 1
+        logits, alignment = super().step(*asked)
+        both = np.concatenate([logits, logits])
+        self.arrays.append(weakref.ref(both))
+        return both[: len(logits)], alignment
+
+
+def test_a_search_keeps_no_logits_of_other_windows():
+    context = Context(max_tokens=8)
+    decoder = OneOfSeveral(
+        hashed(1, eot_bias=-100), slots_needed(context, options=GREEDY, n_text_ctx=448)
+    )
+    decode(decoder, TOKENIZER, options=GREEDY, context=context)
+    assert len(decoder.arrays) > 4
 
 
 tokens = st.lists(st.integers(0, 255), max_size=12)

@@ -294,14 +294,17 @@ class _Reader(Generic[FeaturesT]):
         yield (asked := self._encoding(stretch))
         features = asked.take()
         decoded = yield from self._decode(features, stretch, alone=alone)
+        # Where clips are decoded at once, texts wait for those before them. The scores of a text's
+        # tokens, 2 MB, are not needed any more then.
+        kept = replace(decoded, alignment=())
         if is_silence(decoded, self._decoding):
-            return decoded, None
-        found = split(decoded, self._tokenizer, stretch)
+            return kept, None
+        found = split(kept, self._tokenizer, stretch)
         if clip.silent_end and found.seek >= clip.end and decoded.loop is None:
             found = found._replace(complete=True)  # even if its last word ends earlier
         if self._options.word_timestamps:
             found = yield from self._timed(found, decoded, features, stretch)
-        return decoded, found
+        return kept, found
 
     def _half(self, stretch: Stretch) -> Stretch | None:
         """The first half of a window, unless it is too short."""
