@@ -338,7 +338,13 @@ class Captioner:
     ) -> "Transcript":
         choose = build.chooser(self._config, self._model)
         config = build.with_choices(self._config, choose(self._streams.choices, chosen))
-        transcriber = await asyncio.to_thread(FileTranscriber, config, self._model, self._engine)
+        transcriber = await asyncio.to_thread(
+            FileTranscriber,
+            config,
+            self._model,
+            self._engine,
+            is_alone=lambda: self._streams.are_idle,
+        )
         file = transcriber.new_file(_warn)
         async with source:
             await file.read(source)

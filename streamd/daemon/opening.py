@@ -71,10 +71,10 @@ def open_model(
     """Open the configured model; return it with its engine.
 
     On a Mac, a model that is built for Core ML, or is to be built now, runs on the CPU first, until
-    Core ML is ready; with `wait_for_core_ml` this returns only then, for measurements. For
-    `recordings` the engine has half of the threads, since two of their windows are computed at a
-    time. Raises `ConfigError` if the configured engine cannot be used here, `ModelError` or
-    `EngineError` if the model cannot.
+    Core ML is ready; with `wait_for_core_ml` this returns only then, for measurements. On the
+    CPU, the engine for `recordings` has half of the threads, and an urgent one all of them: two
+    windows are computed at a time. Raises `ConfigError` if the configured engine cannot be used
+    here, `ModelError` or `EngineError` if the model cannot.
     """
     return_early()
     o = config.decoding
@@ -82,12 +82,12 @@ def open_model(
     builds = config.build.missing and lacks_packages(config, core_ml)
     built = None if builds else built_for_core_ml(config, core_ml)
     start = time.perf_counter()
-    n_threads = build.threads(config)
+    n_threads, on_cpu = build.threads(config), built is None and not builds
     opened = open_engine(
         o.model,
-        threads=max(1, n_threads // 2) if recordings else n_threads,
+        threads=max(1, n_threads // 2) if recordings and on_cpu else n_threads,
         precision=o.precision,
-        urgent_threads=0 if builds or built else build.urgent_threads(config),
+        urgent_threads=build.urgent_threads(config) if on_cpu else 0,
     )
     seconds = time.perf_counter() - start
     name = opened.model.name
@@ -95,7 +95,7 @@ def open_model(
         logging.DEBUG if opened.how == "prepared" else logging.INFO,
         f"model {name} ready in {seconds:.1f} s ({opened.precision}, {opened.how})",
     )
-    if built is None and not builds:
+    if on_cpu:
         return opened.model, opened.engine
     engine = _with_core_ml(
         config, opened.engine, built, core_ml=core_ml, wait_for_core_ml=wait_for_core_ml

@@ -63,6 +63,8 @@ class Track:
     def take(self, frames: Frames, *, in_two_threads: bool) -> None:
         """Take the next (n, 320) frames; log-mel may be computed in another thread."""
         samples = frames.reshape(-1)
+        if in_two_threads and self.speech is None:
+            in_two_threads = False  # there is nothing else to compute
         mel = begun(partial(self.mel.append, samples)) if in_two_threads else None
         gate = [(0, 0)] * len(frames)  # always open
         if self.speech is not None:
@@ -86,9 +88,9 @@ class AudioFile:
         new_track: Callable[[], Track],
         report: Callable[[Gap], object],
         *,
-        in_two_threads: bool,
+        in_two_threads: Callable[[], bool],
     ) -> None:
-        """With `in_two_threads`, what is computed while it is read may take another one, too."""
+        """While `in_two_threads` says so, what is computed may take another thread, too."""
         self._new_track, self._report, self._in_two = new_track, report, in_two_threads
         self.tracks: tuple[Track, ...] = ()
         self.is_split = False
@@ -130,7 +132,7 @@ class AudioFile:
             frames = np.concatenate(self._waiting) if more else first  # which may be an hour
             self._waiting.clear()
             for channel, track in enumerate(self.tracks):
-                track.take(frames[:, channel], in_two_threads=self._in_two)
+                track.take(frames[:, channel], in_two_threads=self._in_two())
 
     @property
     def duration_ms(self) -> int:
@@ -148,10 +150,19 @@ class FinishedWindow(NamedTuple):
 class FileTranscriber:
     """A model that transcribes files; raises `ConfigError` if it does not fit the options."""
 
-    def __init__(self, config: Config, model: Model, engine: Engine[Any]) -> None:
+    def __init__(
+        self,
+        config: Config,
+        model: Model,
+        engine: Engine[Any],
+        *,
+        is_alone: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """While `is_alone` says that nobody else needs the engine, it may use more threads."""
         self._config = config
         self._n_mels = model.dims.n_mels
-        self._has_second_thread = isinstance(engine, UrgentEngine) and engine.urgent is not None
+        has_two = isinstance(engine, UrgentEngine) and engine.urgent is not None
+        self._in_two = is_alone if has_two else lambda: False
         self._tokenizer = build.tokenizer(config, model)
         decoding = replace(
             build.decoding_options(config, model),
@@ -169,11 +180,12 @@ class FileTranscriber:
             decoding,
             longform,
             Vocabularies(self._tokenizer).of(expected),
+            is_alone=is_alone,
         )
 
     def new_file(self, report: Callable[[Gap], object]) -> AudioFile:
         """Return an empty `AudioFile` to read a file into."""
-        return AudioFile(self._new_track, report, in_two_threads=self._has_second_thread)
+        return AudioFile(self._new_track, report, in_two_threads=self._in_two)
 
     def _new_track(self) -> Track:
         config = self._config

@@ -185,7 +185,7 @@ class _Batch:
     def _open(self) -> FileTranscriber:
         opened = open_model(self._config, recordings=True)
         keep_for_passes()
-        return FileTranscriber(self._config, *opened)
+        return FileTranscriber(self._config, *opened, is_alone=lambda: True)
 
     async def _in_thread(self, call: Callable[[], ResultT], *, deadline_s: float = 0.0) -> ResultT:
         """Call in the engine's thread.

@@ -61,7 +61,12 @@ class Uploads:
             speakers=wanted.speakers or chosen.decoding.speakers,
             temperature=config.decoding.temperature if temperature is None else temperature,
         )
-        return FileTranscriber(replace(chosen, decoding=decoding), model, engine)
+        return FileTranscriber(
+            replace(chosen, decoding=decoding),
+            model,
+            engine,
+            is_alone=lambda: self._streams.are_idle,
+        )
 
     def by_speaker(self, final: Final) -> Sequence[Final]:
         """Return a final in parts of one speaker each."""

@@ -264,6 +264,11 @@ class Streams:
         return max((stream.lag_ms for stream in self._streams.values()), default=0)
 
     @property
+    def are_idle(self) -> bool:
+        """Whether no stream is fed. Any thread may ask."""
+        return not any(stream.is_fed for stream in list(self._streams.values()))
+
+    @property
     def _n_fed(self) -> int:
         return sum(s.is_fed for name, s in self._streams.items() if name not in self._own)
 

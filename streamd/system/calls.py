@@ -1,11 +1,14 @@
 """Calls whose result or error is kept in a future: another thread's, or those of one of many."""
 
+import atexit
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import cache
 from threading import Thread
 from typing import TypeVar
+from weakref import WeakSet
 
-from streamd.system.stdio import ENGINE_THREAD
+from streamd.system.stdio import ENGINE_THREAD, leave
 
 ResultT = TypeVar("ResultT")
 
@@ -23,11 +26,26 @@ def settle(done: Future[ResultT], call: Callable[[], ResultT]) -> None:
 def begun(call: Callable[[], ResultT]) -> Future[ResultT]:
     """Begin a call to native code in a thread of its own, and return the future with its result.
 
-    It is a daemon thread, as the engine's: the end of the program does not wait for one that hangs.
+    It is a daemon thread, as the engine's: the end of the program does not wait for long for one
+    that hangs.
     """
     done: Future[ResultT] = Future()
-    Thread(target=settle, args=(done, call), name=ENGINE_THREAD, daemon=True).start()
+    thread = Thread(target=settle, args=(done, call), name=ENGINE_THREAD, daemon=True)
+    _wait_at_exit()
+    _threads.add(thread)
+    thread.start()
     return done
+
+
+_threads: WeakSet[Thread] = WeakSet()
+_EXIT_S = 10.0
+"""How long the end of a program that uses the library waits for a call."""
+
+
+@cache
+def _wait_at_exit() -> None:
+    # The command line ends with an exit code of its own: it calls `leave` first.
+    atexit.register(lambda: leave(list(_threads), 1, wait_s=_EXIT_S))
 
 
 def outcome(call: Callable[[], ResultT]) -> Future[ResultT]:

@@ -157,10 +157,10 @@ class Together(Protocol[FeaturesT_co]):
         ...
 
     def begin(self, mel: Callable[[], Mel], audio_ctx: int) -> Callable[[], FeaturesT_co]:
-        """Begin to encode a window beside the caller, if the engine has a thread for it.
+        """Begin to encode a window beside the caller, if there is a thread for it.
 
-        One window at a time is encoded like that. What is returned waits for the features, or
-        encodes the window; it is called once, or never. Raises what `encode` raises.
+        One window after the other is encoded like that. What is returned waits for the features,
+        or encodes the window; it is called once, or never, and raises what `encode` raises.
         """
         ...
 
@@ -171,8 +171,11 @@ class BatchEngine(Protocol[FeaturesT_co]):
 
     n_together: int
 
-    def together(self) -> Together[FeaturesT_co]:
-        """Give what runs passes of up to `n_together` of its decoders at once."""
+    def together(self, is_alone: Callable[[], bool]) -> Together[FeaturesT_co]:
+        """Give what runs passes of up to `n_together` of its decoders at once.
+
+        While nobody else needs the engine, which `is_alone` says, it may use another thread.
+        """
         ...
 
 

@@ -242,4 +242,6 @@ def _take(path: Path, row: Row, allowed: Row, token: int, *, rules: Rules) -> Pa
         return path.append(token, logprob, math.exp(logprob))
     # Among all text tokens: as the rules refuse few, or all, a second sum over all is not needed.
     text += float(np.exp(row[refused].astype(np.float64) - top).sum() - shares[refused].sum())
-    return path.append(token, logprob, math.exp(row[token] - top) / text)
+    own = math.exp(row[token] - top)
+    # The sum has float32's range: a sample may be more improbable.
+    return path.append(token, logprob, own / max(text, own))

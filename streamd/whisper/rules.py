@@ -65,7 +65,7 @@ class Rules:
         self._not_second = _ids([*not_first, *self._continuing])
         singly = (self._suppressed, self._not_second, self._commas, self._stops)
         refused_ids = np.unique(np.concatenate(singly))
-        self.refused = refused_ids[refused_ids < self.eot]
+        self.refused = refused_ids[(refused_ids >= 0) & (refused_ids < self.eot)]
         """The text tokens that may be refused while others are allowed."""
 
     def __call__(self, logits: Row, tokens: Sequence[int]) -> Row:

@@ -8,12 +8,15 @@ import threading
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from streamd.config import load
+from streamd.daemon import opening
 from streamd.daemon.opening import CoreML, built_for_core_ml, open_model
 from streamd.engines.coreml.runtime.core_ml_engine import CoreMLEngine
+from streamd.engines.prepared import Opened
 from streamd.errors import ConfigError, ModelError
 from tests.support import coreml_runs as runs
 from tests.support import huggingface_folder, recorded
@@ -231,3 +234,19 @@ def test_without_the_library_the_cpu_runs_everything(caplog):
     caplog.set_level("INFO")
     assert built_for_core_ml(load({"model": "tiny.en"}, {}), CoreML("no_such_library")) is None
     assert "no_such_library is not installed: pip install" in caplog.text
+
+
+@pytest.mark.parametrize(("built", "threads"), [(None, (1, 2)), (object(), (2, 0))])
+def test_until_core_ml_is_ready_recordings_have_all_threads(monkeypatch, built, threads):
+    """On the CPU, half of them encode while the others decode."""
+    asked = []
+
+    def open_engine(name: str, *, threads: int, precision: str, urgent_threads: int) -> Opened:
+        asked.append((threads, urgent_threads))
+        return Opened(SimpleNamespace(name=name), None, "int8", "prepared")
+
+    monkeypatch.setattr(opening, "open_engine", open_engine)
+    monkeypatch.setattr(opening, "built_for_core_ml", lambda config, core_ml: built)
+    monkeypatch.setattr(opening, "_with_core_ml", lambda config, engine, built, **_: engine)
+    open_model(load({"threads": "2"}, {}), recordings=True)
+    assert asked == [threads]

@@ -37,7 +37,7 @@ def at_once(**options: str) -> tuple[SimpleNamespace, list[str]]:
         called.append(getattr(call, "__name__", ""))
         return call(*args)
 
-    return SimpleNamespace(between=between), called
+    return SimpleNamespace(between=between, are_idle=True), called
 
 
 async def uploads(opened, **given: str) -> tuple[Uploads, list[str]]:

@@ -192,7 +192,7 @@ def test_windows_at_once_are_what_they_are_one_after_the_other(precision):
     engine = build(model.dims, model.weights, alignment_heads=heads, precision=precision)
     mel = log_mel(load.samples("lamp", 1500), model.dims.n_mels)
     features = [engine.encode(mel[:, : 2 * n], audio_ctx=n) for n in (192, 40, 300)]
-    together = engine.together()
+    together = engine.together(lambda: True)
     order = [np.array([0, 1, 2, 3]), np.array([4]), np.array([6, 5]), np.array([7])]
     seen = np.zeros((8, 8), np.bool_)
     for first, slots in ((0, order[0]), (4, order[1]), (5, order[2]), (7, order[3])):
@@ -228,7 +228,7 @@ def test_what_a_window_says_does_not_depend_on_the_others():
     engine = build(model.dims, model.weights, alignment_heads=heads, precision="int8")
     engine.urgent = engine  # so there is a thread for it
     mel = log_mel(load.samples("lamp", 1500), model.dims.n_mels)
-    together = engine.together()
+    together = engine.together(lambda: True)
     lengths = [40 + 16 * i for i in range(N_TOGETHER)]
     for _ in range(2):  # the second time in seats that are free again, in another order
         lengths.reverse()
@@ -248,10 +248,22 @@ def test_what_a_window_says_does_not_depend_on_the_others():
         del kept, passes, answers, asked, answer
 
 
+def test_no_other_thread_is_used_while_others_need_the_engine(monkeypatch):
+    model, begun = load.model("random"), []
+    engine = build(model.dims, model.weights, alignment_heads=model.alignment_heads)
+    engine.urgent = engine
+    monkeypatch.setattr("streamd.engines.onnx.begun", begun.append)
+    mel = log_mel(load.samples("lamp", 192), model.dims.n_mels)[:, :100]
+    together = engine.together(lambda: False)
+    wait = together.begin(lambda: mel, 50)
+    np.testing.assert_array_equal(wait().bias, together.encode(mel, 50).bias)
+    assert begun == []
+
+
 def test_what_runs_windows_together_goes_with_its_last_reference():
     model = load.model("random")
     engine = build(model.dims, model.weights, alignment_heads=model.alignment_heads)
-    together = engine.together()
+    together = engine.together(lambda: True)
     mel = log_mel(load.samples("lamp", 192), model.dims.n_mels)[:, :100]
     kept = together.encode(mel, 50)
     decoder, gone = engine.decoder(kept, n_slots=8), weakref.ref(together)

@@ -260,11 +260,11 @@ class OnnxEngine:
             self._decoder, self.dims, rows=self._rows, features=features, n_slots=n_slots
         )
 
-    def together(self) -> "OnnxTogether":
-        """Give what runs passes of several decoders at once."""
+    def together(self, is_alone: Callable[[], bool]) -> "OnnxTogether":
+        """Give what runs passes of several decoders at once, as `BatchEngine.together` says."""
         if self._many is None:  # live captions do without
             self._many = self._open_many()
-        return OnnxTogether(self, self._many, self._rows)
+        return OnnxTogether(self, self._many, self._rows, is_alone=is_alone)
 
 
 class _Buffers:
@@ -535,8 +535,19 @@ class OnnxTogether:
     Those of all seats are side by side, as the graph reads them.
     """
 
-    def __init__(self, engine: OnnxEngine, session: InferenceSession, rows: TokenRows) -> None:
-        """`session` is that of the decoder; whoever has an urgent engine has a second thread."""
+    def __init__(
+        self,
+        engine: OnnxEngine,
+        session: InferenceSession,
+        rows: TokenRows,
+        *,
+        is_alone: Callable[[], bool],
+    ) -> None:
+        """`session` is that of the decoder.
+
+        Where there is an urgent engine, a second thread may be used, while `is_alone` says so.
+        """
+        self._is_alone = is_alone
         self._engine, self._session, self._rows = engine, session, rows
         self._dims = engine.dims
         # Of the last window of either thread: nothing of it is known, but its memory is taken.
@@ -562,16 +573,23 @@ class OnnxTogether:
 
     def begin(self, mel: Callable[[], Mel], audio_ctx: int) -> Callable[[], JointFeatures]:
         """Encode a window in another thread; the next one begins when it is done."""
-        if self._engine.urgent is None:
+        if self._engine.urgent is None or not self._is_alone():
             return lambda: self.encode(mel(), audio_ctx)
+        found: list[JointFeatures] = []  # which the thread forgets when it ends, or later
 
-        def encode() -> JointFeatures:
+        def encode() -> None:
             with self._other_thread:
                 before = self._beside
                 self._beside = self._engine.encode(mel(), audio_ctx=audio_ctx, previous=before)
-                return self._keep(self._beside)
+                found.append(self._keep(self._beside))
 
-        return begun(encode).result
+        done = begun(encode)
+
+        def wait() -> JointFeatures:
+            done.result()
+            return found.pop()
+
+        return wait
 
     def _keep(self, features: OnnxFeatures) -> JointFeatures:
         """Copy what a decoder needs into a seat, while passes may read the others."""

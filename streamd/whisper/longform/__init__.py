@@ -8,7 +8,7 @@ allows, and then its rounding decides. Columns are those of log-mel, 10 ms.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Generic
@@ -88,8 +88,13 @@ class Transcriber(Generic[FeaturesT]):
         decoding: DecodingOptions,
         options: LongformOptions | None = None,
         vocabulary: Vocabulary | None = None,
+        *,
+        is_alone: Callable[[], bool] = lambda: False,
     ) -> None:
-        """For openai-whisper's results, `decoding` has timestamps; `vocabulary`: what to expect."""
+        """For openai-whisper's results, `decoding` has timestamps; `vocabulary`: what to expect.
+
+        While `is_alone` says that nobody else needs the engine, more threads may be used.
+        """
         self._engine, self._tokenizer = engine, tokenizer
         # Guards of live captions, which openai-whisper does not have.
         self._decoding = replace(
@@ -100,7 +105,7 @@ class Transcriber(Generic[FeaturesT]):
             stop_margin=0.0,
         )
         self._options = options or LongformOptions()
-        self._vocabulary = vocabulary
+        self._vocabulary, self._is_alone = vocabulary, is_alone
 
     def language(self, mel: RecordingMel, first: int = 0) -> str:
         """The language after column `first`: the most probable one of those of the options."""
@@ -109,9 +114,9 @@ class Transcriber(Generic[FeaturesT]):
         languages = self._decoding.languages
         if len(languages) == 1:
             return languages[0]
-        width = 2 * self._engine.dims.n_audio_ctx
-        features = self._engine.encode(mel.window(first, width, width=width))
-        decoder = self._engine.decoder(features, n_slots=1)
+        width, engine = 2 * self._engine.dims.n_audio_ctx, self._with_all_threads()
+        features = engine.encode(mel.window(first, width, width=width))
+        decoder = engine.decoder(features, n_slots=1)
         probs = detect_language(decoder, self._tokenizer, languages)
         return spoken(probs, "", self._decoding)
 
@@ -133,15 +138,19 @@ class Transcriber(Generic[FeaturesT]):
         """
         source = _Spectrum(mel, language, voiced, self._vocabulary)
         engine = self._engine
-        if voiced is not None and isinstance(engine, BatchEngine):
+        if voiced is not None and len(clips) > 1 and isinstance(engine, BatchEngine):
             readings = (self._reading(engine, source, [clip], at) for at, clip in enumerate(clips))
-            return run_in_order(readings, engine.together(), engine.n_together)
-        alone = self._engine
-        if isinstance(alone, UrgentEngine) and alone.urgent is not None:
-            alone = alone.urgent  # nothing else of the recording is computed meanwhile
+            return run_in_order(readings, engine.together(self._is_alone), engine.n_together)
+        alone = self._with_all_threads()
         parts = [clips] if voiced is None else [[clip] for clip in clips]
         readings = (self._reading(alone, source, part, at) for at, part in enumerate(parts))
         return run_in_order(readings, OneByOne(alone), 1)
+
+    def _with_all_threads(self) -> Engine[FeaturesT]:
+        """Return the engine for what is computed with nothing else of the recording beside it."""
+        engine = self._engine
+        urgent = engine.urgent if isinstance(engine, UrgentEngine) and self._is_alone() else None
+        return urgent or self._engine
 
     def _reading(
         self, engine: Engine[FeaturesT], source: "_Spectrum", clips: Iterable[Clip], at: int = 0

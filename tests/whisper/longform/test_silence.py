@@ -233,7 +233,7 @@ class Engine:
     def decoder(self, features: Window, n_slots: int) -> Window:
         return features
 
-    def together(self) -> "Together":
+    def together(self, is_alone: Callable[[], bool]) -> "Together":
         return Together(self.ran)
 
 
