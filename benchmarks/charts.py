@@ -576,6 +576,7 @@ class Recordings(Measured, frozen=True, kw_only=True):
     """What `recordings.py` measured with one model."""
 
     minutes: float
+    threads: int
     recordings: list[Read]
 
 
@@ -585,9 +586,9 @@ def whole(heard: Recordings) -> str:
         Point(each.run, each.cpu_s / (60 * heard.minutes), each.wrong) for each in heard.recordings
     ]
     notes = (
-        f"{heard.recordings[0].words:,} words in {heard.minutes:g} minutes, {MODEL}, one thread, "
-        f"{heard.day}. The start counts. whisper.cpp computes in float16, openai-whisper "
-        "in float32, the others in int8."
+        f"{heard.recordings[0].words:,} words in {heard.minutes:g} minutes, {MODEL}, "
+        f"{heard.threads} threads, {heard.day}. The start counts. whisper.cpp computes in "
+        "float16, openai-whisper in float32, the others in int8."
     )
     return _scattered("Words wrong and CPU time of whole recordings", found, notes)
 

@@ -92,8 +92,8 @@ def main() -> None:
             times = f"{cost.cpu_s:.1f} | {cost.elapsed_s:.1f} | {cost.peak_mb:.0f}"
             print(f"| {name} | {row} | {times} |", flush=True)
             rows.append({"run": name, **asdict(cost), **asdict(counted)})
-    told = {"minutes": minutes, "recordings": rows, "machine": msgspec.to_builtins(machine())}
-    print(json.dumps(told))
+    told = {"minutes": minutes, "threads": args.threads, "recordings": rows}
+    print(json.dumps(told | {"machine": msgspec.to_builtins(machine())}))
 
 
 def joined(args: argparse.Namespace, path: Path) -> Iterator[str]:
