@@ -33,9 +33,9 @@ from streamd.session.segmenter import Segmenter
 from streamd.sources import Lost, Source
 from streamd.speakers import REMEMBERED, SpokenTurn
 from streamd.streams import Streams
-from streamd.system.calls import begun
+from streamd.system.calls import begun, outcome
 from streamd.types import FRAME, FRAME_MS, Frames, frames_from_ms
-from streamd.whisper.engine import Engine, UrgentEngine
+from streamd.whisper.engine import Engine, urgent
 from streamd.whisper.longform import LONGEST_WINDOW, Transcriber
 from streamd.whisper.longform.segments import TimedSegment, clips_at, in_ms, ms_of
 from streamd.whisper.mel import RecordingMel
@@ -62,19 +62,15 @@ class Track:
 
     def take(self, frames: Frames, *, in_two_threads: bool) -> None:
         """Take the next (n, 320) frames; log-mel may be computed in another thread."""
-        samples = frames.reshape(-1)
-        if in_two_threads and self.speech is None:
-            in_two_threads = False  # there is nothing else to compute
-        mel = begun(partial(self.mel.append, samples)) if in_two_threads else None
+        # Without a voice detector there is nothing to compute meanwhile.
+        call = begun if in_two_threads and self.speech is not None else outcome
+        appended = call(partial(self.mel.append, frames.reshape(-1)))
         gate = [(0, 0)] * len(frames)  # always open
         if self.speech is not None:
             gate = [(heard.silence, heard.late) for heard in self.speech.feed(frames)]
         if self.voices is not None:
             self.voices.feed(frames, gate)
-        if mel is not None:
-            mel.result()
-        else:
-            self.mel.append(samples)
+        appended.result()
 
 
 class AudioFile:
@@ -161,8 +157,7 @@ class FileTranscriber:
         """While `is_alone` says that nobody else needs the engine, it may use more threads."""
         self._config = config
         self._n_mels = model.dims.n_mels
-        has_two = isinstance(engine, UrgentEngine) and engine.urgent is not None
-        self._in_two = is_alone if has_two else lambda: False
+        self._in_two = is_alone if urgent(engine) is not None else lambda: False
         self._tokenizer = build.tokenizer(config, model)
         decoding = replace(
             build.decoding_options(config, model),

@@ -1,7 +1,6 @@
 """The threads that the model runs in, each with one window at a time and a deadline."""
 
 import asyncio
-import atexit
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from functools import partial
@@ -10,8 +9,8 @@ from threading import Thread
 from typing import Any, Protocol, TypeVar
 
 from streamd.errors import EngineError
-from streamd.system.calls import settle
-from streamd.system.stdio import ENGINE_THREAD, leave
+from streamd.system.calls import settle, wait_at_exit
+from streamd.system.stdio import ENGINE_THREAD
 from streamd.types import Hypothesis, Window
 
 STEP_DEADLINES = 5
@@ -20,8 +19,6 @@ at all temperatures before its words are aligned."""
 _TICK_S = 1.0
 """The deadline counts in steps of this: a process that was stopped for an hour (SIGSTOP, Ctrl-Z)
 finds that only one of them has passed."""
-_JOIN_S = 10.0
-"""How long the end of a program that uses the library waits for a window."""
 
 ResultT = TypeVar("ResultT")
 
@@ -84,8 +81,7 @@ class EngineThread(Executor):
     def close(self) -> None:
         """End the thread after its current call, for which only the end of the program waits."""
         self._tasks.put(None)
-        # The command line ends with an exit code of its own: it calls `leave` first.
-        atexit.register(leave, [self._thread], 1, wait_s=_JOIN_S)
+        wait_at_exit(self._thread)
 
     def _run(self) -> None:
         while (task := self._tasks.get()) is not None:

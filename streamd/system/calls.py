@@ -31,8 +31,7 @@ def begun(call: Callable[[], ResultT]) -> Future[ResultT]:
     """
     done: Future[ResultT] = Future()
     thread = Thread(target=settle, args=(done, call), name=ENGINE_THREAD, daemon=True)
-    _wait_at_exit()
-    _threads.add(thread)
+    wait_at_exit(thread)
     thread.start()
     return done
 
@@ -42,10 +41,18 @@ _EXIT_S = 10.0
 """How long the end of a program that uses the library waits for a call."""
 
 
+def wait_at_exit(thread: Thread) -> None:
+    """Have the end of the program wait for the call of a daemon thread that is about to end."""
+    _register()
+    _threads.add(thread)
+
+
 @cache
-def _wait_at_exit() -> None:
+def _register() -> None:
     # The command line ends with an exit code of its own: it calls `leave` first.
-    atexit.register(lambda: leave(list(_threads), 1, wait_s=_EXIT_S))
+    atexit.register(
+        lambda: leave([each for each in _threads if each.is_alive()], 1, wait_s=_EXIT_S)
+    )
 
 
 def outcome(call: Callable[[], ResultT]) -> Future[ResultT]:

@@ -6,6 +6,7 @@ import os
 import weakref
 from collections.abc import Callable, Mapping
 from functools import cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,19 @@ _FAILED = ctypes.c_void_p(-1).value
 def whole_pages(n_bytes: int) -> int:
     """Return the size of the pages that so many bytes need."""
     return -(-n_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
+
+
+def zeros(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return zeros, of which what is not written takes no memory.
+
+    A heap does not promise that: it gives what was written before, keeps pieces of what it gets
+    back, and numpy asks for huge pages.
+    """
+    n_bytes = int(np.prod(shape)) * dtype.itemsize
+    if not n_bytes:
+        return np.zeros(shape, dtype)
+    pages = mmap.mmap(-1, n_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return np.frombuffer(pages, dtype).reshape(shape)
 
 
 class Template:
@@ -43,8 +57,7 @@ class Template:
 
     def new_block(self) -> Bytes:
         """Return a new block, (n_bytes,)."""
-        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-        block = np.frombuffer(mmap.mmap(-1, self._n_bytes, flags=flags), np.uint8)
+        block = zeros((self._n_bytes,), np.dtype(np.uint8))
         begin = 0
         for at, n_bytes in self._places:
             # Of the last page, the rest is the block's own.

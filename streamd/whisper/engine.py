@@ -141,6 +141,11 @@ class UrgentEngine(Protocol[FeaturesT]):
         ...
 
 
+def urgent(engine: Engine[FeaturesT]) -> Engine[FeaturesT] | None:
+    """Return the same model on more threads, if there is one."""
+    return engine.urgent if isinstance(engine, UrgentEngine) else None
+
+
 class Together(Protocol[FeaturesT_co]):
     """Runs passes of the decoders of several windows at once, from one thread."""
 

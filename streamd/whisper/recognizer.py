@@ -38,7 +38,7 @@ from streamd.whisper.decode import (
     with_fallback,
     with_phrases,
 )
-from streamd.whisper.engine import Engine, FeaturesT, Search, UrgentEngine, alone
+from streamd.whisper.engine import Engine, FeaturesT, Search, alone, urgent
 from streamd.whisper.guards import is_famous
 from streamd.whisper.marks import MARKS, with_marks
 from streamd.whisper.mel import WindowColumns, log_mel, window_log_mel
@@ -100,7 +100,7 @@ class Recognizer(Generic[FeaturesT]):
         self._end_of_turn = end_of_turn
         self.counters = Counters()
         self._engine = engine
-        self._urgent = engine.urgent if isinstance(engine, UrgentEngine) else None
+        self._urgent = urgent(engine)
         self._working = set() if working is None else working
         self._tokenizer = tokenizer
         # Streams have one measure of doubt and one of repetition; recordings have openai-whisper's.

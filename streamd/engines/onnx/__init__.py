@@ -12,7 +12,6 @@ ever used, and then moved to its own slots.
 """
 
 import hashlib
-import mmap
 import os
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -46,7 +45,7 @@ from streamd.errors import EngineError
 from streamd.models import ModelDimensions, Weights
 from streamd.models.silence import SilenceStates, average, bias, extend
 from streamd.system.calls import begun
-from streamd.system.pages import Template, whole_pages
+from streamd.system.pages import Template, whole_pages, zeros
 from streamd.types import Mel
 from streamd.whisper.engine import Answer, Decoder, Pass
 
@@ -480,7 +479,7 @@ class _Pool:
 def _larger(pool: NDArray[np.float32], n_slots: int) -> NDArray[np.float32]:
     """Return a pool of at least so many slots, the first of which are those of `pool`."""
     *outer, n_pool, d_head = pool.shape
-    larger = _pages((*outer, -(-n_slots // _POOL_STEP) * _POOL_STEP, d_head), np.dtype(np.float32))
+    larger = zeros((*outer, -(-n_slots // _POOL_STEP) * _POOL_STEP, d_head), np.dtype(np.float32))
     larger[..., :n_pool, :] = pool
     return larger
 
@@ -632,7 +631,7 @@ class OnnxTogether:
         if self._sound_type == np.int8:
             shapes["scale_"] = (N_TOGETHER, 1, n_state), np.dtype(np.float32)
         return {
-            f"cross_{kind}_{what}{layer}": _pages(shape, dtype)
+            f"cross_{kind}_{what}{layer}": zeros(shape, dtype)
             for layer, kind in product(range(self._dims.n_text_layer), ("key", "value"))
             for what, (shape, dtype) in shapes.items()
         }
@@ -761,19 +760,6 @@ def _widening() -> bytes:
     to = {"to": proto.ElementType.FLOAT32}
     cast = proto.node("Cast", ["half"], ["single"], name="cast", attributes=to)
     return proto.model([cast], inputs=[half], outputs=[single], initializers=[], opsets={"": 20})
-
-
-def _pages(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return zeros, of which what is not written takes no memory.
-
-    A heap does not promise that: it gives what was written before, keeps pieces of what it gets
-    back, and numpy asks for huge pages.
-    """
-    n_bytes = int(np.prod(shape)) * dtype.itemsize
-    if not n_bytes:
-        return np.zeros(shape, dtype)
-    pages = mmap.mmap(-1, n_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    return np.frombuffer(pages, dtype).reshape(shape)
 
 
 _NO_TOKENS = np.zeros(0, np.int64)

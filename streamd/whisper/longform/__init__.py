@@ -28,7 +28,7 @@ from streamd.whisper.decode import (
     with_fallback,
     with_phrases,
 )
-from streamd.whisper.engine import BatchEngine, Engine, FeaturesT, Search, UrgentEngine
+from streamd.whisper.engine import BatchEngine, Engine, FeaturesT, Search, urgent
 from streamd.whisper.guards import find_repetition
 from streamd.whisper.longform.schedule import (
     EncoderPass,
@@ -36,7 +36,7 @@ from streamd.whisper.longform.schedule import (
     Reading,
     Steps,
     TranscribedWindow,
-    run_in_order,
+    read_in_order,
 )
 from streamd.whisper.longform.segments import (
     COLUMNS_PER_FRAME,
@@ -140,17 +140,15 @@ class Transcriber(Generic[FeaturesT]):
         engine = self._engine
         if voiced is not None and len(clips) > 1 and isinstance(engine, BatchEngine):
             readings = (self._reading(engine, source, [clip], at) for at, clip in enumerate(clips))
-            return run_in_order(readings, engine.together(self._is_alone), engine.n_together)
+            return read_in_order(readings, engine.together(self._is_alone), engine.n_together)
         alone = self._with_all_threads()
         parts = [clips] if voiced is None else [[clip] for clip in clips]
         readings = (self._reading(alone, source, part, at) for at, part in enumerate(parts))
-        return run_in_order(readings, OneByOne(alone), 1)
+        return read_in_order(readings, OneByOne(alone), 1)
 
     def _with_all_threads(self) -> Engine[FeaturesT]:
         """Return the engine for what is computed with nothing else of the recording beside it."""
-        engine = self._engine
-        urgent = engine.urgent if isinstance(engine, UrgentEngine) and self._is_alone() else None
-        return urgent or self._engine
+        return (urgent(self._engine) if self._is_alone() else None) or self._engine
 
     def _reading(
         self, engine: Engine[FeaturesT], source: "_Spectrum", clips: Iterable[Clip], at: int = 0

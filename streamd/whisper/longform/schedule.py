@@ -65,7 +65,7 @@ class EncoderPass(Generic[FeaturesT]):
 Steps = Generator[Pass | EncoderPass[Any], Answer, ResultT]
 """A search that also has windows encoded."""
 Reading = Generator[Pass | EncoderPass[Any] | TranscribedWindow, Answer | None, None]
-"""Steps that give windows, for which it wants no answer."""
+"""Steps that also give windows, for which they want no answer."""
 
 
 class OneByOne(Generic[FeaturesT]):
@@ -94,7 +94,7 @@ class OneByOne(Generic[FeaturesT]):
         return lambda: self.encode(mel(), audio_ctx)
 
 
-def run_in_order(
+def read_in_order(
     readings: Iterable[Reading], together: Together[Any], n_most: int
 ) -> Iterator[TranscribedWindow]:
     """Run up to `n_most` readings at once; give their windows in the order of the readings."""
@@ -139,8 +139,9 @@ class _Schedule:
         asked = [each.asked for each in readings if isinstance(each.asked, EncoderPass)]
         waiting = deque(each for each in asked if each.ready_at is None)
         answers: dict[_Begun, Answer] = {}
-        if len(waiting) + len(passes) > 1 and self._free_at <= self._now + _AHEAD:
-            self._begin(waiting)
+        has_more = len(waiting) + len(passes) > 1
+        if waiting and has_more and self._free_at <= self._now + _AHEAD:
+            self._begin(waiting.popleft())
         if waiting and len(passes) < self._n_enough:
             self._encode(waiting.popleft())
         elif passes:
@@ -158,12 +159,10 @@ class _Schedule:
     def _is_ready(self, encoding: EncoderPass[Any]) -> bool:
         return encoding.ready_at is not None and encoding.ready_at <= self._now
 
-    def _begin(self, waiting: deque[EncoderPass[Any]]) -> None:
-        """Have the other thread encode the first window that waits."""
-        if waiting:
-            encoding = waiting.popleft()
-            encoding.wait = self._together.begin(encoding.mel, encoding.audio_ctx)
-            encoding.ready_at = self._free_at = max(self._free_at, self._now) + _n_passes(encoding)
+    def _begin(self, encoding: EncoderPass[Any]) -> None:
+        """Have the other thread encode a window."""
+        encoding.wait = self._together.begin(encoding.mel, encoding.audio_ctx)
+        encoding.ready_at = self._free_at = max(self._free_at, self._now) + _n_passes(encoding)
 
     def _encode(self, encoding: EncoderPass[Any]) -> None:
         """Encode a window in this thread."""

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from streamd.errors import EngineError
 from streamd.system.calls import begun
 from streamd.whisper.engine import Pass
-from streamd.whisper.longform.schedule import EncoderPass, Reading, TranscribedWindow, run_in_order
+from streamd.whisper.longform.schedule import EncoderPass, Reading, TranscribedWindow, read_in_order
 
 N_MOST = 4
 
@@ -75,7 +75,7 @@ def test_what_runs_together_does_not_depend_on_how_long_an_encoding_takes(clips,
     at_once, late = Together(), Together(delays_s)
     for together in (at_once, late):
         readings = (reading(i, clip) for i, clip in enumerate(clips))
-        windows = list(run_in_order(readings, together, N_MOST))
+        windows = list(read_in_order(readings, together, N_MOST))
         told = [number for window in windows for number in window.segments]
         assert told == [(i, at) for i, clip in enumerate(clips) for at in range(len(clip))]
         reached = [window.reached_ms for window in windows]
@@ -93,7 +93,7 @@ def test_windows_are_few_at_a_time_and_most_are_encoded_beside_the_passes(n_clip
         yield from reading(number, [(1900, 20)])
         n_running.remove(number)
 
-    for _ in run_in_order((counted(i) for i in range(n_clips)), together, N_MOST):
+    for _ in read_in_order((counted(i) for i in range(n_clips)), together, N_MOST):
         assert len(n_running) <= N_MOST
     sizes = [len(each) for each in together.passes]
     assert max(sizes) == min(n_clips, N_MOST)
@@ -113,4 +113,4 @@ def test_an_error_of_the_other_thread_is_raised_by_the_window_that_needs_it():
 
     readings = (reading(i, [(1900, 3)]) for i in range(3))
     with pytest.raises(EngineError, match="no memory"):
-        list(run_in_order(readings, Failing(), N_MOST))
+        list(read_in_order(readings, Failing(), N_MOST))
