@@ -37,7 +37,7 @@ from streamd.system.calls import begun, outcome
 from streamd.types import FRAME, FRAME_MS, Frames, frames_from_ms
 from streamd.whisper.engine import Engine, urgent
 from streamd.whisper.longform import LONGEST_WINDOW, Transcriber
-from streamd.whisper.longform.segments import TimedSegment, clips_at, in_ms, ms_of
+from streamd.whisper.longform.segments import TimedSegment, clips_at, column_at, in_ms, ms_of
 from streamd.whisper.mel import RecordingMel
 from streamd.whisper.vocabulary import Vocabularies
 
@@ -196,7 +196,10 @@ class FileTranscriber:
         return Track(RecordingMel(self._n_mels), speech, voices)
 
     def transcribe(self, file: AudioFile) -> Iterator[FinishedWindow]:
-        """Transcribe a file that was read to its end, window by window; raises `EngineError`."""
+        """Transcribe a file that was read to its end, window by window; raises `EngineError`.
+
+        Only once: what is transcribed of it is forgotten.
+        """
         file.hand_over()
         windows = [self._transcribe(track, file.n_padding) for track in file.tracks]
         yield from _on_one_clock(windows) if file.is_split else chain(*windows)
@@ -227,6 +230,8 @@ class FileTranscriber:
                     _with_speakers(self._final(segment, next(seg)), turns, numbers)
                     for segment in window.segments
                 )
+                if not self._config.longform.clip_timestamps_ms:  # they may be in any order
+                    mel.forget(column_at(window.reached_ms / 1000))
                 yield FinishedWindow(finals, window.reached_ms)
 
     def _final(self, segment: TimedSegment, seg: int) -> Final:

@@ -5,7 +5,7 @@ loudest column). `streamd.whisper.mel` keeps the result of the first and repeats
 openai/whisper ``audio.log_mel_spectrogram``.
 """
 
-from bisect import bisect_right
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
@@ -13,6 +13,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
+from streamd.system.pages import zeros
 from streamd.types import FRAME, SAMPLE_RATE, Mel, Samples
 
 N_FFT = 400
@@ -172,6 +173,8 @@ def _copy(known: WindowColumns, start: int, columns: Mel) -> tuple[int, int]:
     return first, last
 
 
+_MINUTE = 6_000
+"""Columns that are stored, and forgotten, together."""
 _AFTER = 3
 """Columns after the end of the audio that still depend on some of it."""
 
@@ -181,6 +184,7 @@ class RecordingMel:
 
     openai/whisper clamps a file to the loudest of its columns, so there is no window before its
     end. Until then the columns are kept (115 MB an hour with 80 bands), not the samples (230 MB).
+    `forget` what no window needs any more.
     """
 
     def __init__(self, n_mels: int) -> None:
@@ -190,8 +194,7 @@ class RecordingMel:
         self._n_samples = 0
         self._waiting: Samples = np.empty(0, np.float32)
         self._mirrored = False
-        self._parts: list[Mel] = []
-        self._starts: list[int] = []
+        self._minutes: list[Mel] = []
         self._n_stored = 0
         self._peak = SILENCE
 
@@ -213,17 +216,26 @@ class RecordingMel:
         `n_columns`, unless they are `silent`.
         """
         columns = np.full((self.n_mels, n_columns), SILENCE, np.float32)
-        at = max(0, bisect_right(self._starts, first) - 1)
-        for start, part in zip(self._starts[at:], self._parts[at:], strict=True):
-            begin, end = max(first, start), min(first + n_columns, start + part.shape[1])
-            if begin >= end:
-                break
-            columns[:, begin - first : end - first] = part[:, begin - start : end - start]
+        for begin, stored in self._stored(first, min(first + n_columns, self._n_stored)):
+            columns[:, begin - first : begin - first + stored.shape[1]] = stored
         mel = np.zeros((self.n_mels, width), np.float32)
         if silent:
             mel += normalise(np.full((1, 1), SILENCE), self._peak)
         mel[:, :n_columns] = normalise(columns, self._peak)
         return mel
+
+    def forget(self, first: int) -> None:
+        """Free the memory of columns before `first`, which no window may have any more."""
+        for at in range(min(first, self._n_stored) // _MINUTE):
+            self._minutes[at] = np.empty((self.n_mels, 0), np.float32)
+
+    def _stored(self, first: int, end: int) -> Iterator[tuple[int, Mel]]:
+        """The memory of columns, piece by piece, each with its first column."""
+        while first < end:
+            at, offset = divmod(first, _MINUTE)
+            n = min(_MINUTE - offset, end - first)
+            yield first, self._minutes[at][:, offset : offset + n]
+            first += n
 
     def _push(self, samples: Samples) -> None:
         waiting = np.concatenate([self._waiting, samples])
@@ -234,8 +246,10 @@ class RecordingMel:
         if n_ready > 0:
             part = log10_mel(waiting, 0, n_ready, n_mels=self.n_mels)
             self._peak = max(self._peak, part.max())
-            self._parts.append(part)
-            self._starts.append(self._n_stored)
-            self._n_stored += n_ready
+            first, self._n_stored = self._n_stored, self._n_stored + n_ready
+            while len(self._minutes) * _MINUTE < self._n_stored:
+                self._minutes.append(zeros((self.n_mels, _MINUTE), np.dtype(np.float32)))
+            for begin, stored in self._stored(first, self._n_stored):
+                stored[:] = part[:, begin - first : begin - first + stored.shape[1]]
             waiting = waiting[n_ready * HOP :].copy()
         self._waiting = waiting

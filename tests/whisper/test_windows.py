@@ -68,3 +68,12 @@ def test_almost_nothing(n):
     mel = read(np.full(n, 0.1, np.float32), [])
     assert mel.n_columns == n // HOP
     assert mel.window(0, 3, width=10).shape == (80, 10)
+
+
+def test_what_follows_is_the_same_when_the_beginning_is_forgotten():
+    samples = sound(3, 130 * 16_000)  # its memory is of one minute at a time
+    mel, other = (read(samples, [10, 1_000_000]) for _ in range(2))
+    for first in (5_999, 6_000, 11_000, 12_000, 12_950):
+        mel.forget(first)
+        shown = mel.window(first, 1_500, width=3_000)
+        np.testing.assert_array_equal(shown, other.window(first, 1_500, width=3_000))
