@@ -16,11 +16,13 @@ import pytest
 from streamd.config import load
 from streamd.daemon import build
 from streamd.daemon.opening import open_model
+from streamd.engines.onnx import N_TOGETHER
 from streamd.options import BindOptions
 from streamd.server import Server
 from streamd.streams import MAX_ENDED, SessionStorage, Streams
 from streamd.streams.journal.files import Folder
 from streamd.system.heap import trim
+from streamd.whisper.mel import RecordingMel
 from tests.support import recorded
 from tests.support.fakes import WORD, ScriptedRecognizer, scripted_audio, scripted_session
 from tests.support.loop import turn
@@ -162,6 +164,37 @@ def test_windows_have_the_states_of_silence_in_common():
     n_sound = windows[0].bias.size - windows[0].n_silence
     states = sum(n_sound * view[0, 0].nbytes for view in windows[0].views.values())
     assert states < taken < states + MIB  # those of silence are 2.9 MB
+
+
+@pytest.mark.skipif(not IS_GLIBC, reason="has no /proc elsewhere")
+def test_a_long_text_takes_no_memory_for_the_other_windows_of_a_recording():
+    _, engine = open_model(load({"model": "tiny.en"}, {}))
+    together = engine.together(lambda: False)
+    mel = np.zeros((80, 20), np.float32)
+    decoders = [engine.decoder(together.encode(mel, 10), 448) for _ in range(N_TOGETHER)]
+
+    def read(decoder, first: int, n: int) -> None:
+        tokens = np.arange(first, first + n)
+        seen = np.arange(decoder.n_slots) <= tokens[:, np.newaxis]
+        decoder.step(tokens, tokens, tokens, seen, tokens[:0])
+
+    for decoder in decoders:
+        read(decoder, 0, 8)
+    before = private_bytes()
+    for first in range(8, 400, 8):
+        read(decoders[0], first, 8)
+    # Of each window 1.2 MB would be in use for 100 tokens, and has 12 KB for one.
+    assert private_bytes() - before < 16 * MIB
+
+
+@pytest.mark.skipif(not IS_GLIBC, reason="has no /proc elsewhere")
+def test_what_was_transcribed_of_a_recording_is_given_back():
+    mel = RecordingMel(80)
+    mel.append(np.zeros(20 * 60 * 16_000, np.float32))
+    mel.finish()
+    before = private_bytes()
+    mel.forget(mel.n_columns - 100)
+    assert before - private_bytes() > 19 * 60 * 100 * 80 * 4 - MIB
 
 
 class MallInfo(ctypes.Structure):

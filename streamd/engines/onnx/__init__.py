@@ -473,15 +473,19 @@ class _Pool:
 
     def _make_room(self, n_slots: int) -> None:
         if n_slots > self.array.shape[-2]:
-            self.array = _larger(self.array, n_slots)
+            self.move_to(_larger(self.array, n_slots))
+
+    def move_to(self, array: NDArray[np.float32]) -> None:
+        """Take a larger array, of zeros, instead; only the slots in use are copied."""
+        array[..., : self._n_used, :] = self.array[..., : self._n_used, :]
+        self.array = array
 
 
 def _larger(pool: NDArray[np.float32], n_slots: int) -> NDArray[np.float32]:
-    """Return a pool of at least so many slots, the first of which are those of `pool`."""
-    *outer, n_pool, d_head = pool.shape
-    larger = zeros((*outer, -(-n_slots // _POOL_STEP) * _POOL_STEP, d_head), np.dtype(np.float32))
-    larger[..., :n_pool, :] = pool
-    return larger
+    """Return zeros in the shape of `pool`, but of at least so many slots."""
+    *outer, _, d_head = pool.shape
+    shape = (*outer, -(-n_slots // _POOL_STEP) * _POOL_STEP, d_head)
+    return zeros(shape, np.dtype(np.float32))
 
 
 @dataclass(frozen=True, slots=True)
@@ -619,7 +623,7 @@ class OnnxTogether:
         self._pool, self._bound = array, None
         for seat, pool in enumerate(self._pools):
             if pool is not None:
-                pool.array = array[:, :, seat : seat + 1]
+                pool.move_to(array[:, :, seat : seat + 1])
 
     def _no_sound(self) -> dict[str, NDArray[Any]]:
         """Return memory for the keys and values of each seat, and for the rows of a pass."""
