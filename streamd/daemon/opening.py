@@ -88,6 +88,7 @@ def open_model(
         threads=max(1, n_threads // 2) if recordings and on_cpu else n_threads,
         precision=o.precision,
         urgent_threads=build.urgent_threads(config) if on_cpu else 0,
+        recordings=recordings,
     )
     seconds = time.perf_counter() - start
     name = opened.model.name

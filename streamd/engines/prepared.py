@@ -14,7 +14,7 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Literal
 
@@ -77,12 +77,18 @@ class Opened:
 
 
 def open_engine(
-    name: str, *, threads: int, precision: Choice = "auto", urgent_threads: int = 0
+    name: str,
+    *,
+    threads: int,
+    precision: Choice = "auto",
+    urgent_threads: int = 0,
+    recordings: bool = False,
 ) -> Opened:
     """Open a model by name, folder or file, and prepare it if necessary.
 
     If `urgent_threads` are more than `threads`, there is an engine for urgent windows, too, unless
-    the model cannot be prepared: its weights would be in memory twice. Raises `ModelError` if there
+    the model cannot be prepared: its weights would be in memory twice. For `recordings`, parts of a
+    prepared model are opened when they are first used. Raises `ModelError` if there
     is no such model here, or its files are damaged. Raises `EngineError` if ONNX Runtime refuses
     the model.
     """
@@ -92,12 +98,11 @@ def open_engine(
     chosen = choose_precision(dims, precision, threads=threads).precision
     key = "\n".join((state, chosen, machine(), _code()))
     place = folder / "prepared" / hashlib.sha256(key.encode()).hexdigest()[:40]
-    if found := _read(place, threads, urgent_threads):
+    open_prepared = partial(_read, place, threads, urgent_threads, recordings=recordings)
+    if found := open_prepared():
         return Opened(*found, chosen, "prepared")
     trim()  # what was measured to choose the precision is not needed any more
-    if _prepare(name, cached, place, chosen, threads) and (
-        found := _read(place, threads, urgent_threads)
-    ):
+    if _prepare(name, cached, place, chosen, threads) and (found := open_prepared()):
         return Opened(*found, chosen, "prepared now")
     return open_in_memory(load_model(name), threads=threads, precision=chosen)
 
@@ -209,7 +214,9 @@ def _write(folder: Path, model: Model, precision: Precision, threads: int) -> No
     (folder / _SIZES).write_bytes(msgspec.json.encode(_sizes(folder)))
 
 
-def _read(place: Path, threads: int, urgent_threads: int) -> tuple[Model, OnnxEngine] | None:
+def _read(
+    place: Path, threads: int, urgent_threads: int, *, recordings: bool
+) -> tuple[Model, OnnxEngine] | None:
     """Open a prepared model, or remove it if it is damaged or other users may have changed it."""
     try:
         if is_ours(place) and _sizes(place) == msgspec.json.decode((place / _SIZES).read_bytes()):
@@ -218,7 +225,13 @@ def _read(place: Path, threads: int, urgent_threads: int) -> tuple[Model, OnnxEn
                 type=Model,
                 dec_hook=lambda _, packed: unpacked(packed),
             )
-            engine = open_folder(place, model.dims, threads=threads, urgent_threads=urgent_threads)
+            engine = open_folder(
+                place,
+                model.dims,
+                threads=threads,
+                urgent_threads=urgent_threads,
+                recordings=recordings,
+            )
             if (states := place / _STATES).exists():
                 model = replace(model, silence=SilenceStates(np.load(states, mmap_mode="r")))
             with suppress(OSError):

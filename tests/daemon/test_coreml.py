@@ -241,7 +241,10 @@ def test_until_core_ml_is_ready_recordings_have_all_threads(monkeypatch, built, 
     """On the CPU, half of them encode while the others decode."""
     asked = []
 
-    def open_engine(name: str, *, threads: int, precision: str, urgent_threads: int) -> Opened:
+    def open_engine(
+        name: str, *, threads: int, precision: str, urgent_threads: int, recordings: bool
+    ) -> Opened:
+        assert recordings
         asked.append((threads, urgent_threads))
         return Opened(SimpleNamespace(name=name), None, "int8", "prepared")
 

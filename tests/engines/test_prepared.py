@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from streamd.engines import prepared
+from streamd.engines import onnx, prepared
 from streamd.engines.onnx import FILES
 from streamd.engines.prepared import open_engine
 from streamd.errors import EngineError, ModelError
@@ -117,6 +117,31 @@ def test_there_is_no_urgent_engine_without_more_threads_or_a_prepared_model(fold
     folder.chmod(0o777)  # others may write to it
     opened = open_engine(str(small), threads=1, urgent_threads=2)
     assert (opened.how, opened.engine.urgent) == ("not prepared", None)
+
+
+def test_for_recordings_only_what_is_used_is_opened(folder, monkeypatch):
+    """Each session that is open has all weights of its network in memory."""
+    given = {"threads": 1, "precision": "int8", "urgent_threads": 2, "recordings": True}
+    open_engine("tiny.en", **given)  # prepares it
+    opened, new_session = [], onnx._new_session
+    monkeypatch.setattr(
+        onnx,
+        "_new_session",
+        lambda source, threads, **more: (
+            opened.append((getattr(source, "name", ""), threads))
+            or new_session(source, threads, **more)
+        ),
+    )
+    engine = open_engine("tiny.en", **given).engine
+    assert opened == []
+    engine.together(lambda: True)
+    assert [each for each in opened if each[0]] == [("encoder.onnx", 1), ("decoder_many.onnx", 1)]
+    del opened[:]
+    logits(engine.urgent)
+    assert opened == [("encoder.onnx", 2), ("decoder.onnx", 2)]
+    (entries(folder)[0] / "decoder.onnx").write_bytes(b"?")
+    with pytest.raises(EngineError, match="ONNX Runtime failed"):
+        logits(engine)
 
 
 def test_another_name_is_another_model(folder, copy, tmp_path):

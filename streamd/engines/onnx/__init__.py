@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from itertools import pairwise, product
 from pathlib import Path
-from threading import Lock
+from threading import Event, Lock
 from typing import Any
 from zipfile import BadZipFile
 
@@ -61,14 +61,19 @@ _OUTPUT = "output.npy"
 OPTIONAL = (_OUTPUT,)
 """One more file for models whose output layer is not the embeddings."""
 
-_ARENA_BYTES = 16 * 1024**2
-"""Memory for what all sessions compute on the way; as much of it is resident as was ever in use."""
+_ARENA_BYTES, _RECORDINGS_ARENA_BYTES = 16 * 1024**2, 32 * 1024**2
+"""Memory for what all sessions compute on the way; as much of it is resident as was ever in use.
+
+What exceeds it is given back after each run. Recordings, which compute two long windows at a time,
+would need it again in the next one: to get its pages takes 3 % of their CPU time.
+"""
 
 _FAILURES = (
     ort.EPFail,
     ort.Fail,
     ort.InvalidArgument,
     ort.InvalidGraph,
+    ort.InvalidProtobuf,
     ort.NoSuchFile,
     ort.NotImplemented,
     ort.RuntimeException,
@@ -137,6 +142,9 @@ class JointFeatures:
         self.bias, self.n_silence = bias, n_silence
 
 
+Open = Callable[[], InferenceSession]
+"""Opens a session, or returns one that was opened before."""
+
 RowsOf = Callable[[NDArray[np.int64]], NDArray[np.float32]]
 """Gives the rows (k, n_text_state) of tokens (k,)."""
 
@@ -180,31 +188,34 @@ class OnnxEngine:
     def __init__(
         self,
         dims: ModelDimensions,
-        sessions: tuple[InferenceSession, InferenceSession],
+        sessions: tuple[Open, Open, Open],
         *,
-        many: Callable[[], InferenceSession],
         rows: TokenRows,
         buffers: "_Buffers",
         arrays: Sequence[NDArray[Any]] = (),
     ) -> None:
-        """`sessions` are the encoder and the decoder, whose input `rows` make of tokens.
+        """`sessions` are the encoder, the decoder and the decoder for several windows.
 
-        `buffers` are made for the keys and values of a window. `many` opens the decoder for several
-        windows. `arrays` are in use by the sessions, which do not keep a reference to them.
+        Each is opened when it is first needed. `rows` make the decoders' input of tokens, and
+        `buffers` are made for the keys and values of a window. `arrays` are in use by the sessions,
+        which do not keep a reference to them.
         """
         self.dims = dims
         self.urgent: OnnxEngine | None = None
         """The same on more threads, if there is one; whoever makes an engine sets it."""
         self.n_together = N_TOGETHER
-        self._open_many = many
+        self._encoder, self._decoder, self._many = map(cache, sessions)
         self._rows = rows
-        self._many: InferenceSession | None = None
         self._arrays = arrays
-        self._encoder, self._decoder = sessions
         self._buffers = buffers
         self._n_kept = buffers.n_silence
         self._bias = np.zeros(self._n_kept + dims.n_audio_ctx, np.float32)
         self._bias[: self._n_kept] = bias(dims.n_audio_ctx)[: self._n_kept]
+
+    def open(self) -> None:
+        """Open what live captions need. Raises `EngineError` if ONNX Runtime refuses it."""
+        self._encoder()
+        self._decoder()
 
     @property
     def has_silence(self) -> bool:
@@ -241,12 +252,13 @@ class OnnxEngine:
             "first": np.array([n_reused], np.int64),
             "rows": rows,
         }
-        io = self._encoder.io_binding()
+        encoder = self._encoder()
+        io = encoder.io_binding()
         for name, view in views.items():
             shared = OrtValue.ortvalue_from_numpy(view)  # shares our memory
             io.bind_ortvalue_input(name, shared)
             io.bind_ortvalue_output(f"new_{name}", shared)
-        _run(self._encoder, io, inputs, {})
+        _run(encoder, io, inputs, {})
         return OnnxFeatures(buffers, views, self._bias[begin:end], n_silence)
 
     def decoder(
@@ -256,14 +268,13 @@ class OnnxEngine:
         if isinstance(features, JointFeatures):
             return JointDecoder(features, self.dims, n_slots)
         return OnnxDecoder(
-            self._decoder, self.dims, rows=self._rows, features=features, n_slots=n_slots
+            self._decoder(), self.dims, rows=self._rows, features=features, n_slots=n_slots
         )
 
     def together(self, is_alone: Callable[[], bool]) -> "OnnxTogether":
         """Give what runs passes of several decoders at once, as `BatchEngine.together` says."""
-        if self._many is None:  # live captions do without
-            self._many = self._open_many()
-        return OnnxTogether(self, self._many, self._rows, is_alone=is_alone)
+        self._encoder()  # which two threads will need
+        return OnnxTogether(self, self._many(), self._rows, is_alone=is_alone)
 
 
 class _Buffers:
@@ -785,16 +796,21 @@ def _run(
         raise _engine_error(error) from error
 
 
-@cache
-def _share_arena() -> None:
+def _share_arena(n_bytes: int = _ARENA_BYTES) -> None:
     """Have sessions take temporary memory from one place instead of the heap.
 
     In the heap it moves about between what stays, until all of it is resident: tiny.en took 25 MB
-    more.
+    more. The first call in a process says how much it is.
     """
+    if _shared_arena.is_set():
+        return
+    _shared_arena.set()
     place = OrtMemoryInfo("Cpu", OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, OrtMemType.DEFAULT)
-    settings = {"arena_extend_strategy": 0, "initial_chunk_size_bytes": _ARENA_BYTES}
+    settings = {"arena_extend_strategy": 0, "initial_chunk_size_bytes": n_bytes}
     create_and_register_allocator(place, OrtArenaCfg(settings))
+
+
+_shared_arena = Event()
 
 
 @cache
@@ -853,8 +869,7 @@ def build(
         outputs = embeddings
     return OnnxEngine(
         dims,
-        (encoder, decoder),
-        many=many,
+        (lambda: encoder, lambda: decoder, many),
         rows=TokenRows(_in_memory(embeddings), _in_memory(outputs)),
         buffers=_Buffers(silence_rows(dims, weights, silence, precision), dims.n_audio_ctx),
         arrays=arrays,
@@ -931,29 +946,50 @@ def make_silence_states(
 
 
 def open_folder(
-    folder: Path, dims: ModelDimensions, *, threads: int, urgent_threads: int = 0
+    folder: Path,
+    dims: ModelDimensions,
+    *,
+    threads: int,
+    urgent_threads: int = 0,
+    recordings: bool = False,
 ) -> OnnxEngine:
     """Open a saved engine, and an urgent one if that has more threads; they share the files.
 
-    Raises `EngineError` if its files are damaged, or another version of ONNX Runtime wrote them.
+    For `recordings`, which do not need all of it, it is opened when it is first used: each session
+    has the weights in memory once more. Raises `EngineError` if files are damaged, or another
+    version of ONNX Runtime wrote them; for `recordings`, so does the use.
     """
     several = [threads, urgent_threads] if urgent_threads > threads else [threads]
-    sessions = [[_new_session(folder / name, n) for name in _GRAPHS] for n in several]
     try:
         embedding = output = _InFile(folder / _EMBEDDING)
         if (place := folder / _OUTPUT).exists():
             output = _InFile(place)
-        rows, many = TokenRows(embedding, output), partial(_new_session, folder / _MANY, threads)
+        rows = TokenRows(embedding, output)
         with np.load(folder / _SILENCE) as silence:
             buffers = _Buffers(dict(silence), dims.n_audio_ctx)
-        engine, *urgent = (
-            OnnxEngine(dims, (encoder, decoder), many=many, rows=rows, buffers=buffers)
-            for encoder, decoder in sessions
-        )
-        engine.urgent = urgent[0] if urgent else None
-        return engine
     except (OSError, ValueError, BadZipFile) as error:
         raise EngineError(f"the prepared model in {folder} is damaged: {error}") from error
+    encoder, decoder = _GRAPHS
+    engine, *urgent = (
+        OnnxEngine(
+            dims,
+            (
+                partial(_new_session, folder / encoder, n),
+                partial(_new_session, folder / decoder, n),
+                partial(_new_session, folder / _MANY, n),
+            ),
+            rows=rows,
+            buffers=buffers,
+        )
+        for n in several
+    )
+    engine.urgent = urgent[0] if urgent else None
+    if recordings:
+        _share_arena(_RECORDINGS_ARENA_BYTES)
+    else:
+        for each in (engine, *urgent):
+            each.open()
+    return engine
 
 
 def _new_session(
