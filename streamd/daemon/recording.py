@@ -4,6 +4,7 @@ Other modules use it for ``streamd transcribe``, for what clients send, and for 
 """
 
 import logging
+import re
 from bisect import bisect_left
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import replace
@@ -30,6 +31,7 @@ from streamd.events import (
 from streamd.models.model import Model
 from streamd.session.clips import SpeechClips
 from streamd.session.segmenter import Segmenter
+from streamd.session.spelling import number_of, numbers
 from streamd.sources import Lost, Source
 from streamd.speakers import REMEMBERED, SpokenTurn
 from streamd.streams import Streams
@@ -37,7 +39,14 @@ from streamd.system.calls import begun, outcome
 from streamd.types import FRAME, FRAME_MS, Frames, frames_from_ms
 from streamd.whisper.engine import Engine, urgent
 from streamd.whisper.longform import LONGEST_WINDOW, Transcriber
-from streamd.whisper.longform.segments import TimedSegment, clips_at, column_at, in_ms, ms_of
+from streamd.whisper.longform.segments import (
+    SpokenWord,
+    TimedSegment,
+    clips_at,
+    column_at,
+    in_ms,
+    ms_of,
+)
 from streamd.whisper.mel import RecordingMel
 from streamd.whisper.vocabulary import Vocabularies
 
@@ -221,17 +230,18 @@ class FileTranscriber:
             seg = count(1)
             n_speakers = self._config.longform.num_speakers
             turns = track.voices.turns(n_speakers) if track.voices else []
-            numbers: dict[int, int] = {}
+            speakers: dict[int, int] = {}
             for window in transcriber.transcribe(mel, clips, language=language, voiced=voiced):
                 if (unheard := window.unheard) is not None:
                     from_ms, to_ms = ms_of(unheard.seek), ms_of(unheard.end)
                     log.warning("no words in the speech from %d to %d ms", from_ms, to_ms)
+                # Without the voice detector, the text is openai-whisper's.
+                spelled = map(_with_numbers, window.segments) if speech else window.segments
                 finals = tuple(
-                    _with_speakers(self._final(segment, next(seg)), turns, numbers)
-                    for segment in window.segments
+                    _with_speakers(self._final(segment, next(seg)), turns, speakers)
+                    for segment in spelled
                 )
-                if not self._config.longform.clip_timestamps_ms:  # they may be in any order
-                    mel.forget(column_at(window.reached_ms / 1000))
+                mel.forget(column_at(window.reached_ms / 1000))
                 yield FinishedWindow(finals, window.reached_ms)
 
     def _final(self, segment: TimedSegment, seg: int) -> Final:
@@ -295,6 +305,29 @@ def _on_one_clock(channels: Sequence[Iterator[FinishedWindow]]) -> Iterator[Fini
         ready, waiting = waiting[:n], waiting[n:]
         numbered = (msgspec.structs.replace(final, seg=next(numbers)) for final in ready)
         yield FinishedWindow(tuple(numbered), reached_ms)
+
+
+def _with_numbers(segment: TimedSegment) -> TimedSegment:
+    """Return the segment with each number that was dictated as one word, as in live captions."""
+    texts = [word.text for word in segment.words] or _BEFORE_WORD.split(segment.text)
+    runs = [slice(run.start, run.stop) for run in numbers(texts)]
+    if len(runs) == len(texts):
+        return segment
+    spelled = [each[0] if len(each := texts[run]) == 1 else number_of(each) for run in runs]
+    words = [
+        _one_word(segment.words[run], text)
+        for run, text in zip(runs, spelled, strict=True)
+        if segment.words
+    ]
+    return replace(segment, text="".join(spelled), words=tuple(words))
+
+
+def _one_word(parts: Sequence[SpokenWord], text: str) -> SpokenWord:
+    prob = sum(part.prob for part in parts) / len(parts)
+    return replace(parts[0], text=text, end_s=parts[-1].end_s, prob=prob)
+
+
+_BEFORE_WORD = re.compile("(?=[ -])")
 
 
 def _start_ms(final: Final) -> int:

@@ -1,11 +1,10 @@
 """How words are written: marks at their ends, capitals, and numbers that were dictated."""
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import chain
 
-from streamd.types import Word, text_of
+from streamd.types import Word
 from streamd.whisper.marks import MARKS
 
 
@@ -34,32 +33,52 @@ LEAST_HYPHENATED = 5
 """Digits with hyphens between them that are one number. Fewer may be a formation: "4-2-3-1"."""
 
 
-def with_numbers(words: Iterable[Word]) -> tuple[Word, ...]:
+def with_numbers(words: Sequence[Word]) -> tuple[Word, ...]:
     """Join digits that stand alone, one after another, to the number that was dictated.
 
-    Whether Whisper writes "9 0 2 1 0", "9-0-2-1-0" or "90210" is chance, and later utterances would
-    copy it. As one word, the number is also committed as a whole.
+    Later utterances would copy how it is written. As one word, the number is also committed as a
+    whole.
     """
-    # A hyphen begins a word: "1-0-0-0-1" is five.
-    hyphenated = _runs(words, lambda last, word: word.text[:1] == "-" and not last.n_mark)
-    numbers = ([_number(run)] if _is_dictated(text_of(run)) else run for run in hyphenated)
-    digits = _runs(
-        chain.from_iterable(numbers),
-        lambda last, word: _is_digit(last.text) and _is_digit(word.text.rstrip(MARKS)),
-    )
-    numbers = ([_number(run)] if len(run) >= LEAST_DIGITS else run for run in digits)
-    return tuple(chain.from_iterable(numbers))
+    runs = numbers([word.text for word in words])
+    return tuple(_number(words[run.start : run.stop]) for run in runs)
 
 
-def _runs(words: Iterable[Word], continues: Callable[[Word, Word], bool]) -> list[list[Word]]:
-    """Cut the words before each one that does not continue the last one."""
-    runs: list[list[Word]] = []
-    for word in words:
-        if runs and continues(runs[-1][-1], word):
-            runs[-1].append(word)
-        else:
-            runs.append([word])
-    return runs
+def numbers(texts: Sequence[str]) -> Iterator[range]:
+    """Tell which words are one: the digits of a number that was dictated, else each by itself.
+
+    Whether Whisper writes "9 0 2 1 0", "9-0-2-1-0" or "90210" is chance. Each text keeps what
+    stands before the word, a blank or the hyphen that begins it, and the marks behind it.
+    """
+    at = 0
+    while at < len(texts):
+        end = _end_of_hyphenated(texts, at)
+        if end == at + 1:
+            end = _end_of_digits(texts, at)
+        yield range(at, end)
+        at = end
+
+
+def number_of(texts: Sequence[str]) -> str:
+    """Return the number whose digits these are, with the marks behind it."""
+    return " " + "".join(text.lstrip(" -") for text in texts)
+
+
+def _end_of_hyphenated(texts: Sequence[str], at: int) -> int:
+    """Where a number with hyphens ends that begins here; the next word if there is none."""
+    end = at + 1
+    while end < len(texts) and texts[end][:1] == "-" and texts[end - 1][-1:] not in MARKS:
+        end += 1
+    return end if _is_dictated("".join(texts[at:end])) else at + 1
+
+
+def _end_of_digits(texts: Sequence[str], at: int) -> int:
+    """Where a number of single digits ends that begins here; the next word if there is none."""
+    end = at + 1
+    while end < len(texts) and _is_digit(texts[end - 1]) and _is_digit(texts[end].rstrip(MARKS)):
+        if _end_of_hyphenated(texts, end) > end + 1:
+            break
+        end += 1
+    return end if end - at >= LEAST_DIGITS else at + 1
 
 
 def _is_dictated(text: str) -> bool:
@@ -74,9 +93,11 @@ def _is_digit(text: str) -> bool:
 
 
 def _number(digits: Sequence[Word]) -> Word:
+    if len(digits) == 1:
+        return digits[0]
     return replace(
         digits[0],
-        text=" " + "".join(digit.text.lstrip(" -") for digit in digits),
+        text=number_of([digit.text for digit in digits]),
         end=digits[-1].end,
         prob=sum(digit.prob for digit in digits) / len(digits),
         tokens=tuple(token for digit in digits for token in digit.tokens),

@@ -7,6 +7,7 @@ import re
 import signal
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -21,6 +22,8 @@ from streamd.events import Gap
 from streamd.sources import Lost
 from streamd.system.calls import begun
 from streamd.types import FRAME, SAMPLE_RATE
+from streamd.whisper.longform import TranscribedWindow
+from streamd.whisper.longform.segments import SpokenWord, TimedSegment
 from tests.support import recorded
 from tests.support.loop import without_slow_steps
 from tests.support.recorded import SENTENCE, SENTENCES
@@ -116,6 +119,40 @@ def test_only_the_clips_that_the_user_names(opened):
     found, heard = finals(opened, **points)
     assert [final.text for final in found] == [recorded.SENTENCE]
     assert len(heard) == 1
+
+
+@pytest.mark.parametrize("timed", [True, False])
+@pytest.mark.parametrize("detector", ["silero", "off"])
+def test_a_number_that_was_dictated_is_one_word(opened, monkeypatch, detector, timed):
+    """As in live captions, but where the text is openai-whisper's."""
+    said = [" dial", " 9", "-0", "-2", "-1", "-0.", " 018", "-03"]
+    words = tuple(SpokenWord(text, at, at + 1.0, 0.1 * at) for at, text in enumerate(said))
+    decoded = SimpleNamespace(
+        language="en",
+        avg_logprob=-0.1,
+        no_speech_prob=0.0,
+        temperature=0.0,
+        compression_ratio=1.0,
+    )
+    segment = TimedSegment(0, 0.0, 8.0, "".join(said), (), (), decoded, words if timed else ())
+
+    def transcribe(*_: object, **__: object) -> list[TranscribedWindow]:
+        return [TranscribedWindow((segment,), 8_000)]
+
+    monkeypatch.setattr("streamd.whisper.longform.Transcriber.transcribe", transcribe)
+    (final,), _ = finals(opened, vad=detector)
+    if detector == "off":
+        assert final.text == "".join(said).strip()
+        assert len(final.words) == len(said) * timed
+        return
+    assert final.text == "dial 90210. 018-03"
+    found = [(word.text, word.start_ms, word.end_ms, word.prob) for word in final.words]
+    number = ("90210.", 1_000, 6_000, 0.3)
+    assert found == (
+        [("dial", 0, 1_000, 0.0), number, ("018", 6_000, 7_000, 0.6), ("-03", 7_000, 8_000, 0.7)]
+        if timed
+        else []
+    )
 
 
 @pytest.mark.parametrize(
