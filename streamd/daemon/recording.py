@@ -9,7 +9,7 @@ from bisect import bisect_left
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain, count
+from itertools import chain, count, pairwise
 from typing import Any, NamedTuple
 
 import msgspec
@@ -224,6 +224,8 @@ class FileTranscriber:
             voiced, first = speech.voiced, clips[0].start if clips else 0
         if clips:
             transcriber = self._new_transcriber()
+            # Clips that a user of the library names may go back.
+            in_order = all(clip.end <= following.start for clip, following in pairwise(clips))
             language = transcriber.language(mel, first)
             if self._detects:
                 log.info("detected the language %s; --language names another", language)
@@ -241,7 +243,8 @@ class FileTranscriber:
                     _with_speakers(self._final(segment, next(seg)), turns, speakers)
                     for segment in spelled
                 )
-                mel.forget(column_at(window.reached_ms / 1000))
+                if in_order:
+                    mel.forget(column_at(window.reached_ms / 1000))
                 yield FinishedWindow(finals, window.reached_ms)
 
     def _final(self, segment: TimedSegment, seg: int) -> Final:
@@ -311,7 +314,8 @@ def _with_numbers(segment: TimedSegment) -> TimedSegment:
     """Return the segment with each number that was dictated as one word, as in live captions."""
     texts = [word.text for word in segment.words] or _BEFORE_WORD.split(segment.text)
     runs = [slice(run.start, run.stop) for run in numbers(texts)]
-    if len(runs) == len(texts):
+    # Words that began in the segment before would be there twice.
+    if len(runs) == len(texts) or "".join(texts) != segment.text:
         return segment
     spelled = [each[0] if len(each := texts[run]) == 1 else number_of(each) for run in runs]
     words = [

@@ -87,8 +87,8 @@ def open_engine(
     """Open a model by name, folder or file, and prepare it if necessary.
 
     If `urgent_threads` are more than `threads`, there is an engine for urgent windows, too, unless
-    the model cannot be prepared: its weights would be in memory twice. For `recordings`, parts of a
-    prepared model are opened when they are first used. Raises `ModelError` if there
+    the model cannot be prepared: its weights would be in memory twice. For `recordings`, the parts
+    of a prepared model are opened when they are first used. Raises `ModelError` if there
     is no such model here, or its files are damaged. Raises `EngineError` if ONNX Runtime refuses
     the model.
     """

@@ -195,7 +195,7 @@ class RecordingMel:
         self._waiting: Samples = np.empty(0, np.float32)
         self._mirrored = False
         self._minutes: list[Mel] = []
-        self._n_stored = 0
+        self._n_stored = self._n_forgotten = 0
         self._peak = SILENCE
 
     def append(self, samples: Samples) -> None:
@@ -213,8 +213,10 @@ class RecordingMel:
         """Return `n_columns` from `first` on, normalised by the whole recording: (n_mels, width).
 
         As in openai/whisper, silence follows the end of the recording, and zeros follow the
-        `n_columns`, unless they are `silent`.
+        `n_columns`, unless they are `silent`. Raises `ValueError` for what was forgotten.
         """
+        if first < self._n_forgotten:
+            raise ValueError(f"column {first} was forgotten: {self._n_forgotten} is the first one")
         columns = np.full((self.n_mels, n_columns), SILENCE, np.float32)
         for begin, stored in self._stored(first, min(first + n_columns, self._n_stored)):
             columns[:, begin - first : begin - first + stored.shape[1]] = stored
@@ -226,8 +228,10 @@ class RecordingMel:
 
     def forget(self, first: int) -> None:
         """Free the memory of columns before `first`, which no window may have any more."""
-        for at in range(min(first, self._n_stored) // _MINUTE):
+        n_minutes = min(first, self._n_stored) // _MINUTE
+        for at in range(n_minutes):
             self._minutes[at] = np.empty((self.n_mels, 0), np.float32)
+        self._n_forgotten = max(self._n_forgotten, n_minutes * _MINUTE)
 
     def _stored(self, first: int, end: int) -> Iterator[tuple[int, Mel]]:
         """The memory of columns, piece by piece, each with its first column."""

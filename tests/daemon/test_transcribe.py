@@ -18,7 +18,7 @@ from streamd.daemon.opening import open_model
 from streamd.daemon.recording import FileTranscriber
 from streamd.daemon.transcribe import check, transcribe
 from streamd.errors import ConfigError, SourceError
-from streamd.events import Gap
+from streamd.events import Final, Gap
 from streamd.sources import Lost
 from streamd.system.calls import begun
 from streamd.types import FRAME, SAMPLE_RATE
@@ -121,12 +121,23 @@ def test_only_the_clips_that_the_user_names(opened):
     assert len(heard) == 1
 
 
-@pytest.mark.parametrize("timed", [True, False])
-@pytest.mark.parametrize("detector", ["silero", "off"])
-def test_a_number_that_was_dictated_is_one_word(opened, monkeypatch, detector, timed):
-    """As in live captions, but where the text is openai-whisper's."""
-    said = [" dial", " 9", "-0", "-2", "-1", "-0.", " 018", "-03"]
-    words = tuple(SpokenWord(text, at, at + 1.0, 0.1 * at) for at, text in enumerate(said))
+def test_clips_that_go_back_are_heard_whole(opened):
+    """The command line refuses them; the library does not."""
+    given = {"word-timestamps": "false", "clip-timestamps-ms": "61000,78000,0,17000"}
+    found, _ = finals(opened, n_times=5, **given)
+    assert found[0].start_ms >= 61_000
+    assert found[-1].start_ms < 1_000
+    assert found[-1].text.endswith("each year.")
+
+
+DICTATED = [" dial", " 9", "-0", "-2", "-1", "-0.", " 018", "-03"]
+
+
+def final_of(opened, monkeypatch, n_words: int, **given: str) -> Final:
+    """What becomes of a segment with that text, of which so many words have times."""
+    words = tuple(
+        SpokenWord(text, at, at + 1.0, 0.1 * at) for at, text in enumerate(DICTATED[:n_words])
+    )
     decoded = SimpleNamespace(
         language="en",
         avg_logprob=-0.1,
@@ -134,25 +145,34 @@ def test_a_number_that_was_dictated_is_one_word(opened, monkeypatch, detector, t
         temperature=0.0,
         compression_ratio=1.0,
     )
-    segment = TimedSegment(0, 0.0, 8.0, "".join(said), (), (), decoded, words if timed else ())
+    segment = TimedSegment(0, 0.0, 8.0, "".join(DICTATED), (), (), decoded, words)
 
     def transcribe(*_: object, **__: object) -> list[TranscribedWindow]:
         return [TranscribedWindow((segment,), 8_000)]
 
     monkeypatch.setattr("streamd.whisper.longform.Transcriber.transcribe", transcribe)
-    (final,), _ = finals(opened, vad=detector)
-    if detector == "off":
-        assert final.text == "".join(said).strip()
-        assert len(final.words) == len(said) * timed
-        return
+    (final,), _ = finals(opened, **given)
+    return final
+
+
+@pytest.mark.parametrize("n_words", [0, len(DICTATED)])
+def test_a_number_that_was_dictated_is_one_word(opened, monkeypatch, n_words):
+    """As in live captions."""
+    final = final_of(opened, monkeypatch, n_words)
     assert final.text == "dial 90210. 018-03"
     found = [(word.text, word.start_ms, word.end_ms, word.prob) for word in final.words]
     number = ("90210.", 1_000, 6_000, 0.3)
-    assert found == (
-        [("dial", 0, 1_000, 0.0), number, ("018", 6_000, 7_000, 0.6), ("-03", 7_000, 8_000, 0.7)]
-        if timed
-        else []
-    )
+    others = [("018", 6_000, 7_000, 0.6), ("-03", 7_000, 8_000, 0.7)]
+    assert found == ([("dial", 0, 1_000, 0.0), number, *others] if n_words else [])
+
+
+@pytest.mark.parametrize(("detector", "n_words"), [("off", len(DICTATED)), ("silero", 4)])
+def test_numbers_stay_where_the_text_is_openai_whispers_or_words_are_missing(
+    opened, monkeypatch, detector, n_words
+):
+    final = final_of(opened, monkeypatch, n_words, vad=detector)
+    assert final.text == "".join(DICTATED).strip()
+    assert [word.text for word in final.words] == [text.strip() for text in DICTATED[:n_words]]
 
 
 @pytest.mark.parametrize(

@@ -139,9 +139,13 @@ def test_for_recordings_only_what_is_used_is_opened(folder, monkeypatch):
     del opened[:]
     logits(engine.urgent)
     assert opened == [("encoder.onnx", 2), ("decoder.onnx", 2)]
-    (entries(folder)[0] / "decoder.onnx").write_bytes(b"?")
-    with pytest.raises(EngineError, match="ONNX Runtime failed"):
+    damaged = entries(folder)[0] / "decoder.onnx"
+    damaged.write_bytes(bytes(damaged.stat().st_size))  # which only the use can tell
+    with pytest.raises(EngineError, match=r"damaged and is removed .*: start again"):
         logits(engine)
+    again = open_engine("tiny.en", **given)
+    assert again.how == "prepared now"
+    logits(again.engine)
 
 
 def test_another_name_is_another_model(folder, copy, tmp_path):

@@ -77,3 +77,5 @@ def test_what_follows_is_the_same_when_the_beginning_is_forgotten():
         mel.forget(first)
         shown = mel.window(first, 1_500, width=3_000)
         np.testing.assert_array_equal(shown, other.window(first, 1_500, width=3_000))
+    with pytest.raises(ValueError, match="column 11999 was forgotten: 12000 is the first one"):
+        mel.window(11_999, 10, width=10)

@@ -45,6 +45,7 @@ from streamd.errors import EngineError
 from streamd.models import ModelDimensions, Weights
 from streamd.models.silence import SilenceStates, average, bias, extend
 from streamd.system.calls import begun
+from streamd.system.disk import discard
 from streamd.system.pages import Template, whole_pages, zeros
 from streamd.types import Mel
 from streamd.whisper.engine import Answer, Decoder, Pass
@@ -64,8 +65,8 @@ OPTIONAL = (_OUTPUT,)
 _ARENA_BYTES, _RECORDINGS_ARENA_BYTES = 16 * 1024**2, 32 * 1024**2
 """Memory for what all sessions compute on the way; as much of it is resident as was ever in use.
 
-What exceeds it is given back after each run. Recordings, which compute two long windows at a time,
-would need it again in the next one: to get its pages takes 3 % of their CPU time.
+What exceeds it is given back after each run. A process for recordings, which computes two long
+windows at a time, would need it again in the next one: to get its pages takes 3 % of its CPU time.
 """
 
 _FAILURES = (
@@ -804,10 +805,10 @@ def _share_arena(n_bytes: int = _ARENA_BYTES) -> None:
     """
     if _shared_arena.is_set():
         return
-    _shared_arena.set()
     place = OrtMemoryInfo("Cpu", OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, OrtMemType.DEFAULT)
     settings = {"arena_extend_strategy": 0, "initial_chunk_size_bytes": n_bytes}
     create_and_register_allocator(place, OrtArenaCfg(settings))
+    _shared_arena.set()
 
 
 _shared_arena = Event()
@@ -955,9 +956,10 @@ def open_folder(
 ) -> OnnxEngine:
     """Open a saved engine, and an urgent one if that has more threads; they share the files.
 
-    For `recordings`, which do not need all of it, it is opened when it is first used: each session
+    For `recordings`, which do not need all of it, each session is opened when it is first used: it
     has the weights in memory once more. Raises `EngineError` if files are damaged, or another
-    version of ONNX Runtime wrote them; for `recordings`, so does the use.
+    version of ONNX Runtime wrote them; with `recordings`, the first use of a session may raise it,
+    and has removed the folder, so that the next start prepares the model anew.
     """
     several = [threads, urgent_threads] if urgent_threads > threads else [threads]
     try:
@@ -974,9 +976,9 @@ def open_folder(
         OnnxEngine(
             dims,
             (
-                partial(_new_session, folder / encoder, n),
-                partial(_new_session, folder / decoder, n),
-                partial(_new_session, folder / _MANY, n),
+                partial(_open_file, folder / encoder, n),
+                partial(_open_file, folder / decoder, n),
+                partial(_open_file, folder / _MANY, n),
             ),
             rows=rows,
             buffers=buffers,
@@ -990,6 +992,16 @@ def open_folder(
         for each in (engine, *urgent):
             each.open()
     return engine
+
+
+def _open_file(file: Path, threads: int) -> InferenceSession:
+    try:
+        return _new_session(file, threads)
+    except EngineError as error:
+        discard(file.parent)
+        raise EngineError(
+            f"the prepared model in {file.parent} was damaged and is removed ({error}): start again"
+        ) from error
 
 
 def _new_session(
