@@ -313,22 +313,18 @@ def _on_one_clock(channels: Sequence[Iterator[FinishedWindow]]) -> Iterator[Fini
 def _with_numbers(segment: TimedSegment) -> TimedSegment:
     """Return the segment with each number that was dictated as one word, as in live captions."""
     texts = [word.text for word in segment.words] or _BEFORE_WORD.split(segment.text)
-    runs = [slice(run.start, run.stop) for run in numbers(texts)]
+    runs = list(numbers(texts))
     # Words that began in the segment before would be there twice.
     if len(runs) == len(texts) or "".join(texts) != segment.text:
         return segment
-    spelled = [each[0] if len(each := texts[run]) == 1 else number_of(each) for run in runs]
-    words = [
-        _one_word(segment.words[run], text)
-        for run, text in zip(runs, spelled, strict=True)
-        if segment.words
-    ]
-    return replace(segment, text="".join(spelled), words=tuple(words))
+    text = "".join(number_of(texts[run]) for run in runs)
+    words = tuple(_one_word(segment.words[run]) for run in runs) if segment.words else ()
+    return replace(segment, text=text, words=words)
 
 
-def _one_word(parts: Sequence[SpokenWord], text: str) -> SpokenWord:
-    prob = sum(part.prob for part in parts) / len(parts)
-    return replace(parts[0], text=text, end_s=parts[-1].end_s, prob=prob)
+def _one_word(parts: Sequence[SpokenWord]) -> SpokenWord:
+    text, prob = number_of([part.text for part in parts]), sum(part.prob for part in parts)
+    return replace(parts[0], text=text, end_s=parts[-1].end_s, prob=prob / len(parts))
 
 
 _BEFORE_WORD = re.compile("(?=[ -])")

@@ -39,11 +39,10 @@ def with_numbers(words: Sequence[Word]) -> tuple[Word, ...]:
     Later utterances would copy how it is written. As one word, the number is also committed as a
     whole.
     """
-    runs = numbers([word.text for word in words])
-    return tuple(_number(words[run.start : run.stop]) for run in runs)
+    return tuple(_number(words[run]) for run in numbers([word.text for word in words]))
 
 
-def numbers(texts: Sequence[str]) -> Iterator[range]:
+def numbers(texts: Sequence[str]) -> Iterator[slice]:
     """Tell which words are one: the digits of a number that was dictated, else each by itself.
 
     Whether Whisper writes "9 0 2 1 0", "9-0-2-1-0" or "90210" is chance. Each text keeps what
@@ -54,13 +53,13 @@ def numbers(texts: Sequence[str]) -> Iterator[range]:
         end = _end_of_hyphenated(texts, at)
         if end == at + 1:
             end = _end_of_digits(texts, at)
-        yield range(at, end)
+        yield slice(at, end)
         at = end
 
 
 def number_of(texts: Sequence[str]) -> str:
-    """Return the number whose digits these are, with the marks behind it."""
-    return " " + "".join(text.lstrip(" -") for text in texts)
+    """Return the number whose digits these are, with the marks behind it; one word stays."""
+    return texts[0] if len(texts) == 1 else " " + "".join(text.lstrip(" -") for text in texts)
 
 
 def _end_of_hyphenated(texts: Sequence[str], at: int) -> int:

@@ -228,10 +228,9 @@ class RecordingMel:
 
     def forget(self, first: int) -> None:
         """Free the memory of columns before `first`, which no window may have any more."""
-        n_minutes = min(first, self._n_stored) // _MINUTE
-        for at in range(n_minutes):
-            self._minutes[at] = np.empty((self.n_mels, 0), np.float32)
-        self._n_forgotten = max(self._n_forgotten, n_minutes * _MINUTE)
+        while self._n_forgotten + _MINUTE <= min(first, self._n_stored):
+            self._minutes[self._n_forgotten // _MINUTE] = np.empty((self.n_mels, 0), np.float32)
+            self._n_forgotten += _MINUTE
 
     def _stored(self, first: int, end: int) -> Iterator[tuple[int, Mel]]:
         """The memory of columns, piece by piece, each with its first column."""
