@@ -36,6 +36,7 @@ from streamd.sources import Lost, Source
 from streamd.speakers import REMEMBERED, SpokenTurn
 from streamd.streams import Streams
 from streamd.system.calls import begun, outcome
+from streamd.system.heap import keep_for_passes
 from streamd.types import FRAME, FRAME_MS, Frames, frames_from_ms
 from streamd.whisper.engine import Engine, urgent
 from streamd.whisper.longform import LONGEST_WINDOW, Transcriber
@@ -164,6 +165,7 @@ class FileTranscriber:
         is_alone: Callable[[], bool] = lambda: False,
     ) -> None:
         """While `is_alone` says that nobody else needs the engine, it may use more threads."""
+        keep_for_passes(self)
         self._config = config
         self._n_mels = model.dims.n_mels
         self._in_two = is_alone if urgent(engine) is not None else lambda: False

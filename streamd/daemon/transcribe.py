@@ -26,7 +26,6 @@ from streamd.sinks.writing import cut_short
 from streamd.sources import Source
 from streamd.streams.hub import Hub
 from streamd.streams.inference import STEP_DEADLINES, EngineThread
-from streamd.system.heap import keep_for_passes
 
 _HISTORY = 1_000_000
 """Finals kept for a slow sink: all of them."""
@@ -184,7 +183,6 @@ class _Batch:
 
     def _open(self) -> FileTranscriber:
         opened = open_model(self._config, recordings=True)
-        keep_for_passes()
         return FileTranscriber(self._config, *opened, is_alone=lambda: True)
 
     async def _in_thread(self, call: Callable[[], ResultT], *, deadline_s: float = 0.0) -> ResultT:

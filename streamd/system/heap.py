@@ -1,6 +1,8 @@
 """Memory that the C library holds for the program, where that is glibc."""
 
 import ctypes
+import weakref
+from threading import RLock
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 _END_BYTES, _LARGE_BYTES = 1024**2, 2 * 1024**2
@@ -28,12 +30,31 @@ def return_early() -> None:
     _set_limits(_END_BYTES, _LARGE_BYTES)
 
 
-def keep_for_passes() -> None:
-    """From now on, keep blocks of a size that each pass of several windows needs again.
+def keep_for_passes(user: object) -> None:
+    """While `user` lives, keep blocks of a size that each pass of several windows needs again.
 
     To get their pages from the system each time takes 5 % of a recording's CPU time.
     """
-    _set_limits(_PASS_BYTES, _PASS_BYTES)
+    with _lock:
+        _users.add(id(user))
+        _set_limits(_PASS_BYTES, _PASS_BYTES)
+    weakref.finalize(user, _return_early_without, id(user)).atexit = False
+
+
+def is_kept_for_passes() -> bool:
+    """Whether there is such a user."""
+    return bool(_users)
+
+
+_users: set[int] = set()
+_lock = RLock()  # a user may be collected while another one is added
+
+
+def _return_early_without(user: int) -> None:
+    with _lock:
+        _users.discard(user)
+        if not _users:
+            return_early()
 
 
 def _set_limits(end_bytes: int, large_bytes: int) -> None:

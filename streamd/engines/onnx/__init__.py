@@ -19,13 +19,14 @@ from dataclasses import dataclass
 from functools import cache, partial
 from itertools import pairwise, product
 from pathlib import Path
-from threading import Event, Lock
+from threading import Lock
 from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
 from onnxruntime import (
+    ExecutionOrder,
     GraphOptimizationLevel,
     InferenceSession,
     IOBinding,
@@ -46,6 +47,7 @@ from streamd.models import ModelDimensions, Weights
 from streamd.models.silence import SilenceStates, average, bias, extend
 from streamd.system.calls import begun
 from streamd.system.disk import discard
+from streamd.system.heap import is_kept_for_passes
 from streamd.system.pages import Template, whole_pages, zeros
 from streamd.types import Mel
 from streamd.whisper.engine import Answer, Decoder, Pass
@@ -62,11 +64,12 @@ _OUTPUT = "output.npy"
 OPTIONAL = (_OUTPUT,)
 """One more file for models whose output layer is not the embeddings."""
 
-_ARENA_BYTES, _RECORDINGS_ARENA_BYTES = 16 * 1024**2, 32 * 1024**2
+_ARENA_BYTES = 16 * 1024**2
 """Memory for what all sessions compute on the way; as much of it is resident as was ever in use.
 
-What exceeds it is given back after each run. A process for recordings, which computes two long
-windows at a time, would need it again in the next one: to get its pages takes 3 % of its CPU time.
+What exceeds it is given back when a window is encoded, unless a recording is transcribed. The next
+pass needs it again: to get its pages from the system each time takes up to a quarter of the CPU
+time.
 """
 
 _FAILURES = (
@@ -259,7 +262,7 @@ class OnnxEngine:
             shared = OrtValue.ortvalue_from_numpy(view)  # shares our memory
             io.bind_ortvalue_input(name, shared)
             io.bind_ortvalue_output(f"new_{name}", shared)
-        _run(encoder, io, inputs, {})
+        _run(encoder, io, inputs, {}, shrinks=not is_kept_for_passes())
         return OnnxFeatures(buffers, views, self._bias[begin:end], n_silence)
 
     def decoder(
@@ -565,9 +568,9 @@ class OnnxTogether:
         self._is_alone = is_alone
         self._engine, self._session, self._rows = engine, session, rows
         self._dims = engine.dims
-        # Of the last window of either thread: nothing of it is known, but its memory is taken.
-        self._latest: OnnxFeatures | None = None
-        self._beside: OnnxFeatures | None = None
+        # The last window: nothing of it is known, but its memory is taken.
+        self._spare: OnnxFeatures | None = None
+        self._taking = Lock()
         self._other_thread = Lock()
         self._io = session.io_binding()
         self._n_heads = _n_heads(session)
@@ -575,6 +578,7 @@ class OnnxTogether:
         is_int8 = "cross_key_scale_0" in inputs
         self._sound_type = np.dtype(np.int8 if is_int8 else np.float32)
         self._widen = _new_session(_widening(), 1)
+        weakref.finalize(self, _shrink_arena, self._widen).atexit = False
         self._free = list(range(N_TOGETHER))
         self._pools: list[_Pool | None] = [None] * N_TOGETHER
         self._pool = _no_slots(self._dims, N_TOGETHER)
@@ -583,8 +587,12 @@ class OnnxTogether:
 
     def encode(self, mel: Mel, audio_ctx: int) -> JointFeatures:
         """Encode a window into a seat, as `Together.encode` says."""
-        self._latest = self._engine.encode(mel, audio_ctx=audio_ctx, previous=self._latest)
-        return self._keep(self._latest)
+        with self._taking:
+            before, self._spare = self._spare, None
+        features = self._engine.encode(mel, audio_ctx=audio_ctx, previous=before)
+        kept = self._keep(features)
+        self._spare = features
+        return kept
 
     def begin(self, mel: Callable[[], Mel], audio_ctx: int) -> Callable[[], JointFeatures]:
         """Encode a window in another thread; the next one begins when it is done."""
@@ -594,9 +602,7 @@ class OnnxTogether:
 
         def encode() -> None:
             with self._other_thread:
-                before = self._beside
-                self._beside = self._engine.encode(mel(), audio_ctx=audio_ctx, previous=before)
-                found.append(self._keep(self._beside))
+                found.append(self.encode(mel(), audio_ctx))
 
         done = begun(encode)
 
@@ -786,39 +792,46 @@ def _run(
     io: IOBinding,
     inputs: Mapping[str, NDArray[Any]],
     results: Mapping[str, NDArray[np.float32]],
+    *,
+    shrinks: bool = False,
 ) -> None:
+    """Run with what is bound and these arrays; then the arena `shrinks` to its first size or not.
+
+    Raises `EngineError`.
+    """
     for name, array in inputs.items():
         io.bind_cpu_input(name, array)
     for name, result in results.items():
         io.bind_output(name, "cpu", 0, np.float32, result.shape, result.ctypes.data)
     try:
-        session.run_with_iobinding(io, _run_options())
+        session.run_with_iobinding(io, _run_options(shrinks=shrinks))
     except _FAILURES as error:
         raise _engine_error(error) from error
 
 
-def _share_arena(n_bytes: int = _ARENA_BYTES) -> None:
+@cache
+def _share_arena() -> None:
     """Have sessions take temporary memory from one place instead of the heap.
 
     In the heap it moves about between what stays, until all of it is resident: tiny.en took 25 MB
-    more. The first call in a process says how much it is.
+    more.
     """
-    if _shared_arena.is_set():
-        return
     place = OrtMemoryInfo("Cpu", OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, OrtMemType.DEFAULT)
-    settings = {"arena_extend_strategy": 0, "initial_chunk_size_bytes": n_bytes}
+    settings = {"arena_extend_strategy": 0, "initial_chunk_size_bytes": _ARENA_BYTES}
     create_and_register_allocator(place, OrtArenaCfg(settings))
-    _shared_arena.set()
 
 
-_shared_arena = Event()
+def _shrink_arena(widen: InferenceSession) -> None:
+    """Have the arena give back what exceeds its first size; any session can do so."""
+    widen.run(None, {"half": np.zeros((1, 1), np.float16)}, _run_options(shrinks=True))
 
 
 @cache
-def _run_options() -> RunOptions:
-    """Return options that make the arena give back, after a run, what exceeds its first size."""
+def _run_options(*, shrinks: bool) -> RunOptions:
+    """Return options of a run, after which the arena `shrinks` to its first size, or does not."""
     options = RunOptions()
-    options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
+    if shrinks:
+        options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
     # The default. ONNX Runtime 1.32 asks for it before each run, and catches the C++ exception that
     # tells that it is missing: 0.1 ms of a pass of 4 ms.
     options.add_run_config_entry("gpu_graph_id", "0")
@@ -986,9 +999,7 @@ def open_folder(
         for n in several
     )
     engine.urgent = urgent[0] if urgent else None
-    if recordings:
-        _share_arena(_RECORDINGS_ARENA_BYTES)
-    else:
+    if not recordings:
         for each in (engine, *urgent):
             each.open()
     return engine
@@ -1051,6 +1062,10 @@ def _new_session(
     if isinstance(model, Path):
         # it was optimised before it was saved
         options.graph_optimization_level = GraphOptimizationLevel.ORT_DISABLE_ALL
+        if model.name == _GRAPHS[1]:
+            # By default, a decoder that was saved widens the sound's keys and values for all layers
+            # before it uses them: 36 MB more for base at the full context.
+            options.execution_order = ExecutionOrder.PRIORITY_BASED
     source = model if isinstance(model, bytes) else str(model)
     try:
         return InferenceSession(source, options, providers=["CPUExecutionProvider"])
