@@ -41,11 +41,6 @@ def keep_for_passes(user: object) -> None:
     weakref.finalize(user, _return_early_without, id(user)).atexit = False
 
 
-def is_kept_for_passes() -> bool:
-    """Whether there is such a user."""
-    return bool(_users)
-
-
 _users: set[int] = set()
 _lock = RLock()  # a user may be collected while another one is added
 

@@ -47,7 +47,6 @@ from streamd.models import ModelDimensions, Weights
 from streamd.models.silence import SilenceStates, average, bias, extend
 from streamd.system.calls import begun
 from streamd.system.disk import discard
-from streamd.system.heap import is_kept_for_passes
 from streamd.system.pages import Template, whole_pages, zeros
 from streamd.types import Mel
 from streamd.whisper.engine import Answer, Decoder, Pass
@@ -67,9 +66,9 @@ OPTIONAL = (_OUTPUT,)
 _ARENA_BYTES = 16 * 1024**2
 """Memory for what all sessions compute on the way; as much of it is resident as was ever in use.
 
-What exceeds it is given back when a window is encoded, unless a recording is transcribed. The next
-pass needs it again: to get its pages from the system each time takes up to a quarter of the CPU
-time.
+What exceeds it is given back when a window is encoded, unless several windows of a recording are
+computed at a time. What runs next needs it again: to get its pages from the system each time takes
+up to a quarter of the CPU time.
 """
 
 _FAILURES = (
@@ -262,7 +261,7 @@ class OnnxEngine:
             shared = OrtValue.ortvalue_from_numpy(view)  # shares our memory
             io.bind_ortvalue_input(name, shared)
             io.bind_ortvalue_output(f"new_{name}", shared)
-        _run(encoder, io, inputs, {}, shrinks=not is_kept_for_passes())
+        _run(encoder, io, inputs, {}, shrinks=not _together)
         return OnnxFeatures(buffers, views, self._bias[begin:end], n_silence)
 
     def decoder(
@@ -578,7 +577,8 @@ class OnnxTogether:
         is_int8 = "cross_key_scale_0" in inputs
         self._sound_type = np.dtype(np.int8 if is_int8 else np.float32)
         self._widen = _new_session(_widening(), 1)
-        weakref.finalize(self, _shrink_arena, self._widen).atexit = False
+        _together.add(id(self))
+        weakref.finalize(self, _shrink_arena_without, id(self), self._widen).atexit = False
         self._free = list(range(N_TOGETHER))
         self._pools: list[_Pool | None] = [None] * N_TOGETHER
         self._pool = _no_slots(self._dims, N_TOGETHER)
@@ -821,9 +821,18 @@ def _share_arena() -> None:
     create_and_register_allocator(place, OrtArenaCfg(settings))
 
 
-def _shrink_arena(widen: InferenceSession) -> None:
-    """Have the arena give back what exceeds its first size; any session can do so."""
-    widen.run(None, {"half": np.zeros((1, 1), np.float16)}, _run_options(shrinks=True))
+_together: set[int] = set()
+"""What computes several windows of a recording at a time, by id."""
+
+
+def _shrink_arena_without(together: int, session: InferenceSession) -> None:
+    """Have the arena give back what exceeds its first size, unless others need it again.
+
+    Any session can do so; this one widens.
+    """
+    _together.discard(together)
+    if not _together:
+        session.run(None, {"half": np.zeros((1, 1), np.float16)}, _run_options(shrinks=True))
 
 
 @cache
