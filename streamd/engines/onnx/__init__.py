@@ -51,8 +51,6 @@ from streamd.system.pages import Template, whole_pages, zeros
 from streamd.types import Mel
 from streamd.whisper.engine import Answer, Decoder, Pass
 
-"""Precision of the linear layers' weights; in int8 their activations are rounded too."""
-
 _WEIGHTS = ".weights"
 _GRAPHS, _SILENCE, _EMBEDDING = ("encoder.onnx", "decoder.onnx"), "silence.npz", "embedding.npy"
 _MANY = "decoder_many.onnx"
@@ -795,7 +793,7 @@ def _run(
     *,
     shrinks: bool = False,
 ) -> None:
-    """Run with what is bound and these arrays; then the arena `shrinks` to its first size or not.
+    """Run a session on what is bound and on these arrays; `shrinks` is as for `_run_options`.
 
     Raises `EngineError`.
     """
@@ -822,13 +820,13 @@ def _share_arena() -> None:
 
 
 _together: set[int] = set()
-"""What computes several windows of a recording at a time, by id."""
+"""The ids of all `OnnxTogether` that are in use."""
 
 
 def _shrink_arena_without(together: int, session: InferenceSession) -> None:
     """Have the arena give back what exceeds its first size, unless others need it again.
 
-    Any session can do so; this one widens.
+    Any run of a session can do that. This one, of `_widening`, computes next to nothing.
     """
     _together.discard(together)
     if not _together:
@@ -837,7 +835,7 @@ def _shrink_arena_without(together: int, session: InferenceSession) -> None:
 
 @cache
 def _run_options(*, shrinks: bool) -> RunOptions:
-    """Return options of a run, after which the arena `shrinks` to its first size, or does not."""
+    """Return options of a run; `shrinks`: after it, the arena gives back all but its first size."""
     options = RunOptions()
     if shrinks:
         options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
