@@ -99,6 +99,17 @@ def test_a_folder_is_a_model(folder):
         np.testing.assert_array_equal(model.weights[name], values, err_msg=name)
 
 
+@pytest.mark.parametrize("suppressed", [(), (7, 8)])
+def test_a_folder_says_what_must_not_be_written(tmp_path, suppressed):
+    """Folders that are measured with said that anything may be, "[ Music ]" for instance."""
+    given = replace(
+        checkpoint("few"), suppress_tokens=suppressed, begin_suppress_tokens=(220, 221, 300)
+    )
+    model = load_model(str(huggingface_folder.write(given, tmp_path)))
+    assert model.suppress_tokens == suppressed
+    assert model.begin_suppress_tokens == (220, 221, 300)
+
+
 def test_heads_are_sorted_by_layer_and_number(folder):
     path = folder / "generation_config.json"
     path.write_text(json.dumps({"alignment_heads": [[1, 1], [1, 0], [0, 1]]}))

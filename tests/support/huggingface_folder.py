@@ -86,7 +86,7 @@ def _config(model: Model, eot: int, sot: int) -> dict[str, object]:
         "eos_token_id": eot,
         "pad_token_id": eot,
         "decoder_start_token_id": sot,
-        "begin_suppress_tokens": [220, eot],
+        "begin_suppress_tokens": _first_suppressed(model, eot),
         "torch_dtype": "float16",
     }
 
@@ -102,10 +102,15 @@ def _generation(model: Model, eot: int, sot: int) -> dict[str, object]:
         "is_multilingual": model.language is None,
         "max_length": model.dims.n_text_ctx,
         "max_initial_timestamp_index": 50,
-        "suppress_tokens": [],
-        "begin_suppress_tokens": [220, eot],
+        "suppress_tokens": [*(model.suppress_tokens or ())],
+        "begin_suppress_tokens": _first_suppressed(model, eot),
         "alignment_heads": [list(head) for head in model.alignment_heads],
     }
+
+
+def _first_suppressed(model: Model, eot: int) -> list[int]:
+    own = model.begin_suppress_tokens
+    return [220, eot] if own is None else [*own]
 
 
 def _features(n_mels: int) -> dict[str, object]:
