@@ -57,6 +57,11 @@ class Sndfile:
             self._file = soundfile.SoundFile(path)
         except soundfile.LibsndfileError:
             raise UnreadableError from None
+        if self._file.frames == np.iinfo(np.int64).max:
+            # FLAC that was written through a pipe does not state its length, and libsndfile fails
+            # at its end.
+            self._file.close()
+            raise UnreadableError
         self.rate_hz: int = self._file.samplerate
         self.channels: int = self._file.channels
         if not self._file.frames:

@@ -202,6 +202,22 @@ def test_flac_is_decoded_up_to_its_last_whole_block(ramp_file):
     assert sum(map(len, blocks)) == N_RAMP // 4096 * 4096
 
 
+async def test_flac_without_a_length_is_read_to_its_end(ramp_file):
+    """As programs write it through a pipe: in its header, the number of samples (36 bits) is 0."""
+    path = ramp_file(".flac")
+    whole = np.clip(soundfile.read(path, dtype="float32")[0], -1, 1)
+    data = bytearray(path.read_bytes())
+    data[21] &= 0xF0
+    data[22:26] = bytes(4)
+    path.write_bytes(data)
+    assert soundfile.info(path).frames > 1 << 60  # what libsndfile makes of it
+    async with FileSource(path) as source:
+        frames = [item async for item in source]
+    samples = np.concatenate(frames).reshape(-1)
+    assert N_RAMP <= len(samples) < N_RAMP + FRAME
+    assert np.abs(samples[:N_RAMP] - whole).max() < 1e-6
+
+
 def broken(folder, kind):
     path = folder / "talk.wav"
     match kind:
