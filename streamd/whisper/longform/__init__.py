@@ -132,9 +132,9 @@ class Transcriber(Generic[FeaturesT]):
 
         `voiced` says for each frame whether there is speech. Where more than 5 s of speech have no
         word, the next window begins there, a hole of 2 to 5 s is read alone, a window that ends
-        amid speech leaves its last segment to the next, and silence needs more than the model's
-        word, unlike in openai-whisper; and only text of the same clip is a prompt. Raises
-        `EngineError`.
+        amid speech leaves its last segment to the next, silence needs more than the model's word,
+        and text that passes the thresholds at no temperature is left out, unlike in openai-whisper;
+        and only text of the same clip is a prompt. Raises `EngineError`.
         """
         source = _Spectrum(mel, language, voiced, self._vocabulary)
         engine = self._engine
@@ -227,7 +227,8 @@ class _Reader(Generic[FeaturesT]):
                 end_s = audible / COLUMNS_PER_S
                 segments = [s.within(0.0, end_s) for s in segments if s.start_s < end_s]
                 reached_ms = ms_of(min(seek, clip.end))
-                yield TranscribedWindow(tuple(segments), reached_ms, stretch if silent else None)
+                read = replace(stretch, n_columns=min(seek, stretch.end) - stretch.seek)
+                yield TranscribedWindow(tuple(segments), reached_ms, read if silent else None)
 
     def _speaks(self, stretch: Stretch) -> bool:
         """Whether the voice detector finds speech there, if there is one."""
@@ -241,7 +242,8 @@ class _Reader(Generic[FeaturesT]):
         decoded, found = yield from self._decoded(stretch, clip)
         prefix, self._prefix = self._prefix, ()
         if found is None:
-            half = self._half(stretch)
+            # In the halves of a guess, other hallucinations look more probable.
+            half = self._half(stretch) if is_silence(decoded, self._decoding) else None
             if half is not None and self._speaks(stretch):
                 self._prefix = prefix
                 return (yield from self._window(half, clip))
@@ -293,7 +295,7 @@ class _Reader(Generic[FeaturesT]):
     def _decoded(
         self, stretch: Stretch, clip: Clip, *, alone: bool = False
     ) -> Steps[tuple[Decoded, Split | None]]:
-        """Decode a window, and add words to its segments; None if it is silent.
+        """Decode a window, and add words to its segments; None if it is silent, or as good as that.
 
         With `alone`, it has no prompt, and is decoded once. Its features are not in memory any more
         when another window begins.
@@ -304,7 +306,7 @@ class _Reader(Generic[FeaturesT]):
         # Where clips are decoded at once, texts wait for those before them. The scores of a text's
         # tokens, 2 MB, are not needed any more then.
         kept = replace(decoded, alignment=())
-        if is_silence(decoded, self._decoding):
+        if is_silence(decoded, self._decoding) or self._is_guess(decoded):
             return kept, None
         found = split(kept, self._tokenizer, stretch)
         if clip.silent_end and found.seek >= clip.end and decoded.loop is None:
@@ -312,6 +314,19 @@ class _Reader(Generic[FeaturesT]):
         if self._options.word_timestamps:
             found = yield from self._timed(found, decoded, features, stretch)
         return kept, found
+
+    def _is_guess(self, decoded: Decoded) -> bool:
+        """Whether the best of all attempts at speech is improbable, or repeats itself with changes.
+
+        In a crowd, that is "the chief of the world of the people of the world of the people".
+        """
+        options = self._decoding
+        if self._voiced is None or len(options.temperatures) == 1:
+            return False
+        repeats = decoded.compression_ratio > options.compression_ratio_threshold
+        # Behind a loop, the text was cut.
+        repeats = repeats and decoded.loop is None
+        return repeats or decoded.avg_logprob < options.logprob_threshold
 
     def _half(self, stretch: Stretch) -> Stretch | None:
         """The first half of a window, unless it is too short."""

@@ -199,6 +199,7 @@ class Said(NamedTuple):
     text: str
     avg_logprob: float = -0.3
     no_speech_prob: float = 0.1
+    compression_ratio: float = 1.0
     times: tuple[tuple[float, float], ...] = ()
 
     @property
@@ -271,7 +272,11 @@ def transcribe(monkeypatch):
     """Transcribes clips with a decoder that is a function of window and temperature."""
 
     def run(
-        write: Write, *clips: Clip, voiced: bool = True, **options: Any
+        write: Write,
+        *clips: Clip,
+        voiced: bool = True,
+        temperatures: tuple[float, ...] = DecodingOptions().temperatures,
+        **options: Any,
     ) -> tuple[list[longform.TranscribedWindow], Told, list[int]]:
         told: Told = []
 
@@ -285,7 +290,7 @@ def transcribe(monkeypatch):
                 token_probs=(0.5,) * len(tokens),
                 avg_logprob=said.avg_logprob,
                 no_speech_prob=said.no_speech_prob,
-                compression_ratio=1.0,
+                compression_ratio=said.compression_ratio,
                 temperature=temperature,
                 language="en",
                 drafted=0,
@@ -302,7 +307,7 @@ def transcribe(monkeypatch):
         transcriber = longform.Transcriber(
             engine,
             TOKENIZER,
-            DecodingOptions(timestamps=False),
+            DecodingOptions(timestamps=False, temperatures=temperatures),
             LongformOptions(word_timestamps=False, **options),
         )
         speaks = np.ones(N_COLUMNS // 2, np.bool_) if voiced else None
@@ -343,6 +348,35 @@ def test_speech_that_stays_without_words_is_decoded_by_halves_and_told(transcrib
     empty = [window.unheard for window in windows if window.unheard]
     assert empty[0].seek == 1_000
     assert all(window.unheard is None for window in windows if window.segments)
+
+
+@pytest.mark.parametrize(
+    ("guess", "is_kept"),
+    [
+        (Said("of the world", avg_logprob=-1.1), False),
+        (Said("of the world", avg_logprob=-0.9), True),
+        (Said("of the world", compression_ratio=2.5), False),
+        (Said("of the world", compression_ratio=2.3), True),
+    ],
+)
+def test_text_that_no_attempt_makes_better_is_left_out_and_told(transcribe, guess, is_kept):
+    """In a crowd it was "the world of the people of the world", for half a minute."""
+
+    def write(window: Window, temperature: float) -> Said:
+        return guess if window.first == 1_000 else Said("so it is")
+
+    clip = Clip(1_000, 4_800, silent_end=True)
+    windows, told, _ = transcribe(write, clip)
+    assert texts(windows)[-1] == "so it is"
+    assert ("of the world" in texts(windows)) == is_kept
+    # all temperatures are tried, but not its halves
+    assert {n for first, n, *_ in told if first == 1_000} == {1_900}
+    empty = [window.unheard for window in windows if window.unheard]
+    assert empty == ([] if is_kept else [Stretch(1_000, 1_900)])
+    # neither without other attempts nor without a voice detector: as openai-whisper
+    for options in {"temperatures": (0.0,)}, {"voiced": False}:
+        windows, _, _ = transcribe(write, clip, **options)
+        assert texts(windows)[0] == "of the world"
 
 
 def test_a_sentence_that_a_window_cuts_off_is_read_by_the_next_one(transcribe):
