@@ -101,7 +101,7 @@ def test_a_folder_is_a_model(folder):
 
 @pytest.mark.parametrize("suppressed", [(), (7, 8)])
 def test_a_folder_says_what_must_not_be_written(tmp_path, suppressed):
-    """Folders that are measured with said that anything may be, "[ Music ]" for instance."""
+    """Benchmarks run on such folders, which once allowed every token, as in "[ Music ]"."""
     given = replace(
         checkpoint("few"), suppress_tokens=suppressed, begin_suppress_tokens=(220, 221, 300)
     )

@@ -295,7 +295,7 @@ class _Reader(Generic[FeaturesT]):
     def _decoded(
         self, stretch: Stretch, clip: Clip, *, alone: bool = False
     ) -> Steps[tuple[Decoded, Split | None]]:
-        """Decode a window, and add words to its segments; None if it is silent, or as good as that.
+        """Decode a window, and add words to its segments; None if it is silent or a guess.
 
         With `alone`, it has no prompt, and is decoded once. Its features are not in memory any more
         when another window begins.
@@ -323,9 +323,9 @@ class _Reader(Generic[FeaturesT]):
         options = self._decoding
         if self._voiced is None or len(options.temperatures) == 1:
             return False
-        repeats = decoded.compression_ratio > options.compression_ratio_threshold
-        # Behind a loop, the text was cut.
-        repeats = repeats and decoded.loop is None
+        # A text with a loop was cut there; the ratio is that of all of it.
+        is_cut = decoded.loop is not None
+        repeats = not is_cut and decoded.compression_ratio > options.compression_ratio_threshold
         return repeats or decoded.avg_logprob < options.logprob_threshold
 
     def _half(self, stretch: Stretch) -> Stretch | None:
