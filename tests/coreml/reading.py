@@ -116,5 +116,10 @@ def live(
 
 def error_rate(sounds: list[Said], texts: list[str]) -> float:
     """Wrong words in percent of those that were said."""
-    pairs = [(spoken(said), spoken(text)) for (_, said), text in zip(sounds, texts, strict=True)]
+    return words_that_differ([said for _, said in sounds], texts)
+
+
+def words_that_differ(expected: list[str], found: list[str]) -> float:
+    """Words inserted, left out or replaced, in percent of those that are expected."""
+    pairs = [(spoken(one), spoken(other)) for one, other in zip(expected, found, strict=True)]
     return 100 * sum(n_edits(*pair) for pair in pairs) / sum(len(words) for words, _ in pairs)

@@ -20,6 +20,7 @@ from tests.coreml.reading import (
     read_on_core_ml,
     read_on_cpu,
     said,
+    words_that_differ,
 )
 from tests.coreml.verify import verify
 from tests.support.coreml_runs import arithmetic, core_ml, faulty, silence_of
@@ -92,12 +93,20 @@ def test_a_live_stream_has_the_words_that_it_has_on_the_cpu(
     ):
         found, found_windows = live(model, engine, name, sound())
     same = sum(map(str.__eq__, found_windows, expected_windows))
-    cells = (f"{len(found)} finals", f"{len(found_windows)} windows", f"{same} read alike")
+    differing = words_that_differ(expected_windows, found_windows)
+    cells = (
+        f"{len(found)} finals",
+        f"{len(found_windows)} windows",
+        f"{same} read alike",
+        f"{differing:.1f} % of the words differ",
+    )
     table("10. a live stream in half precision (tiny.en)", form, sound.__name__, *cells)
     assert found == expected
     assert len(found) >= n_finals
     assert len(found_windows) == len(expected_windows)
-    assert same > 0.9 * len(expected_windows)
+    # Where a window ends within a word, two texts may be about as probable. Then the last bits of a
+    # sum decide, which depend on the processor and on the number of threads.
+    assert differing < 10
     ran = Counter(function for what, _, function in faults.done() if what == "predict")
     # Encoder and "cross". Two more projected the states of silence; what is computed as a whole is
     # the first window of an utterance that begins with the end of the one before.
