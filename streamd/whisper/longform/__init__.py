@@ -133,8 +133,8 @@ class Transcriber(Generic[FeaturesT]):
         `voiced` says for each frame whether there is speech. Where more than 5 s of speech have no
         word, the next window begins there, a hole of 2 to 5 s is read alone, a window that ends
         amid speech leaves its last segment to the next, silence needs more than the model's word,
-        and text that passes the thresholds at no temperature is left out, unlike in openai-whisper;
-        and only text of the same clip is a prompt. Raises `EngineError`.
+        and improbable text that repeats itself at all temperatures is left out, unlike in
+        openai-whisper; and only text of the same clip is a prompt. Raises `EngineError`.
         """
         source = _Spectrum(mel, language, voiced, self._vocabulary)
         engine = self._engine
@@ -220,7 +220,6 @@ class _Reader(Generic[FeaturesT]):
             while seek == clip.start or clip.end - seek >= least_rest:
                 stretch = Stretch(seek, min(n_full, n_columns - seek, clip.end - seek))
                 segments, following = yield from self._window(stretch, clip)
-                silent = not segments and self._speaks(stretch)
                 # openai-whisper would decode the same window forever
                 seek = max(following, seek + 1)
                 # The model may place text after the end of the audio.
@@ -228,21 +227,26 @@ class _Reader(Generic[FeaturesT]):
                 segments = [s.within(0.0, end_s) for s in segments if s.start_s < end_s]
                 reached_ms = ms_of(min(seek, clip.end))
                 read = replace(stretch, n_columns=min(seek, stretch.end) - stretch.seek)
-                yield TranscribedWindow(tuple(segments), reached_ms, read if silent else None)
+                # If only the first part was read, the speech of the window may come after it.
+                unheard = not segments and self._speaks(stretch) and self._voiced_in(read).any()
+                yield TranscribedWindow(tuple(segments), reached_ms, read if unheard else None)
 
     def _speaks(self, stretch: Stretch) -> bool:
         """Whether the voice detector finds speech there, if there is one."""
+        return is_speech(self._voiced_in(stretch))
+
+    def _voiced_in(self, stretch: Stretch) -> Voiced:
+        """Which frames of it are voiced, (n,); none without a voice detector."""
         if self._voiced is None:
-            return False
-        first, end = stretch.seek // COLUMNS_PER_FRAME, stretch.end // COLUMNS_PER_FRAME
-        return is_speech(self._voiced[first:end])
+            return np.zeros(0, np.bool_)
+        return self._voiced[stretch.seek // COLUMNS_PER_FRAME : stretch.end // COLUMNS_PER_FRAME]
 
     def _window(self, stretch: Stretch, clip: Clip) -> Steps[tuple[list[TimedSegment], int]]:
         """The segments of one window of a clip, and the column where the next one begins."""
         decoded, found = yield from self._decoded(stretch, clip)
         prefix, self._prefix = self._prefix, ()
         if found is None:
-            # In the halves of a guess, other hallucinations look more probable.
+            # In the halves of an invented text, other hallucinations often look more probable.
             half = self._half(stretch) if is_silence(decoded, self._decoding) else None
             if half is not None and self._speaks(stretch):
                 self._prefix = prefix
@@ -295,7 +299,7 @@ class _Reader(Generic[FeaturesT]):
     def _decoded(
         self, stretch: Stretch, clip: Clip, *, alone: bool = False
     ) -> Steps[tuple[Decoded, Split | None]]:
-        """Decode a window, and add words to its segments; None if it is silent or a guess.
+        """Decode a window, and add words to its segments; None if it is silent or invented.
 
         With `alone`, it has no prompt, and is decoded once. Its features are not in memory any more
         when another window begins.
@@ -306,7 +310,7 @@ class _Reader(Generic[FeaturesT]):
         # Where clips are decoded at once, texts wait for those before them. The scores of a text's
         # tokens, 2 MB, are not needed any more then.
         kept = replace(decoded, alignment=())
-        if is_silence(decoded, self._decoding) or self._is_guess(decoded):
+        if is_silence(decoded, self._decoding) or self._is_invented(decoded, stretch):
             return kept, None
         found = split(kept, self._tokenizer, stretch)
         if clip.silent_end and found.seek >= clip.end and decoded.loop is None:
@@ -315,18 +319,20 @@ class _Reader(Generic[FeaturesT]):
             found = yield from self._timed(found, decoded, features, stretch)
         return kept, found
 
-    def _is_guess(self, decoded: Decoded) -> bool:
-        """Whether the best of all attempts at speech is improbable, or repeats itself with changes.
+    def _is_invented(self, decoded: Decoded, stretch: Stretch) -> bool:
+        """Whether the best of all attempts at speech repeats itself with changes and is improbable.
 
-        In a crowd, that is "the chief of the world of the people of the world of the people".
+        In a crowd, that is "the chief of the world of the people of the world of the people". One
+        of the two is not enough: a mean log probability below the threshold is usual for right
+        translations, and songs, lists and scripts with three bytes a character compress well.
         """
         options = self._decoding
-        if self._voiced is None or len(options.temperatures) == 1:
+        if len(options.temperatures) == 1 or not self._speaks(stretch):
             return False
         # A text with a loop was cut there; the ratio is that of all of it.
         is_cut = decoded.loop is not None
         repeats = not is_cut and decoded.compression_ratio > options.compression_ratio_threshold
-        return repeats or decoded.avg_logprob < options.logprob_threshold
+        return repeats and decoded.evidence < PROBABLE
 
     def _half(self, stretch: Stretch) -> Stretch | None:
         """The first half of a window, unless it is too short."""
