@@ -5,6 +5,7 @@ import re
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from threading import Event, current_thread
 
 import numpy as np
 import onnx
@@ -18,6 +19,7 @@ from streamd.engines.onnx.graphs import decoder_graph, encoder_graph, graphs, jo
 from streamd.engines.reference import ReferenceEngine
 from streamd.errors import EngineError
 from streamd.models.silence import SilenceStates, silence_shape
+from streamd.types import Mel
 from streamd.whisper.engine import Pass
 from streamd.whisper.mel import log_mel
 from tests.golden import load
@@ -258,6 +260,34 @@ def test_no_other_thread_is_used_while_others_need_the_engine(monkeypatch):
     wait = together.begin(lambda: mel, 50)
     np.testing.assert_array_equal(wait().bias, together.encode(mel, 50).bias)
     assert begun == []
+
+
+def test_whoever_waits_for_a_late_thread_encodes_what_comes_after():
+    model, threads, is_third = load.model("random"), {}, Event()
+    engine = build(model.dims, model.weights, alignment_heads=model.alignment_heads)
+    engine.urgent = engine
+    mel = log_mel(load.samples("lamp", 192), model.dims.n_mels)[:, :100]
+
+    def begun(number: int) -> Mel:
+        threads[number] = current_thread()
+        if number == 0:
+            assert is_third.wait(60), "the third window is never encoded"
+        elif number == 2:
+            is_third.set()
+        elif number == 3:
+            raise EngineError("no memory")
+        return mel
+
+    together = engine.together(lambda: True)
+    waits = [together.begin(partial(begun, number), 50) for number in range(4)]
+    first = waits[0]()
+    np.testing.assert_array_equal(first.bias, together.encode(mel, 50).bias)
+    assert threads[0] is not current_thread()
+    assert threads[2] is threads[3] is current_thread()
+    # Only who needs it has its error.
+    waits[1](), waits[2]()
+    with pytest.raises(EngineError, match="no memory"):
+        waits[3]()
 
 
 def test_what_runs_windows_together_goes_with_its_last_reference():

@@ -14,7 +14,9 @@ ever used, and then moved to its own slots.
 import hashlib
 import os
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import pairwise, product
@@ -45,7 +47,7 @@ from streamd.engines import Precision
 from streamd.errors import EngineError
 from streamd.models import ModelDimensions, Weights
 from streamd.models.silence import SilenceStates, average, bias, extend
-from streamd.system.calls import begun
+from streamd.system.calls import begun, settle
 from streamd.system.disk import discard
 from streamd.system.pages import Template, whole_pages, zeros
 from streamd.types import Mel
@@ -543,6 +545,27 @@ class JointDecoder:
         return False
 
 
+class _Encoding:
+    """A window that whichever thread is free first encodes."""
+
+    def __init__(self, encode: Callable[[], JointFeatures]) -> None:
+        self._encode, self._done = encode, Future[None]()
+        self._found: list[JointFeatures] = []  # its thread may keep a reference to it for longer
+
+    @property
+    def is_done(self) -> bool:
+        return self._done.done()
+
+    def run(self) -> None:
+        """Encode it; `take` raises what is raised."""
+        settle(self._done, lambda: self._found.append(self._encode()))
+
+    def take(self) -> JointFeatures:
+        """Wait for the features and return them, once."""
+        self._done.result()
+        return self._found.pop()
+
+
 class OnnxTogether:
     """Passes of several windows at once.
 
@@ -567,6 +590,7 @@ class OnnxTogether:
         self._dims = engine.dims
         # The last window: nothing of it is known, but its memory is taken.
         self._spare: OnnxFeatures | None = None
+        self._queue: deque[_Encoding] = deque()
         self._taking = Lock()
         self._other_thread = Lock()
         self._io = session.io_binding()
@@ -593,22 +617,36 @@ class OnnxTogether:
         return kept
 
     def begin(self, mel: Callable[[], Mel], audio_ctx: int) -> Callable[[], JointFeatures]:
-        """Encode a window in another thread; the next one begins when it is done."""
+        """Encode a window in another thread, after those begun before, as `Together.begin` says."""
         if self._engine.urgent is None or not self._is_alone():
             return lambda: self.encode(mel(), audio_ctx)
-        found: list[JointFeatures] = []  # which the thread forgets when it ends, or later
+        window = _Encoding(lambda: self.encode(mel(), audio_ctx))
+        self._queue.append(window)
+        begun(self._encode_next)
+        return partial(self._wait, window)
 
-        def encode() -> None:
-            with self._other_thread:
-                found.append(self.encode(mel(), audio_ctx))
+    def _encode_next(self) -> None:
+        """Encode the next window that was begun, in another thread."""
+        with self._other_thread:
+            if (window := self._next()) is not None:
+                window.run()
 
-        done = begun(encode)
+    def _wait(self, window: "_Encoding") -> JointFeatures:
+        """Return the features of a window that was begun.
 
-        def wait() -> JointFeatures:
-            done.result()
-            return found.pop()
+        While the other thread is late, the last windows that were begun are encoded here: the
+        encoder may take longer than the decoder.
+        """
+        while not window.is_done and (last := self._next(last=True)) is not None:
+            last.run()
+        return window.take()
 
-        return wait
+    def _next(self, *, last: bool = False) -> "_Encoding | None":
+        """Take a window that nobody encodes yet; the last one, only if others come before it."""
+        with self._taking:
+            if last:
+                return self._queue.pop() if len(self._queue) > 1 else None
+            return self._queue.popleft() if self._queue else None
 
     def _keep(self, features: OnnxFeatures) -> JointFeatures:
         """Copy what a decoder needs into a seat, while passes may read the others."""

@@ -5,7 +5,8 @@ all readings together; another one, if the engine has it, encodes the windows th
 
 The last bits of a pass depend on which windows take part in it, and the text of a recording must
 not depend on how busy the machine is. So the order is that of a clock that counts passes: an
-encoding takes as many as it takes on most machines. Where it takes longer, its reading waits.
+encoding takes as many as it takes on most machines. Where it takes longer, its reading waits, and
+a window that is needed later may be encoded meanwhile (`Together.begin`).
 """
 
 from collections import deque
@@ -28,8 +29,9 @@ from streamd.whisper.longform.segments import Stretch, TimedSegment
 
 _COLUMNS_PER_PASS = 400
 """Columns that are encoded while the decoder runs a pass of many windows (tiny.en and base)."""
-_AHEAD = 5
-"""Passes before the other thread is free when it is given the next window, lest it waits."""
+_AHEAD = 12
+"""Passes before the other thread is free when it is given the next window. So it has two or three,
+never waits itself, and leaves one to be encoded here while it is late."""
 
 
 @dataclass(frozen=True, slots=True)
