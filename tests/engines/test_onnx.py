@@ -5,7 +5,8 @@ import re
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from threading import Event, current_thread
+from threading import Event, Timer, current_thread
+from threading import enumerate as enumerate_threads
 
 import numpy as np
 import onnx
@@ -19,6 +20,7 @@ from streamd.engines.onnx.graphs import decoder_graph, encoder_graph, graphs, jo
 from streamd.engines.reference import ReferenceEngine
 from streamd.errors import EngineError
 from streamd.models.silence import SilenceStates, silence_shape
+from streamd.system.stdio import ENGINE_THREAD
 from streamd.types import Mel
 from streamd.whisper.engine import Pass
 from streamd.whisper.mel import log_mel
@@ -288,6 +290,35 @@ def test_whoever_waits_for_a_late_thread_encodes_what_comes_after():
     waits[1](), waits[2]()
     with pytest.raises(EngineError, match="no memory"):
         waits[3]()
+
+
+@pytest.mark.parametrize("why", ["others need the engine", "nobody waits for them"])
+def test_who_does_not_wait_alone_encodes_nothing_and_what_nobody_waits_for_is_not_encoded(why):
+    model, threads, is_late = load.model("random"), {}, Event()
+    engine = build(model.dims, model.weights, alignment_heads=model.alignment_heads)
+    engine.urgent = engine
+    mel = log_mel(load.samples("lamp", 192), model.dims.n_mels)[:, :100]
+
+    def begun(number: int) -> Mel:
+        threads[number] = current_thread()
+        if number == 0:
+            assert is_late.wait(60)
+        return mel
+
+    is_alone = True
+    together = engine.together(lambda: is_alone)
+    waits = [together.begin(partial(begun, number), 50) for number in range(3)]
+    is_alone = False
+    if why == "nobody waits for them":
+        del waits[1:]
+    Timer(0.2, is_late.set).start()
+    for wait in waits:
+        wait()
+    for thread in enumerate_threads():
+        if thread.name == ENGINE_THREAD:
+            thread.join()
+    assert list(threads) == list(range(len(waits)))
+    assert current_thread() not in threads.values()
 
 
 def test_what_runs_windows_together_goes_with_its_last_reference():

@@ -14,7 +14,6 @@ ever used, and then moved to its own slots.
 import hashlib
 import os
 import weakref
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -590,7 +589,7 @@ class OnnxTogether:
         self._dims = engine.dims
         # The last window: nothing of it is known, but its memory is taken.
         self._spare: OnnxFeatures | None = None
-        self._queue: deque[_Encoding] = deque()
+        self._queue: list[weakref.ref[_Encoding]] = []
         self._taking = Lock()
         self._other_thread = Lock()
         self._io = session.io_binding()
@@ -621,7 +620,8 @@ class OnnxTogether:
         if self._engine.urgent is None or not self._is_alone():
             return lambda: self.encode(mel(), audio_ctx)
         window = _Encoding(lambda: self.encode(mel(), audio_ctx))
-        self._queue.append(window)
+        with self._taking:
+            self._queue.append(weakref.ref(window))
         begun(self._encode_next)
         return partial(self._wait, window)
 
@@ -637,16 +637,23 @@ class OnnxTogether:
         While the other thread is late, the last windows that were begun are encoded here: the
         encoder may take longer than the decoder.
         """
-        while not window.is_done and (last := self._next(last=True)) is not None:
+        while not window.is_done and self._is_alone() and (last := self._next(window)) is not None:
             last.run()
         return window.take()
 
-    def _next(self, *, last: bool = False) -> "_Encoding | None":
-        """Take a window that nobody encodes yet; the last one, only if others come before it."""
+    def _next(self, waits_for: "_Encoding | None" = None) -> "_Encoding | None":
+        """Take the first window that nobody encodes yet, or the last one for a thread that waits.
+
+        That leaves one for the other thread, unless it is the one that it waits for. What nobody
+        waits for any more, of a recording that was cancelled, is forgotten.
+        """
         with self._taking:
-            if last:
-                return self._queue.pop() if len(self._queue) > 1 else None
-            return self._queue.popleft() if self._queue else None
+            queue = [window for each in self._queue if (window := each()) is not None]
+            if not queue or (waits_for and len(queue) == 1 and queue[0] is not waits_for):
+                return None
+            window = queue.pop(-1 if waits_for else 0)
+            self._queue = [weakref.ref(each) for each in queue]
+            return window
 
     def _keep(self, features: OnnxFeatures) -> JointFeatures:
         """Copy what a decoder needs into a seat, while passes may read the others."""

@@ -133,7 +133,7 @@ class Transcriber(Generic[FeaturesT]):
         `voiced` says for each frame whether there is speech. Where more than 5 s of speech have no
         word, the next window begins there, a hole of 2 to 5 s is read alone, a window that ends
         amid speech leaves its last segment to the next, silence needs more than the model's word,
-        and improbable text that repeats itself at all temperatures is left out, unlike in
+        and text whose best attempt is improbable and repeats itself is left out, unlike in
         openai-whisper; and only text of the same clip is a prompt. Raises `EngineError`.
         """
         source = _Spectrum(mel, language, voiced, self._vocabulary)

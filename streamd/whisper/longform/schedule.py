@@ -30,8 +30,8 @@ from streamd.whisper.longform.segments import Stretch, TimedSegment
 _COLUMNS_PER_PASS = 400
 """Columns that are encoded while the decoder runs a pass of many windows (tiny.en and base)."""
 _AHEAD = 12
-"""Passes before the other thread is free when it is given the next window. So it has two or three,
-never waits itself, and leaves one to be encoded here while it is late."""
+"""Passes before the other thread is free when it is given the next window. So two or three
+follow the one that it encodes: it need not wait, and leaves one to this thread while it is late."""
 
 
 @dataclass(frozen=True, slots=True)

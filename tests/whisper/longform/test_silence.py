@@ -375,7 +375,9 @@ INVENTED = Said("of the world", avg_logprob=-1.1, compression_ratio=2.5)
         (INVENTED._replace(text="so it is" + 20 * " and now", compression_ratio=5.0), True),  # cut
     ],
 )
-def test_improbable_text_that_repeats_itself_in_all_attempts_is_left_out(transcribe, said, is_kept):
+def test_text_whose_best_attempt_is_improbable_and_repeats_itself_is_left_out(
+    transcribe, said, is_kept
+):
     """In a crowd it was "the world of the people of the world", for half a minute."""
 
     def write(window: Window, temperature: float) -> Said:
