@@ -544,7 +544,7 @@ class JointDecoder:
         return False
 
 
-class _Encoding:
+class _QueuedWindow:
     """A window that whichever thread is free first encodes."""
 
     def __init__(self, encode: Callable[[], JointFeatures]) -> None:
@@ -589,7 +589,7 @@ class OnnxTogether:
         self._dims = engine.dims
         # The last window: nothing of it is known, but its memory is taken.
         self._spare: OnnxFeatures | None = None
-        self._queue: list[weakref.ref[_Encoding]] = []
+        self._queue: list[weakref.ref[_QueuedWindow]] = []
         self._taking = Lock()
         self._other_thread = Lock()
         self._io = session.io_binding()
@@ -619,7 +619,7 @@ class OnnxTogether:
         """Encode a window in another thread, after those begun before, as `Together.begin` says."""
         if self._engine.urgent is None or not self._is_alone():
             return lambda: self.encode(mel(), audio_ctx)
-        window = _Encoding(lambda: self.encode(mel(), audio_ctx))
+        window = _QueuedWindow(lambda: self.encode(mel(), audio_ctx))
         with self._taking:
             self._queue.append(weakref.ref(window))
         begun(self._encode_next)
@@ -631,7 +631,7 @@ class OnnxTogether:
             if (window := self._next()) is not None:
                 window.run()
 
-    def _wait(self, window: "_Encoding") -> JointFeatures:
+    def _wait(self, window: "_QueuedWindow") -> JointFeatures:
         """Return the features of a window that was begun.
 
         While the other thread is late, the last windows that were begun are encoded here: the
@@ -641,7 +641,7 @@ class OnnxTogether:
             last.run()
         return window.take()
 
-    def _next(self, waits_for: "_Encoding | None" = None) -> "_Encoding | None":
+    def _next(self, waits_for: "_QueuedWindow | None" = None) -> "_QueuedWindow | None":
         """Take the first window that nobody encodes yet, or the last one for a thread that waits.
 
         That leaves one for the other thread, unless it is the one that it waits for. What nobody
