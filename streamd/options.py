@@ -385,7 +385,7 @@ class DecodingOptions:
     """Tried in turn until a result passes the thresholds; --temperature is added to each."""
     compression_ratio_threshold: Annotated[float, Meta(ge=0.0, le=100.0)] = 2.4
     """In recordings, text that zlib compresses more is repetitive and is decoded again; if the best
-    attempt is improbable, too, it is left out where the voice detector hears more than 5 s."""
+    attempt is also improbable, it is left out where there are more than 5 s of speech."""
     logprob_threshold: Annotated[float, Meta(ge=-100.0, le=0.0)] = -1.0
     """In recordings, text with a lower mean log probability is a guess and is decoded again."""
     no_speech_threshold: Annotated[

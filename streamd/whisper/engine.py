@@ -165,8 +165,8 @@ class Together(Protocol[FeaturesT_co]):
         """Begin to encode a window beside the caller, if there is a thread for it.
 
         One window after the other is encoded like that. What is returned waits for the features,
-        or encodes the window, or, while it would wait, others that were begun; it is called once,
-        or never, and raises what `encode` raises for this window.
+        or encodes the window itself; while it would wait, it may encode others that were begun. It
+        is called once, or never, and raises what `encode` raises for this window.
         """
         ...
 

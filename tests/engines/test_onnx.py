@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamd.engines.onnx import N_TOGETHER, build, proto
+from streamd.engines.onnx import N_TOGETHER, OnnxEngine, build, proto
 from streamd.engines.onnx.builder import Linear
 from streamd.engines.onnx.graphs import decoder_graph, encoder_graph, graphs, joint_decoder_graph
 from streamd.engines.reference import ReferenceEngine
@@ -252,12 +252,17 @@ def test_what_a_window_says_does_not_depend_on_the_others():
         del kept, passes, answers, asked, answer
 
 
-def test_no_other_thread_is_used_while_others_need_the_engine(monkeypatch):
-    model, begun = load.model("random"), []
+def with_another_thread() -> tuple[OnnxEngine, Mel]:
+    """An engine that may encode in another thread, and a second of log-mel."""
+    model = load.model("random")
     engine = build(model.dims, model.weights, alignment_heads=model.alignment_heads)
     engine.urgent = engine
+    return engine, log_mel(load.samples("lamp", 192), model.dims.n_mels)[:, :100]
+
+
+def test_no_other_thread_is_used_while_others_need_the_engine(monkeypatch):
+    (engine, mel), begun = with_another_thread(), []
     monkeypatch.setattr("streamd.engines.onnx.begun", begun.append)
-    mel = log_mel(load.samples("lamp", 192), model.dims.n_mels)[:, :100]
     together = engine.together(lambda: False)
     wait = together.begin(lambda: mel, 50)
     np.testing.assert_array_equal(wait().bias, together.encode(mel, 50).bias)
@@ -265,14 +270,13 @@ def test_no_other_thread_is_used_while_others_need_the_engine(monkeypatch):
 
 
 def test_whoever_waits_for_a_late_thread_encodes_what_comes_after():
-    model, threads, is_third = load.model("random"), {}, Event()
-    engine = build(model.dims, model.weights, alignment_heads=model.alignment_heads)
-    engine.urgent = engine
-    mel = log_mel(load.samples("lamp", 192), model.dims.n_mels)[:, :100]
+    threads, is_first, is_third = {}, Event(), Event()
+    engine, mel = with_another_thread()
 
     def begun(number: int) -> Mel:
         threads[number] = current_thread()
         if number == 0:
+            is_first.set()
             assert is_third.wait(60), "the third window is never encoded"
         elif number == 2:
             is_third.set()
@@ -282,6 +286,7 @@ def test_whoever_waits_for_a_late_thread_encodes_what_comes_after():
 
     together = engine.together(lambda: True)
     waits = [together.begin(partial(begun, number), 50) for number in range(4)]
+    assert is_first.wait(60)
     first = waits[0]()
     np.testing.assert_array_equal(first.bias, together.encode(mel, 50).bias)
     assert threads[0] is not current_thread()
@@ -293,11 +298,9 @@ def test_whoever_waits_for_a_late_thread_encodes_what_comes_after():
 
 
 @pytest.mark.parametrize("why", ["others need the engine", "nobody waits for them"])
-def test_who_does_not_wait_alone_encodes_nothing_and_what_nobody_waits_for_is_not_encoded(why):
-    model, threads, is_late = load.model("random"), {}, Event()
-    engine = build(model.dims, model.weights, alignment_heads=model.alignment_heads)
-    engine.urgent = engine
-    mel = log_mel(load.samples("lamp", 192), model.dims.n_mels)[:, :100]
+def test_no_window_is_encoded_ahead_if_others_need_the_engine_or_nobody_waits_for_it(why):
+    threads, is_late = {}, Event()
+    engine, mel = with_another_thread()
 
     def begun(number: int) -> Mel:
         threads[number] = current_thread()
