@@ -201,19 +201,67 @@ def test_with_values_that_contradict_each_other_the_session_begins_anew(tmp_path
         assert folder.open("talk").epoch != epoch
 
 
+@given(data=st.data(), n=st.integers(1, 6))
+def test_a_flipped_bit_costs_its_line_only(tmp_path_factory, data, n):
+    path = tmp_path_factory.mktemp("journal")
+    with Folder(path) as folder:
+        epoch = filled(folder.open("talk"), n).epoch
+    (file,) = path.glob("*.jsonl")
+    before = file.read_bytes()
+    at = data.draw(st.integers(before.index(b"\n") + 1, len(before) - 1))
+    content = bytearray(before)
+    content[at] ^= 1 << data.draw(st.integers(0, 7))
+    file.write_bytes(content)
+    # The first line is the head. A newline that becomes another character joins two lines.
+    hit = {before.count(b"\n", 0, at), before.count(b"\n", 0, at + 1)}
+    whole = [numbered(seq) for seq in range(1, n + 1) if seq not in hit]
+    assert [final for final in transcript(path, "talk") if final in whole] == whole
+    with Folder(path) as folder:
+        assert folder.audio_ms("talk", epoch) is None
+        journal = folder.open("talk")
+        assert journal.epoch == epoch
+        assert [final for final in journal.read(0, journal.seq) if final in whole] == whole
+        filled(journal, 1)
+        for after in range(journal.seq):
+            replayed = [final.seq for final in journal.read(after, journal.seq)]
+            assert replayed == sorted({*replayed})
+            assert all(after < seq for seq in replayed)
+
+
 @pytest.mark.parametrize("damage", ["garbage", "hole"])
-def test_what_is_damaged_in_the_middle_is_kept_but_not_gone_on_with(tmp_path, damage, caplog):
+def test_what_is_damaged_in_the_middle_is_passed_over(tmp_path, damage, caplog):
     with Folder(tmp_path) as folder:
-        epoch = filled(folder.open("talk"), 3).epoch
+        epoch = filled(folder.open("talk"), 4).epoch
     (file,) = tmp_path.glob("*.jsonl")
     lines = file.read_bytes().splitlines(keepends=True)
     lines[2] = b"garbage\n" if damage == "garbage" else b""
     file.write_bytes(b"".join(lines))
     with Folder(tmp_path) as folder:
         journal = folder.open("talk")
-        assert (journal.epoch != epoch, journal.seq) == (True, 0)
-    assert str(file) in caplog.text
+        assert (journal.epoch, seqs(journal)) == (epoch, [1, 3, 4])
+        assert caplog.text.count(str(file)) == (damage == "garbage")
+        assert [type(event) for event in replay(Hub("talk", journal=journal))] == [
+            *(Final, Missed, Final, Final),
+        ]
+    caplog.clear()
+    assert [event.seq for event in transcript(tmp_path, "talk")] == [1, 3, 4]
+    assert caplog.text.count(str(file)) == (damage == "garbage")
     assert file.read_bytes() == b"".join(lines)
+
+
+def test_a_final_whose_number_is_damaged_is_left_out(tmp_path, caplog):
+    with Folder(tmp_path) as folder:
+        filled(folder.open("talk"), 4)
+    (file,) = tmp_path.glob("*.jsonl")
+    file.write_bytes(file.read_bytes().replace(b'"seq":2', b'"seq":6'))
+    with Folder(tmp_path) as folder:
+        assert seqs(filled(folder.open("talk"), 1)) == [1, 3, 4, 5]
+    assert "final 6 follows 1" in caplog.text
+
+
+def replay(hub: Hub) -> list[object]:
+    with hub.subscribe(0) as subscription:
+        return [*iter(subscription.pop, None)]
 
 
 def test_a_full_disk_is_an_error_and_leaves_no_half_line(tmp_path, monkeypatch):

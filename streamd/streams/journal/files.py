@@ -13,6 +13,7 @@ import re
 import secrets
 import sys
 import time
+from bisect import bisect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -132,11 +133,14 @@ def _parsed(path: Path) -> File | None:
     return name and File(name["session"], name["start"], name["epoch"], int(name["seq"]), path)
 
 
-def lines(path: Path, offset: int = 0) -> Iterator[tuple[int, JournalLine]]:
+def lines(
+    path: Path, offset: int = 0, *, damaged: Callable[[str], None] | None = None
+) -> Iterator[tuple[int, JournalLine]]:
     """Give the lines from `offset` on, each with the offset of its end, up to an incomplete one.
 
-    There are none if the file no longer exists. Raises `JournalError` if a line in the middle is
-    damaged, which no crash explains.
+    There are none if the file no longer exists. A damaged line is an empty one, since the others
+    do not need it; `damaged` gets a message that names it. Raises `JournalError` if the file cannot
+    be read.
     """
     try:
         opened = path.open("rb")
@@ -152,9 +156,9 @@ def lines(path: Path, offset: int = 0) -> Iterator[tuple[int, JournalLine]]:
             try:
                 line = read_line(raw)
             except ValueError:
-                if file.read(1):
-                    raise JournalError(f"{path}: damaged at byte {offset}") from None
-                return
+                line = JournalLine()
+                if damaged is not None:
+                    damaged(f"{path}: the line at byte {offset} is damaged and left out")
             offset += len(raw)
             yield offset, line
 
@@ -177,10 +181,10 @@ def last_run(files: Sequence[File]) -> list[File]:
 
 
 def transcript(folder: Path, session: str) -> Iterator[Final | Gap]:
-    """Give the finals and gaps of a session's last run.
+    """Give the finals and gaps of a session's last run; the log names damaged lines.
 
-    Raises `JournalError` if the folder has no such session, and while it is read if a file is
-    damaged.
+    Raises `JournalError` if the folder has no such session, and while it is read if a file cannot
+    be read.
     """
     files = files_in(folder, session) if folder.is_dir() else []
     if not files:
@@ -188,7 +192,7 @@ def transcript(folder: Path, session: str) -> Iterator[Final | Gap]:
     return (
         line.event
         for file in last_run(files)
-        for _, line in lines(file.path)
+        for _, line in lines(file.path, damaged=_log.warning)
         if isinstance(line.event, Final | Gap)
     )
 
@@ -215,7 +219,8 @@ class FileJournal:
 
     Of `files`, those of the run, oldest first, the newest is continued; an incomplete line at its
     end is cut off. If there are none, a file is made. `head` is that of the newest file, or of the
-    one to be made. Raises `JournalError` if a file is damaged, or cannot be written.
+    one to be made. Raises `JournalError` if a file contradicts itself, or if one cannot be read or
+    written.
     """
 
     def __init__(
@@ -231,7 +236,7 @@ class FileJournal:
         self._index, self._files, self._policy = index, tuple(files), policy
         self._file = -1
         self._size = 0
-        self._offsets: list[int] = []  # of each final in the newest file
+        self._offsets: list[tuple[int, int]] = []  # number and place of the newest file's finals
         self._dirty = False
         self._day = files[-1].start[:8] if files else ""  # of the newest file
         if files:
@@ -266,7 +271,7 @@ class FileJournal:
         Raises `JournalError` if it could not be written; then the file holds nothing of it.
         """
         offset = self._write(final)
-        self._offsets.append(offset)
+        self._offsets.append((final.seq, offset))
         self.seq, self.seg = final.seq, final.seg
         self.end_ms = max(self.end_ms, final.end_ms)
 
@@ -301,7 +306,8 @@ class FileJournal:
             if file.seq < upto and following.seq > after
         ]
         if upto > max(after, newest.seq):
-            places.append((newest.path, self._offsets[max(0, after - newest.seq)]))
+            first = bisect(self._offsets, (after, math.inf))
+            places += [(newest.path, offset) for _, offset in self._offsets[first : first + 1]]
         # Lazy, because its reader may be slow; the newest file may be another one by then.
         return (
             line.event
@@ -336,21 +342,15 @@ class FileJournal:
     def _recover(self) -> None:
         """Read the newest file and continue after its last whole line; cut off the rest."""
         path = self._files[-1].path
-        for end, line in lines(path):
-            self.finalised_ms = max(self.finalised_ms, line.finalised_ms)
-            self._keep(line)
+        found = [*lines(path, damaged=_log.warning)]
+        seqs = [line.event.seq for _, line in found if isinstance(line.event, Final)]
+        following = iter([*seqs[1:], None])
+        for end, line in found:
             event = line.event
-            if isinstance(event, Final):
-                if event.seq != self.seq + 1:
-                    raise JournalError(f"{path}: final {event.seq} follows {self.seq}")
-                self._offsets.append(self._size)
-                self.seq, self.seg = event.seq, event.seg
-                self.end_ms = max(self.end_ms, event.end_ms)
-            elif isinstance(event, Gap):
-                self.end_ms = max(self.end_ms, event.t_ms + event.duration_ms)
-            elif isinstance(event, Fed):
-                self.fed = event
-            self.ended = event.reason if isinstance(event, Eos) else ""
+            if isinstance(event, Final) and not self._follows(event.seq, next(following)):
+                _log.warning("%s: final %d follows %d; it is left out", path, event.seq, self.seq)
+            else:
+                self._take(line)
             self._size = end
         if why := contradiction(self.fed, self.resume_state, self.finalised_ms):
             raise JournalError(f"{path}: {why}")
@@ -360,6 +360,28 @@ class FileJournal:
         if torn := os.fstat(self._file).st_size - self._size:
             os.ftruncate(self._file, self._size)
             _log.info("%s: cut off an incomplete line of %d bytes", path, torn)
+
+    def _follows(self, seq: int, following: int | None) -> bool:
+        """Whether a final that is read has its own number; `following` is that of the next one.
+
+        It is one more than the last, or after a damaged line one less than the next.
+        """
+        return seq == self.seq + 1 or (seq > self.seq and following in {seq + 1, None})
+
+    def _take(self, line: JournalLine) -> None:
+        """Take a line of the newest file, which begins at `_size`."""
+        self.finalised_ms = max(self.finalised_ms, line.finalised_ms)
+        self._keep(line)
+        event = line.event
+        if isinstance(event, Final):
+            self._offsets.append((event.seq, self._size))
+            self.seq, self.seg = event.seq, event.seg
+            self.end_ms = max(self.end_ms, event.end_ms)
+        elif isinstance(event, Gap):
+            self.end_ms = max(self.end_ms, event.t_ms + event.duration_ms)
+        elif isinstance(event, Fed):
+            self.fed = event
+        self.ended = event.reason if isinstance(event, Eos) else ""
 
     def _create_file(self) -> tuple[File, int, int]:
         """Create the next file; return it with its descriptor and size. Raises `JournalError`."""
@@ -521,8 +543,8 @@ class Folder:
     def open(self, session: str) -> FileJournal:
         """Return the journal of a session: resumed if its last run did not end, else a new one.
 
-        A run whose files are damaged is not resumed; the files are kept. Raises `JournalError` if
-        it cannot be written.
+        A run whose newest file contradicts itself or lacks its first line is not resumed; the files
+        are kept. Raises `JournalError` if it cannot be written.
         """
         self._expire()
         journal = self.recall(session)
