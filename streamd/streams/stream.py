@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+import msgspec
 from msgspec.structs import replace
 
 from streamd.errors import StreamdError, WireError, is_bug
@@ -28,10 +29,21 @@ from streamd.streams.journal import Fed, Journal, proof_of
 from streamd.streams.metrics import Metrics
 from streamd.streams.wav import WavWriter
 from streamd.system.calls import outcome
-from streamd.types import Frames, Hypothesis, ResumeState, Window, mixed, ms_from_frames
+from streamd.types import (
+    Frames,
+    Hypothesis,
+    ResumeState,
+    Window,
+    frames_from_ms,
+    mixed,
+    ms_from_frames,
+)
 
 _LATE_MS = 1000
 """Time after which listeners are told that events wait to be stored."""
+_CHOICES_BYTES_PER_S = 1000
+"""Bytes of changed choices that are stored for each second of audio. Finals of uninterrupted speech
+take 800, with what a session needs to be resumed (``tests/speech/recording.flac``)."""
 
 log = logging.getLogger(__name__)
 HEARD = "session %s: detected the language %s; --language names another"
@@ -73,6 +85,8 @@ class Stream:
         """Called when another node has taken the session over; set by who feeds it."""
         self.broken: Callable[[Exception], None] = self._log_bug
         """Gets the bug that ended the session in one of its windows; set by who answers for it."""
+        self._has_new_choices = False  # that are not stored yet
+        self._choices_due = 0  # number of the frame from which on they may be
         self._n_out = 0  # windows that are being transcribed
         self._language_published = False
         self._begun = self._ended = self._is_lost = self.is_resumed = False
@@ -149,10 +163,9 @@ class Stream:
         choices = await self._context.choose(self.hub.choices, chosen)
         if self._ended or choices == self.hub.choices:
             return
-        self.hub.choices = choices
+        self.hub.choices, self._has_new_choices = choices, True
         adopt(self.session, self._context.new_session(choices))
-        if (journal := self.hub.journal) is not None:
-            self._store_feeder(journal, replace(journal.fed, choices=choices))
+        self._store_choices()
 
     async def correct(self, correction: Correction, *, keep: bool) -> None:
         """Expect the text of a correction from now on, and tell all listeners of it.
@@ -168,6 +181,21 @@ class Stream:
         if keep:
             await self._context.learn(phrase)
         self._publish([correction])
+
+    def _store_choices(self, *, at_once: bool = False) -> None:
+        """Store new choices when there was audio enough for those before, or `at_once`.
+
+        A client may change them as often as it likes, but only its audio may fill a disk.
+        """
+        journal = self.hub.journal
+        is_due = at_once or self.session.now >= self._choices_due
+        if journal is None or not (self._has_new_choices and is_due):
+            return
+        self._has_new_choices = False
+        fed = replace(journal.fed, choices=self.hub.choices)
+        ms = len(msgspec.json.encode(fed)) * 1000 // _CHOICES_BYTES_PER_S
+        self._choices_due = self.session.now + frames_from_ms(ms)
+        self._store_feeder(journal, fed)
 
     def _store_feeder(self, journal: Journal, fed: Fed) -> None:
         try:
@@ -210,6 +238,7 @@ class Stream:
         if self.heard is not None:
             self.heard(one)
         self._take(lambda: self.session.feed(apart))
+        self._store_choices()
 
     def gap(self, duration_ms: int, why: GapReason) -> None:
         """Report audio that never arrived."""
@@ -370,6 +399,7 @@ class Stream:
                 self._recording.close()
             if journal is not None and not journal.closed:
                 if resumable:
+                    self._store_choices(at_once=True)
                     journal.close()
                 else:
                     journal.finalised_ms = max(journal.finalised_ms, self.session.now_ms)

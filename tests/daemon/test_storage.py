@@ -438,3 +438,41 @@ async def test_what_a_speaker_has_chosen_holds_after_a_restart(tmp_path, rotated
     last = Daemon(tmp_path)
     assert last.streams.hub("talk").choices.language == "it"
     await last.die()
+
+
+@pytest.mark.parametrize("end", ["kill", "shutdown"])
+async def test_changed_choices_take_no_more_of_the_disk_than_the_audio_allows(tmp_path, end):
+    """The newest ones hold after a restart all the same."""
+    daemon = Daemon(tmp_path)
+    stream = daemon.streams.open("talk")
+    await stream.choose({}, secret=SECRET)
+    prompts = [f"{n:4}" * 1000 for n in range(40)]
+    for prompt in prompts:
+        await stream.update({"prompt": prompt})
+    assert n_bytes(tmp_path) < 2 * len(prompts[0])
+    if end == "kill":
+        stream.feed(scripted_audio([False] * 500))  # 10 s, for 10,000 bytes
+        assert n_bytes(tmp_path) < 3 * len(prompts[0])
+        await daemon.streams.kept()
+    else:
+        await stream.finish("shutdown")
+    await daemon.die()
+    again = Daemon(tmp_path)
+    assert again.streams.hub("talk").choices.prompt == prompts[-1]
+    await again.die()
+
+
+def n_bytes(folder) -> int:
+    return sum(file.stat().st_size for file in folder.glob("*.jsonl"))
+
+
+async def test_a_change_is_stored_at_once_if_there_was_none_for_long(tmp_path):
+    daemon = Daemon(tmp_path)
+    stream = daemon.streams.open("talk")
+    await stream.update({"prompt": "One."})
+    stream.feed(scripted_audio([False] * 50))
+    await stream.update({"prompt": "Two."})
+    await daemon.die()
+    again = Daemon(tmp_path)
+    assert again.streams.hub("talk").choices.prompt == "Two."
+    await again.die()

@@ -420,6 +420,21 @@ async def test_what_its_client_has_chosen_holds_at_any_node(nats):
         assert b.streams.hub("talk").choices == Choices(language="fr")
 
 
+async def test_of_many_changes_the_first_and_the_newest_are_stored(nats):
+    async with nodes(nats) as (a, b):
+        stream = await a.open()
+        await stream.choose({}, secret=SECRET)
+        await a.streams.kept()
+        before = stream.hub.journal.at
+        for n in range(40):
+            await stream.update({"prompt": f"{n}"})
+        await a.streams.kept()
+        assert stream.hub.journal.at == before + 1
+        await say(stream)
+        await finals(await b.listen(), 1)
+        assert b.streams.hub("talk").choices.prompt == "39"
+
+
 async def test_sessions_do_not_meet(nats):
     names = ["a", "a.b", "..", ".", "a-b", "A_1", "a."]
     async with nodes(nats) as (a, b):
