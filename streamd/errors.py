@@ -21,6 +21,14 @@ def is_bug(error: BaseException | None) -> TypeGuard[Exception]:
     return isinstance(error, Exception) and not isinstance(error, StreamdError)
 
 
+def told(error: BaseException) -> str:
+    """Return what clients are told of an error; paths of this machine are for the log only."""
+    cause = error if isinstance(error, OSError) else error.__cause__
+    if isinstance(cause, OSError):
+        return cause.strerror or type(cause).__name__
+    return str(error) or repr(error)
+
+
 class EngineError(StreamdError):
     """The inference runtime failed on a model that it had accepted."""
 

@@ -5,7 +5,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from math import ceil
-from tempfile import NamedTemporaryFile
+from pathlib import Path
+from tempfile import NamedTemporaryFile, gettempdir
 from time import monotonic
 from typing import IO, Annotated, Any, Literal, Protocol
 
@@ -20,6 +21,7 @@ from streamd.events import Final
 from streamd.options import ServerLimits
 from streamd.server.exchange import Exchange, in_json, respond
 from streamd.server.wire import naming_field
+from streamd.system.disk import is_nearly_full
 
 _MAX_FIELDS = 64
 _MAX_FIELD_BYTES = 16_384
@@ -96,6 +98,8 @@ class Rest:
     async def answer(self, task: Task, request: Request, exchange: Exchange) -> None:
         """Receive the recording, and send its transcript or what is wrong with the request."""
         try:
+            if is_nearly_full(Path(gettempdir())):
+                raise WireError("storage", "the disk of temporary files is nearly full")
             with NamedTemporaryFile(prefix="streamd-") as file:
                 form = _Form(file)
                 await self._receive(form, request.headers, exchange)

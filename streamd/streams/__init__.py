@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from streamd.errors import ConfigError, EngineError, StreamdError, WireError, is_bug
+from streamd.errors import ConfigError, EngineError, StreamdError, WireError, is_bug, told
 from streamd.events import Choices, EndReason, Fault
 from streamd.session.channels import AnySession
 from streamd.streams.hub import Hub
@@ -29,6 +29,7 @@ from streamd.streams.metrics import Metrics
 from streamd.streams.stream import Stream, StreamContext
 from streamd.streams.wav import WavWriter
 from streamd.system.calls import outcome
+from streamd.system.disk import is_nearly_full
 from streamd.system.heap import trim
 from streamd.types import Window, ms_from_frames
 
@@ -61,6 +62,15 @@ class SessionStorage:
     journal: Journals | None = None
     recordings: Path | None = None
     resume_s: float = 0.0
+
+    @property
+    def full(self) -> str:
+        """Why no session can begin that may soon have to end; empty if one can."""
+        if self.journal is not None and self.journal.is_nearly_full():
+            return "the disk of the journal is nearly full"
+        if self.recordings is not None and is_nearly_full(self.recordings):
+            return "the disk of the recordings is nearly full"
+        return ""
 
     def record(self, session: str) -> WavWriter | None:
         """Begin a recording, if there is a folder for them; raises `ConfigError`."""
@@ -167,17 +177,20 @@ class Streams:
         `epoch` is the run that the client fed; if the `secret` is right, the client sends again
         what that process had not finalised. Raises `WireError`: `session_busy`, `too_many_streams`,
         `session_over` if that run ended, `storage` if the session cannot be recorded or kept in the
-        journal.
+        journal, or if a disk is nearly full and the session new.
         """
         try:
             return self._open(session, epoch, secret)
         except (ConfigError, JournalError) as error:
             log.error("session %s: %s", session, error)  # noqa: TRY400 - no bug
-            raise WireError("storage", f"the session cannot be stored: {error}") from error
+            what = f"the session cannot be stored: {told(error)}"
+            raise WireError("storage", what) from error
 
     def _open(self, session: str, epoch: str | None, secret: str) -> Stream:
         self._check_free(session, epoch)
         is_resumed = self._admit(session, epoch, secret)
+        if not is_resumed and (why := self._storage.full):
+            raise WireError("storage", f"no session can begin: {why}")
         stream = self._streams.get(session)
         recording = self._storage.record(session)
         try:
@@ -248,8 +261,10 @@ class Streams:
         """Return the reasons why new clients should use another server."""
         own = [self._streams[name] for name in self._own]
         trouble = self._storage.journal.trouble() if self._storage.journal else ""
+        full = self._storage.full
         reasons = {
             trouble: bool(trouble),
+            full: bool(full),
             "the model is not loaded yet": not self._loaded.is_set(),
             "the engine failed": self.has_failed,
             "the source is not open": not all(stream.has_source for stream in own),
@@ -410,7 +425,7 @@ class Streams:
         code = "internal"
         if isinstance(error, StreamdError):
             code = "engine" if error is not self._output_error else "journal"
-        self._fault = Fault(code=code, message=str(error) or repr(error), fatal=True)
+        self._fault = Fault(code=code, message=told(error), fatal=True)
         self._loaded.set()
         self._refuse_steps(self._fault.message)
         for stream in self._streams.values():

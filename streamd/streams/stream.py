@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 import msgspec
 from msgspec.structs import replace
 
-from streamd.errors import StreamdError, WireError, is_bug
+from streamd.errors import StreamdError, WireError, is_bug, told
 from streamd.events import (
     Choices,
     Correction,
@@ -340,7 +340,7 @@ class Stream:
         """
         if self._ended:
             return
-        what = f"a bug in streamd has ended this session: {type(error).__name__}: {error}"
+        what = f"a bug in streamd has ended this session: {type(error).__name__}: {told(error)}"
         try:
             self.hub.publish(Fault(code="internal", message=what, fatal=True))
         except StreamdError as trouble:

@@ -1,18 +1,21 @@
 """Records the audio of a session in WAV files that are valid whenever the process dies."""
 
 import logging
+import os
 import struct
 from collections.abc import Callable
+from errno import ENOSPC
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from streamd.errors import ConfigError, os_error_as
-from streamd.system.disk import write_all
+from streamd.system.disk import is_nearly_full, write_all
 from streamd.types import SAMPLE_RATE, Frames
 
 _HEADER = struct.Struct("<4sI4s4sIHHIIHH4sI")
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _FLUSH_BYTES = 2 * SAMPLE_RATE
 """One second: what a crash may lose."""
 _FULL_BYTES = 0xFFFF_FFFF - _HEADER.size
@@ -29,7 +32,7 @@ class WavWriter:
 
     The header is updated each second and never counts a sample that is not in the file. An existing
     file is not replaced: as for any file that cannot be made, `ConfigError` is raised. If the disk
-    is full later, that is logged, and the recording ends there.
+    is nearly full later, that is logged, and the recording ends there: journals need less.
     """
 
     def __init__(self, stem: Path, *, full_bytes: int = _FULL_BYTES) -> None:
@@ -82,8 +85,8 @@ class WavWriter:
         self._path = self._stem.with_name(self._stem.name + suffix)
         with os_error_as(ConfigError, f"--record: cannot create {self._path}"):
             self._stem.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._file = self._path.open("xb", buffering=0)
-            self._path.chmod(0o600)
+            descriptor = os.open(self._path, _NEW_FILE, 0o600)
+            self._file = os.fdopen(descriptor, "wb", buffering=0)
         self._n_written = 0
         self._waiting = bytearray()
         try:
@@ -95,6 +98,8 @@ class WavWriter:
     def _flush(self) -> None:
         """Write the samples, then the header that counts them."""
         with os_error_as(ConfigError, f"--record: cannot write {self._path}"):
+            if self._n_written and is_nearly_full(self._path.parent):
+                raise OSError(ENOSPC, "the disk is nearly full, and finals need the rest")
             self._file.seek(_HEADER.size + self._n_written)
             write_all(self._file.fileno(), self._waiting)
             self._n_written += len(self._waiting)

@@ -31,6 +31,9 @@ _XDG = {
 _MACOS = {"cache": "~/Library/Caches", "data": "~/Library/Application Support"}
 _NEW = ".new-"
 """Prefix of files and folders that are still being written."""
+_SPARE_BYTES, _SPARE_SHARE = 64 << 20, 20
+"""What stays free on a disk, or of a small one a twentieth: the finals of twelve sessions take as
+much in almost two hours."""
 _ABANDONED_S = 3600
 """Age from which such a file or folder is taken for a remnant of a crashed process."""
 
@@ -101,6 +104,18 @@ def write_all(descriptor: int, data: bytes | bytearray) -> None:
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(descriptor, rest) :]
+
+
+def is_nearly_full(folder: Path) -> bool:
+    """Return whether the disk of a folder, which need not exist yet, has room only for what runs.
+
+    Raises `OSError`.
+    """
+    place = folder.absolute()
+    while not place.exists():
+        place = place.parent
+    usage = shutil.disk_usage(place)
+    return usage.free < min(_SPARE_BYTES, usage.total // _SPARE_SHARE)
 
 
 def put_file(path: Path, content: bytes) -> None:

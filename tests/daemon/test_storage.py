@@ -242,6 +242,60 @@ async def test_a_session_that_cannot_be_stored_takes_nobodys_place(tmp_path, mon
     await daemon.die()
 
 
+async def test_before_a_disk_is_full_no_new_session_begins(tmp_path, monkeypatch):
+    """What runs goes on, here or in the next process."""
+    disk: set[str] = set()
+    monkeypatch.setattr("streamd.streams.journal.files.is_nearly_full", lambda at: at.name in disk)
+    monkeypatch.setattr("streamd.streams.is_nearly_full", lambda at: at.name in disk)
+    first = Daemon(tmp_path / "journal", recordings=tmp_path / "audio")
+    stream = first.streams.open("talk")
+    await stream.choose({}, secret=SECRET)
+    for full in ("journal", "audio"):
+        disk = {full}
+        async with serving(first.streams) as server, client(server.port, "role=ingest") as new:
+            (told,) = await new.rest()
+            assert (told["code"], new.close_code) == ("storage", 1013)
+        assert any("nearly full" in reason for reason in first.streams.unready())
+    await said(stream)
+    assert first.streams.names() == ["talk"]
+    await stream.finish("shutdown")
+    await first.die()
+    second = Daemon(tmp_path / "journal", recordings=tmp_path / "audio")
+    own = second.streams.add("live")
+    again = second.streams.open("talk", epoch=stream.hub.epoch, secret=SECRET)
+    assert [final.seq for final in await said(again)] == [1, 2]
+    assert [final.seq for final in await said(own)] == [1]
+    disk.clear()
+    assert not any("full" in reason for reason in second.streams.unready())
+    new = second.streams.open("new")
+    assert [final.seq for final in await said(new)] == [1]
+    for each in (own, again, new):
+        await each.finish("stop")
+    await second.die()
+
+
+async def test_no_client_learns_a_path(tmp_path, monkeypatch, caplog):
+    daemon = Daemon(tmp_path / "journal")
+    stream = daemon.streams.open("talk")
+    heard = stream.hub.subscribe()
+
+    def fail(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "write", fail)
+    with pytest.raises(WireError) as error:
+        daemon.streams.open("other")
+    assert str(error.value) == "the session cannot be stored: No space left on device"
+    assert str(tmp_path) in caplog.text
+    stream.feed(scripted_audio(SPEECH))
+    with pytest.raises(StreamdError, match=str(tmp_path)):
+        await daemon.task
+    *_, fault, _ = [event async for event in heard]
+    assert (fault.code, fault.message) == ("journal", "No space left on device")
+    monkeypatch.undo()
+    await daemon.die()
+
+
 async def test_a_full_disk_for_recordings_ends_no_session(tmp_path, caplog):
     daemon = Daemon(tmp_path / "journal", recordings=tmp_path / "audio")
     stream = daemon.streams.open("talk")

@@ -85,6 +85,29 @@ def test_a_full_disk_ends_the_recording_only(tmp_path, caplog):
     assert re.search(r"talk\.wav.*No space", record.getMessage())
 
 
+def test_it_leaves_the_last_space_of_a_disk_to_finals(tmp_path, monkeypatch, caplog):
+    recording = WavWriter(tmp_path / "talk")
+    for is_full in (False, True, False):
+        monkeypatch.setattr(
+            "streamd.streams.wav.is_nearly_full", lambda _, is_full=is_full: is_full
+        )
+        recording.write(np.zeros((100, 320), np.float32))
+    recording.close()
+    assert soundfile.info(tmp_path / "talk.wav").frames == 32_000
+    (record,) = caplog.records
+    assert "nearly full" in record.getMessage()
+
+
+def test_nobody_else_can_read_it_at_any_time(tmp_path, monkeypatch):
+    monkeypatch.setattr("pathlib.Path.chmod", lambda *_: None)  # too late for somebody who watches
+    before = os.umask(0)
+    try:
+        WavWriter(tmp_path / "talk").close()
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "talk.wav").stat().st_mode) == 0o600
+
+
 def test_nothing_is_left_of_a_recording_that_cannot_begin(tmp_path, monkeypatch):
     monkeypatch.setattr("streamd.streams.wav.write_all", no_space)
     n_open = len(os.listdir("/dev/fd"))

@@ -504,6 +504,20 @@ def test_whisperlive_with_words():
     ]
 
 
+@pytest.mark.parametrize(
+    "dialect",
+    [
+        *(each("encoding=linear16&sample_rate=16000") for each in DIALECTS.values()),
+        WhisperLive("", "me"),
+    ],
+    ids=lambda dialect: type(dialect).__name__,
+)
+def test_who_finds_a_disk_full_is_told_so(dialect):
+    told, close = refused(dialect, WireError("storage", "the disk is nearly full"))
+    assert close in {Close(1013, "storage"), Close(3005, "storage")}
+    assert "nearly full" in json.dumps(told) or isinstance(dialect, Vosk)  # it knows no errors
+
+
 def test_whisperlive_waits_for_a_place_and_is_told_of_errors():
     full, close = refused(WhisperLive("", "me"), WireError("too_many_streams", "no room"))
     assert (full, close.code) == ([{"uid": "me", "status": "WAIT", "message": 1.0}], 1013)

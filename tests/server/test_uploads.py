@@ -249,6 +249,17 @@ async def test_what_goes_wrong_has_a_status(failure, status):
     assert (failure.strerror if isinstance(failure, OSError) else str(failure)) in message
 
 
+async def test_before_the_disk_is_full_recordings_are_refused(monkeypatch):
+    monkeypatch.setattr("streamd.server.rest.is_nearly_full", lambda folder: True)
+    echo = Echo()
+    async with serving(CountingStreams(), recordings=echo) as server:
+        assert await refusal(server.port, form()) == (
+            507,
+            "the disk of temporary files is nearly full",
+        )
+    assert echo.asked == []
+
+
 @pytest.mark.parametrize(
     ("body", "says"),
     [

@@ -8,6 +8,7 @@ import pytest
 
 import streamd.system.disk
 from streamd.errors import StreamdError
+from streamd.system.disk import is_nearly_full
 
 
 def asset_of(installation: Path):
@@ -35,3 +36,22 @@ def test_in_a_checkout(tmp_path):
 def test_missing(tmp_path):
     with pytest.raises(StreamdError, match="lacks the bundled golden files: install streamd again"):
         asset_of(tmp_path)("golden")
+
+
+@pytest.mark.parametrize(
+    ("total", "free", "expected"),
+    [
+        (10**12, 2**26, False),
+        (10**12, 2**26 - 1, True),
+        (10**6, 50_000, False),
+        (10**6, 49_999, True),
+    ],
+)
+def test_a_disk_is_nearly_full_before_it_is_full(tmp_path, monkeypatch, total, free, expected):
+    def usage(path):
+        assert path == tmp_path
+        return shutil._ntuple_diskusage(total, total - free, free)
+
+    monkeypatch.setattr(shutil, "disk_usage", usage)
+    assert is_nearly_full(tmp_path) is expected
+    assert is_nearly_full(tmp_path / "not" / "yet") is expected

@@ -246,3 +246,6 @@ class Journals(Protocol):
 
     def trouble(self) -> str:
         """Say why nothing is stored at the moment; empty if it is."""
+
+    def is_nearly_full(self) -> bool:
+        """Whether there is only room for the sessions that run."""

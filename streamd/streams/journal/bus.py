@@ -651,6 +651,10 @@ class Bus:
         """Why nothing is stored at the moment."""
         return self._stream.trouble
 
+    def is_nearly_full(self) -> bool:
+        """Not so far as nodes know: NATS has limits of its own."""
+        return False
+
     def _channel(self, session: str) -> Channel:
         channel = self._channels.get(session)
         if channel is None:

@@ -37,7 +37,7 @@ from streamd.streams.journal import (
     contradiction,
     read_line,
 )
-from streamd.system.disk import lock_file, user_folder, write_all
+from streamd.system.disk import is_nearly_full, lock_file, user_folder, write_all
 from streamd.types import ResumeState
 
 AUTO = "auto"
@@ -534,6 +534,10 @@ class Folder:
     def trouble(self) -> str:
         """Return nothing: what cannot be written raises `JournalError`."""
         return ""
+
+    def is_nearly_full(self) -> bool:
+        """Whether there is only room for the sessions that run."""
+        return is_nearly_full(self._index.folder)
 
     @property
     def age_s(self) -> float:
