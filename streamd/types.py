@@ -5,6 +5,7 @@ position = Whisper's timestamp resolution. All inner time is an ``int`` count of
 stream began; milliseconds exist only at the edges.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -111,7 +112,9 @@ class Window:
     line. `given_words` are the words of `before` and `prefix`, if the marks and capitals of all
     words are to be decided anew. Text that ends before frame `text_until` leaves much voice unread;
     None: there is not so much in the window. Somebody who has spoken since frame `turn_start` may
-    be done at the window's end; None: nobody asks. `hear` asks who speaks.
+    be done at the window's end; None: nobody asks. `hear` asks who speaks. While what was decoded
+    again of a `last` window has cost less than `budget` (frames, as `Hypothesis.extra_cost`), more
+    may be.
     """
 
     start: int
@@ -133,6 +136,7 @@ class Window:
     given_words: tuple[Word, ...] | None = None
     text_until: int | None = None
     turn_start: int | None = None
+    budget: float = math.inf
     hear: HearingRequest | None = field(default=None, compare=False, repr=False)
     encoded: Encoded | None = field(default=None, compare=False, repr=False)
 
@@ -161,7 +165,9 @@ class Hypothesis:
     or is None: suspect words are never agreed upon, and unless the window is `last` they are not
     shown. `given_words` are the window's, with the marks and capitals that are right now.
     `turn_prob` is how probable it is that the speaker is done; None if the window did not ask, or
-    nothing can tell. `heard` has what is known after each step of the window's `hear`.
+    nothing can tell. `heard` has what is known after each step of the window's `hear`. `cost` is
+    how much was decoded, in frames of audio whose text may take as many decoder passes, and
+    `extra_cost` what of that was decoded again.
     """
 
     words: tuple[Word, ...] = ()
@@ -176,6 +182,8 @@ class Hypothesis:
     suspect: Suspect | None = None
     given_words: tuple[Word, ...] = ()
     turn_prob: float | None = None
+    cost: int = field(default=0, compare=False, repr=False)
+    extra_cost: int = field(default=0, compare=False, repr=False)
     heard: tuple[Roster, ...] = field(default=(), compare=False, repr=False)
     encoded: Encoded | None = field(default=None, compare=False, repr=False)
 

@@ -27,6 +27,7 @@ import numpy as np
 
 from streamd.events import Gap, GapReason, SessionEvent, TurnEvent, TurnState, Unclear
 from streamd.options import SessionOptions
+from streamd.session.budget import Budget
 from streamd.session.commit import CommitPolicy, count_ended
 from streamd.session.evidence import believable, is_probable
 from streamd.session.gate import Gate
@@ -82,6 +83,14 @@ LONG_SILENCE = 150
 enough of a longer gap: what follows is taken for a new subject."""
 
 
+AGAIN_RATE, MOST_AGAIN = 0.5, 1_500
+"""For each frame of audio, half a frame may be decoded again for finals, after 30 s in reserve. Of
+22 minutes of speech, conversation and music, all took at most 24 s, after music."""
+PARTIALS_RATE, MOST_PARTIALS = 2.0, 500
+"""Partials may take twice the audio, after 10 s in reserve; then steps merge, as those that an
+engine misses. The same 22 minutes took as much as the audio, and at most 5 s of the reserve."""
+
+
 class Session:
     """One stream, with a gate, segmenter and commit policy of its own.
 
@@ -110,6 +119,8 @@ class Session:
         self._encoded: Encoded | None = None
         self._who = WhoSpeaks()
         self._transcribed = 0  # the end of the last accepted window
+        self._again = Budget(rate=AGAIN_RATE, most=MOST_AGAIN)
+        self._partials = Budget(rate=PARTIALS_RATE, most=MOST_PARTIALS)
 
     def resume(self, state: ResumeState, finalised_ms: int, seg: int) -> None:
         """Go on with the session of an earlier process; call it before any audio.
@@ -245,7 +256,9 @@ class Session:
     def _due(self) -> tuple[int, bool] | None:
         """See `Segment.due`."""
         segment = self._current()
-        return segment.due(self._segmenter, self._options.step) if segment else None
+        due = segment.due(self._segmenter, self._options.step) if segment else None
+        is_too_soon = due is not None and not due[1] and due[0] < self._partials.repaid
+        return None if is_too_soon else due
 
     def next_window(self) -> Window | None:
         """Return the most urgent window, which must come back through `accept`, or None."""
@@ -282,6 +295,7 @@ class Session:
             given_words=segment.given_words if last or segment.is_unmarked else None,
             text_until=self._segmenter.voiced_from(LEFT_OUT, end),
             turn_start=segment.utterance.start if self._asks_turn(segment) else None,
+            budget=max(0.0, self._again.left(end)),
             encoded=self._encoded,
             hear=self._who.request(end, self._ring.start, self._ring.read)
             if self._options.speakers
@@ -297,6 +311,10 @@ class Session:
         segment.on(Move.RETURN)
         self._out, self._encoded = None, hypothesis.encoded
         self._transcribed = max(self._transcribed, window.end)
+        if window.last:
+            self._again.spend(window.end, hypothesis.extra_cost)
+        else:
+            self._partials.spend(window.end, hypothesis.cost)
         turns = self._who.hear(hypothesis.heard)
         segment.punctuate(hypothesis.given_words)
         segment.latest = hypothesis = self._usable(segment, window, hypothesis)
@@ -304,7 +322,7 @@ class Session:
         if (change := self._language.learn(window, hypothesis)) is not None:
             self._change(segment, change)
         elif self._left_out(segment, window):
-            self._restart(segment, hypothesis, last=window.last)
+            self._restart(segment, window, hypothesis)
         elif not window.last:
             silence = 0 if utterance.pause is None else max(0, window.end - utterance.pause)
             events = self._revise(segment, window.end, hypothesis, silence=silence)
@@ -416,6 +434,8 @@ class Session:
             return self._voiced(segment.utterance.start, window.end) >= UNREAD
         if segment.latest.temperature > 0:
             return False  # it did not end early: there is nothing probable in the audio
+        if window.last and self._again.left(window.end) <= 0:
+            return False  # so much was read again in vain
         words = new or segment.in_window
         heard = max(words[-1].end, segment.utterance.start) if words else window.start
         least = LEAST_READ if new else 1
@@ -426,11 +446,13 @@ class Session:
         """Frames of voice from `start` to `end`."""
         return self._segmenter.voiced_share(start, end) * (end - start)
 
-    def _restart(self, segment: Segment, hypothesis: Hypothesis, *, last: bool) -> None:
+    def _restart(self, segment: Segment, window: Window, hypothesis: Hypothesis) -> None:
         """Transcribe the rest on its own, the last window of an utterance before its final."""
-        words = hypothesis.words if last else ()
+        words = hypothesis.words if window.last else ()
         self._remember(segment.restart(words), hypothesis)
         self._policy.reset()
+        if window.last:
+            self._again.spend(window.end, window.end - segment.anchor)
 
     def _revise(
         self, segment: Segment, end: int, hypothesis: Hypothesis, *, silence: int

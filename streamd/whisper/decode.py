@@ -377,18 +377,23 @@ def with_phrases(
 
 
 def with_fallback(
-    attempt: Callable[[float], Search[Decoded]], options: DecodingOptions
+    attempt: Callable[[float], Search[Decoded]],
+    options: DecodingOptions,
+    *,
+    may_retry: Callable[[], bool] = lambda: True,
 ) -> Search[Decoded]:
     """Decode at one temperature after the other until the result passes the thresholds.
 
-    `attempt` decodes at a temperature, with a new decoder each time. Source: openai/whisper
-    ``transcribe.py`` (`decode_with_fallback`).
+    `attempt` decodes at a temperature, with a new decoder each time; before each but the first,
+    `may_retry` is asked. Source: openai/whisper ``transcribe.py`` (`decode_with_fallback`).
     """
     attempts = []
     for temperature in options.temperatures:
         attempts.append((yield from attempt(temperature)))
         if not needs_fallback(attempts[-1], options):
             return attempts[-1]
+        if not may_retry():
+            break
     if not options.best_attempt:
         return attempts[-1]
     return max(attempts, key=lambda decoded: (decoded.loop is None, decoded.evidence))

@@ -18,6 +18,7 @@ import numpy as np
 from streamd.options import DecodingOptions
 from streamd.types import (
     FRAME,
+    FRAME_MS,
     Encoded,
     Hypothesis,
     Samples,
@@ -145,11 +146,11 @@ class Recognizer(Generic[FeaturesT]):
         def attempt(temperature: float) -> Search[Decoded]:
             self.counters.fallbacks += temperature != options.temperatures[0]
             with_these = partial(self._decode, view, options, temperature, rng)
-            if temperature > 0 or not window.last:
+            if temperature > 0 or not window.last or not view.effort.may_retry:
                 return with_these(view.context.vocabulary)
             return with_phrases(with_these, view.context.vocabulary)
 
-        decoded = alone(with_fallback(attempt, options))
+        decoded = alone(with_fallback(attempt, options, may_retry=lambda: view.effort.may_retry))
         view, decoded = self._dictated(window, view, options, decoded)
         hypothesis = self._hypothesis(window, view, decoded)
         hypothesis = self._continued(window, view, options, decoded, hypothesis)
@@ -163,6 +164,8 @@ class Recognizer(Generic[FeaturesT]):
             detected_prob=view.detected.prob,
             previous_prob=view.detected.previous_prob,
             turn_prob=turn_prob if hypothesis.words else None,
+            cost=view.effort.cost,
+            extra_cost=view.effort.extra_cost,
             encoded=encoded,
         )
 
@@ -219,7 +222,8 @@ class Recognizer(Generic[FeaturesT]):
             cached=cached.tokens if cached else None,
             vocabulary=self._vocabularies.of(window.vocabulary),
         )
-        return _View(engine, features, columns, tokenizer, context, detected)
+        effort = _Effort(rate, window.budget if window.last else math.inf)
+        return _View(engine, features, columns, tokenizer, context, detected, effort)
 
     def _detected(self, window: Window, features: FeaturesT) -> "_Detected":
         """What language is spoken from `Window.detect_from` on.
@@ -255,7 +259,7 @@ class Recognizer(Generic[FeaturesT]):
     ) -> Search[Decoded]:
         n_text_ctx = self._engine.dims.n_text_ctx
         n_slots = slots_needed(view.context, options=options, n_text_ctx=n_text_ctx)
-        decoded = yield from decode(
+        search = decode(
             view.engine.decoder(view.features, n_slots),
             view.tokenizer,
             options=options,
@@ -263,6 +267,7 @@ class Recognizer(Generic[FeaturesT]):
             temperature=temperature,
             rng=rng,
         )
+        decoded = yield from view.effort.attempt(search)
         self.counters.drafted += decoded.drafted
         self.counters.accepted += decoded.accepted_draft
         return decoded
@@ -283,13 +288,15 @@ class Recognizer(Generic[FeaturesT]):
         the other text nothing.
         """
         text = view.tokenizer.decode(decoded.tokens)
-        if not _DIGITS_APART.search(text) or decoded.temperature > 0:
+        is_apart = _DIGITS_APART.search(text) and decoded.temperature == 0
+        if not is_apart or not view.effort.may_retry:
             return view, decoded
         language = view.context.language
         given = replace(window, detect=False, detect_from=None, language=language)
         anew = self._view(replace(given, encoded=None, draft=()))
         context = replace(anew.context, joins_digits=True)
-        anew = replace(anew, context=context, detected=view.detected)
+        anew = replace(anew, context=context, detected=view.detected, effort=view.effort)
+        view.effort.encode(window.end - window.start)
         joined = alone(self._decode(anew, options, 0.0, None, anew.context.vocabulary))
         is_same = _unmarked(anew.tokenizer.decode(joined.tokens)) == _unmarked(text)
         is_whole = joined.ended and joined.loop is None
@@ -330,7 +337,8 @@ class Recognizer(Generic[FeaturesT]):
         given = (*context.before, *context.prefix, *tokens)
         is_whole = hypothesis.suspect in {None, Suspect.LOOP} and hypothesis.temperature == 0
         fits = 0 < len(given) <= self._engine.dims.n_text_ctx // 2
-        if not is_whole or not fits or view.tokenizer.translates:
+        can_go_on = is_whole and fits and view.effort.may_retry
+        if not can_go_on or view.tokenizer.translates:
             return hypothesis
         chosen = (*decoded.tokens, view.tokenizer.eot)[len(tokens)]
         is_drafted = context.draft[: len(tokens)] == tokens
@@ -446,6 +454,49 @@ class Recognizer(Generic[FeaturesT]):
         )
 
 
+class _Effort:
+    """How much was decoded of a window, in frames of audio, whose text has `rate` tokens a second.
+
+    `budget` frames may be spent on other attempts than the first.
+    """
+
+    def __init__(self, rate: float, budget: float) -> None:
+        self._frames_per_pass, self._budget = 1000 / FRAME_MS / rate, budget
+        self._n_attempts = self._n_first = self._n_extra = self._n_encoded = 0
+
+    @property
+    def extra_cost(self) -> int:
+        """The frames of other attempts than the first."""
+        return math.ceil(self._n_extra * self._frames_per_pass) + self._n_encoded
+
+    @property
+    def cost(self) -> int:
+        """The frames of all attempts."""
+        return math.ceil(self._n_first * self._frames_per_pass) + self.extra_cost
+
+    @property
+    def may_retry(self) -> bool:
+        """Whether another attempt may begin."""
+        return self.extra_cost < self._budget
+
+    def attempt(self, search: Search[Decoded]) -> Search[Decoded]:
+        """Count the passes of a search while it is done."""
+        self._n_attempts += 1
+        try:
+            asked = next(search)
+            while True:
+                self._n_first += self._n_attempts == 1
+                self._n_extra += self._n_attempts > 1
+                asked = search.send((yield asked))
+        except StopIteration as done:
+            decoded: Decoded = done.value
+            return decoded
+
+    def encode(self, n_frames: int) -> None:
+        """Count frames that are encoded again: two take as long as the passes of one."""
+        self._n_encoded += n_frames // 2
+
+
 @dataclass(frozen=True, slots=True)
 class _View(Generic[FeaturesT]):
     """A window's features, the vocabulary for its task, and the context of its decode.
@@ -459,6 +510,7 @@ class _View(Generic[FeaturesT]):
     tokenizer: Tokenizer
     context: Context
     detected: "_Detected"
+    effort: _Effort
 
 
 @dataclass(frozen=True, slots=True)

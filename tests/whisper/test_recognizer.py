@@ -304,6 +304,16 @@ def test_an_endless_text_stops_where_only_the_sound_after_its_prefix_could_be_to
     assert len(found.tokens) == 15
 
 
+@pytest.mark.parametrize(("budget", "n_fallbacks"), [(0, 0), (1, 1), (np.inf, 5)])
+def test_a_last_window_is_decoded_again_within_its_budget(budget, n_fallbacks):
+    ours, engine = recognizer(script(b" ab", prob=0.2), best_of=2)
+    found = ours.recognize(window(last=True, budget=budget))
+    assert ours.counters.fallbacks == n_fallbacks
+    first, *again = [len(decoder.passes) for decoder in engine.decoders]
+    frames = [np.ceil(n * 50 / 6.5) for n in (first, sum(again))]
+    assert (found.cost, found.extra_cost) == (sum(frames), frames[1])
+
+
 def test_the_token_limit_can_be_set():
     ours, _ = recognizer(script(b" abcdefghij", end=False), max_tokens=5)
     assert len(ours.recognize(window(50)).tokens) == 5

@@ -1,0 +1,30 @@
+"""How much a stream may have decoded: sound that says nothing must not cost more than speech.
+
+The unit is the frame of audio, for as many decoder passes as its text may take
+(`DecodingOptions.tokens_per_second`). Only audio refills a budget, no clock, so that finals do not
+depend on the speed of the engine.
+"""
+
+
+class Budget:
+    """What `spend` takes from it, each frame of audio refills by `rate`, up to `most`.
+
+    It may be overdrawn: nobody knows what a window costs before it is decoded.
+    """
+
+    def __init__(self, *, rate: float, most: int) -> None:
+        self._rate, self._most = rate, most
+        self._left, self._at = float(most), 0
+
+    def left(self, now: int) -> float:
+        """Return what is left at frame `now`; negative if it is overdrawn."""
+        return min(self._most, self._left + max(0, now - self._at) * self._rate)
+
+    def spend(self, now: int, cost: int) -> None:
+        """Take `cost` frames at frame `now`, which never goes back."""
+        self._left, self._at = self.left(now) - cost, max(now, self._at)
+
+    @property
+    def repaid(self) -> float:
+        """The frame from which on it is not overdrawn."""
+        return self._at - min(0.0, self._left) / self._rate
