@@ -7,6 +7,7 @@ must crash loudly. Exit codes: 0 ok, 1 the engine failed, 2 usage, 3 audio, 4 mo
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from errno import ENOMEM
 from typing import TypeGuard
 
 
@@ -19,6 +20,12 @@ class StreamdError(Exception):
 def is_bug(error: BaseException | None) -> TypeGuard[Exception]:
     """Whether this is an error that nobody but a developer can put right."""
     return isinstance(error, Exception) and not isinstance(error, StreamdError)
+
+
+def lacks_memory(error: BaseException | None) -> bool:
+    """Whether it says that there is too little memory, which may be otherwise later."""
+    is_refused = isinstance(error, OSError) and error.errno == ENOMEM
+    return is_refused or isinstance(error, MemoryError)
 
 
 def told(error: BaseException) -> str:

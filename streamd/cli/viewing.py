@@ -8,10 +8,12 @@ import sys
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
+from dataclasses import replace
 from datetime import datetime
 
 from streamd.config import Config, read_token
 from streamd.daemon.display import open_display, open_files
+from streamd.errors import ConfigError
 from streamd.server.client import watch
 from streamd.streams.journal.files import AUTO, place, runs, transcript
 from streamd.system.stdio import lines_inside
@@ -58,9 +60,10 @@ async def show(config: Config, url: str) -> None:
 def export(config: Config, session: str = "") -> Iterable[str]:
     """Write the last run of a session, or return a line for each run if none is named.
 
-    Raises `StreamdError` if there is no such session, if its journal is damaged, and if a file
-    cannot be written; `BrokenPipeError` if standard output was closed.
+    Raises `StreamdError` if there is no such session, and if a file cannot be read or written;
+    `BrokenPipeError` if standard output was closed.
     """
+    config = _on_stdout(config)
     folder = place(config.journal.folder or AUTO, os.environ)
     known = runs(folder)
     if not session and not known:
@@ -82,3 +85,18 @@ def export(config: Config, session: str = "") -> Iterable[str]:
         for sink in sinks:
             sink.close()
     return ()
+
+
+def _on_stdout(config: Config) -> Config:
+    """Return the configuration with the format of -f on standard output if there is no folder.
+
+    There is no sound file after which a transcript could be named. Raises `ConfigError`.
+    """
+    output = config.output
+    if output.output_dir or not output.output_format:
+        return config
+    name, *more = output.output_format
+    if more or name == "all":
+        raise ConfigError("-f: standard output takes one format; add --output-dir for several")
+    form = "text" if name == "txt" else name
+    return replace(config, output=replace(output, format=form, output_format=()))

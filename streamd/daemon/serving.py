@@ -20,6 +20,7 @@ from streamd.options import BindOptions
 from streamd.server import Recordings, Server, ServerInfo
 from streamd.streams import SessionStorage, Streams
 from streamd.streams.journal.files import Folder, JournalPolicy, place
+from streamd.system.disk import warn_of_writers
 
 if TYPE_CHECKING:
     from streamd.streams.journal.bus import Bus
@@ -40,11 +41,15 @@ def storage(config: Config) -> Iterator[SessionStorage]:
     """
     options, folder, resume_s = config.journal, None, config.limits.resume_ms / 1000
     recordings = Path(options.record).expanduser() if options.record else None
+    if recordings is not None:
+        warn_of_writers("--record", recordings)
     if options.bus:
         yield SessionStorage(_bus(config, resume_s), recordings, resume_s)
         return
     if options.folder:
-        folder = Folder(place(options.folder, os.environ), JournalPolicy(options))
+        journal = place(options.folder, os.environ)
+        warn_of_writers("--journal", journal)
+        folder = Folder(journal, JournalPolicy(options))
     with folder or nullcontext():
         yield SessionStorage(folder, recordings, resume_s)
 

@@ -19,7 +19,15 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
-from streamd.errors import ConfigError, EngineError, StreamdError, WireError, is_bug, told
+from streamd.errors import (
+    ConfigError,
+    EngineError,
+    StreamdError,
+    WireError,
+    is_bug,
+    lacks_memory,
+    told,
+)
 from streamd.events import Choices, EndReason, Fault
 from streamd.session.channels import AnySession
 from streamd.streams.hub import Hub
@@ -38,6 +46,8 @@ _N_RECENT = 100
 reconnect."""
 MAX_ENDED = 16
 """Ended sessions that can still be listened to, besides those in a journal."""
+MEMORY_PAUSE_S = 1.0
+"""How long a worker waits after a window for which there was too little memory."""
 _TRIM_S = 20
 """How often a busy process returns free memory; that costs milliseconds, and so does the next
 window."""
@@ -346,6 +356,9 @@ class Streams:
             hypothesis = done.result()
             self.metrics.decoded(window, hypothesis, loop.time() - begin_s)
             error = outcome(partial(stream.accept, window, hypothesis)).exception()
+        elif isinstance(error, Exception) and lacks_memory(error):
+            error = outcome(partial(stream.postpone, window, error)).exception()
+            await asyncio.sleep(MEMORY_PAUSE_S)
         if error is not None:
             _break_off(stream, error)
 

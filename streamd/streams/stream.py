@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -9,7 +10,7 @@ from datetime import UTC, datetime
 import msgspec
 from msgspec.structs import replace
 
-from streamd.errors import StreamdError, WireError, is_bug, told
+from streamd.errors import StreamdError, WireError, is_bug, lacks_memory, told
 from streamd.events import (
     Choices,
     Correction,
@@ -44,6 +45,9 @@ _LATE_MS = 1000
 _CHOICES_BYTES_PER_S = 1000
 """Bytes of changed choices that are stored for each second of audio. Finals of uninterrupted speech
 take 800, with what a session needs to be resumed (``tests/speech/recording.flac``)."""
+
+_MOST_TRIES = 30
+"""How often in a row a window is tried, about once a second, while there is too little memory."""
 
 log = logging.getLogger(__name__)
 HEARD = "session %s: detected the language %s; --language names another"
@@ -88,6 +92,8 @@ class Stream:
         self._has_new_choices = False  # that are not stored yet
         self._choices_due = 0  # number of the frame from which on they may be
         self._n_out = 0  # windows that are being transcribed
+        self._postponed: deque[Window] = deque()
+        self._n_postponed = 0  # times in a row
         self._language_published = False
         self._begun = self._ended = self._is_lost = self.is_resumed = False
         self._begins = ResumeState(), 0, 1  # what `Session.resume` takes
@@ -285,7 +291,10 @@ class Stream:
 
     def next_window(self) -> Window | None:
         """Return the session's next window; see `Session.next_window`."""
-        window = None if self._ended else self.session.next_window()
+        if self._postponed and not self._ended:
+            window: Window | None = self._postponed.popleft()
+        else:
+            window = None if self._ended else self.session.next_window()
         self.due_since = None
         self._n_out += window is not None
         return window
@@ -293,6 +302,7 @@ class Stream:
     def accept(self, window: Window, hypothesis: Hypothesis) -> None:
         """Take the recognizer's hypothesis for a window of this session."""
         self._n_out -= 1
+        self._n_postponed = 0
         if self._ended:
             return
         self._publish(self.session.accept(window, hypothesis))
@@ -305,6 +315,22 @@ class Stream:
             self._language_published = True
             log.info(HEARD, self.hub.session, self.session.language)
         self._notify()
+
+    def postpone(self, window: Window, error: Exception) -> None:
+        """Have a window transcribed later, for which there was too little memory.
+
+        Nothing is lost: its words come when there is more. Raises the error after `_MOST_TRIES`.
+        """
+        self._n_out -= 1
+        self._n_postponed += 1
+        if self._n_postponed >= _MOST_TRIES:
+            raise error
+        self._postponed.append(window)
+        if self._n_postponed == 1:
+            log.warning("session %s: too little memory: %s; trying again", self.hub.session, error)
+            what = "the server has too little memory; the next words come later"
+            self._publish([Fault(code="memory", message=what)])
+        self._look()
 
     def publish_state(self, rtf: float) -> None:
         """Publish the state of the session; `rtf`: engine seconds for each second of audio."""
@@ -334,18 +360,21 @@ class Stream:
         self.end(EndReason.ERROR, resumable=True)
 
     def break_off(self, error: Exception) -> None:
-        """End the session because of a bug that concerns no other one.
+        """End the session because of a bug that concerns no other one, or for lack of memory.
 
-        Nobody may resume it: with the same audio, the same would happen again.
+        Of a bug, nobody may resume it: with the same audio, the same would happen again.
         """
         if self._ended:
             return
-        what = f"a bug in streamd has ended this session: {type(error).__name__}: {told(error)}"
+        lacks = lacks_memory(error)
+        bug = f"a bug in streamd has ended this session: {type(error).__name__}: {told(error)}"
+        what = "the server has too little memory for this session" if lacks else bug
+        code = "memory" if lacks else "internal"
         try:
-            self.hub.publish(Fault(code="internal", message=what, fatal=True))
+            self.hub.publish(Fault(code=code, message=what, fatal=True))
         except StreamdError as trouble:
             self._context.failed(trouble)
-        self.end(EndReason.ERROR, resumable=False)
+        self.end(EndReason.ERROR, resumable=lacks)
 
     def _take(self, change: Callable[[], list[SessionEvent]]) -> None:
         """Publish the events of a change to the session, which ends if that raises a bug.
@@ -440,7 +469,7 @@ class Stream:
 
     def _look(self) -> None:
         """Note since when a window is due, and wake a worker for it; silence wakes none."""
-        if not self.session.due:
+        if not (self._postponed or self.session.due):
             self.due_since = None
             self._notify()
         elif self.due_since is None:

@@ -7,6 +7,7 @@ programming guide.
 import fcntl
 import logging
 import os
+import shlex
 import shutil
 import stat
 import sys
@@ -97,6 +98,14 @@ def is_ours(path: Path) -> bool:
     status = path.lstat()
     of_others = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
     return status.st_uid == os.geteuid() and not of_others and not stat.S_ISLNK(status.st_mode)
+
+
+def warn_of_writers(option: str, folder: Path) -> None:
+    """Log that other users may write into the folder of an option, if it exists and they may."""
+    with suppress(OSError):
+        if folder.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            cure = f"chmod go-w {shlex.quote(str(folder))}"
+            log.warning("%s: others may write into %s; forbid it: %s", option, folder, cure)
 
 
 def write_all(descriptor: int, data: bytes | bytearray) -> None:

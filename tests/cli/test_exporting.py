@@ -35,6 +35,37 @@ def test_a_session_is_written_in_any_format(tmp_path, capsys):
     assert (tmp_path / "a.vtt").read_text().startswith("WEBVTT")
 
 
+def test_the_format_of_a_folder_is_that_of_standard_output_if_there_is_none(
+    tmp_path, capsys, monkeypatch
+):
+    journal(tmp_path / "journal")
+    monkeypatch.chdir(tmp_path)
+    command = ["export", "talk", "--journal", "journal"]
+    assert main([*command, "-f", "srt"]) == 0
+    assert [cue.content for cue in srt.parse(capsys.readouterr().out)] == [
+        "hello there",
+        "good bye",
+    ]
+    assert main([*command, "-f", "txt"]) == 0
+    assert capsys.readouterr().out.splitlines()[:2] == ["hello there", "good bye"]
+    for several in ("srt,vtt", "all"):
+        assert main([*command, "-f", several]) == 2
+        assert "add --output-dir" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["journal"]
+    assert main([*command, "-f", "srt,vtt", "--output-dir", "out"]) == 0
+    assert sorted(path.suffix for path in (tmp_path / "out").iterdir()) == [".srt", ".vtt"]
+
+
+def test_a_damaged_line_is_left_out_and_named(tmp_path, capsys):
+    journal(tmp_path)
+    (file,) = tmp_path.glob("talk~*")
+    file.write_bytes(file.read_bytes().replace(b'"hello there"', b'"hello \x01here"'))
+    assert main(["export", "talk", "--journal", str(tmp_path)]) == 0
+    told = capsys.readouterr()
+    assert told.out.splitlines()[:1] == ["good bye"]
+    assert f"{file}: the line at byte" in told.err
+
+
 def test_without_a_name_the_sessions_are_listed(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.delenv("STATE_DIRECTORY", raising=False)

@@ -160,3 +160,15 @@ async def test_under_a_service_manager(tmp_path):
     assert process.returncode == 0
     listening.close()
     manager.close()
+
+
+@pytest.mark.parametrize("option", ["journal", "record"])
+@pytest.mark.parametrize(("mode", "n_warnings"), [(0o700, 0), (0o755, 0), (0o775, 1), (0o1777, 1)])
+def test_a_folder_that_others_may_write_is_named(tmp_path, caplog, option, mode, n_warnings):
+    folder = tmp_path / "a b"
+    folder.mkdir()
+    folder.chmod(mode)
+    with serving.storage(load({option: str(folder)}, {})):
+        pass
+    line = f"--{option}: others may write into {folder}; forbid it: chmod go-w '{folder}'"
+    assert caplog.messages == [line] * n_warnings

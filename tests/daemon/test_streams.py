@@ -1,6 +1,7 @@
 """Many sessions on one recognizer: nothing is lost, nobody waits for ever, failures are heard."""
 
 import asyncio
+import errno
 import threading
 from dataclasses import replace
 
@@ -13,8 +14,9 @@ from streamd.daemon.control import Control
 from streamd.errors import EngineError, WireError
 from streamd.events import Eos, Fault, Final, Gap, Lag
 from streamd.options import SessionOptions
-from streamd.streams import Streams
+from streamd.streams import SessionStorage, Streams
 from streamd.streams.hub import Hub
+from streamd.streams.journal.files import Folder
 from streamd.streams.metrics import Metrics
 from streamd.streams.stream import Stream, StreamContext
 from streamd.types import FRAME, Hypothesis, Window
@@ -42,13 +44,18 @@ class Stalling(ScriptedRecognizer):
 
 
 def new_streams(
-    max_backlog: int = 500, max_ingest: int = 8, deadline_s: float = 0.0, **options: int
+    max_backlog: int = 500,
+    max_ingest: int = 8,
+    deadline_s: float = 0.0,
+    storage: SessionStorage | None = None,
+    **options: int,
 ) -> Streams:
     return Streams(
         lambda _: scripted_session(SessionOptions(**options)),
         max_backlog=max_backlog,
         max_ingest=max_ingest,
         deadline_s=deadline_s,
+        storage=storage,
     )
 
 
@@ -288,6 +295,52 @@ def assert_only_this_one_ended(heard: list, caplog: pytest.LogCaptureFixture) ->
     assert eos.reason == "error"
     tracebacks = [record for record in caplog.records if record.exc_info]
     assert [record.exc_info[1].args for record in tracebacks] == [("a bug",)]
+
+
+class Starving(ScriptedRecognizer):
+    """Has too little memory for the first `n` windows of the first session."""
+
+    def __init__(self, n: int, error: Exception) -> None:
+        super().__init__()
+        self._n, self._error = n, error
+
+    def recognize(self, window: Window) -> Hypothesis:
+        self._n -= 1
+        if self._n >= 0:
+            raise self._error
+        return super().recognize(window)
+
+
+@pytest.mark.parametrize("error", [MemoryError(), OSError(errno.ENOMEM, "Cannot allocate memory")])
+async def test_too_little_memory_delays_a_session_and_loses_nothing(serving, monkeypatch, error):
+    monkeypatch.setattr("streamd.streams.MEMORY_PAUSE_S", 0)
+    streams = new_streams()
+    serving(streams, Starving(4, error))
+    stream = streams.open("s")
+    with stream.hub.subscribe() as heard:
+        stream.feed(scripted_audio(SPEECH))
+        await stream.finish("stop")
+        faults = [event async for event in heard if isinstance(event, Fault)]
+    assert [(fault.code, fault.fatal) for fault in faults] == [("memory", False)]
+    assert [final.text for final in await finals(stream)] == [SAID]
+
+
+async def test_if_there_is_too_little_memory_for_long_the_session_can_be_resumed(
+    serving, monkeypatch, tmp_path
+):
+    monkeypatch.setattr("streamd.streams.MEMORY_PAUSE_S", 0)
+    with Folder(tmp_path) as folder:
+        streams = new_streams(storage=SessionStorage(folder))
+        running = serving(streams, Starving(10**6, MemoryError()))
+        stream = streams.open("s")
+        heard = stream.hub.subscribe()
+        stream.feed(scripted_audio(SPEECH))
+        await stream.finish("stop")
+        *_, fault, eos = [event async for event in heard]
+        assert (fault.code, fault.fatal, eos.reason) == ("memory", True, "error")
+        assert not running.done()
+        journal = folder.recall("s")
+        assert (journal.epoch, journal.ended) == (stream.hub.epoch, "")
 
 
 async def test_a_bug_in_one_window_ends_its_session_only(serving, caplog):
