@@ -33,22 +33,22 @@ class Uploads:
         self.opened: asyncio.Future[tuple[Model, Engine[Any]]] = asyncio.Future()
         """The model; it is there before the first step, for which recordings wait."""
 
-    async def read(self, path: str, name: str, wanted: Wanted) -> Recording:
+    async def read(self, file: int, name: str, wanted: Wanted) -> Recording:
         """Read a sound file; see `streamd.server.Recordings`."""
         transcriber = await self._streams.between(self._new_transcriber, wanted)
-        file = transcriber.new_file(lambda _: None)
+        track = transcriber.new_file(lambda _: None)
         longest_ms = self._config.limits.max_upload_ms
-        async with stranger_file(path, name) as source:
+        async with stranger_file(file, name) as source:
             frames: FrameStream | ConfinedSource = source.__aiter__()
             async for item in frames:
-                await self._streams.between(file.take, item)
-                if 0 < longest_ms < file.duration_ms:
+                await self._streams.between(track.take, item)
+                if 0 < longest_ms < track.duration_ms:
                     raise WireError("too_large", f"a recording has at most {longest_ms} ms")
-            file.n_padding = frames.n_padding
-        if not file.duration_ms:
+            track.n_padding = frames.n_padding
+        if not track.duration_ms:
             raise SourceError(f"{name} has no audio: record or convert it again")
-        finals = finals_between(self._streams, transcriber, file)
-        return Recording(file.duration_ms, finals)
+        finals = finals_between(self._streams, transcriber, track)
+        return Recording(track.duration_ms, finals)
 
     def _new_transcriber(self, wanted: Wanted) -> FileTranscriber:
         config, (model, engine) = self._config, self.opened.result()

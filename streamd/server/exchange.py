@@ -41,6 +41,11 @@ class Exchange:
         self.method = ""
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=_MAX_HEAD_BYTES)
 
+    @property
+    def may_respond(self) -> bool:
+        """Whether there is a request without a response."""
+        return self._http.our_state is h11.SEND_RESPONSE
+
     async def request(self) -> Request:
         """Return the path and the headers."""
         event = await self._next()

@@ -274,6 +274,10 @@ class Server:
                     await self._answer(exchange, await exchange.request(), writer.transport)
                 except BadRequestError as error:
                     await exchange.respond(failure(400, f"this is not HTTP/1.1: {error}"))
+                except asyncio.CancelledError:  # the server ends
+                    if not exchange.may_respond:
+                        raise
+                    await exchange.respond(failure(503, "the server is shutting down"))
                 await exchange.close()
         finally:
             writer.transport.abort()

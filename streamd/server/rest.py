@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from math import ceil
 from pathlib import Path
-from tempfile import NamedTemporaryFile, gettempdir
+from tempfile import TemporaryFile, gettempdir
 from time import monotonic
 from typing import IO, Annotated, Any, Literal, Protocol
 
@@ -66,8 +66,8 @@ class Recording:
 class Recordings(Protocol):
     """What the daemon does with recordings."""
 
-    async def read(self, path: str, name: str, wanted: Wanted) -> Recording:
-        """Read a sound file, which the client calls `name`.
+    async def read(self, file: int, name: str, wanted: Wanted) -> Recording:
+        """Read a sound file from its descriptor; the client calls it `name`.
 
         Raises `SourceError` if it cannot be read, `ConfigError` if the model cannot do what is
         wanted, `WireError` with `too_large` if it is too long.
@@ -100,7 +100,8 @@ class Rest:
         try:
             if is_nearly_full(Path(gettempdir())):
                 raise WireError("storage", "the disk of temporary files is nearly full")
-            with NamedTemporaryFile(prefix="streamd-") as file:
+            # It has no name: not even `kill -9` leaves it behind.
+            with TemporaryFile(prefix="streamd-") as file:
                 form = _Form(file)
                 await self._receive(form, request.headers, exchange)
                 file.flush()
@@ -144,7 +145,7 @@ class Rest:
         wanted = msgspec.convert(asked, Wanted, from_attributes=True)
         if asked.response_format == "diarized_json":
             wanted = msgspec.structs.replace(wanted, speakers=True)
-        recording = await self._recordings.read(form.path, form.name, wanted)
+        recording = await self._recordings.read(form.file.fileno(), form.name, wanted)
         if asked.stream:
             headers = {"Content-Type": "text/event-stream", "Cache-Control": "no-cache"}
             head = respond(HTTPStatus.OK, b"", headers)
@@ -236,8 +237,7 @@ class _Form:
     """The parts of a form: the file, whose contents go into `file`, and the fields."""
 
     def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
-        self.path = file.name
+        self.file = file
         self.name = ""
         """What the client calls the file; empty before it comes."""
         self._values: dict[str, list[str]] = {}
@@ -253,7 +253,7 @@ class _Form:
                 text = self._value.decode(errors="replace")
                 self._values.setdefault(self._part.removesuffix("[]"), []).append(text)
         elif self._part == "file":
-            self._file.write(part)
+            self.file.write(part)
         else:
             self._value += part
             if len(self._value) > _MAX_FIELD_BYTES:

@@ -39,11 +39,14 @@ class FrameStream:
     """Iterates over the frames in the blocks of `next_block` until that returns None.
 
     The last frame is padded with zeros; a `SourceError` of `next_block` is raised after it. `name`
-    is the source's, for warnings.
+    is the source's, for warnings. Large blocks take a thread, unless `threads` is false.
     """
 
-    def __init__(self, framer: Framer, next_block: NextBlock, *, name: str) -> None:
+    def __init__(
+        self, framer: Framer, next_block: NextBlock, *, name: str, threads: bool = True
+    ) -> None:
         self._framer, self._next_block, self._name = framer, next_block, name
+        self._threads = threads
         self._ended = False
         self._failure: SourceError | None = None
         self._found_invalid = self._found_loud = False
@@ -69,7 +72,7 @@ class FrameStream:
             if block is None:
                 self._ended = True
                 frames = self._framer.flush()
-            elif block.nbytes > _LARGE_BYTES:
+            elif self._threads and block.nbytes > _LARGE_BYTES:
                 frames = await asyncio.to_thread(self._framer.push, block)
                 self._check()
             else:

@@ -1,32 +1,53 @@
-"""A stranger's sound file, decoded by a process of its own, whose memory is limited.
+"""A stranger's sound file, decoded by a process of its own, which can do nothing else.
 
 A file of a few kilobytes can state tables, blocks and pictures for which a decoder takes gigabytes,
-and a damaged one can end the process that reads it.
+and a damaged one can end the process that reads it, or take it over.
 """
 
 import asyncio
+import errno
 import logging
-import resource
+import os
+import signal
 import struct
 import sys
+from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import BinaryIO, Literal, Self
 
 import numpy as np
 
 from streamd.errors import SourceError
-from streamd.sources import Lost
+from streamd.sources import FrameStream, Lost
 from streamd.sources.containers import N_HEAD, container
-from streamd.sources.file import FileSource, Sndfile, UnreadableError
-from streamd.types import FRAME, Frames
+from streamd.sources.ffmpeg import SELF_CONTAINED, Ffmpeg
+from streamd.sources.file import FileSource, Sndfile, UnreadableError, choose_decoder
+from streamd.sources.framing import Block, Framer
+from streamd.system.sandbox import confine, limit_cpu
+from streamd.types import FRAME, FRAME_MS, Frames
 
 _MAX_BYTES = 256 << 20
 """What the process may allocate besides what its libraries take; recordings need a tenth of it."""
+_CPU_S = 60
+"""CPU time that the process has, besides the length of the sound that it has decoded: files of 60
+MB that were made to keep decoders busy took up to 32 s, and sound takes a hundredth of its length.
+"""
+_NEEDED = ("PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
+"""Variables without which Python may not find this package. The process gets no others of ours."""
 _HEAD = struct.Struct(">cI")
 """Before each message of the process: its kind, and its length in bytes (``p``: the number)."""
-_Kind = Literal[b"f", b"p", b"w", b"e"]
-"""Frames, the samples of padding in the last one, a warning, the error that ends it."""
+_Kind = Literal[b"m", b"f", b"p", b"w", b"e"]
+"""What confinement misses, frames, the samples of padding in the last one, a warning, the error
+that ends it."""
+_LONGEST = 1 << 20
+"""Bytes of a message; a second of frames has 64,000."""
+_FRAME_BYTES = 4 * FRAME
+_NAME = "\0"
+"""Stands for the file's name in messages of the process, which does not know it."""
+_TOO_MUCH = (
+    f"{_NAME} is damaged: {_MAX_BYTES >> 20} MB of memory are not enough to decode it; "
+    "convert it to WAV"
+)
 
 _log = logging.getLogger(__name__)
 
@@ -34,29 +55,39 @@ _log = logging.getLogger(__name__)
 class ConfinedSource:
     """The audio of a file that a client sent and calls `name`: a context manager to iterate over.
 
-    Frames, warnings and errors are those of `FileSource`; besides, raises `SourceError` if the
-    process needs too much memory, which only Linux limits, or crashes.
+    `file` is the descriptor, which stays open. Frames, warnings and errors are those of
+    `FileSource`; besides, raises `SourceError` if the process needs too much memory, which only
+    Linux limits, or too long, or crashes.
     """
 
-    def __init__(self, path: str, name: str) -> None:
-        self._path, self._name = path, name
+    def __init__(self, file: int, name: str) -> None:
+        self._file, self._name = file, name
+        self.missing = ""
+        """What this machine cannot keep the process from, known after the first item."""
         self.n_padding = 0
         """Samples of padding at the end of the last frame, known once iterating has ended."""
 
     async def __aenter__(self) -> Self:
+        known = {name: os.environ[name] for name in _NEEDED if name in os.environ}
         # -P: no module of the folder in which streamd was started is imported.
-        command = (sys.executable, "-P", "-m", __name__, self._path, self._name)
         self._process = await asyncio.create_subprocess_exec(
-            *command,
-            stdin=asyncio.subprocess.DEVNULL,
+            *(sys.executable, "-P", "-m", __name__),
+            stdin=self._file,
             stdout=asyncio.subprocess.PIPE,
+            # Landlock confines one thread and those that it starts later; numpy would start some.
+            env={**known, "OPENBLAS_NUM_THREADS": "1"},
             start_new_session=True,  # Ctrl-C is for the daemon
         )
+        assert self._process.stdout is not None
+        self._out = self._process.stdout
         return self
 
     async def __aexit__(self, *_: object) -> None:
         if self._process.returncode is None:
             self._process.kill()
+        # `wait` waits for the end of the pipe, too, which is not seen while nobody reads from it.
+        while await self._out.read(_LONGEST):
+            pass
         await self._process.wait()
 
     def __aiter__(self) -> Self:
@@ -65,46 +96,50 @@ class ConfinedSource:
     async def __anext__(self) -> Frames | Lost:
         while True:
             kind, data = await self._message()
+            text = data.decode(errors="replace").replace(_NAME, self._name)
             match kind:
-                case b"f":
+                case b"m":
+                    self.missing = text
+                case b"f" if len(data) % _FRAME_BYTES == 0:
                     return np.frombuffer(data, np.float32).reshape(-1, FRAME)
                 case b"w":
-                    _log.warning("%s", data.decode())
+                    _log.warning("%s", text)
                 case b"e":
-                    raise SourceError(data.decode())
-                case _:
+                    raise SourceError(text)
+                case b"p":
                     self.n_padding = len(data)
                     raise StopAsyncIteration
+                case _:
+                    raise self._damaged("the process that decodes it was taken over")
 
     async def _message(self) -> tuple[bytes, bytes]:
-        assert self._process.stdout is not None
         try:
-            head = await self._process.stdout.readexactly(_HEAD.size)
-            kind, n_bytes = _HEAD.unpack(head)
-            return kind, await self._process.stdout.readexactly(n_bytes)
+            kind, n_bytes = _HEAD.unpack(await self._out.readexactly(_HEAD.size))
+            if n_bytes > _LONGEST:
+                return b"", b""
+            return kind, await self._out.readexactly(n_bytes)
         except asyncio.IncompleteReadError:
-            end = f"the process that decodes it has ended with {await self._process.wait()}"
-            raise SourceError(f"{self._name} is damaged: {end}; convert it to WAV") from None
+            code = await self._process.wait()
+        if code == -signal.SIGXCPU:
+            raise self._damaged("decoding it takes too long")
+        raise self._damaged(f"the process that decodes it has ended with {code}")
+
+    def _damaged(self, how: str) -> SourceError:
+        return SourceError(f"{self._name} is damaged: {how}; convert it to WAV")
 
 
-def _too_much(name: str) -> str:
-    most = f"{_MAX_BYTES >> 20} MB of memory are not enough to decode it"
-    return f"{name} is damaged: {most}; convert it to WAV"
-
-
-def stranger_file(path: str, name: str) -> FileSource | ConfinedSource:
+def stranger_file(file: int, name: str) -> FileSource | ConfinedSource:
     """Return the source for a file that a client sent and calls `name`; raises `SourceError`.
 
     A WAV file that libsndfile reads states nothing for which much memory is taken: it needs no
-    process, whose start would take longer than a short command takes to transcribe.
+    process, whose start would take longer than a short command takes to transcribe. `file` is the
+    descriptor, which stays open.
     """
-    with Path(path).open("rb") as file:
-        is_wav = container(file.read(N_HEAD)) == "WAV"
-    if is_wav:
+    if container(os.pread(file, N_HEAD, 0)) == "WAV":
         with suppress(UnreadableError):
-            Sndfile(path, name).close()
-            return FileSource(path, upload=name)
-    return ConfinedSource(path, name)
+            Sndfile(file, name).close()
+            return FileSource(file, upload=name)
+    return ConfinedSource(file, name)
 
 
 # -- in the process -------------------------------------------------------------------------------
@@ -124,30 +159,55 @@ def _tell(out: BinaryIO, kind: _Kind, data: bytes) -> None:
     out.flush()
 
 
-async def _read(path: str, name: str, out: BinaryIO) -> None:
-    source = FileSource(path, upload=name)
+async def _read(file: int, out: BinaryIO) -> None:
     try:
-        async with source:
-            async for item in source:
-                assert not isinstance(item, Lost)  # a file loses nothing
-                _tell(out, b"f", item.tobytes())
-        _tell(out, b"p", bytes(aiter(source).n_padding))
+        decoder = choose_decoder(file, _NAME, SELF_CONTAINED, 1)
+        decoder.open()
+        frames = _frames(decoder)
+        n = 0
+        async for item in frames:
+            assert not isinstance(item, Lost)  # a file loses nothing
+            _tell(out, b"f", item.tobytes())
+            n += len(item)
+            limit_cpu(_CPU_S + n * FRAME_MS // 1000)
+        _tell(out, b"p", bytes(frames.n_padding))
     except SourceError as error:
-        _tell(out, b"e", str(error).encode())
+        lacks_memory = os.strerror(errno.ENOMEM) in str(error)  # so FFmpeg calls it
+        _tell(out, b"e", (_TOO_MUCH if lacks_memory else str(error)).encode())
     except MemoryError:
-        _tell(out, b"e", _too_much(name).encode())
+        _tell(out, b"e", _TOO_MUCH.encode())
 
 
-def _limit_memory() -> None:
-    import av  # noqa: F401 - it is loaded now, and does not count
+def _frames(decoder: Ffmpeg | Sndfile) -> FrameStream:
+    try:
+        framer = Framer(decoder.rate_hz, max(1, decoder.channels))
+    except SourceError as error:
+        raise SourceError(f"{_NAME}: {error}") from None
+    blocks = _blocks(decoder)
 
-    if sys.platform == "linux":
-        n_pages = int(Path("/proc/self/statm").read_text().split()[5])
-        most = n_pages * resource.getpagesize() + _MAX_BYTES
-        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+    async def next_block() -> Block | None:
+        return next(blocks, None)
+
+    return FrameStream(framer, next_block, name=_NAME, threads=False)
+
+
+def _blocks(decoder: Ffmpeg | Sndfile) -> Iterator[Block]:
+    """Yield a second at a time, as `FileSource` does."""
+    n = decoder.rate_hz
+    while len(block := decoder.read()):
+        yield from (block[at : at + n] for at in range(0, len(block), n))
+
+
+async def _main(out: BinaryIO) -> None:
+    # No module can be loaded later, as PyAV does for some tracks; and these take no memory then.
+    import av.subtitles.codeccontext
+    import av.subtitles.stream  # noqa: F401
+
+    limit_cpu(_CPU_S)
+    _tell(out, b"m", ", ".join(confine(_MAX_BYTES)).encode())
+    logging.getLogger("streamd").addHandler(_Warnings(out))
+    await _read(sys.stdin.fileno(), out)
 
 
 if __name__ == "__main__":
-    _limit_memory()
-    logging.getLogger("streamd").addHandler(_Warnings(sys.stdout.buffer))
-    asyncio.run(_read(sys.argv[1], sys.argv[2], sys.stdout.buffer))
+    asyncio.run(_main(sys.stdout.buffer))

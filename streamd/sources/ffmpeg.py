@@ -10,6 +10,7 @@ import math
 import os
 import re
 from collections.abc import Generator, Iterator
+from io import FileIO
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -59,7 +60,8 @@ def cut_short(name: str, decoded_s: float, stated_s: float) -> str:
 class Ffmpeg:
     """Decodes one input: `open` it, `read` until nothing comes, `close` it.
 
-    `name` is for messages. `source` is a file, an address (`is_url`), or what to read from. The
+    `name` is for messages. `source` is a file's path, an address (`is_url`), or what to read from,
+    which is never closed: an open file (`FileIO`), or anything else, whose bytes come once. The
     input must have one of the `formats`, if there are any. It is mixed to so many `channels`; 0: to
     as many as the first sound has, which are known after `open`.
     """
@@ -77,8 +79,9 @@ class Ffmpeg:
         self.duration_ms: int | None = None  # until `open`, and where the container does not say
         self._source, self._formats = source, formats
         self._is_url = isinstance(source, str) and is_url(source)
+        self._is_file = isinstance(source, str | FileIO) and not self._is_url
         # What arrives as time passes is not held back; a file is read in few large blocks.
-        self._n_least = rate_hz if isinstance(source, str) and not self._is_url else 1
+        self._n_least = rate_hz if self._is_file else 1
         self._n_read = 0
         self._others_end_ms = 0.0  # where tracks other than the sound end, as far as they were read
         self._complaint = self._failure = ""
@@ -157,6 +160,7 @@ class Ffmpeg:
         if sound.codec_context is None:
             fix = "convert it to another format"
             raise SourceError(f"{self.name}: FFmpeg cannot decode its sound; {fix}")
+        sound.codec_context.thread_count = 1  # the process of `confined` may not start any
         self._is_mpeg4 = container.format.name.startswith("mov")
         if container.duration is not None:
             self.duration_ms = container.duration // 1000
@@ -229,7 +233,7 @@ class Ffmpeg:
         return ""
 
     def _why_nothing(self, reason: str) -> str:
-        if self._is_mpeg4 and not isinstance(self._source, str):
+        if self._is_mpeg4 and not (self._is_file or self._is_url):
             return (
                 f"{self.name} is an MPEG-4 file with its index at the end, which must be read "
                 "first: give the name of the file instead, or move the index to the front: "

@@ -2,12 +2,14 @@
 
 import asyncio
 import logging
+import os
 import re
 import threading
 import time
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from contextlib import suppress
+from io import FileIO
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -49,12 +51,17 @@ class UnreadableError(Exception):
 
 
 class Sndfile:
-    """Decodes a file with libsndfile; raises `UnreadableError`, `SourceError` without audio."""
+    """Decodes a file with libsndfile; raises `UnreadableError`, `SourceError` without audio.
 
-    def __init__(self, path: str, name: str = "") -> None:
-        self.name = name or path
+    `path` may be a descriptor, which stays open.
+    """
+
+    def __init__(self, path: str | int, name: str = "") -> None:
+        self.name = name or str(path)
+        if isinstance(path, int):
+            os.lseek(path, 0, os.SEEK_SET)
         try:
-            self._file = soundfile.SoundFile(path)
+            self._file = soundfile.SoundFile(path, closefd=False)
         except soundfile.LibsndfileError:
             raise UnreadableError from None
         if self._file.frames == np.iinfo(np.int64).max:
@@ -128,13 +135,14 @@ class FileSource:
     With `realtime` each block comes when a microphone would have delivered it, counted from the
     first one asked for. A consumer that was late gets all blocks that are due at once, so nothing
     drifts. `upload` is what a stranger calls the file, for messages; then it may refer to no other
-    file. With `split`, channels are not mixed (`Framer`). `now_s` and `sleep` are the clock of real
+    file. `path` may be the descriptor of an open file, which is read from its beginning and stays
+    open. With `split`, channels are not mixed (`Framer`). `now_s` and `sleep` are the clock of real
     time.
     """
 
     def __init__(
         self,
-        path: str | Path,
+        path: str | Path | int,
         *,
         realtime: bool = False,
         upload: str = "",
@@ -143,7 +151,9 @@ class FileSource:
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
         self.name = upload or without_password(str(path))
-        self._path, self._formats = str(path), ffmpeg.SELF_CONTAINED if upload else ""
+        self._path = path if isinstance(path, int) else str(path)
+        self._is_url = isinstance(self._path, str) and ffmpeg.is_url(self._path)
+        self._formats = ffmpeg.SELF_CONTAINED if upload else ""
         self.live, self._split = realtime, split
         self.duration_ms: int | None = None
         self._now_s, self._sleep = now_s, sleep
@@ -167,7 +177,7 @@ class FileSource:
 
     async def __aexit__(self, *_: object) -> None:
         self.stop()
-        if self._thread is not None and not ffmpeg.is_url(self._path):
+        if self._thread is not None and not self._is_url:
             await asyncio.to_thread(self._thread.join)
         if self._decoder is not None and not (self._thread and self._thread.is_alive()):
             self._decoder.close()
@@ -200,7 +210,7 @@ class FileSource:
         result = asyncio.wrap_future(done)
         stopped = asyncio.ensure_future(self._stopped.wait())
         waiting: set[asyncio.Future[Any]] = {result}
-        if ffmpeg.is_url(self._path):
+        if self._is_url:
             waiting.add(stopped)
         try:
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -240,18 +250,25 @@ class FileSource:
     def _open(self) -> Ffmpeg | Sndfile:
         """Choose a decoder and wait for the first sound. Runs in a thread: this may take long."""
         n_channels = 0 if self._split else 1
-        self._decoder = decoder = _decoder(self._path, self.name, self._formats, n_channels)
+        self._decoder = decoder = choose_decoder(self._path, self.name, self._formats, n_channels)
         decoder.open()
         return decoder
 
 
-def _decoder(path: str, name: str, formats: str, channels: int) -> Ffmpeg | Sndfile:
-    """Return what decodes a file; FFmpeg mixes to so many `channels`, 0: to all that there are."""
-    if ffmpeg.is_url(path):
+def choose_decoder(path: str | int, name: str, formats: str, channels: int) -> Ffmpeg | Sndfile:
+    """Return what decodes a file or an address, not opened yet; `path` as in `FileSource`.
+
+    FFmpeg reads the `formats`, or all if there are none, and mixes to so many `channels`, 0: to all
+    that there are. Raises `SourceError` if there is no sound.
+    """
+    if isinstance(path, str) and ffmpeg.is_url(path):
         return Ffmpeg(name, path, channels=channels)
     try:
-        with Path(path).open("rb") as file:
-            head = file.read(N_HEAD)
+        if isinstance(path, int):
+            head = os.pread(path, N_HEAD, 0)
+        else:
+            with Path(path).open("rb") as file:
+                head = file.read(N_HEAD)
     except OSError as error:
         fix = "name the files in it" if isinstance(error, IsADirectoryError) else "check the path"
         raise SourceError(f"cannot read {name}: {error.strerror}; {fix}") from None
@@ -260,4 +277,7 @@ def _decoder(path: str, name: str, formats: str, channels: int) -> Ffmpeg | Sndf
     if container(head) in SNDFILE:
         with suppress(UnreadableError):
             return Sndfile(path, name)
-    return Ffmpeg(name, path, formats=formats, channels=channels)
+    if isinstance(path, int):
+        os.lseek(path, 0, os.SEEK_SET)
+    source = FileIO(path, closefd=False) if isinstance(path, int) else path
+    return Ffmpeg(name, source, formats=formats, channels=channels)

@@ -3,6 +3,7 @@
 import asyncio
 import shutil
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -14,7 +15,7 @@ from streamd.daemon.opening import open_model
 from streamd.daemon.uploads import Uploads
 from streamd.errors import ConfigError, EngineError, ModelError, SourceError, WireError
 from streamd.events import Final
-from streamd.server import Wanted
+from streamd.server import Recording, Wanted
 from streamd.streams import Streams
 from streamd.types import Hypothesis, Window
 from tests.support import recorded
@@ -53,12 +54,17 @@ async def uploads(opened, **given: str) -> tuple[Uploads, list[str]]:
 def wav(tmp_path_factory):
     path = tmp_path_factory.mktemp("uploads") / "upload"
     soundfile.write(path, recorded.three_sentences(), 16_000, format="WAV")
-    return str(path)
+    return path
+
+
+async def read(made: Uploads, path: Path, name: str, wanted: Wanted = TRANSCRIBE) -> Recording:
+    with path.open("rb") as file:
+        return await made.read(file.fileno(), name, wanted)
 
 
 async def test_the_text_is_that_of_transcribe(opened, wav):
     made, called = await uploads(opened)
-    recording = await made.read(wav, "talk.wav", TRANSCRIBE)
+    recording = await read(made, wav, "talk.wav")
     finals = [final async for final in recording.finals]
     said = " ".join(final.text for final in finals)
     assert recorded.words(said) == recorded.words(" ".join(recorded.SENTENCES))
@@ -70,21 +76,21 @@ async def test_the_text_is_that_of_transcribe(opened, wav):
 
 
 async def test_what_a_client_asks_for_is_what_the_server_does(opened, tmp_path):
-    wav = str(recorded.wav(tmp_path / "a.wav", recorded.samples()))
+    wav = recorded.wav(tmp_path / "a.wav", recorded.samples())
     made, _ = await uploads(opened, prompt="of the server", language="en")
-    read = made.read(wav, "a.wav", Wanted(task="transcribe", prompt="", temperature=1.0))
-    finals = [final async for final in (await read).finals]
+    wanted = Wanted(task="transcribe", prompt="", temperature=1.0)
+    finals = [final async for final in (await read(made, wav, "a.wav", wanted)).finals]
     assert {final.details.temperature for final in finals} == {1.0}
     with pytest.raises(ConfigError, match="knows en only"):
-        await made.read(wav, "a.wav", Wanted(task="transcribe", language="de"))
+        await read(made, wav, "a.wav", Wanted(task="transcribe", language="de"))
     with pytest.raises(ConfigError, match="knows en only"):
-        await made.read(wav, "a.wav", Wanted(task="translate"))
+        await read(made, wav, "a.wav", Wanted(task="translate"))
 
 
 async def test_a_recording_has_a_greatest_length(opened, wav):
     made, _ = await uploads(opened, set="limits.max_upload_ms=3000")
     with pytest.raises(WireError, match="at most 3000 ms"):
-        await made.read(wav, "a.wav", TRANSCRIBE)
+        await read(made, wav, "a.wav")
 
 
 async def test_messages_name_the_clients_file(opened, tmp_path):
@@ -93,7 +99,7 @@ async def test_messages_name_the_clients_file(opened, tmp_path):
     for junk in (b"", b"no sound" * 1000):
         path.write_bytes(junk)
         with pytest.raises(SourceError, match=r"holiday\.mp3") as caught:
-            await made.read(str(path), "holiday.mp3", TRANSCRIBE)
+            await read(made, path, "holiday.mp3")
         assert "secret" not in str(caught.value)
 
 
@@ -110,7 +116,7 @@ async def test_a_playlist_cannot_have_files_of_the_server_read(opened, wav, tmp_
     shutil.copy(wav, secret := tmp_path / "secret.wav")  # FFmpeg would read it by this name
     path.write_text(playlist.format(secret))
     with pytest.raises(SourceError, match="is damaged or not a sound file"):
-        await made.read(str(path), "a.m3u8", TRANSCRIBE)
+        await read(made, path, "a.m3u8")
 
 
 SPEECH = [False] * 25 + [True] * 200 + [False] * 60

@@ -1,10 +1,15 @@
 """Files of strangers: what they hold, and what they cannot do."""
 
+import asyncio
 import os
+import re
+import signal
 import struct
 import subprocess
 import sys
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import av
@@ -16,17 +21,18 @@ from streamd.errors import SourceError
 from streamd.sources.confined import ConfinedSource, stranger_file
 from streamd.sources.file import FileSource
 from streamd.types import SAMPLE_RATE
+from tests.support.loop import turn
 
 SECOND = np.sin(np.arange(SAMPLE_RATE + 100) / 20).astype(np.float32) / 2
 
 READ = """
-import asyncio, resource, sys
+import asyncio, os, resource, sys
 from streamd.errors import SourceError
 from streamd.sources.confined import stranger_file
 
 async def read(path):
     try:
-        async with stranger_file(path, "talk") as source:
+        async with stranger_file(os.open(path, os.O_RDONLY), "talk") as source:
             print(sum([item.size async for item in source]))
     except SourceError as error:
         print(error)
@@ -54,42 +60,132 @@ async def everything(source) -> tuple[np.ndarray, int]:
     return np.concatenate(blocks), frames.n_padding
 
 
+@contextmanager
+def opened(path: Path) -> Iterator[int]:
+    """The descriptor of a file, which somebody else has read to its end."""
+    descriptor = os.open(path, os.O_RDONLY)
+    os.lseek(descriptor, 0, os.SEEK_END)
+    yield descriptor
+    os.close(descriptor)
+
+
 @pytest.mark.parametrize("form", ["FLAC", "OGG", "MP3", "WAV"])
 async def test_it_is_what_anybody_hears(tmp_path, form):
     soundfile.write(path := tmp_path / "talk", SECOND, SAMPLE_RATE, format=form)
     expected, n_padding = await everything(FileSource(path))
-    for source in (ConfinedSource(str(path), "talk"), stranger_file(str(path), "talk")):
-        frames, padding = await everything(source)
-        assert np.array_equal(frames, expected)
-        assert padding == n_padding
+    with opened(path) as file:
+        for source in (ConfinedSource(file, "talk"), stranger_file(file, "talk")):
+            frames, padding = await everything(source)
+            assert np.array_equal(frames, expected)
+            assert padding == n_padding
+
+
+async def test_other_tracks_need_nothing_that_is_forbidden(tmp_path):
+    path = tmp_path / "talk"
+    with av.open(str(path), "w", format="matroska") as film:
+        sound = film.add_stream("flac", rate=44_100, layout="stereo")
+        screen = film.add_stream("mpeg4", rate=25, width=64, height=64, pix_fmt="yuv420p")
+        words = film.add_stream("subrip")
+        words.codec_context.subtitle_header = b"[Script Info]\nScriptType: v4.00+\n"
+        film.mux(screen.encode(av.VideoFrame(64, 64, "yuv420p")))
+        text = av.Packet(b"hi")
+        text.stream, text.pts, text.dts, text.duration = words, 0, 0, 1
+        film.mux(text)
+        samples = np.repeat((SECOND * 32_767).astype(np.int16)[None], 2, axis=1)
+        frame = av.AudioFrame.from_ndarray(samples, format="s16", layout="stereo")
+        frame.sample_rate, frame.pts = 44_100, 0
+        film.mux([*sound.encode(frame), *sound.encode(None), *screen.encode(None)])
+    expected, n_padding = await everything(FileSource(path, upload="talk"))
+    assert len(expected)
+    with opened(path) as file:
+        frames, padding = await everything(ConfinedSource(file, "talk"))
+    assert np.array_equal(frames, expected)
+    assert padding == n_padding
 
 
 async def test_warnings_and_errors_are_those_of_any_file(tmp_path, caplog):
     soundfile.write(path := tmp_path / "talk", SECOND, SAMPLE_RATE, format="AIFF")
     path.write_bytes(path.read_bytes()[:-10_000])
-    async with ConfinedSource(str(path), "talk") as source:
-        assert [item async for item in source]
-    assert "talk is cut off: only 0.7 of 1.0 s are there" in caplog.text
-    path.write_bytes(b"no sound" * 100)
-    with pytest.raises(SourceError, match=r"^talk is damaged or not a sound file"):
-        await everything(ConfinedSource(str(path), "talk"))
+    with opened(path) as file:
+        async with ConfinedSource(file, "talk") as source:
+            assert [item async for item in source]
+        assert "talk is cut off: only 0.7 of 1.0 s are there" in caplog.text
+        path.write_bytes(b"no sound" * 100)
+        with pytest.raises(SourceError, match=r"^talk is damaged or not a sound file"):
+            await everything(ConfinedSource(file, "talk"))
 
 
-async def test_a_decoder_that_crashes_ends_nobody_else(tmp_path):
+@pytest.mark.parametrize(
+    ("ended_by", "says"),
+    [("SIGKILL", "has ended with -9"), ("SIGXCPU", "decoding it takes too long")],
+)
+async def test_a_decoder_that_ends_ends_nobody_else(tmp_path, ended_by, says):
     soundfile.write(path := tmp_path / "talk", SECOND, SAMPLE_RATE, format="FLAC")
-    async with ConfinedSource(str(path), "talk") as source:
-        source._process.kill()
-        with pytest.raises(SourceError, match=r"^talk is damaged: .* ended with -9"):
-            await anext(source)
+    with opened(path) as file:
+        async with ConfinedSource(file, "talk") as source:
+            source._process.send_signal(getattr(signal, ended_by))
+            with pytest.raises(SourceError, match=rf"^talk is damaged: .*{says}"):
+                await anext(source)
+
+
+@pytest.mark.parametrize("message", [b"f\x7f\0\0\0", b"f\0\0\0\5short", b"?\0\0\0\0"])
+async def test_a_process_that_was_taken_over_can_send_nothing_that_costs_memory(tmp_path, message):
+    """It says that 2 GB follow; has half a sample; says what has no meaning."""
+    with opened(Path(os.devnull)) as file:
+        async with ConfinedSource(file, "talk") as source:
+            taken_over = asyncio.StreamReader()
+            taken_over.feed_data(message)
+            taken_over.feed_eof()
+            source._out = taken_over
+            with pytest.raises(SourceError, match=r"^talk is damaged: .* taken over"):
+                await anext(source)
 
 
 async def test_who_leaves_early_leaves_no_process(tmp_path):
+    long = np.tile(SECOND, 99)
+    soundfile.write(path := tmp_path / "talk", long, SAMPLE_RATE, format="FLAC")
+    with opened(path) as file:
+        async with asyncio.timeout(60):
+            async with ConfinedSource(file, "talk") as source:
+                await anext(source)
+                number = source._process.pid
+                pipe = source._process._transport.get_pipe_transport(1)
+                while pipe.is_reading():  # until more is unread than is kept
+                    await turn()
+        with pytest.raises(ProcessLookupError):
+            os.kill(number, 0)
+
+
+needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and its limits")
+
+
+@needs_linux
+async def test_the_process_knows_and_may_do_no_more_than_it_needs(tmp_path, monkeypatch):
+    monkeypatch.setenv("STREAMD_TOKEN", "sixteen-characters-secret")
     soundfile.write(path := tmp_path / "talk", np.tile(SECOND, 99), SAMPLE_RATE, format="FLAC")
-    async with ConfinedSource(str(path), "talk") as source:
-        await anext(source)
-        number = source._process.pid
-    with pytest.raises(ProcessLookupError):
-        os.kill(number, 0)
+    nice = os.getpriority(os.PRIO_PROCESS, 0)
+    with opened(path) as file:
+        async with ConfinedSource(file, "secret name.mp3") as source:
+            await anext(source)
+            folder = Path(f"/proc/{source._process.pid}")
+            says = {name: (folder / name).read_text() for name in ("cmdline", "environ", "status")}
+            limits = (folder / "limits").read_text()
+            assert os.getpriority(os.PRIO_PROCESS, source._process.pid) == min(nice + 10, 19)
+    assert "secret" not in says["cmdline"]
+    assert str(tmp_path) not in says["cmdline"]
+    names = {each.partition("=")[0] for each in says["environ"].split("\0") if each}
+    assert names <= {"PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "OPENBLAS_NUM_THREADS"}
+    status = dict(line.split(":\t", 1) for line in says["status"].splitlines())
+    assert (status["NoNewPrivs"], status["Threads"]) == ("1", "1")
+    for limit in ("core file size", "file size", "processes", "open files"):
+        assert re.search(rf"(?m)^Max {limit} +0 +0 ", limits), limit
+    n_s = int(re.search(r"(?m)^Max cpu time +(\d+) ", limits)[1])
+    assert 60 <= n_s <= 60 + 99
+
+
+def test_who_computes_longer_than_is_allowed_is_ended():
+    code = "from streamd.system.sandbox import limit_cpu; limit_cpu(1)\nwhile True: pass"
+    assert subprocess.run((sys.executable, "-c", code), check=False).returncode == -signal.SIGXCPU
 
 
 def box(kind: bytes, *parts: bytes) -> bytes:
@@ -132,9 +228,6 @@ def picture(width: int) -> bytes:
         struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
         for kind, data in chunks
     )
-
-
-needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and its limits")
 
 
 @needs_linux
@@ -200,6 +293,15 @@ def test_a_length_that_is_not_there_takes_no_memory(tmp_path, form):
     path.write_bytes(DECLARED[form](path.read_bytes()))
     said, n_mb = read_elsewhere(path)
     assert said.startswith("talk") or abs(int(said) - len(SECOND)) < SAMPLE_RATE
+    assert n_mb < 350
+
+
+@needs_linux
+def test_frames_without_sound_until_memory_is_used_up_are_called_that(tmp_path):
+    empty_frame = b"\xff\xf1\x50\x80\x00\xff\xfc"  # of AAC: its 7 bytes are all header
+    (path := tmp_path / "talk").write_bytes(empty_frame * 700_000)
+    said, n_mb = read_elsewhere(path)
+    assert said.startswith("talk is damaged: 256 MB of memory are not enough to decode it")
     assert n_mb < 350
 
 
