@@ -8,6 +8,7 @@ Clients on other machines need a token.
 
 import hmac
 import ipaddress
+import re
 import ssl
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -38,6 +39,8 @@ TOKEN_PROTOCOLS = ("token", "bearer")
 """Deepgram's clients in browsers offer one of these, and the token as another."""
 SUBPROTOCOLS = (PROTOCOL, "realtime", *TOKEN_PROTOCOLS)
 """What is selected: browsers drop the connection unless one that they offered is."""
+_NAME = re.compile(r"[a-z0-9._-]+|[0-9a-f:.]+")
+"""Names of machines and addresses, in lower case."""
 
 
 def is_loopback(host: str) -> bool:
@@ -98,12 +101,13 @@ class Auth:
         """Answer the request, or return None if it may proceed to `routes` or the websocket."""
         hosts, origins = request.headers.get_all("Host"), request.headers.get_all("Origin")
         path = request.path.partition("?")[0]
-        if len(hosts) != 1 or not self._is_own_host(hosts[0]):
+        host = _name_and_port(hosts[0]) if len(hosts) == 1 else None
+        if host is None or not self._is_own_host(host):
             return plain(403, "unknown host: allow this name with --allow-host")
         if path == HEALTH_PATH:
             return plain(200, "ok")
         if not (path in DIALECTS and is_websocket(request)) and (page := self._pages.get(path)):
-            return serve_page(page, hosts[0])
+            return serve_page(page, host)
         if path not in PATHS and path not in DIALECTS:
             return plain(404, f"not found: the websocket is at {STREAM_PATH}")
         if not all(self._is_allowed_origin(origin, hosts[0]) for origin in origins):
@@ -174,6 +178,19 @@ def is_websocket(request: Request) -> bool:
     """Whether the client wants a websocket; one that could speak HTTP/2 offers that as well."""
     offers = " ".join(request.headers.get_all("Upgrade")).lower()
     return "websocket" in offers.replace(",", " ").split()
+
+
+def _name_and_port(host: str) -> str | None:
+    """Return a ``Host`` as it may stand in another header, None if it has anything else in it."""
+    try:
+        parts = urlsplit(f"//{host}")
+        name, port = parts.hostname or "", parts.port
+    except ValueError:
+        return None
+    if not _NAME.fullmatch(name):
+        return None
+    name = f"[{name}]" if ":" in name else name
+    return name if port is None else f"{name}:{port}"
 
 
 def _host_name(url: str) -> str | None:

@@ -10,11 +10,10 @@ from typing import Any, TypeVar
 import h11
 import msgspec
 from websockets.datastructures import Headers
-from websockets.exceptions import InvalidHeader
 from websockets.http11 import Request, Response
 
 READ_BYTES = 65_536
-_MAX_HEAD_BYTES = 16_384
+MAX_HEAD_BYTES = 16_384
 
 T = TypeVar("T")
 
@@ -39,7 +38,7 @@ class Exchange:
     ) -> None:
         self._reader, self._writer, self._deadline_s = reader, writer, deadline_s
         self.method = ""
-        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=_MAX_HEAD_BYTES)
+        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD_BYTES)
 
     @property
     def may_respond(self) -> bool:
@@ -54,9 +53,9 @@ class Exchange:
         headers = Headers()
         try:
             for name, value in event.headers:
-                headers[name.decode()] = value.decode("ascii", "surrogateescape")
-        except InvalidHeader as error:  # which the library raises since its version 16
-            raise BadRequestError("a header is not ASCII") from error
+                headers[name.decode()] = value.decode("ascii")
+        except UnicodeDecodeError:
+            raise BadRequestError("a header is not ASCII") from None
         self.method = event.method.decode()
         return Request(event.target.decode(), headers)
 

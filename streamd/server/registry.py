@@ -2,19 +2,23 @@
 
 import asyncio
 import errno
-import re
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from socket import SHUT_RDWR, socket
 from typing import Any
 
+import h11
 import websockets.asyncio.server as ws
+from websockets.protocol import State
 
 from streamd.server.auth import is_loopback
+from streamd.server.exchange import MAX_HEAD_BYTES
 from streamd.server.wire import Role
 
 HandleOther = Callable[[asyncio.StreamReader, asyncio.StreamWriter], None]
+_OF_A_BODY = (b"content-length", b"transfer-encoding")
+"""Headers with which the library closes the connection; a body is not read."""
 
 
 class ConnectionRegistry:
@@ -88,18 +92,29 @@ class ConnectionRegistry:
     def connection_type(self, other: HandleOther) -> type[ws.ServerConnection]:
         """Return the class of connections that say here when they are lost.
 
-        `other` handles requests by another method than GET and HEAD, which the library cannot read.
+        `other` handles what the library cannot read: requests by another method than GET and HEAD,
+        and what is no HTTP.
         """
         known = {"registry": self, "handle_other": staticmethod(other)}
         return type("RegisteredConnection", (HttpConnection,), known)
 
 
 class HttpConnection(ws.ServerConnection):
-    """Answers HEAD, and hands connections with other methods over to `handle_other`."""
+    """Answers GET and HEAD, and hands connections with anything else over to `handle_other`.
+
+    The head of a request is complete before the library sees it, which closes the connection if it
+    does not come in time: h11 reads more of what HTTP allows, and says what is wrong with the rest.
+    """
 
     method = ""
     registry: ConnectionRegistry
     handle_other: HandleOther
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin to read a request."""
+        self._head = b""
+        self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD_BYTES)
+        super().connection_made(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell the registry."""
@@ -108,17 +123,37 @@ class HttpConnection(ws.ServerConnection):
 
     def data_received(self, data: bytes) -> None:
         """Handle bytes from the client."""
-        if self.method:
+        if not self.method:
+            self._read_head(data)
+        elif self.protocol.state is not State.CONNECTING:
             super().data_received(data)
+        # Else it is the body of a GET or another request, and the answer closes the connection.
+
+    def _read_head(self, data: bytes) -> None:
+        if not self._head:
+            data = data.lstrip(b"\r\n")  # which may precede a request: RFC 9112, 2.2
+        if not data:
             return
-        found = re.match(rb"([A-Z]+) ", data)
-        self.method = found[1].decode() if found else "GET"
-        if self.method == "GET":
-            super().data_received(data)
-        elif self.method == "HEAD":
-            super().data_received(b"GET" + data[4:])
+        self._head += data
+        try:
+            self._http.receive_data(data)
+            event = self._http.next_event()
+        except h11.RemoteProtocolError:
+            self._hand_over(self._head)
+            return
+        if not isinstance(event, h11.Request):
+            return  # the rest is still to come
+        self.method = event.method.decode()
+        headers = [
+            b"%s: %s" % (name, value)
+            for name, value in event.headers.raw_items()
+            if name.lower() not in _OF_A_BODY
+        ]
+        head = b"\r\n".join((b"GET %s HTTP/1.1" % event.target, *headers, b"", b""))
+        if self.method in ("GET", "HEAD"):
+            super().data_received(head)
         else:
-            self._hand_over(data)
+            self._hand_over(self._head)
 
     def _hand_over(self, data: bytes) -> None:
         # To the library, the connection is lost. It then aborts the transport, which it must not.

@@ -69,7 +69,7 @@ def load_pages(folder: Path) -> Mapping[str, Page]:
 
 
 def serve_page(page: Page, host: str) -> Response:
-    """Return the response; `host` is the checked ``Host`` of the request.
+    """Return the response; `host` is the name and port of the request's ``Host``.
 
     The policy allows only scripts of the page and this server's websocket, whatever text a
     transcript contains.

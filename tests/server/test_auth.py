@@ -67,6 +67,15 @@ async def test_the_page_may_run_its_own_scripts_and_reach_this_server_only():
         assert f"Content-Length: {len(body.encode())}" in head
 
 
+async def test_nothing_but_name_and_port_gets_into_the_policy():
+    async with serving(CountingStreams(), token="secret") as server:
+        for host in ("localhost:1;script-src *", "a;script-src *", "a b"):
+            answer = await http(server.port, f"GET / HTTP/1.1\nHost: {host}\n\n")
+            assert status(answer) == 403
+        answer = await http(server.port, "GET / HTTP/1.1\nHost: [::1]:81/; *\n\n")
+        assert "connect-src 'self' ws://[::1]:81 wss://[::1]:81; base-uri" in answer
+
+
 async def test_the_sessions_are_listed_to_whoever_may_hear_them():
     async with serving(CountingStreams(), token="secret") as server:
         request = "GET /v1/sessions HTTP/1.1\nHost: localhost\n"
@@ -97,7 +106,7 @@ async def test_a_page_of_deepgram_shows_it_as_the_subprotocol_after_another(name
 
 
 @pytest.mark.parametrize(
-    "host", ["evil.example", "localhost.evil.example", "[::1", "10.0.0.1", "", "a\nHost: b"]
+    "host", ["evil.example", "localhost.evil.example", "[::1", "10.0.0.1", "", "localhost:1;x"]
 )
 async def test_a_foreign_name_for_this_machine_is_refused(host):
     async with serving(CountingStreams()) as server:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 
@@ -14,7 +15,7 @@ from streamd.events import Final, TimedWord
 from streamd.options import BindOptions
 from streamd.server import Recording, Server, Wanted
 from streamd.sinks.text import by_speaker
-from tests.support.loop import turn
+from tests.support.loop import turn, turns
 from tests.support.serving import INFO, CountingStreams, client, serving
 
 PATH = "/v1/audio/transcriptions"
@@ -474,6 +475,55 @@ async def test_what_is_no_http_is_told_so_and_disturbs_nobody(junk, caplog):
         writer.close()
         await (await listener.connection.ping())
     assert [record for record in caplog.records if record.exc_info] == []
+
+
+GET = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n"
+FORM = head(len(form())) + form()
+
+
+@pytest.mark.parametrize(
+    ("pieces", "status"),
+    [
+        ([b"P", FORM[1:]], 200),
+        ([b"POST", FORM[4:]], 200),
+        ([b"\r\n" + FORM], 200),
+        ([b"\r", b"\n", FORM], 200),
+        ([b"\r\n" + GET + b"\r\n"], 200),
+        ([(GET + b"\r\n") * 3], 200),
+        ([GET + b"Content-Length: 5\r\n\r\nhello"], 200),
+        ([GET + b"Content-Length: 5\r\n\r\n", b"hello"], 200),
+        ([GET + b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n"], 200),
+        ([GET + b"X: a\r\n b\r\n\r\n"], 200),
+        ([GET.replace(b"\r", b"") + b"\n"], 200),
+        ([GET.replace(b"1.1", b"1.0") + b"\r\n"], 200),
+        ([b"GET /healthz\r\n\r\n"], 400),
+        ([b"\x16\x03\x01"], 400),  # TLS
+    ],
+)
+async def test_every_request_is_answered_once(pieces, status):
+    async with serving(CountingStreams(), recordings=Echo()) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        for piece in pieces:
+            writer.write(piece)
+            await turns(20)  # until it is read alone
+        said = await reader.read()
+        writer.close()
+    assert re.findall(rb"HTTP/1.1 (\d+) ", said) == [b"%d" % status]
+
+
+async def test_who_sends_the_head_byte_by_byte_makes_room():
+    async with serving(CountingStreams(), recordings=Echo(), send_deadline_ms=500) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(head(100)[:-2] + b"X: ")
+        gone = asyncio.create_task(reader.read())
+        async with asyncio.timeout(60):
+            while not gone.done():  # none of them is late
+                with suppress(ConnectionError):
+                    writer.write(b"x")
+                await asyncio.wait([gone], timeout=0.05)
+        with suppress(ConnectionError):
+            assert await gone == b""
+        writer.close()
 
 
 async def test_the_model_is_listed():
