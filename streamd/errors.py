@@ -28,14 +28,6 @@ def lacks_memory(error: BaseException | None) -> bool:
     return is_refused or isinstance(error, MemoryError)
 
 
-def told(error: BaseException) -> str:
-    """Return what clients are told of an error; paths of this machine are for the log only."""
-    cause = error if isinstance(error, OSError) else error.__cause__
-    if isinstance(cause, OSError):
-        return cause.strerror or type(cause).__name__
-    return str(error) or repr(error)
-
-
 class EngineError(StreamdError):
     """The inference runtime failed on a model that it had accepted."""
 
@@ -75,6 +67,13 @@ class WireError(StreamdError):
         super().__init__(message)
         self.code = code
         self.heard_ms = heard_ms
+
+
+def for_clients(problem: str, error: BaseException) -> str:
+    """Return what a client may know of an error whose message names files of this machine."""
+    cause = error if isinstance(error, OSError) else error.__cause__
+    reason = cause.strerror if isinstance(cause, OSError) else None
+    return f"{problem}: {reason or 'see the log of the server'}"
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import os
 import platform
 import socket
 import sys
@@ -29,6 +30,7 @@ from streamd.models.catalog import dimensions
 from streamd.models.store import cache, imports
 from streamd.models.store.cache import places
 from streamd.sources import Lost
+from streamd.sources.confined import missing_confinement
 from streamd.sources.microphone import Microphone, list_devices, silence_fix
 from streamd.system import stdio
 from streamd.system.disk import CACHE_VARIABLE, asset, cache_folder, megabytes
@@ -80,7 +82,7 @@ def report(config: Config) -> int:
 def examine(config: Config) -> Iterator[Finding]:
     """Check everything in turn; an error in a check is a finding, too."""
     software = (_processor, _versions, _options, _files, _cache, _engine, _precision, _models)
-    for check in (*software, _core_ml, _microphone, _port):
+    for check in (*software, _core_ml, _microphone, _uploads, _port):
         name = check.__name__.removeprefix("_").replace("_", " ")
         try:
             for finding in check(config):
@@ -226,6 +228,16 @@ async def _loudest(microphone: Microphone) -> float:
             if n_left <= 0:
                 break
     return largest
+
+
+def _uploads(config: Config) -> Iterator[Finding]:
+    """Say what the decoder of a recording that a client sends is kept from on this machine."""
+    missing = asyncio.run(missing_confinement())
+    if missing:
+        fix = "" if os.geteuid() else "start streamd as another user"
+        yield Finding("--", f"decoded by a process of their own, but without {missing}", fix)
+    else:
+        yield Finding("ok", "decoded by a process that can open no file and no connection")
 
 
 def _port(config: Config) -> Iterator[Finding]:

@@ -10,7 +10,7 @@ from streamd.config import Config
 from streamd.daemon import build
 from streamd.daemon.display import open_stream
 from streamd.daemon.recording import FileTranscriber, finals_between
-from streamd.errors import SourceError, WireError
+from streamd.errors import ConfigError, SourceError, WireError
 from streamd.events import EndReason, Eos, Final
 from streamd.models.model import Model
 from streamd.server import Recording, Wanted
@@ -52,7 +52,11 @@ class Uploads:
 
     def _new_transcriber(self, wanted: Wanted) -> FileTranscriber:
         config, (model, engine) = self._config, self.opened.result()
-        choices = build.chooser(config, model)(self._streams.choices, wanted.chosen)
+        choose = build.chooser(config, model)
+        try:
+            choices = choose(self._streams.choices, wanted.chosen)
+        except ConfigError as error:
+            raise WireError("bad_form", str(error)) from None
         chosen = build.with_choices(config, choices)
         temperature = wanted.temperature
         decoding = replace(

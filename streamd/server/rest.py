@@ -1,5 +1,6 @@
 """OpenAI's REST interface for recordings: a form with a sound file in, its transcript out."""
 
+import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from multipart import MultipartError, MultipartSegment, PushMultipartParser, par
 from websockets.datastructures import Headers
 from websockets.http11 import Request, Response
 
-from streamd.errors import ConfigError, EngineError, SourceError, WireError
+from streamd.errors import ConfigError, EngineError, SourceError, WireError, for_clients
 from streamd.events import Final
 from streamd.options import ServerLimits
 from streamd.server.exchange import Exchange, in_json, respond
@@ -37,6 +38,7 @@ _STATUS: Mapping[str, int] = {
 """Statuses of the error codes."""
 
 Task = Literal["transcribe", "translate"]
+_log = logging.getLogger(__name__)
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,8 +71,9 @@ class Recordings(Protocol):
     async def read(self, file: int, name: str, wanted: Wanted) -> Recording:
         """Read a sound file from its descriptor; the client calls it `name`.
 
-        Raises `SourceError` if it cannot be read, `ConfigError` if the model cannot do what is
-        wanted, `WireError` with `too_large` if it is too long.
+        Raises `SourceError` if it cannot be read, `ConfigError` if the server's own options prevent
+        it, `WireError` with `bad_form` if the model cannot do what is wanted, and with `too_large`
+        if it is too long.
         """
 
     def by_speaker(self, final: Final) -> Sequence[Final]:
@@ -108,8 +111,12 @@ class Rest:
                 await exchange.unless_gone(self._transcribe(task, form, exchange))
         except WireError as error:
             await exchange.respond(failure(_STATUS[error.code], str(error), error.code))
-        except (ConfigError, SourceError) as error:
+        except SourceError as error:
             await exchange.respond(failure(400, str(error), "bad_form"))
+        except ConfigError as error:  # of the server's own options
+            _log.error("recordings cannot be transcribed: %s", error)
+            what = for_clients("recordings cannot be transcribed", error)
+            await exchange.respond(failure(500, what, "engine"))
         except EngineError as error:
             await exchange.respond(failure(500, str(error), "engine"))
         except OSError as error:

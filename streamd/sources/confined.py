@@ -13,6 +13,7 @@ import struct
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
+from tempfile import TemporaryFile
 from typing import BinaryIO, Literal, Self
 
 import numpy as np
@@ -140,6 +141,15 @@ def stranger_file(file: int, name: str) -> FileSource | ConfinedSource:
             Sndfile(file, name).close()
             return FileSource(file, upload=name)
     return ConfinedSource(file, name)
+
+
+async def missing_confinement() -> str:
+    """Return what this machine cannot keep the process from, for people; empty if it can all."""
+    with TemporaryFile() as empty:
+        async with ConfinedSource(empty.fileno(), "nothing") as source:
+            with suppress(SourceError):  # it is empty
+                await anext(source)
+            return source.missing
 
 
 # -- in the process -------------------------------------------------------------------------------

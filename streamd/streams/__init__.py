@@ -22,11 +22,12 @@ from msgspec.structs import replace
 from streamd.errors import (
     ConfigError,
     EngineError,
+    ModelError,
     StreamdError,
     WireError,
+    for_clients,
     is_bug,
     lacks_memory,
-    told,
 )
 from streamd.events import Choices, EndReason, Fault
 from streamd.session.channels import AnySession
@@ -193,7 +194,7 @@ class Streams:
             return self._open(session, epoch, secret)
         except (ConfigError, JournalError) as error:
             log.error("session %s: %s", session, error)  # noqa: TRY400 - no bug
-            what = f"the session cannot be stored: {told(error)}"
+            what = for_clients("the session cannot be stored", error)
             raise WireError("storage", what) from error
 
     def _open(self, session: str, epoch: str | None, secret: str) -> Stream:
@@ -435,10 +436,14 @@ class Streams:
 
     def fail(self, error: Exception) -> None:
         """Tell every listener of every session: a dead engine must never look like silence."""
-        code = "internal"
+        code, message = "internal", str(error) or repr(error)
         if isinstance(error, StreamdError):
-            code = "engine" if error is not self._output_error else "journal"
-        self._fault = Fault(code=code, message=told(error), fatal=True)
+            code = "engine"
+        if isinstance(error, ModelError):
+            message = for_clients("the model cannot be used", error)
+        if error is self._output_error:
+            code, message = "journal", for_clients("sessions cannot be stored", error)
+        self._fault = Fault(code=code, message=message, fatal=True)
         self._loaded.set()
         self._refuse_steps(self._fault.message)
         for stream in self._streams.values():
@@ -518,7 +523,9 @@ class Streams:
         try:
             await asyncio.to_thread(self.learn, phrase)
         except ConfigError as error:
-            raise WireError("bad_option", str(error)) from None
+            log.error("keep: %s", error)  # noqa: TRY400 - no bug
+            what = for_clients("the phrase cannot be kept", error)
+            raise WireError("bad_option", what) from error
 
     def _output_failed(self, error: StreamdError) -> None:
         """Stop everything: a final that cannot be stored must not be published."""

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 import msgspec
 from msgspec.structs import replace
 
-from streamd.errors import StreamdError, WireError, is_bug, lacks_memory, told
+from streamd.errors import StreamdError, WireError, is_bug, lacks_memory
 from streamd.events import (
     Choices,
     Correction,
@@ -367,7 +367,8 @@ class Stream:
         if self._ended:
             return
         lacks = lacks_memory(error)
-        bug = f"a bug in streamd has ended this session: {type(error).__name__}: {told(error)}"
+        reason = error.strerror if isinstance(error, OSError) else error  # not the file's name
+        bug = f"a bug in streamd has ended this session: {type(error).__name__}: {reason}"
         what = "the server has too little memory for this session" if lacks else bug
         code = "memory" if lacks else "internal"
         try:

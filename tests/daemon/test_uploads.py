@@ -1,11 +1,16 @@
 """Recordings of clients, on the engine of live captions: the same text, after all who wait."""
 
 import asyncio
+import os
 import shutil
 import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from io import BytesIO
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import soundfile
 
@@ -13,14 +18,17 @@ from streamd.config import load
 from streamd.daemon import build, supervise
 from streamd.daemon.opening import open_model
 from streamd.daemon.uploads import Uploads
-from streamd.errors import ConfigError, EngineError, ModelError, SourceError, WireError
+from streamd.errors import EngineError, ModelError, SourceError, WireError
 from streamd.events import Final
 from streamd.server import Recording, Wanted
+from streamd.sources.confined import ConfinedSource
 from streamd.streams import Streams
 from streamd.types import Hypothesis, Window
 from tests.support import recorded
 from tests.support.fakes import ScriptedRecognizer, scripted_audio, scripted_session
 from tests.support.loop import turn
+from tests.support.serving import CountingStreams, serving
+from tests.support.uploads import form, head, post
 
 TRANSCRIBE = Wanted(task="transcribe")
 
@@ -81,9 +89,9 @@ async def test_what_a_client_asks_for_is_what_the_server_does(opened, tmp_path):
     wanted = Wanted(task="transcribe", prompt="", temperature=1.0)
     finals = [final async for final in (await read(made, wav, "a.wav", wanted)).finals]
     assert {final.details.temperature for final in finals} == {1.0}
-    with pytest.raises(ConfigError, match="knows en only"):
+    with pytest.raises(WireError, match="knows en only"):
         await read(made, wav, "a.wav", Wanted(task="transcribe", language="de"))
-    with pytest.raises(ConfigError, match="knows en only"):
+    with pytest.raises(WireError, match="knows en only"):
         await read(made, wav, "a.wav", Wanted(task="translate"))
 
 
@@ -91,6 +99,70 @@ async def test_a_recording_has_a_greatest_length(opened, wav):
     made, _ = await uploads(opened, set="limits.max_upload_ms=3000")
     with pytest.raises(WireError, match="at most 3000 ms"):
         await read(made, wav, "a.wav")
+
+
+class Reading:
+    """What reads recordings, held up where their frames are taken."""
+
+    def __init__(self, monkeypatch) -> None:
+        self.pipes: list[asyncio.ReadTransport] = []
+        self.may_go = asyncio.Event()
+        monkeypatch.setattr("streamd.daemon.uploads.stranger_file", self._source)
+
+    @asynccontextmanager
+    async def _source(self, file: int, name: str) -> AsyncIterator[ConfinedSource]:
+        async with ConfinedSource(file, name) as source:
+            self.pipes.append(source._process._transport.get_pipe_transport(1))
+            yield source
+
+    async def between(self, call, *args):
+        if call.__name__ == "take":
+            await self.may_go.wait()
+        return call(*args)
+
+
+@pytest.fixture(scope="module")
+def half_an_hour():
+    """A recording of which far more is unread than a pipe and its reader hold."""
+    file = BytesIO()
+    soundfile.write(file, np.zeros(1800 * 16_000, np.float32), 16_000, format="FLAC")
+    return form(file=file.getvalue())
+
+
+async def test_forty_senders_who_hang_up_take_no_place(opened, half_an_hour, monkeypatch):
+    made, _ = await uploads(opened)
+    reading = Reading(monkeypatch)
+    made._streams.between = reading.between
+    async with serving(CountingStreams(), recordings=made) as server, asyncio.timeout(100):
+        n_open = len(os.listdir("/dev/fd"))
+        for _ in range(5):
+            reading.pipes.clear()
+            senders = []
+            for _ in range(8):
+                _, writer = await asyncio.open_connection("127.0.0.1", server.port)
+                writer.write(head(len(half_an_hour)) + half_an_hour)
+                senders.append(writer)
+            while len(reading.pipes) < 8 or any(pipe.is_reading() for pipe in reading.pipes):
+                await turn()
+            for writer in senders:
+                writer.transport.abort()
+            while len(os.listdir("/dev/fd")) > n_open:
+                await turn()
+            assert b"streamd_uploads_active 0.0" in server._metrics.text()
+
+
+async def test_a_recording_over_the_limit_is_refused_though_more_of_it_is_decoded(
+    opened, half_an_hour, monkeypatch
+):
+    made, _ = await uploads(opened, set="limits.max_upload_ms=3000")
+    reading = Reading(monkeypatch)
+    made._streams.between = reading.between
+    async with serving(CountingStreams(), recordings=made) as server, asyncio.timeout(100):
+        answer = asyncio.create_task(post(server.port, half_an_hour))
+        while not reading.pipes or reading.pipes[0].is_reading():
+            await turn()
+        reading.may_go.set()
+        assert (await answer)[0] == 413
 
 
 async def test_messages_name_the_clients_file(opened, tmp_path):
@@ -248,10 +320,10 @@ async def test_who_waits_for_a_model_that_cannot_be_loaded_hears_of_it():
     streams = Streams(lambda _: scripted_session(), max_backlog=500, max_ingest=8)
 
     def open_engine() -> None:
-        raise ModelError("the model is torn")
+        raise ModelError("/home/somebody/model: torn")
 
     step = asyncio.create_task(streams.between(int))
     with pytest.raises(ModelError):
         await supervise(streams, open_engine)
-    with pytest.raises(EngineError, match="the model is torn"):
+    with pytest.raises(EngineError, match="the model cannot be used: see the log"):
         await asyncio.wait_for(step, 60)

@@ -1,4 +1,5 @@
 import asyncio
+import errno
 from contextlib import asynccontextmanager
 
 import numpy as np
@@ -6,7 +7,7 @@ import pytest
 
 from streamd.config import load
 from streamd.daemon import build
-from streamd.errors import ConfigError, WireError
+from streamd.errors import ConfigError, WireError, os_error_as
 from streamd.events import Correction
 from streamd.options import BindOptions
 from streamd.server import Server
@@ -512,7 +513,8 @@ async def test_a_correction_precedes_the_phrases_of_a_session():
 
 async def test_a_correction_that_cannot_be_kept_is_told():
     def refuse(phrase: str) -> None:
-        raise ConfigError("vocabulary.txt: cannot write it: No space left on device")
+        with os_error_as(ConfigError, "/home/somebody/vocabulary.txt: cannot write it"):
+            raise OSError(errno.ENOSPC, "No space left on device")
 
     streams = Streams(build.session_factory(load({}, {})), max_backlog=1, max_ingest=1)
     stream = streams.open("talk")
@@ -522,3 +524,4 @@ async def test_a_correction_that_cannot_be_kept_is_told():
         with pytest.raises(WireError, match=why) as error:
             await stream.correct(Correction(text="Zoë"), keep=True)
         assert error.value.code == "bad_option"
+        assert "somebody" not in str(error.value)

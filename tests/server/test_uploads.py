@@ -17,8 +17,7 @@ from streamd.server import Recording, Server, Wanted
 from streamd.sinks.text import by_speaker
 from tests.support.loop import turn, turns
 from tests.support.serving import INFO, CountingStreams, client, serving
-
-PATH = "/v1/audio/transcriptions"
+from tests.support.uploads import PATH, answer, form, head, post
 
 
 class Echo:
@@ -81,37 +80,6 @@ def is_open(file: os.stat_result) -> bool:
         with suppress(OSError):  # that of the folder itself
             opened.add((os.fstat(int(descriptor)).st_dev, os.fstat(int(descriptor)).st_ino))
     return (file.st_dev, file.st_ino) in opened
-
-
-def form(*fields: tuple[str, str], file: bytes | None = b"one\ntwo", name: str = "a.wav") -> bytes:
-    parts = [f'form-data; name="{key}"\r\n\r\n{value}'.encode() for key, value in fields]
-    if file is not None:
-        head = f'form-data; name="file"; filename="{name}"\r\nContent-Type: audio/wav\r\n\r\n'
-        parts.append(head.encode() + file)
-    whole = b"".join(b"--x\r\nContent-Disposition: " + part + b"\r\n" for part in parts)
-    return whole + b"--x--\r\n"
-
-
-def head(n_bytes: int | None, *headers: str, path: str = PATH, method: str = "POST") -> bytes:
-    rows = [f"{method} {path} HTTP/1.1", "Host: localhost", *headers]
-    rows.append("Content-Type: multipart/form-data; boundary=x")
-    if n_bytes is not None:
-        rows.append(f"Content-Length: {n_bytes}")
-    return "\r\n".join((*rows, "", "")).encode()
-
-
-async def answer(reader: asyncio.StreamReader) -> tuple[int, str, bytes]:
-    first, _, headers = (await reader.readuntil(b"\r\n\r\n")).decode().partition("\r\n")
-    return int(first.split()[1]), headers, await reader.read()
-
-
-async def post(port: int, body: bytes, *headers: str, **where: str) -> tuple[int, str, bytes]:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(head(len(body), *headers, **where) + body)
-    try:
-        return await answer(reader)
-    finally:
-        writer.close()
 
 
 async def refusal(port: int, body: bytes, *headers: str, **where: str) -> tuple[int, str]:
@@ -243,7 +211,7 @@ async def test_a_stream_that_fails_ends_with_an_error():
     ("failure", "status"),
     [
         (SourceError("no sound"), 400),
-        (ConfigError("no such language"), 400),
+        (WireError("bad_form", "no such language"), 400),
         (WireError("too_large", "too long"), 413),
         (EngineError("broke"), 500),
         (OSError(28, "No space left on device"), 507),
@@ -267,6 +235,16 @@ async def test_before_the_disk_is_full_recordings_are_refused(monkeypatch):
             "the disk of temporary files is nearly full",
         )
     assert echo.asked == []
+
+
+async def test_what_the_server_has_wrong_names_none_of_its_files(caplog):
+    echo = Echo()
+    echo.failure = ConfigError("--vocabulary /home/somebody/names.txt: it is not UTF-8 text")
+    async with serving(CountingStreams(), recordings=echo) as server:
+        status, message = await refusal(server.port, form())
+    what = "recordings cannot be transcribed: see the log of the server"
+    assert (status, message) == (500, what)
+    assert "/home/somebody/names.txt" in caplog.text
 
 
 @pytest.mark.parametrize(
