@@ -513,7 +513,7 @@ async def test_a_correction_precedes_the_phrases_of_a_session():
 
 async def test_a_correction_that_cannot_be_kept_is_told():
     def refuse(phrase: str) -> None:
-        with os_error_as(ConfigError, "/home/somebody/vocabulary.txt: cannot write it"):
+        with os_error_as(ConfigError, "/srv/somebody/vocabulary.txt: cannot write it"):
             raise OSError(errno.ENOSPC, "No space left on device")
 
     streams = Streams(build.session_factory(load({}, {})), max_backlog=1, max_ingest=1)

@@ -239,12 +239,12 @@ async def test_before_the_disk_is_full_recordings_are_refused(monkeypatch):
 
 async def test_what_the_server_has_wrong_names_none_of_its_files(caplog):
     echo = Echo()
-    echo.failure = ConfigError("--vocabulary /home/somebody/names.txt: it is not UTF-8 text")
+    echo.failure = ConfigError("--vocabulary /srv/somebody/names.txt: it is not UTF-8 text")
     async with serving(CountingStreams(), recordings=echo) as server:
         status, message = await refusal(server.port, form())
     what = "recordings cannot be transcribed: see the log of the server"
     assert (status, message) == (500, what)
-    assert "/home/somebody/names.txt" in caplog.text
+    assert "/srv/somebody/names.txt" in caplog.text
 
 
 @pytest.mark.parametrize(
