@@ -67,4 +67,9 @@ def _landlocked(libc: ctypes.CDLL) -> bool:
     rules = (ctypes.c_uint64 * 3)(paths, net, scope)
     n_bytes = ctypes.c_size_t(ctypes.sizeof(rules))
     ruleset = libc.syscall(ask, ctypes.byref(rules), n_bytes, ctypes.c_uint32(0))
-    return ruleset >= 0 and not libc.syscall(restrict, ctypes.c_int(ruleset), ctypes.c_uint32(0))
+    if ruleset < 0:
+        return False
+    try:
+        return not libc.syscall(restrict, ctypes.c_int(ruleset), ctypes.c_uint32(0))
+    finally:
+        os.close(ruleset)

@@ -17,8 +17,10 @@ import numpy as np
 import pytest
 import soundfile
 
+from streamd.cli.doctor import _uploads
+from streamd.config import load
 from streamd.errors import SourceError
-from streamd.sources.confined import ConfinedSource, stranger_file
+from streamd.sources.confined import ConfinedSource, missing_confinement, stranger_file
 from streamd.sources.file import FileSource
 from streamd.types import SAMPLE_RATE
 from tests.support.loop import turn
@@ -181,6 +183,15 @@ async def test_the_process_knows_and_may_do_no_more_than_it_needs(tmp_path, monk
         assert re.search(rf"(?m)^Max {limit} +0 +0 ", limits), limit
     n_s = int(re.search(r"(?m)^Max cpu time +(\d+) ", limits)[1])
     assert 60 <= n_s <= 60 + 99
+
+
+async def test_what_this_machine_cannot_forbid_is_said():
+    missing = await missing_confinement()
+    assert ("limits for root" in missing) == (os.geteuid() == 0)
+    assert ("a limit of memory" in missing) == (sys.platform != "linux")
+    (finding,) = await asyncio.to_thread(lambda: list(_uploads(load({}, {}))))
+    assert missing in finding.text
+    assert finding.state == ("--" if missing else "ok")
 
 
 def test_who_computes_longer_than_is_allowed_is_ended():
