@@ -67,6 +67,8 @@ def _model() -> InferenceSession:
     options = SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 4  # what fails is raised, not printed
+    # Whoever asks first would take 26 MB for good, for a tenth less time of each call.
+    options.enable_cpu_mem_arena = False
     # The weights are decoded once, to 32 MB, instead of in each call.
     options.add_session_config_entry("session.disable_quant_qdq", "1")
     path = asset("smart-turn") / "smart-turn-v3.2.onnx"

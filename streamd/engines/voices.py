@@ -189,5 +189,7 @@ def _model(name: str) -> InferenceSession:
     options = SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 4  # what fails is raised, not printed
+    # The longest step would take 26 MB for good, for a tenth less time of each.
+    options.enable_cpu_mem_arena = False
     path = asset("community-1") / f"{name}.onnx"
     return InferenceSession(path, options, providers=["CPUExecutionProvider"])

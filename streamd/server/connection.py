@@ -262,7 +262,9 @@ class Connection:
         except (ConnectionClosed, StuckError):
             return EndReason.DISCONNECT
         except WireError as error:
-            self._error = self._error or error  # once replaced, what else is wrong is beside it
+            # Once replaced, what else is wrong is beside it. The traceback has frames of this
+            # connection, which would keep it in memory.
+            self._error = self._error or error.with_traceback(None)
             return EndReason.ERROR
 
     async def _take(self, message: str | bytes) -> None:

@@ -263,7 +263,7 @@ class Ingests:
 
     async def leave(self, ingest: Ingest, reason: EndReason) -> None:
         """End the session of a connection that ended, or wait for its client to reconnect."""
-        session = ingest.session.hub.session
+        session, ingest.feeder = ingest.session.hub.session, None
         if reason == EndReason.DISCONNECT and ingest.resumable:
             self._waiting[session] = asyncio.create_task(self._expire(ingest))
         else:

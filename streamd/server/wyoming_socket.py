@@ -17,8 +17,6 @@ from streamd.server.connection import ServerInfo, StuckError
 from streamd.server.wire import decoded
 from streamd.whisper.tokenizer import LANGUAGES
 
-_CLOSED = ConnectionClosedOK(None, None)
-
 
 class _Header(msgspec.Struct):
     type: str
@@ -73,7 +71,7 @@ class WyomingSocket:
             self._writer.transport.abort()
             raise StuckError("does not read") from None
         except OSError:
-            raise _CLOSED from None
+            raise ConnectionClosedOK(None, None) from None
 
     async def receive(self) -> str | bytes:
         """Wait for the next event; of an ``audio-chunk``, return the samples.
@@ -84,7 +82,7 @@ class WyomingSocket:
             try:
                 event, payload = await self._read()
             except (asyncio.IncompleteReadError, OSError):
-                raise _CLOSED from None
+                raise ConnectionClosedOK(None, None) from None
             match event.type:
                 case "describe":
                     await self._answer("info", description(self._info))

@@ -51,7 +51,7 @@ MEMORY_PAUSE_S = 1.0
 """How long a worker waits after a window for which there was too little memory."""
 _TRIM_S = 20
 """How often a busy process returns free memory; that costs milliseconds, and so does the next
-window."""
+window. Without a session that is fed it does so at once."""
 
 log = logging.getLogger(__name__)
 
@@ -420,19 +420,26 @@ class Streams:
         """Publish stats, update metrics and return memory, each second."""
         while True:
             await asyncio.sleep(1)
-            self.forget()
-            running = [s for s in self._streams.values() if s.is_fed]
-            busy_s, self._busy_s = self._busy_s, 0.0
-            self._untrimmed_s += bool(busy_s or self._untrimmed_s)
+            self._publish_states()
             if self._untrimmed_s >= _TRIM_S:
                 self._untrimmed_s = 0
                 await asyncio.to_thread(trim)
-            for stream in running:
-                stream.publish_state(busy_s / len(running))
-            hubs = [stream.hub for stream in self._streams.values()]
-            self.metrics.streams.set(len(running))
-            self.metrics.unstored.set(max((s.unstored_ms for s in running), default=0) / 1000)
-            self.metrics.queued.set(max((hub.queued for hub in hubs), default=0))
+
+    def _publish_states(self) -> None:
+        n_before = len(self._streams)
+        self.forget()
+        running = [s for s in self._streams.values() if s.is_fed]
+        busy_s, self._busy_s = self._busy_s, 0.0
+        has_used = busy_s or len(self._streams) < n_before
+        self._untrimmed_s += bool(has_used or self._untrimmed_s)
+        if self._untrimmed_s and not (running or busy_s):
+            self._untrimmed_s = _TRIM_S
+        for stream in running:
+            stream.publish_state(busy_s / len(running))
+        hubs = [stream.hub for stream in self._streams.values()]
+        self.metrics.streams.set(len(running))
+        self.metrics.unstored.set(max((s.unstored_ms for s in running), default=0) / 1000)
+        self.metrics.queued.set(max((hub.queued for hub in hubs), default=0))
 
     def fail(self, error: Exception) -> None:
         """Tell every listener of every session: a dead engine must never look like silence."""

@@ -141,6 +141,7 @@ class Subscription(AsyncIterator[SessionEvent]):
         """End the subscription and drop what waits."""
         self._clear()
         self._closed = True
+        self._deliver = None  # whoever owns it also owns the subscription: no cycle is left
         self._changed.set()
 
     def _clear(self) -> None:

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 
 import msgspec
 from msgspec.structs import replace
@@ -85,9 +86,9 @@ class Stream:
         self._waiting: list[SessionEvent] = []  # to be published first
         self._lost_ms = 0  # in all gaps
         self._moved = asyncio.Event()
-        self.replaced: Callable[[], None] = lambda: None
-        """Called when another node has taken the session over; set by who feeds it."""
-        self.broken: Callable[[Exception], None] = self._log_bug
+        self.replaced: Callable[[], None] | None = None
+        """Called when another node takes the session over; set by who feeds it, until the end."""
+        self.broken: Callable[[Exception], None] = partial(_log_bug, hub.session)
         """Gets the bug that ended the session in one of its windows; set by who answers for it."""
         self._has_new_choices = False  # that are not stored yet
         self._choices_due = 0  # number of the frame from which on they may be
@@ -387,9 +388,6 @@ class Stream:
             self.break_off(error)
         done.result()
 
-    def _log_bug(self, error: Exception) -> None:
-        log.error("session %s has ended because of a bug", self.hub.session, exc_info=error)
-
     async def finish(self, reason: EndReason, *, resumable: bool = False) -> None:
         """Make all audio final and end the session, unless another node goes on with it."""
         if reason != EndReason.SHUTDOWN or not self.hands_over:
@@ -407,7 +405,9 @@ class Stream:
         self._ended = self._is_lost = True
         self.hub.renumber()
         self._notify()
-        self.replaced()
+        if self.replaced is not None:
+            self.replaced()
+        self.replaced = None
         if self._recording is not None:
             self._recording.close()
 
@@ -416,6 +416,8 @@ class Stream:
         if self._ended:
             return
         self._ended = True
+        # Who feeds it has a reference to it, and would keep its audio in memory in a cycle.
+        self.replaced = None
         try:
             self._close(reason, resumable=resumable)
         except StreamdError as error:
@@ -498,3 +500,7 @@ class Stream:
     async def _until(self, condition: Callable[[], bool]) -> None:
         while not (self._ended or condition()):
             await self._moved.wait()
+
+
+def _log_bug(session: str, error: Exception) -> None:
+    log.error("session %s has ended because of a bug", session, exc_info=error)
