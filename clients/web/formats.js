@@ -23,14 +23,16 @@ const forSrt = (text) =>
 const block = ({ start_ms, end_ms, lines }, point, name, escaped) =>
   `${time(start_ms, point)} --> ${time(end_ms, point)}\n${name}${lines.map(escaped).join("\n")}\n\n`;
 
-const line = ({ text }, { from, to, speaker }) =>
-  `${speaker === undefined ? "" : `${clean(nameOf(speaker))}: `}${clean(text.slice(from, to)).trim()}\n`;
+const line = ({ text }, part) =>
+  `${part.speaker === undefined ? "" : `${clean(nameOf(part))}: `}${clean(text.slice(part.from, part.to)).trim()}\n`;
 
-/** The parts of a final that one speaker says, as finals of their own. */
+/** The parts of a final that one speaker says, as finals of their own; the speaker is a name. */
 function bySpeaker(final) {
   const found = parts(final);
   const begins = placed(final.text, final.words).map(({ from }) => from);
-  return found.map(({ from, to, speaker }, i) => {
+  return found.map((part, i) => {
+    const { from, to } = part;
+    const speaker = part.speaker === undefined ? undefined : nameOf(part);
     const first = i > 0 ? begins.indexOf(from) : 0;
     const after = i + 1 < found.length ? begins.indexOf(to) : final.words.length;
     const words = final.words.slice(first, after).map((word) => ({ ...word, speaker }));
@@ -44,10 +46,10 @@ const subtitles = (finals) => cues(finals.map(corrected).flatMap(bySpeaker));
 
 /** The name before a cue of SubRip: only where another speaker had the one before. */
 function answer({ speaker }, before) {
-  return speaker === undefined || speaker === before?.speaker ? "" : `${forSrt(clean(nameOf(speaker)))}: `;
+  return speaker === undefined || speaker === before?.speaker ? "" : `${forSrt(clean(speaker))}: `;
 }
 
-const voice = ({ speaker }) => (speaker === undefined ? "" : `<v ${forVtt(clean(nameOf(speaker)))}>`);
+const voice = ({ speaker }) => (speaker === undefined ? "" : `<v ${forVtt(clean(speaker))}>`);
 
 export const FORMATS = {
   txt: {
@@ -67,6 +69,6 @@ export const FORMATS = {
   },
   jsonl: {
     mime: "application/jsonl",
-    text: (finals) => finals.map((final) => `${JSON.stringify(final)}\n`).join(""),
+    text: (finals) => finals.map(({ run, ...final }) => `${JSON.stringify(final)}\n`).join(""),
   },
 };

@@ -6,61 +6,67 @@ import { placed } from "./transcript.js";
 const $ = (id) => document.getElementById(id);
 const COLOURS = 7; // in style.css
 const INSIDE = /^[!-~\xa1-\u024f]{2}/; // two characters that belong together, in Latin script
+const MOST_RUNS = 20; // of a session, whose names are kept
 let session = "";
-let names = {}; // of the session's speakers, by number
+let names = {}; // of the session's speakers, by number in each run: another one begins at 1 again
 
 /**
- * Returns the parts of a caption that one speaker says: [{from, to, speaker}], in order. A word that
- * follows without a blank, such as ",000" after "1", belongs to the speaker before it.
+ * Returns the parts of a caption that one speaker says: [{from, to, speaker, run}], in order. A word
+ * that follows without a blank, such as ",000" after "1", belongs to the speaker before it.
  */
-export function parts({ text, words }) {
-  const found = [{ from: 0, to: text.length, speaker: undefined }];
+export function parts({ text, words, run }) {
+  const found = [{ from: 0, to: text.length, speaker: undefined, run }];
   for (const { from, speaker } of placed(text, words ?? [])) {
     const last = found.at(-1);
     if (speaker === undefined || speaker === last.speaker) continue;
     if (last.speaker === undefined) last.speaker = speaker;
     else if (!INSIDE.test(text.slice(from - 1))) {
       last.to = from;
-      found.push({ from, to: text.length, speaker });
+      found.push({ from, to: text.length, speaker, run });
     }
   }
   return found;
 }
 
-export const nameOf = (speaker) => names[speaker] ?? `Speaker ${speaker}`;
+/** The name of who says a part. */
+export const nameOf = ({ speaker, run }) => names[run]?.[speaker] ?? `Speaker ${speaker}`;
+
+const kept = () => JSON.parse(stored(`names.${session}`, "{}"));
 
 /** Show the speakers of a session under the names that this browser keeps of it. */
 export function namesOf(newSession) {
   session = newSession;
-  names = JSON.parse(stored(`names.${session}`, "{}"));
+  names = kept();
 }
 
-/** An element with a speaker's name; a click on it asks for another. */
-export function nameTag(speaker, tag = "button") {
+/** An element with the name of who says a part; a click on it asks for another. */
+export function nameTag({ speaker, run }, tag = "button") {
   const made = document.createElement(tag);
   made.className = `who who${speaker % COLOURS}`;
-  made.dataset.speaker = speaker;
+  Object.assign(made.dataset, { speaker, run });
   made.dir = "auto"; // so that the text behind it has a direction of its own
-  made.textContent = nameOf(speaker);
+  made.textContent = nameOf({ speaker, run });
   if (tag === "button") {
     made.title = "Give this speaker a name";
-    made.onclick = () => ask(speaker);
+    made.onclick = () => ask(speaker, run);
   }
   return made;
 }
 
-function ask(speaker) {
-  $("name").value = names[speaker] ?? "";
+function ask(speaker, run) {
+  $("name").value = names[run]?.[speaker] ?? "";
   $("name").placeholder = `Speaker ${speaker}`;
-  $("keep-name").checked = localStorage.getItem(`streamd.names.${session}`) !== null;
+  $("keep-name").checked = run in kept();
   $("naming").onclose = () => {
     if ($("naming").returnValue !== "save") return;
     const name = $("name").value.trim();
-    if (name) names[speaker] = name;
-    else delete names[speaker];
-    if ($("keep-name").checked) store(`names.${session}`, JSON.stringify(names));
-    else localStorage.removeItem(`streamd.names.${session}`);
-    for (const shown of document.querySelectorAll(`.who[data-speaker="${speaker}"]`)) shown.textContent = nameOf(speaker);
+    names[run] = { ...names[run], [speaker]: name || undefined };
+    const others = Object.entries(kept()).filter(([each]) => each !== run);
+    const every = $("keep-name").checked ? [...others, [run, names[run]]] : others;
+    store(`names.${session}`, JSON.stringify(Object.fromEntries(every.slice(-MOST_RUNS))));
+    for (const shown of document.querySelectorAll(`.who[data-run="${run}"][data-speaker="${speaker}"]`)) {
+      shown.textContent = nameOf({ speaker, run });
+    }
   };
   $("naming").returnValue = "";
   $("naming").showModal();

@@ -8,7 +8,7 @@ const UNSPACED = /[\p{sc=Han}\p{sc=Hira}\p{sc=Kana}\p{sc=Thai}\p{sc=Laoo}\p{sc=K
 const REMEMBERED_MS = 60_000; // for which the server may revise who talked
 
 const NOTHING = {
-  items: [], // finals, gaps, holes and dividers, in the order of the stream
+  items: [], // finals, each with its run, gaps, holes and dividers, in the order of the stream
   origin: null, // wall-clock time of the transcript's time 0, in ms
   offsetMs: 0, // the session's time 0 in the transcript
   epoch: null,
@@ -109,13 +109,13 @@ export class Transcript {
     this.partials = this.partials.filter(({ channel, seg }) => channel !== final.channel || seg > final.seg);
     if (final.seq <= this.seq) return "state";
     this.seq = final.seq;
-    return this.#add(later(final, this.offsetMs));
+    return this.#add({ ...later(final, this.offsetMs), run: this.epoch });
   }
 
   #partial(partial) {
     this.lagMs = partial.lag_ms;
     const others = this.partials.filter(({ channel }) => channel !== partial.channel);
-    const own = partial.text === "" ? [] : [later(partial, this.offsetMs)];
+    const own = partial.text === "" ? [] : [{ ...later(partial, this.offsetMs), run: this.epoch }];
     this.partials = [...others, ...own].sort((a, b) => a.start_ms - b.start_ms);
     return "partial";
   }

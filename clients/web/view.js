@@ -75,14 +75,14 @@ function continues(event) {
 
 const blank = (event) => (isUnspaced(last.text.at(-1)) || isUnspaced(event.text[0] ?? "") ? "" : " ");
 
-function paragraph(final, who) {
+function paragraph(final, part) {
   const made = element("p", "final");
   made.dir = "auto";
   const time = element("time", "", clock(final.start_ms));
   time.ariaHidden = "true"; // a screen reader should not read the time before each sentence
   made.append(time);
-  if (who !== undefined) made.append(nameTag(who), " ");
-  speaker = who;
+  if (part.speaker !== undefined) made.append(nameTag(part), " ");
+  speaker = part.speaker;
   return made;
 }
 
@@ -95,7 +95,7 @@ export function append(plain, n) {
     const goesOn = continues(item);
     for (const [i, part] of parts(item).entries()) {
       if (i === 0 && goesOn) into.lastElementChild.append(blank(item));
-      else into.append(paragraph(item, part.speaker));
+      else into.append(paragraph(item, part));
       speaker = part.speaker ?? speaker;
       const text = element("span", "text");
       text.lang = item.language;
@@ -150,7 +150,7 @@ export function showPartials(partials) {
     if (partial === first) line.append(blank(partial));
     for (const [i, part] of parts(partial).entries()) {
       if (line.hasChildNodes() && (i > 0 || partial !== first)) line.append(element("br", ""));
-      if (part.speaker !== undefined && (i > 0 || partial !== first)) line.append(nameTag(part.speaker, "span"), " ");
+      if (part.speaker !== undefined && (i > 0 || partial !== first)) line.append(nameTag(part, "span"), " ");
       const end = Math.max(part.from, Math.min(part.to, partial.stable));
       const stable = element("span", "stable");
       stable.append(...marked(partial, part.from, end));

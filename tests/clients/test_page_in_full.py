@@ -33,8 +33,9 @@ from streamd.events import (
 )
 from streamd.options import BindOptions
 from streamd.server import Invitation, Server
+from streamd.streams.hub import Hub
 from tests.support.browser import HOSTILE, browser, final, needs_chromium, visit, visit_over_a_line
-from tests.support.serving import INFO, CountingStreams, serving
+from tests.support.serving import CHOICES, INFO, CountingStreams, serving
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 WEB = Path(__file__).parents[2] / "clients" / "web"
@@ -728,6 +729,43 @@ async def test_each_speaker_has_a_paragraph_and_gets_a_name(context):
         for theme in ("dark", "light"):
             assert (await Axe().run(page)).response["violations"] == [], theme
             await page.locator("#theme").evaluate("button => button.click()")
+        assert wrong == []
+
+
+async def test_names_of_speakers_are_those_of_one_run(context):
+    """Speaker 1 of tomorrow's session of the same name is somebody else."""
+    streams = CountingStreams()
+    streams.live.publish(by(1, final("Hello.", 0)))
+    async with serving(streams) as server:
+        page, wrong = await visit(context, f"http://127.0.0.1:{server.port}/")
+        who = page.locator("#log .who")
+        for run, name in (("e1", "Ana"), ("e2", "Bea")):
+            if run == "e2":
+                streams.live.close("end")
+                streams.live = Hub("live", epoch="e2", choices=CHOICES)
+                streams.live.publish(by(1, final("Good morning.", 0)))
+                await page.reload()
+                await expect(who).to_have_text(["Ana", "Speaker 1"])
+            await who.last.click()
+            await page.locator("#keep-name").check()
+            await page.locator("#name").fill(name)
+            await page.get_by_role("button", name="Save").last.click()
+        for _ in range(2):
+            await expect(who).to_have_text(["Ana", "Bea"])
+            for form, lines in (
+                ("txt", ["Ana: Hello.", "Bea: Good morning."]),
+                ("vtt", ["<v Ana>Hello.", "<v Bea>Good morning."]),
+            ):
+                async with page.expect_download() as download:
+                    await page.locator(f"[data-format={form}]").evaluate("b => b.click()")
+                text = (await (await download.value).path()).read_text()
+                assert [
+                    each for each in text.splitlines() if "." in each and "-->" not in each
+                ] == lines
+            await page.reload()
+        await page.evaluate("localStorage.clear()")
+        await page.reload()
+        await expect(who).to_have_text(["Speaker 1", "Speaker 1"])
         assert wrong == []
 
 
