@@ -19,7 +19,7 @@ import segno
 
 from streamd.errors import ConfigError
 from streamd.options import BindOptions
-from streamd.server import Invitation, Server, is_loopback
+from streamd.server import Invitation, Server, guest_token, is_loopback
 from streamd.sinks.terminal import is_terminal
 
 log = logging.getLogger(__name__)
@@ -131,7 +131,8 @@ def invite(running: Server) -> str:
     speak = bind.share == "speak"
     # A certificate is for a name, which only its owner can tell.
     name = next(iter(bind.allow_host), "") or lan_address(bind.host)
-    link = running.page_at(name) + fragment(bind.token if speak else bind.listen_token)
+    token = guest_token(bind.token) if speak and bind.token else bind.listen_token
+    link = running.page_at(name) + fragment(token)
     running.invitation = Invitation(link)
     text = f"others can {'listen and speak' if speak else 'listen'} at {link}"
     shows = is_terminal(sys.stderr, os.environ) and sys.stderr.encoding.lower() == "utf-8"

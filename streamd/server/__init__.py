@@ -4,7 +4,7 @@
 `wire` defines its messages, and `streamd.server.client` is the other end.
 """
 
-from streamd.server.auth import is_loopback
+from streamd.server.auth import guest_token, is_loopback
 from streamd.server.connection import LIVE, ServerInfo
 from streamd.server.listener import Server
 from streamd.server.rest import Recording, Recordings, Wanted
@@ -18,5 +18,6 @@ __all__ = [
     "Server",
     "ServerInfo",
     "Wanted",
+    "guest_token",
     "is_loopback",
 ]

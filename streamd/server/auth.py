@@ -12,6 +12,7 @@ import re
 import ssl
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from enum import IntEnum
 from itertools import pairwise
 from urllib.parse import parse_qs, urlsplit
 
@@ -41,6 +42,26 @@ SUBPROTOCOLS = (PROTOCOL, "realtime", *TOKEN_PROTOCOLS)
 """What is selected: browsers drop the connection unless one that they offered is."""
 _NAME = re.compile(r"[a-z0-9._-]+|[0-9a-f:.]+")
 """Names of machines and addresses, in lower case."""
+
+
+class Rights(IntEnum):
+    """What a client may do, each with all before it.
+
+    It may listen; speak, which is to send audio and to correct words; or have the server keep
+    corrections for later sessions, as its owner may.
+    """
+
+    LISTEN = 0
+    SPEAK = 1
+    KEEP = 2
+
+
+def guest_token(token: str) -> str:
+    """Return the token in the link for those who may speak, which does not reveal the server's own.
+
+    It is the same as long as that is.
+    """
+    return hmac.digest(token.strip().encode(), b"streamd: guests", "sha256").hex()[:32]
 
 
 def is_loopback(host: str) -> bool:
@@ -92,6 +113,7 @@ class Auth:
                 "connect: give --share, --token-file, STREAMD_TOKEN or --host 127.0.0.1"
             )
         self._bind, self._token, self._pages = bind, token, pages
+        self._guest_token = guest_token(token) if token and bind.share == "speak" else None
 
     def with_tokens(self, token: str | None, listen_token: str | None) -> "Auth":
         """Return the same checks with other tokens; raises as the constructor does."""
@@ -115,12 +137,15 @@ class Auth:
         # A load balancer that asks whether the server is ready has no token.
         return None if path == READY_PATH else self._check_token(path, request)
 
-    def may_send(self, request: Request) -> bool:
-        """Whether a client may do more than listen, if its request was accepted."""
-        return self._token is None or _has(self._token, _presented_tokens(request))
+    def rights(self, request: Request) -> Rights:
+        """What a client may do, if its request was accepted."""
+        if self._token is None or _has(self._token, _presented_tokens(request)):
+            return Rights.KEEP
+        is_guest = _has(self._guest_token, _presented_tokens(request))
+        return Rights.SPEAK if is_guest else Rights.LISTEN
 
     def _check_token(self, path: str, request: Request) -> Response | None:
-        if self.may_send(request):
+        if self.rights(request) > Rights.LISTEN:
             return None
         if not _has(self._bind.listen_token, _presented_tokens(request)):
             wanted = {"WWW-Authenticate": "Bearer"}

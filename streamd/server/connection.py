@@ -18,8 +18,9 @@ from websockets.frames import Frame, Opcode
 from websockets.protocol import State
 
 from streamd.errors import WireError
-from streamd.events import PROTOCOL, Ack, EndReason, Eos, Event, SessionEvent, encode
+from streamd.events import PROTOCOL, Ack, EndReason, Eos, Event, Fault, SessionEvent, encode
 from streamd.options import ServerLimits
+from streamd.server.auth import Rights
 from streamd.server.dialects import Close, Dialect, Tell
 from streamd.server.ingest import SECRET, Ingest, Ingests, corrected
 from streamd.server.wire import Command, Correct, Hello, Limits, Role, close_code
@@ -30,6 +31,10 @@ from streamd.types import SAMPLE_RATE
 
 LIVE = "live"
 """The session of the daemon's own source, the default for listeners."""
+
+_NOT_KEPT = Fault(
+    code="bad_option", message="keep: corrections by this link are for this session only"
+)
 
 _log = logging.getLogger(__name__)
 
@@ -146,9 +151,9 @@ class Connection:
     """The conversation with one client in its dialect: call `run` once.
 
     Every event that the client receives, answers included, goes through its subscription at the
-    hub, so it arrives in the order in which it happened. A listener that `may_send` may correct
-    the words of the daemon's own sessions; those of others only the client that feeds them. Raises
-    `WireError` if the request cannot be granted; pass the error to `refuse`.
+    hub, so it arrives in the order in which it happened. A listener with the `rights` to speak may
+    correct the words of the daemon's own sessions; those of others only the client that feeds them.
+    Raises `WireError` if the request cannot be granted; pass the error to `refuse`.
     """
 
     def __init__(
@@ -159,7 +164,7 @@ class Connection:
         ingests: Ingests,
         info: ServerInfo,
         limits: Limits,
-        may_send: bool,
+        rights: Rights,
     ) -> None:
         self._socket, self._dialect, self._ingests = socket, dialect, ingests
         self._query = dialect.request()
@@ -169,7 +174,8 @@ class Connection:
         self._ingest: Ingest | None = None
         self._hub = self._join()
         self._own: Stream | None = None
-        if may_send and self._ingest is None:
+        self._rights = rights
+        if rights > Rights.LISTEN and self._ingest is None:
             self._own = ingests.sessions.own(self._hub.session)
         self._hello = Hello(
             proto=PROTOCOL,
@@ -279,11 +285,14 @@ class Connection:
             self._subscription.offer(ack)
 
     async def _answer(self, act: bytes | Command) -> SessionEvent | None:
+        told: Fault | None = None
+        if isinstance(act, Correct) and act.keep and self._rights < Rights.KEEP:
+            act, told = msgspec.structs.replace(act, keep=False), _NOT_KEPT
         if self._ingest is not None:
-            return await self._ingest.take(act)
+            return await self._ingest.take(act) or told
         if self._own is None or not isinstance(act, Correct):
             raise WireError("not_ingest", "a client with role=listen can only send correct")
-        return await corrected(self._own, act)
+        return await corrected(self._own, act) or told
 
     async def _write(self) -> None:
         code, reason = 1011, "internal error"

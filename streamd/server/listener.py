@@ -21,6 +21,7 @@ from streamd.options import BindOptions, ServerLimits
 from streamd.server.auth import (
     SUBPROTOCOLS,
     Auth,
+    Rights,
     is_loopback,
     is_websocket,
     load_certificate,
@@ -315,8 +316,9 @@ class Server:
                 dialect = introduced(query, first)
         except (ConnectionClosed, StuckError):
             return
-        may_send = bool(accepted.request and self._auth.may_send(accepted.request))
-        await self._converse(socket, dialect, first, may_send=may_send)
+        request = accepted.request
+        rights = self._auth.rights(request) if request else Rights.LISTEN
+        await self._converse(socket, dialect, first, rights)
 
     async def _speak_wyoming(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -328,7 +330,7 @@ class Server:
                 first = await socket.receive()
                 # From here on it is ended as other connections are.
                 self._exchanges -= {task for task in (asyncio.current_task(),) if task}
-                await self._converse(socket, dialect, first)
+                await self._converse(socket, dialect, first, Rights.SPEAK)
         except WireError as error:
             await refuse(socket, dialect, error)
         except (ConnectionClosed, StuckError):
@@ -337,7 +339,7 @@ class Server:
             writer.transport.abort()
 
     async def _converse(
-        self, socket: Socket, dialect: Dialect, first: str | bytes | None, *, may_send: bool = True
+        self, socket: Socket, dialect: Dialect, first: str | bytes | None, rights: Rights
     ) -> None:
         try:
             await self._ingests.prepare(dialect.request())
@@ -347,7 +349,7 @@ class Server:
                 ingests=self._ingests,
                 info=self._info,
                 limits=self._announced_limits,
-                may_send=may_send,
+                rights=rights,
             )
         except WireError as error:
             await refuse(socket, dialect, error)

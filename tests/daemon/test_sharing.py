@@ -68,6 +68,7 @@ import asyncio, hashlib, http.client, json, logging, re, ssl, sys
 from urllib.parse import urlsplit
 from streamd.config import load
 from streamd.daemon import serving
+from streamd.server import guest_token
 from streamd.streams import Streams
 
 def answer(link, path, token):
@@ -93,7 +94,10 @@ async def main():
         serving.announce(running)
         for _ in range(2):
             links = {"local": running.page, "lan": running.page_at("192.0.2.7")}
-            tokens = {"speak": running.bind.token, "listen": running.bind.listen_token}
+            own = running.bind.token
+            tokens = {"own": own, "listen": running.bind.listen_token, "speak": guest_token(own)}
+            if running.bind.share == "listen":
+                del tokens["speak"]  # which is in no link
             for place, link in links.items():
                 for role, token in {**tokens, "": "wrong"}.items():
                     for path in ("/v1/sessions", "/v1/stream?role=both", "/v1/share"):
@@ -114,16 +118,20 @@ def test_each_link_allows_what_it_says(role):
     assert done.returncode == 0, done.stderr
     said = done.stdout
     for place in ("local", "lan"):
-        for holder, statuses in (("speak", "200 426"), ("listen", "200 403"), ("", "401 401")):
+        allowed = {"own": "200 426", "speak": "200 426", "listen": "200 403", "": "401 401"}
+        if role == "listen":
+            del allowed["speak"]
+        for holder, statuses in allowed.items():
             listening, speaking = statuses.split()
             assert said.count(f"{place} {holder} sessions {listening}\n") == 2, said
             assert said.count(f"{place} {holder} ole=both {speaking}\n") == 2, said
     tokens = dict(re.findall(r"^token to (\w+): (\S+)$", said, re.MULTILINE))
-    assert len(set(tokens.values())) == 2
+    assert len(set(tokens.values())) == len(allowed) - 1
     (link,) = re.findall(rf"others can .* at (http\S+{re.escape(ADDRESS)}:\S+)", said)
     assert link.endswith(f"/#token={tokens[role]}")
     # The link of those who may speak is not for listeners.
-    held = {"speak": 200, "listen": 403 if role == "speak" else 200, "": 401}
+    held = {"own": 200, role: 200, "": 401}
+    held |= {"listen": 403} if role == "speak" else {}
     for holder, shown in held.items():
         assert said.count(f"lan {holder} v1/share {shown}\n") == 2, said
     assert set(re.findall(r"'link': '(.*?)', 'code': \['1111111", said)) == {link}
