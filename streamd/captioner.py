@@ -23,7 +23,7 @@ from msgspec import UNSET, structs
 from numpy.typing import NDArray
 
 from streamd.config import Config, of_options, suggestion
-from streamd.daemon import MAX_BACKLOG, build, caption, supervise
+from streamd.daemon import MAX_BACKLOG, build, caption, phrases, supervise
 from streamd.daemon.control import Control
 from streamd.daemon.display import open_files
 from streamd.daemon.opening import best_model, open_model, recognizers
@@ -151,6 +151,7 @@ class Captioner:
         self._config = of_options({**(options or {}), **named})
         self._split = build.is_split(self._config)
         self._new_session = build.session_factory(self._config)
+        self._known = phrases.read(self._config.decoding.vocabulary)
         self._sessions: dict[CaptionSession[Any], asyncio.Task[None]] = {}
         self._thread: threading.Thread | None = None
 
@@ -159,7 +160,8 @@ class Captioner:
             raise RuntimeError("a Captioner can be entered only once")
         config = self._config = _with_model(self._config)
         self._model, self._engine = open_model(config)
-        ready = recognizers(config, self._model, self._engine)
+        expected = build.expected(config, self._model, self._known)
+        ready = recognizers(config, self._model, self._engine, expected)
         self._streams = Streams(
             self._new_session,
             max_backlog=MAX_BACKLOG,

@@ -53,7 +53,7 @@ async def run(
     """
     sources = build.own_sources(config)
     new_session = build.session_factory(config)
-    control = Control()
+    known, control = phrases.read(config.decoding.vocabulary), Control()
     with serving.storage(config) as storage, control.signals():
         streams = Streams(
             new_session,
@@ -73,7 +73,8 @@ async def run(
         if _is_watched(config):
             sinks.append(tally)
         with control.on(SIGUSR1, control.toggle_pause), control.on(SIGUSR2, log_state):
-            await until_first_error(_live(config, sources, streams, control, sinks))
+            live = _live(config, sources, streams, control, sinks, known=known)
+            await until_first_error(live)
     control.check()
     for line in tally.lines():
         log.info("%s", line)
@@ -115,11 +116,14 @@ async def _live(
     streams: Streams,
     control: Control,
     sinks: Sequence[Sink],
+    *,
+    known: str,
 ) -> None:
     uploads, loop = Uploads(config, streams), asyncio.get_running_loop()
 
     def open_engine() -> Recognizers:
-        opened = open_model(config)
+        model, engine = open_model(config)
+        opened = model, engine, build.expected(config, model, known)
         loop.call_soon_threadsafe(uploads.opened.set_result, opened)
         return recognizers(config, *opened)
 

@@ -36,6 +36,11 @@ from streamd.types import FRAME_MS, N_AUDIO_CTX, frames_from_ms, ms_from_frames
 from streamd.whisper.engine import Engine
 from streamd.whisper.recognizer import Recognizer
 from streamd.whisper.tokenizer import Tokenizer
+from streamd.whisper.vocabulary import Vocabularies, Vocabulary
+
+_MOST_PHRASES = 500
+"""That a client may expect; the list of the server may have thousands. As many names as fit into
+the 4,000 characters of `Hint`; compiling them takes 0.1 s, at most once for each window."""
 
 
 def default_choices(config: Config) -> Choices:
@@ -79,7 +84,6 @@ def session_factory(config: Config) -> Callable[[Choices], AnySession]:
     endpoint = _endpoint_options(config)
     if endpoint.is_smart and not has_smart_turn():
         raise ConfigError("--endpoint smart: this installation lacks smart-turn's weights")
-    known = phrases.read(config.decoding.vocabulary)
 
     def make(choices: Choices) -> AnySession:
         return SplitSession(partial(of_one, choices)) if choices.split is True else of_one(choices)
@@ -91,7 +95,7 @@ def session_factory(config: Config) -> Callable[[Choices], AnySession]:
             languages=_languages(choices.language),
             task=choices.task,
             prompt=choices.prompt,
-            vocabulary=phrases.joined(known, choices.hotwords),
+            vocabulary=phrases.one_a_line(choices.hotwords),
             speakers=choices.speakers is True,
         )
         # Who is content with a shorter pause does not want a longer one behind a sentence.
@@ -118,6 +122,9 @@ def chooser(config: Config, model: Model) -> Chooser:
         if "endpoint_ms" in values:  # read as frames
             values["endpoint_ms"] = ms_from_frames(values["endpoint_ms"])
         choices = msgspec.structs.replace(before, **values)
+        n_phrases = len(phrases.one_a_line(values.get("hotwords", "")).splitlines())
+        if n_phrases > _MOST_PHRASES:
+            raise ConfigError(f"hotwords: {n_phrases} phrases, of at most {_MOST_PHRASES}")
         languages = _languages(choices.language)
         if model.language is not None:
             # Of several languages that may be spoken, the one that it knows will do.
@@ -214,16 +221,36 @@ def recognizer(
     runs: Engine[Any],
     *,
     working: set[Recognizer[Any]] | None = None,
+    lists: Vocabularies | None = None,
 ) -> Recognizer[Any]:
     """The model with its options, on the engine that `runs` it.
 
     Recognizers of one engine share the set of those that are `working`. The languages come with
-    each window. Raises `ConfigError` if the model does not fit the options.
+    each window, and phrases of its session; `lists` have those of all sessions, which are read
+    otherwise. Raises `ConfigError` if the model does not fit the options.
     """
     _check_windows(config, model)
     options, words = decoding_options(config, model), tokenizer(config, model)
     ends = begin_smart_turn if has_smart_turn() else None
-    return Recognizer(runs, words, options, end_of_turn=ends, working=working)
+    lists = lists or vocabularies(config, model, expected(config, model))
+    return Recognizer(runs, words, options, end_of_turn=ends, working=working, vocabularies=lists)
+
+
+def expected(config: Config, model: Model, known: str | None = None) -> Vocabulary | None:
+    """Compile what is expected in all sessions, if anything is; one for all recognizers will do.
+
+    The list is read, unless it is `known`. Raises `ConfigError`.
+    """
+    known = phrases.read(config.decoding.vocabulary) if known is None else known
+    return Vocabularies(tokenizer(config, model)).of(known)
+
+
+def vocabularies(config: Config, model: Model, expected: Vocabulary | None) -> Vocabularies:
+    """Return what compiles the phrases of sessions beside those that are `expected` in all.
+
+    Each thread needs one of its own.
+    """
+    return Vocabularies(tokenizer(config, model), expected)
 
 
 def _check_windows(config: Config, model: Model) -> None:

@@ -29,6 +29,7 @@ from streamd.system.heap import return_early
 from streamd.types import ms_from_frames
 from streamd.whisper.engine import Engine
 from streamd.whisper.recognizer import Recognizer
+from streamd.whisper.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from streamd.engines.coreml.package import BuiltModel
@@ -135,10 +136,17 @@ Recognizers = tuple[list[Listener], Chooser]
 """A recognizer for each worker, and what checks the choices of sessions."""
 
 
-def recognizers(config: Config, model: Model, engine: Engine[Any]) -> Recognizers:
-    """Return recognizers on one engine. Raises `ConfigError`."""
-    each, working = range(build.workers(config)), set[Recognizer[Any]]()
-    workers = [Listener(build.recognizer(config, model, engine, working=working)) for _ in each]
+def recognizers(
+    config: Config, model: Model, engine: Engine[Any], expected: Vocabulary | None
+) -> Recognizers:
+    """Return recognizers on one engine, with the phrases of all sessions. Raises `ConfigError`."""
+    working = set[Recognizer[Any]]()
+
+    def new() -> Recognizer[Any]:
+        lists = build.vocabularies(config, model, expected)
+        return build.recognizer(config, model, engine, working=working, lists=lists)
+
+    workers = [Listener(new()) for _ in range(build.workers(config))]
     return workers, build.chooser(config, model)
 
 

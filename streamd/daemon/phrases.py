@@ -1,14 +1,26 @@
-"""The words that the user knows: the file of ``--vocabulary``, and what a session adds to it."""
+"""The words that the user knows: the file of ``--vocabulary``, and what corrections add to it.
 
+Corrections that are to be kept go into a part of the user's own file between two comments. The
+newest of them are there; what is before and after that part is the user's and stays as it is.
+"""
+
+import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from streamd.errors import ConfigError, os_error_as
-from streamd.system.disk import expanded, put_file, user_folder
-from streamd.whisper.vocabulary import parse
+from streamd.system.disk import expanded, lock_file, put_file, user_folder
+from streamd.whisper.vocabulary import line_of, lines_of, parse, phrase_of
 
 _MOST_BYTES = 10 * 2**20
+MOST_LEARNED = 1000
+"""Kept corrections: the words of years, but not more than a stranger should add to every search."""
+_BEGIN = "# streamd keeps corrections from here on; move a line out of here to keep it for good"
+_END = "# end of corrections"
+
+log = logging.getLogger(__name__)
 
 
 def own_file(environ: Mapping[str, str] = os.environ) -> Path:
@@ -19,35 +31,88 @@ def own_file(environ: Mapping[str, str] = os.environ) -> Path:
 def read(named: str, environ: Mapping[str, str] = os.environ) -> str:
     """Return the phrases of a file, or of the user's own one, one a line; none if it has none.
 
-    Raises `ConfigError` if the file cannot be read, is not text, or has a line without letters.
+    Raises `ConfigError` if the named file cannot be read, is not text, or has a line that is no
+    phrase. Of the user's own file, whatever that is is left out, with a warning: nobody has named
+    it, so nobody expects that it keeps streamd from starting.
     """
-    path = expanded(named) if named else own_file(environ)
-    if not named and not path.exists():
+    if named:
+        return _read(expanded(named), "--vocabulary ")
+    try:
+        return _read(own_file(environ), "") if own_file(environ).exists() else ""
+    except ConfigError as error:
+        log.warning("%s; it is left out", error)
         return ""
-    with os_error_as(ConfigError, f"--vocabulary {path}: cannot read it"):
+
+
+def _read(path: Path, option: str) -> str:
+    with os_error_as(ConfigError, f"{option}{path}: cannot read it"):
         data = path.read_bytes()
     if len(data) > _MOST_BYTES:
-        raise ConfigError(f"--vocabulary {path}: more than 10 MB; keep to names and rare words")
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise ConfigError(f"--vocabulary {path}: it is not UTF-8 text") from None
-    for phrase in parse(text):
-        if not any(letter.isalnum() for letter in phrase.text):
-            raise ConfigError(f"--vocabulary {path}: {phrase.text!r} has neither letter nor digit")
-    return text
+        raise ConfigError(f"{option}{path}: more than 10 MB; keep to names and rare words")
+    good, bad = [], []
+    for number, line in enumerate(lines_of(_text_of(data)), 1):
+        try:
+            phrase_of(line)
+            good.append(line)
+        except ValueError as error:
+            bad.append(f"{path}, line {number}: {error}")
+    if bad and option:
+        raise ConfigError(f"{option}{bad[0]}")
+    if bad:
+        others = f" (and {len(bad) - 1} more)" if bad[1:] else ""
+        log.warning("%s; it is left out%s", bad[0], others)
+    return "\n".join(good)
 
 
-def joined(known: str, hotwords: str) -> str:
-    """Return the phrases of a file and those of a session, which commas or lines separate."""
+def _text_of(data: bytes) -> str:
+    """Return the text of a file; a byte that is not UTF-8 becomes half of a surrogate pair."""
+    return data.decode("utf-8-sig", "surrogateescape")
+
+
+def one_a_line(hotwords: str) -> str:
+    """Return the phrases of a session, which commas or lines separate, one a line."""
     own = [word.strip() for line in hotwords.splitlines() for word in line.split(",")]
-    return "\n".join([*filter(None, own), *([known] if known else [])])
+    return "\n".join(filter(None, own))
 
 
 def add(phrase: str, path: Path) -> None:
-    """Append a phrase to a list, unless it is in it. Raises `ConfigError` if it cannot be kept."""
-    with os_error_as(ConfigError, f"{path}: cannot write it"):
-        text = path.read_text(encoding="utf-8") if path.exists() else ""
-        if phrase not in {known.text for known in parse(text)}:
-            before = f"{text.rstrip()}\n" if text.strip() else ""
-            put_file(path, f"{before}{phrase}\n".encode())
+    """Add a phrase to the user's own list, unless it is in it; more than 1,000 push the oldest out.
+
+    Processes that add to the same file take turns. Raises `ConfigError` if it cannot be written,
+    and `ValueError` if that is no phrase.
+    """
+    line = line_of(phrase)
+    with os_error_as(ConfigError, f"{path}: cannot write it"), _alone(path):
+        # A link, as to a folder with the user's settings, stays one.
+        target = Path(os.path.realpath(path))
+        text = _text_of(target.read_bytes()) if target.exists() else ""
+        if parse(line)[0].text not in {known.text for known in parse(text)}:
+            before, learned, after = _parts(text)
+            kept = [*learned, line][-MOST_LEARNED:]
+            lines = [*before, _BEGIN, *kept, _END, *after]
+            put_file(
+                target, "".join(f"{each}\n" for each in lines).encode(errors="surrogateescape")
+            )
+
+
+def _parts(text: str) -> tuple[list[str], list[str], list[str]]:
+    """Return the lines before the corrections, the corrections, and the lines after them."""
+    lines = text.removesuffix("\n").split("\n") if text else []
+    marks = [line.strip() for line in lines]
+    try:
+        begin = len(marks) - 1 - marks[::-1].index(_BEGIN)
+        end = marks.index(_END, begin)
+    except ValueError:  # all of it is the user's
+        return lines, [], []
+    return lines[:begin], lines[begin + 1 : end], lines[end + 1 :]
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Have a file to oneself, among all threads and processes that do the same."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor = lock_file(path.with_name(f".{path.name}.lock"), wait=True)
+    try:
+        yield
+    finally:
+        os.close(descriptor)

@@ -163,8 +163,12 @@ class FileTranscriber:
         engine: Engine[Any],
         *,
         is_alone: Callable[[], bool] = lambda: False,
+        lists: Vocabularies | None = None,
     ) -> None:
-        """While `is_alone` says that nobody else needs the engine, it may use more threads."""
+        """While `is_alone` says that nobody else needs the engine, it may use more threads.
+
+        `lists` are as in `build.recognizer`. Raises `ConfigError`.
+        """
         keep_for_passes(self)
         self._config = config
         self._n_mels = model.dims.n_mels
@@ -175,9 +179,7 @@ class FileTranscriber:
             timestamps=not config.longform.without_timestamps,
         )
         longform = replace(config.longform, initial_prompt=config.decoding.prompt)
-        expected = phrases.joined(
-            phrases.read(config.decoding.vocabulary), config.decoding.hotwords
-        )
+        lists = lists or build.vocabularies(config, model, build.expected(config, model))
         self._detects = model.language is None and len(decoding.languages) != 1
         self._new_transcriber = partial(
             Transcriber,
@@ -185,7 +187,7 @@ class FileTranscriber:
             self._tokenizer,
             decoding,
             longform,
-            Vocabularies(self._tokenizer).of(expected),
+            lists.of(phrases.one_a_line(config.decoding.hotwords)),
             is_alone=is_alone,
         )
 

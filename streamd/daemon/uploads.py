@@ -19,6 +19,7 @@ from streamd.sources import FrameStream
 from streamd.sources.confined import ConfinedSource, stranger_file
 from streamd.streams import Streams
 from streamd.whisper.engine import Engine
+from streamd.whisper.vocabulary import Vocabulary
 
 
 class Uploads:
@@ -30,8 +31,10 @@ class Uploads:
 
     def __init__(self, config: Config, streams: Streams) -> None:
         self._config, self._streams = config, streams
-        self.opened: asyncio.Future[tuple[Model, Engine[Any]]] = asyncio.Future()
-        """The model; it is there before the first step, for which recordings wait."""
+        self.opened: asyncio.Future[tuple[Model, Engine[Any], Vocabulary | None]]
+        self.opened = asyncio.Future()
+        """The model, and what is expected; there before the first step, for which recordings wait.
+        """
 
     async def read(self, file: int, name: str, wanted: Wanted) -> Recording:
         """Read a sound file; see `streamd.server.Recordings`."""
@@ -51,7 +54,7 @@ class Uploads:
         return Recording(track.duration_ms, finals)
 
     def _new_transcriber(self, wanted: Wanted) -> FileTranscriber:
-        config, (model, engine) = self._config, self.opened.result()
+        config, (model, engine, expected) = self._config, self.opened.result()
         choose = build.chooser(config, model)
         try:
             choices = choose(self._streams.choices, wanted.chosen)
@@ -70,6 +73,7 @@ class Uploads:
             model,
             engine,
             is_alone=lambda: self._streams.are_idle,
+            lists=build.vocabularies(config, model, expected),
         )
 
     def by_speaker(self, final: Final) -> Sequence[Final]:

@@ -183,7 +183,8 @@ class Correct(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="
     @property
     def correction(self) -> Correction:
         """What listeners learn of it."""
-        return Correction(text=self.text.strip(), seq=self.seq, first=self.first, last=self.last)
+        text = " ".join(self.text.split())
+        return Correction(text=text, seq=self.seq, first=self.first, last=self.last)
 
 
 Command = Start | Flush | Stop | Update | Correct

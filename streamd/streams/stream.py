@@ -40,6 +40,7 @@ from streamd.types import (
     mixed,
     ms_from_frames,
 )
+from streamd.whisper.vocabulary import line_of
 
 _LATE_MS = 1000
 """Time after which listeners are told that events wait to be stored."""
@@ -178,15 +179,19 @@ class Stream:
         """Expect the text of a correction from now on, and tell all listeners of it.
 
         With `keep` it is kept for later sessions, too. Raises `WireError` with `bad_option` if that
-        fails, or if there is no such final; then no listener is told.
+        fails, if that is no phrase, or if there is no such final; then no listener is told.
         """
-        phrase, known = correction.text, self.hub.choices.hotwords
         if correction.seq > self.hub.seq or correction.first > correction.last:
             raise WireError("bad_option", f"correct: final {correction.seq} has no such words")
-        if phrase not in known.split("\n"):
-            await self.update({"hotwords": f"{phrase}\n{known}".rstrip()})
+        try:
+            line = line_of(correction.text)
+        except ValueError as error:
+            raise WireError("bad_option", f"correct: {error}") from None
+        known = self.hub.choices.hotwords
+        if line not in known.split("\n"):
+            await self.update({"hotwords": f"{line}\n{known}".rstrip()})
         if keep:
-            await self._context.learn(phrase)
+            await self._context.learn(correction.text)
         self._publish([correction])
 
     def _store_choices(self, *, at_once: bool = False) -> None:

@@ -129,7 +129,7 @@ def is_nearly_full(folder: Path) -> bool:
 
 def put_file(path: Path, content: bytes) -> None:
     """Write or replace a file, completely or not at all. Raises `OSError` if that fails."""
-    path.parent.mkdir(mode=0o700, exist_ok=True)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor, new = tempfile.mkstemp(dir=path.parent, prefix=_NEW)
     try:
         with os.fdopen(descriptor, "wb") as file:

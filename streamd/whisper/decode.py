@@ -147,7 +147,8 @@ def slots_needed(context: Context, *, options: DecodingOptions, n_text_ctx: int)
     n_given = min(n_text_ctx, sum(map(len, given)) + _N_START)
     n_spare = 1  # a token that is run again behind a cached prefix
     if context.vocabulary:  # a phrase that is tried, with a guess of what follows
-        n_spare += context.vocabulary.longest + len(context.draft) + N_AHEAD
+        longest = min(context.vocabulary.longest, n_text_ctx)
+        n_spare += longest + len(context.draft) + N_AHEAD
     return n_given + n_spare + width * min(n_text_ctx, context.max_tokens)
 
 

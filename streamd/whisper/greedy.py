@@ -146,7 +146,7 @@ class _Trial:
         self.ahead, self.is_open = ahead, False
         self._expected, self._path = expected, path
         self._tried: list[int] = []
-        self._node, self._cost = 0, 0.0
+        self._node, self._cost = expected.vocabulary.root, 0.0
 
     def choose(self, allowed: Row, path: Path, preferred: int) -> int | None:
         """The next token, with a phrase or without; None if the phrase breaks off."""
@@ -154,7 +154,7 @@ class _Trial:
             return self._begin(allowed, path, preferred)
         vocabulary = self._expected.vocabulary
         token, worth = vocabulary.best_next(allowed, self._node)
-        if (whole := vocabulary.worth_whole(self._node)) > 0:
+        if (whole := float(self._node.whole)) > 0:
             # It has gained all that. To go on must pay for itself.
             worth, self._cost = worth - whole, 0.0
         if token >= 0 and self._cost + float(allowed[preferred] - allowed[token]) <= worth:

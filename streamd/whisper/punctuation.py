@@ -11,7 +11,7 @@ pass, which is a draft: it is right up to the first place where something else i
 from there the rest is run again.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -42,7 +42,7 @@ def punctuated(
     language: str,
     tokenizer: Tokenizer,
     new_decoder: Callable[[int], Decoder],
-    spelled: frozenset[str] = frozenset(),
+    spelled: Container[str] = (),
 ) -> list[Word]:
     """The same words with the marks and capitals that are most probable.
 
@@ -105,7 +105,7 @@ def _bare(word: Word) -> str:
     return word.text[:-1] if word.n_mark else word.text
 
 
-def _other_case(word: Word, spelled: frozenset[str]) -> str:
+def _other_case(word: Word, spelled: Container[str]) -> str:
     """The word without its mark, its first letter in the other case; empty if that may not be."""
     bare = _bare(word)
     first = next((i for i, letter in enumerate(bare) if letter.isalpha()), len(bare))

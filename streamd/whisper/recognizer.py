@@ -95,8 +95,12 @@ class Recognizer(Generic[FeaturesT]):
         *,
         end_of_turn: EndOfTurn | None = None,
         working: set["Recognizer[FeaturesT]"] | None = None,
+        vocabularies: Vocabularies | None = None,
     ) -> None:
-        """`working` are the recognizers of this engine that have a window; all of them share it."""
+        """`working` are the recognizers of this engine that have a window; all of them share it.
+
+        `vocabularies` have what is expected in all sessions.
+        """
         options = options or DecodingOptions()
         self._end_of_turn = end_of_turn
         self.counters = Counters()
@@ -110,7 +114,7 @@ class Recognizer(Generic[FeaturesT]):
         )
         self._quick = replace(options, beam_size=1, temperatures=(0.0,))
         self._thorough = replace(options, whole_beams=True)
-        self._vocabularies = Vocabularies(tokenizer)
+        self._vocabularies = vocabularies or Vocabularies(tokenizer)
 
     def recognize(self, window: Window) -> Hypothesis:
         """Return the words in the window after its prefix. Raises `EngineError`.
@@ -377,7 +381,7 @@ class Recognizer(Generic[FeaturesT]):
             language=view.context.language,
             tokenizer=view.tokenizer,
             new_decoder=lambda n_slots: view.engine.decoder(view.features, n_slots),
-            spelled=vocabulary.spelled if vocabulary else frozenset(),
+            spelled=vocabulary.spelled if vocabulary else (),
         )
         n_given = len(window.given_words)
         new = tuple(words[n_given:])

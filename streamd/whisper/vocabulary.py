@@ -6,9 +6,14 @@ off, so that only whole phrases gain. That is shallow fusion with a list of phra
 a few lookups and one addition to the logits of the tokens that begin one.
 """
 
-from collections.abc import Sequence
+import re
+from collections import ChainMap
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import cache, lru_cache, partial
 from itertools import chain
 from typing import NamedTuple
+from unicodedata import category
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +30,11 @@ _N_KEPT = 8
 """Lists that stay compiled: sessions of one server may have lists of their own."""
 _HEAVIEST = 9
 """A greater number behind a colon is part of the phrase."""
+_CONTROLS = frozenset({"Cc", "Cs"})
+"""Categories of Unicode: control characters and halves of surrogate pairs. Marks of joining and of
+direction, which are of category Cf, belong to the spelling of some languages."""
+_MOST_SHOWN = 40
+"""Characters of a line that a message quotes."""
 _ROOT = 0
 
 
@@ -35,8 +45,79 @@ class Phrase(NamedTuple):
     weight: float = 1.0
 
 
-Nodes = tuple[int, ...]
-"""The places in the trie of the phrases that the newest tokens belong to."""
+class _Trie:
+    """The tokens of some phrases. `worth` and `whole` are those of each node, and immutable."""
+
+    def __init__(self, tokenizer: Tokenizer, phrases: Sequence[Phrase]) -> None:
+        self.next: dict[tuple[int, int], int] = {}
+        worth, whole, longest = [0.0], [0.0], 0
+        every = [(phrase, forms(phrase.text)) for phrase in phrases]
+        spelled = list(chain.from_iterable(its_forms for _, its_forms in every))
+        written = dict(zip(spelled, tokenizer.encode_each(spelled), strict=True))
+        for phrase, its_forms in every:
+            n_most = 0  # tokens of the phrase itself: a plural is worth no more
+            for form in its_forms:
+                node, score, tokens = _ROOT, 0.0, written[form]
+                n_most, longest = n_most or len(tokens), max(longest, len(tokens))
+                for n, token in enumerate(tokens):
+                    node = self.next.setdefault((node, token), len(worth))
+                    if node == len(worth):
+                        worth.append(0.0)
+                        whole.append(0.0)
+                    score = phrase.weight * (START + STEP * min(n, n_most - 1))
+                    worth[node] = max(worth[node], score)
+                whole[node] = max(whole[node], score)
+        words = (word for phrase in phrases for word in phrase.text.split())
+        self.spelled = dict.fromkeys(word for word in words if word[0].isupper())
+        self.longest = longest
+        self.worth, self.whole = np.array(worth, np.float32), np.array(whole, np.float32)
+        keys = np.array([(*key, node) for key, node in self.next.items()], np.int64).reshape(-1, 3)
+        keys = keys[np.lexsort((keys[:, 1], keys[:, 0]))]
+        self._tokens, self._nodes = keys[:, 1], keys[:, 2]
+        self._bounds = np.searchsorted(keys[:, 0], np.arange(len(worth) + 1))
+
+    def following(self, node: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """The tokens that may follow, in order, and what a phrase is worth with each; both (n,)."""
+        at = slice(self._bounds[node], self._bounds[node + 1])
+        return self._tokens[at], self.worth[self._nodes[at]]
+
+
+class Node(NamedTuple):
+    """How far a phrase has come.
+
+    `places` are the nodes of the tries that have such a phrase, each with its trie. If it breaks
+    off before its end, `kept` remains: the worth of a shorter phrase that it begins with.
+    """
+
+    places: tuple[tuple[_Trie, int], ...]
+    kept: np.float32 = np.float32(0.0)
+
+    @property
+    def worth(self) -> np.float32:
+        """What the phrase is worth so far."""
+        return max(trie.worth[node] for trie, node in self.places)
+
+    @property
+    def whole(self) -> np.float32:
+        """What the phrase that is complete here is worth; 0: none is."""
+        return max(trie.whole[node] for trie, node in self.places)
+
+    def then(self, token: int) -> "Node | None":
+        """The node after one more token; None: no phrase goes on with it."""
+        places = tuple(
+            (trie, after)
+            for trie, node in self.places
+            if (after := trie.next.get((node, token))) is not None
+        )
+        return Node(places, self.whole or self.kept) if places else None
+
+    def following(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
+        """See `_Trie.following`, for each of the tries; the greater worth of a token counts."""
+        return (trie.following(node) for trie, node in self.places)
+
+
+Nodes = tuple[Node, ...]
+"""The phrases that the newest tokens belong to, the longest first."""
 
 
 class Vocabulary:
@@ -46,50 +127,25 @@ class Vocabulary:
         self,
         tokenizer: Tokenizer,
         phrases: Sequence[Phrase],
+        *,
+        beside: "Vocabulary | None" = None,
         inside: NDArray[np.bool_] | None = None,
     ) -> None:
         """Compile `phrases`; of equal ones the greatest weight counts.
 
-        `inside` says of each token whether it continues a word, if that is known already.
+        Those of another vocabulary count `beside` them, as if they were in the same list, but are
+        not compiled again. `inside` says of each token whether it continues a word, if that is
+        known already.
         """
-        self._next: dict[tuple[int, int], int] = {}
-        worth, whole, parents, depths = [0.0], [0.0], [_ROOT], [0]
-        every = [(phrase, forms(phrase.text)) for phrase in phrases]
-        spelled = list(chain.from_iterable(its_forms for _, its_forms in every))
-        written = dict(zip(spelled, tokenizer.encode_each(spelled), strict=True))
-        for phrase, its_forms in every:
-            n_most = 0  # tokens of the phrase itself: a plural is worth no more
-            for form in its_forms:
-                node, tokens = _ROOT, written[form]
-                n_most = n_most or len(tokens)
-                for n, token in enumerate(tokens):
-                    after = self._next.setdefault((node, token), len(worth))
-                    if after == len(worth):
-                        worth.append(0.0)
-                        whole.append(0.0)
-                        parents.append(node)
-                        depths.append(n + 1)
-                    score = phrase.weight * (START + STEP * min(n, n_most - 1))
-                    worth[after] = max(worth[after], score)
-                    node = after
-                whole[node] = max(whole[node], worth[node])
-        words = (word for phrase in phrases for word in phrase.text.split())
-        self.spelled = frozenset(word for word in words if word[0].isupper())
+        others = beside.tries if beside else ()
+        self.tries: tuple[_Trie, ...] = (_Trie(tokenizer, phrases), *others)
+        self.root = Node(tuple((trie, _ROOT) for trie in self.tries))
+        self.spelled: Mapping[str, None] = ChainMap(*(trie.spelled for trie in self.tries))
         """Words that are listed with a capital."""
-        self.longest = max(depths)
+        self.longest = max(trie.longest for trie in self.tries)
         """Tokens of the longest phrase."""
-        self._worth = np.array(worth, np.float32)
-        self._whole = np.array(whole, np.float32)
-        # What remains of a phrase that breaks off: the worth of a shorter one that it begins with.
-        kept = [0.0]
-        for node in range(1, len(worth)):
-            kept.append(whole[parents[node]] or kept[parents[node]])
-        self._kept = np.array(kept, np.float32)
-        keys = np.array([(*key, node) for key, node in self._next.items()], np.int64).reshape(-1, 3)
-        keys = keys[np.argsort(keys[:, 0], kind="stable")]
-        self._tokens, self._nodes = keys[:, 1], keys[:, 2]
-        self._bounds = np.searchsorted(keys[:, 0], np.arange(len(worth) + 1))
-        self._inside = inside_words(tokenizer) if inside is None else inside
+        self.inside = inside_words(tokenizer) if inside is None else inside
+        """Which tokens continue a word."""
 
     def after(self, tokens: Sequence[int]) -> Nodes:
         """The phrases that are open after `tokens`, the longest first."""
@@ -100,91 +156,120 @@ class Vocabulary:
 
     def then(self, nodes: Nodes, token: int) -> Nodes:
         """The phrases that are open after one more token."""
-        following = (self._next.get((node, token)) for node in (*nodes, _ROOT))
+        following = (node.then(token) for node in (*nodes, self.root))
         return tuple(node for node in following if node is not None)
 
     def boosted(self, row: Row, nodes: Nodes) -> Row:
         """Logits (n_vocab,) with what each token changes in the worth of the phrases."""
         boosted = row.copy()
-        first = slice(0, self._bounds[1])
-        boosted[self._tokens[first]] += self._worth[self._nodes[first]]
+        for tokens, worth in self.root.following():
+            boosted[tokens] = np.maximum(boosted[tokens], row[tokens] + worth)
         if nodes:
             self._go_on(row, boosted, nodes)
         return boosted
 
     def _go_on(self, row: Row, boosted: Row, nodes: Nodes) -> None:
         node = nodes[0]
-        worth = self._worth[node]
-        kept = self._whole[node] or self._kept[node]
+        worth, whole = node.worth, node.whole
+        kept = whole or node.kept
         boosted -= worth - kept
-        if self._whole[node]:
-            boosted[self._inside] -= kept - self._kept[node]
+        if whole:
+            boosted[self.inside] -= kept - node.kept
         for node in reversed(nodes):
-            at = slice(self._bounds[node], self._bounds[node + 1])
-            tokens, gain = self._tokens[at], self._worth[self._nodes[at]] - worth
-            boosted[tokens] = np.maximum(boosted[tokens], row[tokens] + gain)
+            for tokens, worth_with in node.following():
+                gained = row[tokens] + (worth_with - worth)
+                boosted[tokens] = np.maximum(boosted[tokens], gained)
 
-    def best_next(self, row: Row, node: int) -> tuple[int, float]:
+    def best_next(self, row: Row, node: Node) -> tuple[int, float]:
         """The token that goes on best with a phrase, and what the phrase is worth with it."""
-        at = slice(self._bounds[node], self._bounds[node + 1])
-        tokens, worth = self._tokens[at], self._worth[self._nodes[at]]
-        if not len(tokens):
+        found = []
+        for tokens, worth in node.following():
+            if len(tokens):
+                best = (row[tokens] + worth).argmax()
+                found.append((-(row[tokens[best]] + worth[best]), int(tokens[best]), -worth[best]))
+        if not found:
             return -1, 0.0
-        best = int((row[tokens] + worth).argmax())
-        return int(tokens[best]), float(worth[best])
+        _, token, worth_with = min(found)
+        return token, -float(worth_with)
 
-    def only_next(self, node: int, longest: int) -> tuple[int, ...]:
+    def only_next(self, node: Node, longest: int) -> tuple[int, ...]:
         """The tokens that must follow if a phrase does not break off, where there is one way on."""
         tokens: list[int] = []
-        while len(tokens) < longest and self._bounds[node + 1] - self._bounds[node] == 1:
-            tokens.append(int(self._tokens[self._bounds[node]]))
-            node = int(self._nodes[self._bounds[node]])
+        place: Node | None = node
+        while place is not None and len(tokens) < longest:
+            ways = {int(token) for every, _ in place.following() for token in every[:2]}
+            if len(ways) != 1:
+                break
+            tokens += ways
+            place = place.then(tokens[-1])
         return tuple(tokens)
-
-    def worth_whole(self, node: int) -> float:
-        """What the phrase that is complete there is worth; 0: none is."""
-        return float(self._whole[node])
 
     def goes_on(self, token: int) -> bool:
         """Whether the token continues the word before it."""
-        return bool(self._inside[token])
+        return bool(self.inside[token])
 
 
 class Vocabularies:
-    """Compiles lists of phrases for one tokenizer, and keeps the newest of them."""
+    """Compiles lists of phrases for one tokenizer, beside a `known` one, and keeps the newest."""
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
-        self._compiled: dict[str, Vocabulary] = {}
-        self._inside: NDArray[np.bool_] | None = None
+    def __init__(self, tokenizer: Tokenizer, known: Vocabulary | None = None) -> None:
+        self._tokenizer, self._known = tokenizer, known
+        self._newest = lru_cache(maxsize=_N_KEPT)(self._compiled)
+        self._inside = cache(partial(inside_words, tokenizer))
 
     def of(self, text: str) -> Vocabulary | None:
-        """The phrases of a text, one a line; None if there are none."""
-        if not text:
-            return None
-        if self._inside is None:
-            self._inside = inside_words(self._tokenizer)
-        found = self._compiled.pop(text, None)
-        found = found or Vocabulary(self._tokenizer, parse(text), self._inside)
-        self._compiled[text] = found  # the newest is the last
-        if len(self._compiled) > _N_KEPT:
-            del self._compiled[next(iter(self._compiled))]
-        return found
+        """The phrases of a text, one a line, and the known ones; None if there are none."""
+        return self._newest(text) if text else self._known
+
+    def _compiled(self, text: str) -> Vocabulary:
+        inside = self._known.inside if self._known else self._inside()
+        return Vocabulary(self._tokenizer, parse(text), beside=self._known, inside=inside)
+
+
+def lines_of(text: str) -> list[str]:
+    """The lines of a list, as editors number them; other separators count as white space."""
+    return re.split(r"\r\n?|\n", text)
+
+
+def phrase_of(line: str) -> Phrase | None:
+    """The phrase of a line of a list, with the weight behind a colon if there is one.
+
+    White space counts as one blank. None: the line is empty or begins with ``#``. Raises
+    `ValueError` with the reason if it cannot be a phrase.
+    """
+    line = " ".join(line.split())
+    if not line or line.startswith("#"):
+        return None
+    text, _, weight = line.rpartition(":")
+    text = text.rstrip()
+    if not (text and _is_weight(weight)):
+        text, weight = line, "1"
+    if not any(letter.isalnum() for letter in text):
+        raise ValueError(f"{text[:_MOST_SHOWN]!r} has neither letter nor digit")
+    if any(category(letter) in _CONTROLS for letter in text):
+        raise ValueError(f"{text[:_MOST_SHOWN]!r} is not plain text in UTF-8")
+    return Phrase(text, float(weight))
+
+
+def line_of(text: str) -> str:
+    """The line of a list that is exactly this phrase, with the usual weight.
+
+    Raises `ValueError` with the reason if there is none.
+    """
+    text = " ".join(text.split())
+    for line in (text, f"{text}:1"):  # what is behind a colon may look like a weight
+        if phrase_of(line) == Phrase(text):
+            return line
+    raise ValueError(f"{text!r} begins with #, as comments do" if text else "it is empty")
 
 
 def parse(text: str) -> list[Phrase]:
-    """The phrases of a text, one a line, each with a weight behind a colon if it has one.
-
-    Empty lines, and those that begin with ``#``, count for nothing.
-    """
+    """The phrases of a text, one a line; see `phrase_of`. What is no phrase counts for nothing."""
     phrases = []
-    for line in text.splitlines():
-        stripped, _, weight = line.strip().rpartition(":")
-        if not _is_weight(weight):
-            stripped, weight = line.strip(), "1"
-        if stripped and not stripped.startswith("#"):
-            phrases.append(Phrase(stripped.strip(), float(weight)))
-    return phrases
+    for line in lines_of(text):
+        with suppress(ValueError):
+            phrases.append(phrase_of(line))
+    return [phrase for phrase in phrases if phrase is not None]
 
 
 def _is_weight(text: str) -> bool:

@@ -132,6 +132,7 @@ def test_a_language_that_the_model_lacks_gets_one_line(n_vocab, given, complaint
         (51_865, {"endpoint_ms": 30_001}, "endpoint_ms must be .* got 30001"),
         (51_865, {"prompt": "a" * 4001}, "prompt must be a text of at most 4000 characters"),
         (51_865, {"hotwords": "a" * 4001}, "hotwords must be a text of at most 4000 characters"),
+        (51_865, {"hotwords": "a," * 500 + "a"}, "hotwords: 501 phrases, of at most 500"),
     ],
 )
 def test_a_client_may_choose_what_options_may(n_vocab, chosen, complaint):
@@ -157,6 +158,9 @@ def test_a_client_chooses_for_its_session_only():
     chosen = choose(default, {"language": "fr", "endpoint_ms": 310, "hotwords": "Zoë"})
     assert chosen == Choices(language="fr", prompt="before", endpoint_ms=320, hotwords="Zoë")
     assert choose(chosen, {"language": "auto"}).language == "auto"
+    assert choose(default, {"hotwords": "a\n" * 500})
+    own = build.default_choices(load({"hotwords": "a," * 600}, {}))
+    assert choose(own, {"language": "fr"}).hotwords == own.hotwords  # which no client has chosen
     several = choose(default, {"language": "french, en"})
     windows = [said(build.session_factory(config)(each)) for each in (default, chosen, several)]
     assert [

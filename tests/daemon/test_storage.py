@@ -223,6 +223,7 @@ async def test_a_session_that_cannot_be_stored_takes_nobodys_place(tmp_path, mon
                 daemon.streams.open("talk")
             assert error.value.code == "storage"
             assert str(tmp_path) not in str(error.value)
+            assert str(tmp_path) in caplog.text
         assert daemon.streams.names() == []
         assert len(os.listdir("/dev/fd")) == n_open
         assert not list((tmp_path / "journal").glob("*.jsonl"))
@@ -293,7 +294,10 @@ async def test_no_client_learns_a_path(tmp_path, monkeypatch, caplog):
     with pytest.raises(StreamdError, match=str(tmp_path)):
         await daemon.task
     *_, fault, _ = [event async for event in heard]
-    assert (fault.code, fault.message) == ("journal", "No space left on device")
+    assert (fault.code, fault.message) == (
+        "journal",
+        "sessions cannot be stored: No space left on device",
+    )
     monkeypatch.undo()
     await daemon.die()
 

@@ -54,7 +54,7 @@ async def uploads(opened, **given: str) -> tuple[Uploads, list[str]]:
     streams, called = at_once()
     streams.choices = build.default_choices(config)
     made = Uploads(config, streams)
-    made.opened.set_result(opened)
+    made.opened.set_result((*opened, None))
     return made, called
 
 

@@ -10,7 +10,7 @@ from streamd.daemon import build
 from streamd.errors import ConfigError, WireError, os_error_as
 from streamd.events import Correction
 from streamd.options import BindOptions
-from streamd.server import Server
+from streamd.server import Server, guest_token
 from streamd.server.ingest import Ingest
 from streamd.server.wire import Start, Stop
 from streamd.sources.framing import Framer
@@ -495,6 +495,29 @@ async def test_whoever_may_send_audio_corrects_the_servers_own_session_and_no_me
     assert streams.stream.corrected == [("Zoë", False)]
 
 
+async def test_what_guests_teach_is_for_their_session_only():
+    """The link of `--sharing speak` is not the server's own token, with which words are kept."""
+    streams, own = CountingStreams(), "a long and random token"
+    bind = BindOptions(port=0, token=own, share="speak")
+    word = {"type": "correct", "text": "Ada", "keep": True, "seq": 0, "first": 0, "last": 0}
+    async with Server(bind, sessions=streams, info=INFO) as server:
+        for token, kept in ((guest_token(own), False), (own, True)):
+            bearer = {"Authorization": f"Bearer {token}"}
+            for query in ("role=both&session=talk", "session=live"):
+                async with client(server.port, query, additional_headers=bearer) as speaker:
+                    assert (await speaker.get())["corrects"]
+                    await speaker.say(word)
+                    assert (await speaker.get())["type"] == "correction"
+                    if not kept:
+                        told = await speaker.get()
+                        assert (told["code"], told["fatal"]) == ("bad_option", False)
+            while not (talk := streams.ingests["talk"]).finished:
+                await turn()
+            assert [*talk.corrected, *streams.stream.corrected] == [("Ada", kept)] * 2
+            streams.stream.corrected.clear()
+    assert own not in guest_token(own)
+
+
 async def test_a_correction_precedes_the_phrases_of_a_session():
     streams = Streams(build.session_factory(load({}, {})), max_backlog=1, max_ingest=1)
     kept: list[str] = []
@@ -502,10 +525,15 @@ async def test_a_correction_precedes_the_phrases_of_a_session():
     stream = streams.open("talk")
     await streams.transcribe()  # nothing, but choices are checked from now on
     await stream.update({"hotwords": "Apis"})
-    for text, keep in (("Zoë", False), ("Ana Botín", True), ("Zoë", True)):
+    for text, keep in (("Zoë", False), ("Ana Botín", True), ("Zoë", True), ("x:9", True)):
         await stream.correct(Correction(text=text), keep=keep)
-    assert stream.hub.choices.hotwords == "Ana Botín\nZoë\nApis"
-    assert kept == ["Ana Botín", "Zoë"]
+    assert stream.hub.choices.hotwords == "x:9:1\nAna Botín\nZoë\nApis"
+    assert kept == ["Ana Botín", "Zoë", "x:9"]
+    for no_phrase in ("_", "# Ada", "a\x1b"):
+        with pytest.raises(WireError, match="correct: ") as error:
+            await stream.correct(Correction(text=no_phrase), keep=True)
+        assert error.value.code == "bad_option"
+    assert len(kept) == 3
     for nowhere in (Correction(text="Zoë", seq=1), Correction(text="Zoë", first=1)):
         with pytest.raises(WireError, match="no such words"):
             await stream.correct(nowhere, keep=False)

@@ -231,7 +231,7 @@ async def test_who_says_nothing_takes_nobodys_place_and_the_oldest_is_cut_off():
             for _, writer in knocking[3:]:
                 writer.write(b"eam HTTP/1.1\r\n\r\n")
             for reader, _ in knocking[3:]:
-                assert (await reader.read()).startswith(b"HTTP/1.1 403 ")  # no Host
+                assert (await reader.read()).startswith(b"HTTP/1.1 400 ")  # no Host
             assert (await get(server.port, "/healthz"))[0] == 200
         for _, writer in knocking:
             writer.close()

@@ -10,7 +10,16 @@ from hypothesis import strategies as st
 from streamd.options import DecodingOptions
 from streamd.whisper.decode import Context, Decoded, slots_needed
 from streamd.whisper.tokenizer import Tokenizer
-from streamd.whisper.vocabulary import Phrase, Vocabularies, Vocabulary, forms, parse
+from streamd.whisper.vocabulary import (
+    Expected,
+    Node,
+    Phrase,
+    Vocabularies,
+    Vocabulary,
+    forms,
+    line_of,
+    parse,
+)
 from tests.support.decoders import EOT, N_VOCAB, ContextDecoder, decode, hashed, vocabulary
 
 TOKENIZER = Tokenizer(vocabulary(), N_VOCAB, multilingual=False)
@@ -171,7 +180,7 @@ def test_how_a_phrase_may_be_written(phrase, written):
 
 
 def test_a_list_has_a_phrase_a_line():
-    text = "# names\nAna Botín\n\n  JetStream : 1.5\nRatio 4:3\nlate:99\n"
+    text = "# names\nAna \t Botín\n\n  JetStream : 1.5\nRatio 4:3\n_\na\x1b\nlate:99\r\n"
     assert parse(text) == [
         Phrase("Ana Botín"),
         Phrase("JetStream", 1.5),
@@ -187,3 +196,114 @@ def test_lists_stay_compiled():
     for n in range(8):
         lists.of(f"Ada {n}")
     assert lists.of("Ada") is not first
+
+
+@given(st.text(), st.lists(st.text()))
+def test_the_line_of_a_phrase_is_read_as_that_phrase(text, others):
+    """Wherever it stands in a list; or it is refused."""
+    try:
+        line = line_of(text)
+    except ValueError:
+        return
+    assert parse(line) == [Phrase(" ".join(text.split()))]
+    every = "\n".join([*others, line, *others])
+    assert parse(every) == [*parse("\n".join(others)), *parse(line), *parse("\n".join(others))]
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("Ana\u2028Botín", "Ana Botín"),
+        ("good\u2028_", "good _"),
+        (" x\x85y\x0bz ", "x y z"),
+        ("x:9", "x:9:1"),
+        ("Ratio 4:3", "Ratio 4:3:1"),
+        (":5", ":5"),
+        ("\u0645\u06cc\u200c\u062e\u0648\u0627\u0647\u0645",) * 2,
+    ],
+)
+def test_what_a_phrase_becomes_in_a_list(text, line):
+    assert line_of(text) == line
+
+
+@pytest.mark.parametrize("text", ["", " ", "_", "# Ada", "\x1b[31mred", "a\0b", "\ud800a", "--:3"])
+def test_what_is_no_phrase_has_no_line(text):
+    with pytest.raises(ValueError, match=r"\S"):
+        line_of(text)
+
+
+FEW = st.lists(
+    st.builds(
+        Phrase, st.text("abcA", min_size=1, max_size=4), st.sampled_from([0.0, 0.5, 1.0, 3.0])
+    ),
+    max_size=6,
+)
+
+
+def values(vocabulary: Vocabulary, node: Node, row: np.ndarray) -> tuple:
+    """All that the search learns of a node."""
+    return (
+        node.worth,
+        node.whole,
+        node.kept,
+        vocabulary.best_next(row, node),
+        vocabulary.only_next(node, 3),
+    )
+
+
+@given(FEW, FEW, st.lists(st.sampled_from(b" abcAs"), max_size=12), st.integers(0, 10**6))
+def test_two_lists_count_as_one(own, known, tokens, seed):
+    apart = Vocabulary(TOKENIZER, own, beside=Vocabulary(TOKENIZER, known))
+    joint = Vocabulary(TOKENIZER, [*own, *known])
+    row = np.random.default_rng(seed).normal(size=N_VOCAB).astype(np.float32)
+    row[tokens[::3]] = -np.inf  # what the rules refuse
+    assert (apart.longest, set(apart.spelled)) == (joint.longest, set(joint.spelled))
+    for n in range(len(tokens) + 1):
+        said = tokens[:n]
+        nodes, others = apart.after(said), joint.after(said)
+        every = zip([apart.root, *nodes], [joint.root, *others], strict=True)
+        for node, other in every:
+            assert values(apart, node, row) == values(joint, other, row)
+        np.testing.assert_array_equal(apart.boosted(row, nodes), joint.boosted(row, others))
+        assert Expected(apart, ()).open(said) == nodes
+
+
+@given(FEW, FEW, st.integers(0, 10**6), texts, st.sampled_from([1, 3]))
+def test_a_search_with_two_lists_finds_what_it_finds_with_one(own, known, seed, prefix, beam_size):
+    predict, options = hashed(seed, eot_bias=3.0), replace(GREEDY, beam_size=beam_size)
+    apart = Vocabulary(TOKENIZER, own, beside=Vocabulary(TOKENIZER, known))
+    joint = Vocabulary(TOKENIZER, [*own, *known])
+    found = [
+        outcome(run(predict, Context(15, prefix=tuple(prefix), vocabulary=each), options))
+        for each in (apart, joint)
+    ]
+    assert found[0] == found[1]
+
+
+class CountingTokenizer(Tokenizer):
+    """Counts the texts that it encodes."""
+
+    n_encoded = 0
+
+    def encode_each(self, texts):
+        self.n_encoded += len(texts)
+        return super().encode_each(texts)
+
+
+def test_a_list_of_a_session_costs_only_its_own_phrases():
+    tokenizer = CountingTokenizer(vocabulary(), N_VOCAB, multilingual=False)
+    known = Vocabularies(tokenizer).of("\n".join(f"Name{n}" for n in range(1000)))
+    lists = Vocabularies(tokenizer, known)
+    n_known = tokenizer.n_encoded
+    assert n_known > 1000
+    for n in range(20):
+        listed = lists.of(f"Ada{n}")
+        assert listed is not None
+        assert {"Name7", f"Ada{n}"} <= set(listed.spelled)
+    assert tokenizer.n_encoded - n_known == 20 * len(forms("Ada1"))
+
+
+def test_a_long_phrase_takes_no_more_room_than_a_text_may_have():
+    context = Context(20, vocabulary=phrases("a" * 4000))
+    n_more = slots_needed(context, options=GREEDY, n_text_ctx=448)
+    assert n_more < 2 * 448
