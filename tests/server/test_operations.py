@@ -250,7 +250,7 @@ async def test_a_crowd_of_strangers_pushes_only_itself_out(monkeypatch):
             assert await reader.read() == b""
         for reader, writer in (alone, *crowd[2:]):
             writer.write(b"eam HTTP/1.1\r\n\r\n")
-            assert (await reader.read()).startswith(b"HTTP/1.1 403 ")
+            assert (await reader.read()).startswith(b"HTTP/1.1 400 ")
         for _, writer in (alone, *crowd):
             writer.close()
 
