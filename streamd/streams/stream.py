@@ -328,6 +328,8 @@ class Stream:
         Nothing is lost: its words come when there is more. Raises the error after `_MOST_TRIES`.
         """
         self._n_out -= 1
+        if self._ended:
+            return
         self._n_postponed += 1
         if self._n_postponed >= _MOST_TRIES:
             raise error
