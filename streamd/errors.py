@@ -25,11 +25,15 @@ def is_bug(error: BaseException | None) -> TypeGuard[Exception]:
 def lacks_memory(error: BaseException | None) -> bool:
     """Whether it says that there is too little memory, which may be otherwise later."""
     is_refused = isinstance(error, OSError) and error.errno == ENOMEM
-    return is_refused or isinstance(error, MemoryError)
+    return is_refused or isinstance(error, MemoryError | EngineMemoryError)
 
 
 class EngineError(StreamdError):
     """The inference runtime failed on a model that it had accepted."""
+
+
+class EngineMemoryError(EngineError):
+    """The inference runtime found too little memory for a pass, which may be otherwise later."""
 
 
 class ConfigError(StreamdError):

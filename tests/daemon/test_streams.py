@@ -11,7 +11,7 @@ import pytest
 from streamd.config import load
 from streamd.daemon import build, pump
 from streamd.daemon.control import Control
-from streamd.errors import EngineError, WireError
+from streamd.errors import EngineError, EngineMemoryError, WireError
 from streamd.events import Eos, Fault, Final, Gap, Lag
 from streamd.options import SessionOptions
 from streamd.streams import SessionStorage, Streams
@@ -311,7 +311,14 @@ class Starving(ScriptedRecognizer):
         return super().recognize(window)
 
 
-@pytest.mark.parametrize("error", [MemoryError(), OSError(errno.ENOMEM, "Cannot allocate memory")])
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        OSError(errno.ENOMEM, "Cannot allocate memory"),
+        EngineMemoryError("ONNX Runtime found too little memory"),
+    ],
+)
 async def test_too_little_memory_delays_a_session_and_loses_nothing(serving, monkeypatch, error):
     monkeypatch.setattr("streamd.streams.MEMORY_PAUSE_S", 0)
     streams = new_streams()

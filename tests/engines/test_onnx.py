@@ -10,6 +10,7 @@ from threading import enumerate as enumerate_threads
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,7 +19,7 @@ from streamd.engines.onnx import N_TOGETHER, OnnxEngine, build, proto
 from streamd.engines.onnx.builder import Linear
 from streamd.engines.onnx.graphs import decoder_graph, encoder_graph, graphs, joint_decoder_graph
 from streamd.engines.reference import ReferenceEngine
-from streamd.errors import EngineError
+from streamd.errors import EngineError, EngineMemoryError
 from streamd.models.silence import SilenceStates, silence_shape
 from streamd.system.stdio import ENGINE_THREAD
 from streamd.types import Mel
@@ -125,6 +126,16 @@ def test_a_failing_runtime_is_an_engine_error(capfd):
         forward(engine, mel, np.zeros(engine.dims.n_text_ctx + 1, np.int64))
     assert "\n" not in str(caught.value)
     assert capfd.readouterr().err == "", "the runtime's own log must not reach the terminal"
+
+
+def test_too_little_memory_is_told_from_other_failures(monkeypatch):
+    def fail(*_: object) -> None:
+        raise RuntimeError("Non-zero status code: Failed to allocate memory for a buffer of size 9")
+
+    engine = engine_of("random")
+    monkeypatch.setattr(ort.InferenceSession, "run_with_iobinding", fail)
+    with pytest.raises(EngineMemoryError, match="free some"):
+        engine.encode(np.zeros((128, 64), np.float32))
 
 
 def test_a_refused_graph_is_an_engine_error():

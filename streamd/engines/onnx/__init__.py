@@ -43,7 +43,7 @@ from onnxruntime import (
 from onnxruntime.capi import onnxruntime_pybind11_state as ort
 
 from streamd.engines import Precision
-from streamd.errors import EngineError
+from streamd.errors import EngineError, EngineMemoryError
 from streamd.models import ModelDimensions, Weights
 from streamd.models.silence import SilenceStates, average, bias, extend
 from streamd.system.calls import begun, settle
@@ -1132,4 +1132,6 @@ def _digest(path: Path) -> bytes:
 
 def _engine_error(error: Exception) -> EngineError:
     reason = str(error).strip().splitlines()[0]
+    if "Failed to allocate memory" in reason:  # its arena says so, with no type or code of its own
+        return EngineMemoryError("ONNX Runtime found too little memory: free some")
     return EngineError(f"ONNX Runtime failed: {reason}; try another version of onnxruntime")
