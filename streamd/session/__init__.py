@@ -322,7 +322,7 @@ class Session:
         if (change := self._language.learn(window, hypothesis)) is not None:
             self._change(segment, change)
         elif self._left_out(segment, window):
-            self._restart(segment, window, hypothesis)
+            self._restart(segment, hypothesis, last=window.last)
         elif not window.last:
             silence = 0 if utterance.pause is None else max(0, window.end - utterance.pause)
             events = self._revise(segment, window.end, hypothesis, silence=silence)
@@ -446,13 +446,11 @@ class Session:
         """Frames of voice from `start` to `end`."""
         return self._segmenter.voiced_share(start, end) * (end - start)
 
-    def _restart(self, segment: Segment, window: Window, hypothesis: Hypothesis) -> None:
+    def _restart(self, segment: Segment, hypothesis: Hypothesis, *, last: bool) -> None:
         """Transcribe the rest on its own, the last window of an utterance before its final."""
-        words = hypothesis.words if window.last else ()
+        words = hypothesis.words if last else ()
         self._remember(segment.restart(words), hypothesis)
         self._policy.reset()
-        if window.last:
-            self._again.spend(window.end, window.end - segment.anchor)
 
     def _revise(
         self, segment: Segment, end: int, hypothesis: Hypothesis, *, silence: int
