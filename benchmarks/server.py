@@ -1,6 +1,7 @@
 """What bad and many clients cost: the delay of those who behave, and the server's memory.
 
     python benchmarks/server.py [--seconds 30] [--only NAME...]
+    python benchmarks/server.py --floods [NAME...] [--hostile 0 1 4 16]
 
 A server in a process of its own, with the daemon's sessions and without an engine, publishes finals
 twenty times a second; five listeners in this process note how late they come. Meanwhile, in a third
@@ -8,6 +9,10 @@ process: nothing; a subscriber that is stopped (SIGSTOP); one that reads a byte 
 once; 500 with 8 speakers in real time; 1000 that connect and go; 20 that have all finals replayed
 again and again; a speaker that sends silence as fast as it is taken; 1000 that say nothing. Prints
 a table and, last, a JSON line.
+
+With --floods, so many clients of each protocol send messages as fast as they are taken, and a
+client that behaves has its audio made final ten times: how much CPU the server takes until it
+answers, and how long that is.
 """
 
 import argparse
@@ -48,16 +53,18 @@ QUIET = bytes(int(2 * 16_000 * PERIOD_S))
 
 async def serve(n_letters: int) -> None:
     """The server's process: publishes until its standard input ends."""
-    config = load({"port": "0", "max-subscribers": "10000"}, {})
-    every = Streams(lambda _: build.new_session(config), max_backlog=500, max_ingest=8)
+    options = {"port": "0", "max-subscribers": "10000", "max-streams": "20", "wyoming": "0"}
+    config = load(options, {})
+    every = Streams(lambda _: build.new_session(config), max_backlog=500, max_ingest=20)
     hub = every.add(LIVE).hub
+    await every.transcribe()  # by nobody; but clients' choices need not wait for a model
     ended = asyncio.create_task(asyncio.to_thread(sys.stdin.read))
     async with serving.server(config, every) as server:
         assert server is not None
         said = Final(seg=0, start_ms=0, end_ms=0, text="x" * 100, language="en")
         for _ in range(N_BEFORE):
             hub.publish(said)
-        print(server.port, flush=True)
+        print(server.port, server.wyoming_port, flush=True)
         while not ended.done():
             text = f"{time.monotonic():.6f} {'x' * n_letters}"
             hub.publish(msgspec.structs.replace(said, text=text))
@@ -203,6 +210,99 @@ SCENES: dict[str, tuple[Callable[[int], Coroutine[Any, Any, None]], int]] = {
 """Who disturbs, and how many letters a final has besides."""
 
 
+SPEAKS = "/v1/stream?role=both&partials=0"
+OFFERS = "?encoding=linear16&sample_rate=16000"
+FLOODS: dict[str, tuple[str, list[str | bytes], str | bytes]] = {
+    "updates": (SPEAKS, [], '{"type":"update","prompt":"%d"}'),
+    "flushes": (SPEAKS, [], '{"type":"flush"}'),
+    "corrections": (SPEAKS, [], '{"type":"correct","text":"N%d"}'),
+    "audio of 1 ms": (SPEAKS, [], bytes(32)),
+    "audio": (SPEAKS, [], bytes(1 << 16)),
+    "Deepgram": ("/v1/listen" + OFFERS, [], '{"type":"KeepAlive"}'),
+    "Flux": ("/v2/listen" + OFFERS, [], '{"type":"Configure","keyterms":["N%d"]}'),
+    "AssemblyAI": ("/v3/ws?sample_rate=16000", [], '{"type":"x"}'),
+    "OpenAI": ("/v1/realtime", [], '{"type":"session.update","session":{"a":"%d"}}'),
+    "vLLM": ("/v1/realtime", ['{"type":"session.update","model":"m"}'], '{"type":"x"}'),
+    "WhisperLive": ("/", ['{"uid":"u"}'], "x"),
+    "vosk": ("/", [], '{"reset":1}'),
+    "pings": (SPEAKS, [], b""),
+}
+"""Of each protocol: its address, what a client says first, and what it repeats. Wyoming has lines
+on a port of its own."""
+
+
+async def flood(url: str, name: str) -> None:
+    """Send until the server ends, and read what it answers."""
+    if name == "Wyoming":
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(url))
+        reading = asyncio.create_task(reader.read())
+        while not reading.done():
+            writer.write(b'{"type":"ping"}\n' * 1000)
+            await writer.drain()
+        return
+    path, first, again = FLOODS[name]
+    async with connect(url + path, proxy=None, ping_timeout=None, max_queue=None) as connection:
+        for message in first:
+            await connection.send(message)
+
+        async def read() -> None:
+            async for _ in connection:
+                pass
+
+        reading = asyncio.create_task(read())
+        for n in itertools.count():
+            if name == "pings":
+                await connection.ping()
+            else:
+                is_numbered = isinstance(again, str) and "%d" in again
+                await connection.send(again % n if is_numbered else again)
+            if n % 100 == 0:
+                await asyncio.sleep(0)  # or nothing is read
+
+
+async def hostile(url: str, name: str, n: int) -> None:
+    """So many at once, in a process of their own."""
+    async with asyncio.TaskGroup() as tasks:
+        for _ in range(n):
+            tasks.create_task(flood(url, name))
+        tell(n)
+
+
+async def measure_flood(name: str, n: int) -> dict[str, Any]:
+    """One kind of hostile client."""
+    cpu, wall = [], []
+    async with another("--serve", "100") as server:
+        assert server.stdout
+        port, wyoming = (await server.stdout.readline()).split()
+        url = f"ws://127.0.0.1:{int(port)}"
+        async with (
+            connect(url + SPEAKS, proxy=None, ping_timeout=None) as honest,
+            another("--flood", name, str(n), str(int(wyoming)) if name == "Wyoming" else url) as he,
+        ):
+            assert he.stdout
+            await he.stdout.readline()
+            await he.stdout.readline()
+            await asyncio.sleep(2)  # at full strength
+            for number in range(10):
+                await honest.send(QUIET)
+                begin_cpu_s, begin_s = loop_cpu_of(server.pid), time.monotonic()
+                await honest.send(json.dumps({"type": "flush", "id": str(number)}))
+                async for message in honest:
+                    if (said := json.loads(message))["type"] == "flushed":
+                        assert said["id"] == str(number)
+                        break
+                cpu.append(loop_cpu_of(server.pid) - begin_cpu_s)
+                wall.append(time.monotonic() - begin_s)
+                await asyncio.sleep(0.1)
+    spans = {"cpu_ms": cpu, "wall_ms": wall}
+    figures = {
+        f"{of.__name__}_{key}": round(float(of(values)) * 1000, 1)
+        for key, values in spans.items()
+        for of in (np.median, np.max)
+    }
+    return {"flood": name, "hostile": n, **figures}
+
+
 @asynccontextmanager
 async def another(*arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
     """Run this program in another process, which ends with the context."""
@@ -210,7 +310,7 @@ async def another(*arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
         *(sys.executable, __file__, *arguments),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.DEVNULL if arguments[0] == "--disturb" else None,
+        stderr=None if arguments[0] == "--serve" else asyncio.subprocess.DEVNULL,
     )
     try:
         yield process
@@ -245,7 +345,7 @@ async def measure(name: str, seconds: float) -> dict[str, Any]:
     async with another("--serve", str(SCENES[name][1])) as server:
         assert server.stdout
         assert server.stdin
-        port = int(await server.stdout.readline())
+        port = int((await server.stdout.readline()).split()[0])
         listeners = [
             asyncio.create_task(listen(f"ws://127.0.0.1:{port}")) for _ in range(N_LISTENERS)
         ]
@@ -295,30 +395,53 @@ def cpu_of(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+def loop_cpu_of(pid: int) -> float:
+    """CPU seconds of its main thread, which is the event loop's; Linux only."""
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) / 1e9
+
+
 def main() -> None:
     """Measure what is asked for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=30, help="of each scene")
-    parser.add_argument("--only", nargs="+", choices=SCENES, default=list(SCENES))
+    parser.add_argument("--only", nargs="+", choices=SCENES)
+    parser.add_argument("--floods", nargs="*", choices=[*FLOODS, "Wyoming"])
+    parser.add_argument("--hostile", nargs="+", type=int, default=[0, 1, 4, 16])
     parser.add_argument("--serve", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--disturb", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--flood", nargs=3, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.serve is not None:
         asyncio.run(serve(args.serve))
+        return
+    if args.flood:
+        name, n, where = args.flood
+        print("begun", flush=True)
+        asyncio.run(hostile(where, name, int(n)))
         return
     if args.disturb:
         name, port = args.disturb
         print("begun", flush=True)
         asyncio.run(SCENES[name][0](int(port)))
         return
-    rows = []
-    for name in args.only:
-        rows.append(row := asyncio.run(measure(name, args.seconds)))
-        if len(rows) == 1:
-            print("".join(f"{k:>{18 if k == 'scene' else 11}}" for k in row))
-        cells = (f"{v:>{18 if k == 'scene' else 11}}" for k, v in row.items())
+    scenes, floods = list(args.only or SCENES), []
+    if args.floods is not None:
+        scenes = args.only or []
+        names = args.floods or [*FLOODS, "Wyoming"]
+        floods = [(name, n) for name in names for n in args.hostile]
+    rows: dict[str, list[dict[str, Any]]] = {"server": [], "floods": []}
+    measured = [("server", measure(name, args.seconds)) for name in scenes]
+    measured += [("floods", measure_flood(*flood)) for flood in floods]
+    for part, work in measured:
+        rows[part].append(row := asyncio.run(work))
+        if len(rows[part]) == 1:
+            print("".join(f"{k:>{18 if k in WIDE else 15}}" for k in row))
+        cells = (f"{v:>{18 if k in WIDE else 15}}" for k, v in row.items())
         print("".join(cells), flush=True)
-    print(json.dumps({"machine": msgspec.to_builtins(machine()), "server": rows}))
+    print(json.dumps({"machine": msgspec.to_builtins(machine()), **rows}))
+
+
+WIDE = ("scene", "flood")
 
 
 if __name__ == "__main__":

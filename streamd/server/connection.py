@@ -23,6 +23,7 @@ from streamd.options import ServerLimits
 from streamd.server.auth import Rights
 from streamd.server.dialects import Close, Dialect, Tell
 from streamd.server.ingest import SECRET, Ingest, Ingests, corrected
+from streamd.server.pacing import Pace
 from streamd.server.wire import Command, Correct, Hello, Limits, Role, close_code
 from streamd.streams.hub import Hub
 from streamd.streams.stream import Stream
@@ -171,6 +172,7 @@ class Connection:
         self._bug: BaseException | None = None  # of the dialect
         self._error: WireError | None = None
         self._stuck = self._moves = False
+        self._pace = Pace()
         self._ingest: Ingest | None = None
         self._hub = self._join()
         self._own: Stream | None = None
@@ -227,7 +229,7 @@ class Connection:
         writer = asyncio.create_task(self._write())
         reason = EndReason.ERROR
         try:
-            reason = await self._read(first)
+            reason = await self._read(first, writer)
             self._subscription.close()
             await writer
         finally:
@@ -242,9 +244,9 @@ class Connection:
         self._error = WireError("replaced", "another connection feeds this session now")
         self._subscription.close()
 
-    def acknowledge(self, ack: Ack) -> None:
-        """Send `ack` to the client that feeds the session."""
-        self._subscription.offer(ack)
+    def tell(self, event: Ack | Fault) -> None:
+        """Send an answer to the client that feeds the session."""
+        self._subscription.offer(event)
 
     def end(self) -> None:
         """The server ends: end the transcript, even if another process resumes the session.
@@ -257,13 +259,18 @@ class Connection:
             return
         self._subscription.offer(Eos(seq=self._hub.seq, reason=EndReason.SHUTDOWN))
 
-    async def _read(self, message: str | bytes | None) -> EndReason:
+    async def _read(self, message: str | bytes | None, writer: asyncio.Task[None]) -> EndReason:
         try:
             while True:
                 if message is None:
                     message = await self._socket.receive()
+                n_audio = 0
                 if self._ingest is None or not self._ingest.over:
-                    await self._take(message)
+                    n_audio = await self._take(message)
+                # Others have their turn: while messages wait, nothing else here suspends.
+                await asyncio.sleep(0)
+                if wait_s := self._pace.spend(len(message), n_audio_bytes=n_audio):
+                    await asyncio.wait({writer}, timeout=wait_s)
                 message = None
         except (ConnectionClosed, StuckError):
             return EndReason.DISCONNECT
@@ -273,16 +280,22 @@ class Connection:
             self._error = self._error or error.with_traceback(None)
             return EndReason.ERROR
 
-    async def _take(self, message: str | bytes) -> None:
+    async def _take(self, message: str | bytes) -> int:
+        """Do what a message says; return how many bytes of audio it had."""
         if self._ingest is None and self._own is None:
             raise WireError("not_ingest", "a client with role=listen cannot send")
+        n_audio = 0
         for act in tuple(self._dialect.hear(message)):
             if isinstance(act, Tell):
                 await self._socket.send(self._encoded(act))
-            elif (answer := await self._answer(act)) is not None:
+                continue
+            if isinstance(act, bytes):
+                n_audio += len(act)
+            if (answer := await self._answer(act)) is not None:
                 self._subscription.offer(answer)
         if self._ingest is not None and (ack := self._ingest.ack()) is not None:
             self._subscription.offer(ack)
+        return n_audio
 
     async def _answer(self, act: bytes | Command) -> SessionEvent | None:
         told: Fault | None = None

@@ -7,7 +7,7 @@ while so that the client can reconnect and resume.
 import asyncio
 import secrets
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from typing import Any, Protocol
 
 from msgspec.structs import replace
@@ -25,6 +25,8 @@ SECRET = "."
 """Separates the epoch of a session from the secret of the client that feeds it."""
 _MAX_ENDED = 64
 """Ended sessions to remember, so that a client that reconnects learns that its session is over."""
+_MOMENT_S = 0.25
+"""How soon a second change may follow a first: a slider sends one for each step of its way."""
 MAX_FEED_FRAMES = 25
 """Half a second: it delays others by about 10 ms, and `wait_for_space` bounds the backlog."""
 
@@ -35,8 +37,8 @@ class Feeder(Protocol):
     def replaced(self) -> None:
         """Another connection takes over."""
 
-    def acknowledge(self, ack: Ack) -> None:
-        """Tell the client what it need not keep."""
+    def tell(self, event: Ack | Fault) -> None:
+        """Tell the client what it need not keep, or what is wrong."""
 
 
 class _AudioInput:
@@ -72,6 +74,10 @@ class Ingest:
         self._audio: _AudioInput | None = None  # from the first `start` or audio on
         self._has_started = False  # on the present connection
         self._has_complained = False
+        self._applied: dict[str, object] = {}  # the last updates
+        self._waiting: dict[str, object] = {}  # the updates since then
+        self._moment: asyncio.TimerHandle | None = None  # until when they wait
+        self._updating: asyncio.Task[None] | None = None
         self._finishing: asyncio.Task[None] | None = None
         self._busy = asyncio.Lock()
 
@@ -123,8 +129,11 @@ class Ingest:
             elif isinstance(command, Start):
                 answer = await self._begin(command)
             elif isinstance(command, Update):
-                answer = await _fault_of(self.session.update(command.chosen))
-            elif isinstance(command, Correct):
+                answer = await self._update(command.chosen)
+            else:
+                await self._update_now()
+            if isinstance(command, Correct):
+                self._applied.pop("hotwords", None)
                 answer = await corrected(self.session, command)
         if isinstance(command, Flush):
             await self.session.flush()
@@ -134,6 +143,42 @@ class Ingest:
         elif 0 < self._max_session_ms <= self.received_ms:
             await self.finish(EndReason.LIMIT)
         return answer
+
+    async def _update(self, chosen: Mapping[str, object]) -> Fault | None:
+        """Change what is chosen, at once unless something has been changed just now.
+
+        Then all changes until the end of the moment become one.
+        """
+        self._waiting |= chosen
+        return None if self._moment else await self._apply()
+
+    async def _apply(self) -> Fault | None:
+        chosen, self._waiting = self._waiting, {}
+        if chosen.items() <= self._applied.items():
+            return None
+        fault = await _fault_of(self.session.update(chosen))
+        if fault is None:
+            self._applied |= chosen
+        self._moment = asyncio.get_running_loop().call_later(_MOMENT_S, self._end_moment)
+        return fault
+
+    def _end_moment(self) -> None:
+        self._moment = None
+        if self._waiting:
+            self._updating = asyncio.create_task(self._apply_later())
+
+    async def _apply_later(self) -> None:
+        async with self._busy:
+            await self._update_now()
+
+    async def _update_now(self) -> None:
+        """Make the changes that wait; what follows must find them made."""
+        if self._waiting and not (self.over or self.is_lost):
+            if self._moment is not None:
+                self._moment.cancel()
+            fault = await self._apply()
+            if fault is not None and self.feeder is not None:
+                self.feeder.tell(fault)
 
     def ack(self) -> Ack | None:
         """Return, once per second of audio, what a client that counts samples need not keep."""
@@ -156,9 +201,10 @@ class Ingest:
         self.session.end(reason, resumable=True)
 
     def close(self) -> None:
-        """Stop finishing, if it still waits for something."""
-        if self._finishing is not None:
-            self._finishing.cancel()
+        """Wait for nothing any more."""
+        for task in (self._finishing, self._updating):
+            if task is not None:
+                task.cancel()
 
     async def _finish(self, reason: EndReason) -> None:
         audio = self._audio
@@ -171,7 +217,7 @@ class Ingest:
         if audio is not None and audio.counts_samples:
             await self.session.flush()
             if self.feeder is not None:
-                self.feeder.acknowledge(Ack(samples=audio.n_received))
+                self.feeder.tell(Ack(samples=audio.n_received))
         await self.session.finish(reason)
 
     async def _begin(self, start: Start) -> Started | None:
@@ -206,13 +252,14 @@ class Ingest:
             raise WireError("bad_audio", what)
         size = audio.start.rate * ms_from_frames(MAX_FEED_FRAMES) // 1000 * n_bytes
         for at in range(0, len(pcm), size):
+            if at:
+                await asyncio.sleep(0)  # minutes of audio must not block other clients
             piece = pcm[at : at + size]
             frames = audio.framer.push(audio.decoder.push(piece))
             audio.n_received += len(piece) // n_bytes
             for begin in range(0, len(frames), MAX_FEED_FRAMES):
                 await self.session.wait_for_space()
                 self.session.feed(frames[begin : begin + MAX_FEED_FRAMES])
-            await asyncio.sleep(0)  # minutes of audio in one message must not block other clients
         if not audio.framer.n_invalid or self._has_complained:
             return None
         self._has_complained = True

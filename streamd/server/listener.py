@@ -47,6 +47,9 @@ from streamd.server.wyoming_socket import WyomingSocket, parse_address
 from streamd.streams import Streams
 from streamd.system.disk import asset
 
+_TELL_S = 1.0
+"""What is left to tell all clients of the end when the last finals were late."""
+
 _log = logging.getLogger(__name__)
 _library_log = logging.getLogger("websockets.streamd")
 
@@ -54,8 +57,8 @@ _library_log = logging.getLogger("websockets.streamd")
 class Server:
     """Listens for clients from entering it until leaving it.
 
-    Leaving it takes at most ``limits.shutdown_ms`` for the last finals of the sessions that clients
-    feed, and ``limits.send_deadline_ms`` for all clients to read them.
+    Leaving it takes at most ``limits.shutdown_ms``, of which the last second is for all clients to
+    read the last finals of the sessions that clients feed.
 
     Without `recordings` clients cannot send any.
 
@@ -110,7 +113,7 @@ class Server:
         metrics.listeners.set_function(lambda: self._registry.count(Role.LISTEN))
         self._rest = Rest(recordings, limits) if recordings else None
         self._exchanges: set[asyncio.Task[None]] = set()
-        self._wyoming_tasks: set[asyncio.Task[None]] = set()
+        self._wyoming: list[asyncio.Server] = []
         self._uploads: set[asyncio.Task[None] | None] = set()  # of the exchanges
         metrics.uploads.set_function(lambda: len(self._uploads))
         self._connections: dict[asyncio.Task[None] | None, Connection] = {}
@@ -129,9 +132,11 @@ class Server:
     async def __aenter__(self) -> Self:
         deadline_s = self._limits.send_deadline_ms / 1000
         _library_log.addFilter(_is_worth_logging)
-        bound = [self._listening] if self._listening else await _bound(self.bind)
+        where = self.bind.host, self.bind.port
+        bound = [self._listening] if self._listening else await _bound(*where)
         try:
-            self._wyoming = await self._open_wyoming() if self.bind.wyoming else None
+            if self.bind.wyoming:
+                await self._open_wyoming()
         except (BindError, ConfigError):
             for each in bound:
                 each.close()
@@ -174,9 +179,12 @@ class Server:
 
     async def __aexit__(self, *_: object) -> None:
         """Accept no more clients, finish all sessions, send ``eos``, reset slow connections."""
+        loop, deadline_s = asyncio.get_running_loop(), self._limits.send_deadline_ms / 1000
+        end_s = loop.time() + self._limits.shutdown_ms / 1000
+        told_s = min(_TELL_S, deadline_s)
         await self._refuse_newcomers()
         try:
-            async with asyncio.timeout(self._limits.shutdown_ms / 1000):
+            async with asyncio.timeout_at(end_s - told_s):
                 await self._ingests.finish(EndReason.SHUTDOWN)
         except TimeoutError:
             _log.warning("the final audio of some clients could not be transcribed in time")
@@ -185,7 +193,8 @@ class Server:
             connection.end()
         handlers = [*self._exchanges, *(task for task in self._connections if task is not None)]
         if handlers:
-            await asyncio.wait(handlers, timeout=self._limits.send_deadline_ms / 1000)
+            left_s = max(told_s, end_s - loop.time())
+            await asyncio.wait(handlers, timeout=min(left_s, deadline_s))
         self._registry.abort()
         for handler in handlers:
             handler.cancel()
@@ -202,29 +211,27 @@ class Server:
         finally:  # in a task that is cancelled, too
             for opened in self._opened:
                 opened.close(close_connections=False)
-            if self._wyoming is not None:
-                self._wyoming.close()
+            for wyoming in self._wyoming:
+                wyoming.close()
             # If the engine failed, whoever has sent a recording is just being told so.
             told = self._uploads if self._sessions.has_failed else set()
             for exchange in self._exchanges - told:
                 exchange.cancel()
 
-    async def _open_wyoming(self) -> asyncio.Server:
+    async def _open_wyoming(self) -> None:
         host, port = parse_address(self.bind.wyoming)
         n_most = self._limits.max_message_bytes
 
         def begin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            _begin(self._speak_wyoming(reader, writer), self._wyoming_tasks, self._exchanges)
+            _begin(self._speak_wyoming(reader, writer), self._exchanges)
 
-        try:
-            opened = await asyncio.start_server(begin, host, port, limit=n_most)
-        except OSError as error:
-            raise BindError(f"cannot listen on --wyoming {self.bind.wyoming}: {error}") from error
-        self.wyoming_port = opened.sockets[0].getsockname()[1]
+        for each in await _bound(host, port, option="--wyoming"):
+            listening = ListeningSocket(each, self._registry)
+            self._wyoming.append(await asyncio.start_server(begin, sock=listening, limit=n_most))
+        self.wyoming_port = self._wyoming[0].sockets[0].getsockname()[1]
         _log.info("listening for Wyoming on %s, port %d", host, self.wyoming_port)
         if not is_loopback(host):
             _log.warning("--wyoming: whoever reaches %s can send audio without a token", host)
-        return opened
 
     def _is_full(self, role: Role = Role.LISTEN) -> bool:
         if role is Role.LISTEN:
@@ -326,17 +333,21 @@ class Server:
         socket = WyomingSocket(reader, writer, info=self._info, limits=self._limits)
         dialect = Wyoming()
         try:
-            if len(self._wyoming_tasks) <= self._limits.max_speakers:
-                first = await socket.receive()
-                # From here on it is ended as other connections are.
-                self._exchanges -= {task for task in (asyncio.current_task(),) if task}
-                await self._converse(socket, dialect, first, Rights.SPEAK)
+            first = await socket.receive()
+            is_full = self._is_full(Role.BOTH)
+            refusal = self._authorize(writer.transport, Role.BOTH, is_full=is_full)
+            if refusal is not None:
+                raise WireError("too_many_streams", refusal.body.decode().strip())
+            # From here on it is ended as other connections are.
+            self._exchanges -= {task for task in (asyncio.current_task(),) if task}
+            await self._converse(socket, dialect, first, Rights.SPEAK)
         except WireError as error:
             await refuse(socket, dialect, error)
         except (ConnectionClosed, StuckError):
             pass
         finally:
             writer.transport.abort()
+            self._registry.remove(writer.transport)
 
     async def _converse(
         self, socket: Socket, dialect: Dialect, first: str | bytes | None, rights: Rights
@@ -387,9 +398,8 @@ def _is_worth_logging(record: logging.LogRecord) -> bool:
     return record.levelno >= logging.INFO and not harmless
 
 
-async def _bound(bind: BindOptions) -> list[socket.socket]:
-    """Bind all addresses of the host; raises `BindError`."""
-    host, port = bind.host, bind.port
+async def _bound(host: str, port: int, *, option: str = "--port") -> list[socket.socket]:
+    """Bind all addresses of the host; raises `BindError`, which names the option."""
     bound: list[socket.socket] = []
     try:
         info = asyncio.get_running_loop().getaddrinfo
@@ -403,13 +413,14 @@ async def _bound(bind: BindOptions) -> list[socket.socket]:
     except (OSError, OverflowError) as error:
         for each in bound:
             each.close()
+        check = "--host and --port" if option == "--port" else option
         match getattr(error, "errno", None):
             case errno.EADDRINUSE:
                 where = f"port {port} on {host}"
-                why = f"{where} is in use: choose another with --port (0: any free one)"
+                why = f"{where} is in use: choose another with {option} (0: any free one)"
             case errno.EACCES:
-                why = f"no permission to use port {port}: choose one above 1023 with --port"
+                why = f"no permission to use port {port}: choose one above 1023 with {option}"
             case _:
-                why = f"cannot listen on {host}, port {port}: {error}; check --host and --port"
+                why = f"cannot listen on {host}, port {port}: {error}; check {check}"
         raise BindError(why) from error
     return bound

@@ -10,10 +10,10 @@ from typing import Any
 
 import h11
 import websockets.asyncio.server as ws
-from websockets.protocol import State
 
 from streamd.server.auth import is_loopback
 from streamd.server.exchange import MAX_HEAD_BYTES
+from streamd.server.pacing import PacedConnection
 from streamd.server.wire import Role
 
 HandleOther = Callable[[asyncio.StreamReader, asyncio.StreamWriter], None]
@@ -99,7 +99,7 @@ class ConnectionRegistry:
         return type("RegisteredConnection", (HttpConnection,), known)
 
 
-class HttpConnection(ws.ServerConnection):
+class HttpConnection(PacedConnection):
     """Answers GET and HEAD, and hands connections with anything else over to `handle_other`.
 
     The head of a request is complete before the library sees it, which closes the connection if it
@@ -112,7 +112,7 @@ class HttpConnection(ws.ServerConnection):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin to read a request."""
-        self._head = b""
+        self._head, self._is_websocket = b"", False
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD_BYTES)
         super().connection_made(transport)
 
@@ -125,7 +125,7 @@ class HttpConnection(ws.ServerConnection):
         """Handle bytes from the client."""
         if not self.method:
             self._read_head(data)
-        elif self.protocol.state is not State.CONNECTING:
+        elif self._is_websocket:
             super().data_received(data)
         # Else it is the body of a GET or another request, and the answer closes the connection.
 
@@ -150,8 +150,10 @@ class HttpConnection(ws.ServerConnection):
             if name.lower() not in _OF_A_BODY
         ]
         head = b"\r\n".join((b"GET %s HTTP/1.1" % event.target, *headers, b"", b""))
+        self._is_websocket = any(name.lower() == b"upgrade" for name, _ in event.headers)
         if self.method in ("GET", "HEAD"):
-            super().data_received(head)
+            frames, _ = self._http.trailing_data if self._is_websocket else (b"", False)
+            super().data_received(head + frames)
         else:
             self._hand_over(self._head)
 

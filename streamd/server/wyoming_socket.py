@@ -14,8 +14,12 @@ from websockets.exceptions import ConnectionClosedOK
 from streamd.errors import ConfigError, WireError
 from streamd.options import ServerLimits
 from streamd.server.connection import ServerInfo, StuckError
+from streamd.server.pacing import Pace
 from streamd.server.wire import decoded
 from streamd.whisper.tokenizer import LANGUAGES
+
+_MOST_DATA_BYTES = 128 << 10
+"""Of an event, besides samples: a MiB of empty lists takes 150 ms to read."""
 
 
 class _Header(msgspec.Struct):
@@ -50,6 +54,8 @@ class WyomingSocket:
     ) -> None:
         self._reader, self._writer, self._info = reader, writer, info
         self._deadline_s = limits.send_deadline_ms / 1000
+        self._has_begun = False
+        self._pace, self._wait_s = Pace(), 0.0
         self._n_most, self._n_buffer = limits.max_message_bytes, limits.write_buffer_bytes // 4
         writer.transport.get_extra_info("socket").setsockopt(SOL_SOCKET, SO_KEEPALIVE, 1)
 
@@ -76,12 +82,13 @@ class WyomingSocket:
     async def receive(self) -> str | bytes:
         """Wait for the next event; of an ``audio-chunk``, return the samples.
 
-        Raises `ConnectionClosed`, or `WireError` for what is no event, or too large.
+        Raises `ConnectionClosed`, also if the first event or the rest of one does not come in time,
+        or `WireError` for what is no event, or too large.
         """
         while True:
             try:
                 event, payload = await self._read()
-            except (asyncio.IncompleteReadError, OSError):
+            except (asyncio.IncompleteReadError, OSError):  # a deadline, too
                 raise ConnectionClosedOK(None, None) from None
             match event.type:
                 case "describe":
@@ -102,19 +109,34 @@ class WyomingSocket:
         self._writer.transport.abort()
 
     async def _read(self) -> tuple[_Header, bytes]:
-        too_large = WireError("bad_message", f"an event has at most {self._n_most} bytes")
+        await asyncio.sleep(self._wait_s)  # others have their turn, even if it is 0
+        begin = b""
+        if self._has_begun:  # the next event may be that of the next day
+            begin = await self._reader.readexactly(1)
+        async with asyncio.timeout(self._deadline_s):
+            event, n_read, payload = await self._read_event(begin)
+        self._has_begun = True
+        self._wait_s = self._pace.spend(n_read, n_audio_bytes=len(payload))
+        return event, payload
+
+    async def _read_event(self, begin: bytes) -> tuple[_Header, int, bytes]:
+        n_most = min(self._n_most, _MOST_DATA_BYTES)
+        too_large = WireError("bad_message", f"an event has at most {n_most} bytes, and samples")
         try:
-            line = await self._reader.readuntil(b"\n")
+            line = begin + await self._reader.readuntil(b"\n")
         except asyncio.LimitOverrunError:
             raise too_large from None
+        if len(line) > n_most:
+            raise too_large
         event = decoded(line, _decoder, "a Wyoming event")
         sizes = event.data_length, event.payload_length
-        if min(sizes) < 0 or sum(sizes) > self._n_most:
+        if min(sizes) < 0 or sum(sizes) > self._n_most or event.data_length > n_most:
             raise too_large
         if more := await self._reader.readexactly(event.data_length):
             data = decoded(more, _data_decoder, "a Wyoming event")
             event.data |= data
-        return event, await self._reader.readexactly(event.payload_length)
+        payload = await self._reader.readexactly(event.payload_length)
+        return event, len(line) + len(more), payload
 
     async def _answer(self, kind: str, data: Mapping[str, object]) -> None:
         await self.send(msgspec.json.encode({"type": kind, "data": data}).decode())

@@ -210,6 +210,14 @@ def test_crowds_cost_the_others_nothing_that_was_said():
         assert row["after_mb"] < row["before_mb"] + 64
 
 
+def test_floods_of_each_protocol_are_answered_beside_one_another():
+    _, told = run("server.py", "--floods", "updates", "vLLM", "pings", "Wyoming", "--hostile", "2")
+    assert [row["flood"] for row in told["floods"]] == ["updates", "vLLM", "pings", "Wyoming"]
+    for row in told["floods"]:
+        assert row["median_cpu_ms"] < 50
+    assert told["server"] == []
+
+
 def test_a_short_soak_loses_nothing():
     _, told = run("soak.py", "--minutes", "0.4", "--pace", "10", "--listeners", "2")
     row = told["soak"]

@@ -244,3 +244,17 @@ def test_what_fails_is_told():
     warning, unknown, error = told(LISTEN, wrong, '{"type":"Junk"}', dead)
     assert (warning["type"], warning["code"]) == ("Warning", "BAD_OPTION")
     assert (unknown["type"], error["type"], error["description"]) == ("Warning", "Error", "broke")
+
+
+def test_a_turn_without_an_end_is_ended_after_ten_minutes():
+    never = f"{LISTEN}&eot_threshold=1&eot_timeout_ms=60000"
+    *_, long, cut, _begun, next_one = told(
+        never,
+        final("one", 1000, continues=True),
+        final("two", 600_000, continues=True),
+        final("three", 601_000, continues=True),
+        final("four", 602_000, continues=True),
+    )
+    assert long == ("Update", 0, "one two", 0.0)
+    assert cut == ("EndOfTurn", 0, "one two three", 0.0, "timeout")
+    assert next_one == ("Update", 1, "four", 0.0)

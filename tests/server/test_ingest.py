@@ -448,6 +448,39 @@ async def test_what_was_chosen_can_be_changed_while_there_is_audio():
         assert (choices.language, eos["reason"]) == ("en", "stop")
 
 
+async def test_updates_that_follow_at_once_become_one_before_the_next_command(monkeypatch):
+    monkeypatch.setattr("streamd.server.ingest._MOMENT_S", 1e6)
+    async with feeding("role=both&session=talk") as (streams, _, speaker):
+        for prompt in "abcd":
+            await speaker.say({"type": "update", "prompt": prompt})
+        await speaker.say({"type": "update", "hotwords": "Apis"})
+        await speaker.say({"type": "flush"})
+        await speaker.until("flushed")
+        updates = streams.ingests["talk"].updates
+        assert updates == [{"prompt": "a"}, {"prompt": "d", "hotwords": "Apis"}]
+
+
+async def test_an_update_that_says_the_same_costs_nothing_until_something_else_has_changed_it():
+    async with feeding("role=both&session=talk") as (streams, _, speaker):
+        same, flush = {"type": "update", "hotwords": "Apis"}, {"type": "flush"}
+        for message in (same, flush, same, flush, {"type": "correct", "text": "Bees"}, same, flush):
+            await speaker.say(message)
+        for _ in range(3):
+            await speaker.until("flushed")
+        assert streams.ingests["talk"].updates == [{"hotwords": "Apis"}] * 2
+
+
+async def test_updates_that_wait_are_made_at_the_end_of_the_moment(monkeypatch):
+    monkeypatch.setattr("streamd.server.ingest._MOMENT_S", 0.01)
+    async with feeding("role=both&session=talk") as (streams, _, speaker):
+        for language in ("de", "fr", "refused"):
+            await speaker.say({"type": "update", "language": language})
+        *_, fault = await speaker.until("error")
+        assert (fault["code"], fault["fatal"]) == ("bad_option", False)
+        assert streams.ingests["talk"].hub.choices.language in ("de", "fr")
+        assert streams.ingests["talk"].updates[-1] == {"language": "refused"}
+
+
 async def test_who_feeds_a_session_corrects_it_and_all_listeners_are_told():
     async with feeding("role=both&session=talk") as (streams, server, speaker):
         await speaker.get()

@@ -8,6 +8,7 @@ import pytest
 from streamd.errors import WireError
 from streamd.events import Fault, Flushed, TurnEvent, Vad
 from streamd.server.dialects import Close
+from streamd.server.dialects.dialect import GrowingText
 from streamd.server.dialects.openai_realtime import OpenAIRealtime
 from streamd.server.wire import Flush, Start, Update
 from tests.support.dialects import converse, final, partial, refused
@@ -385,3 +386,37 @@ def test_what_nobody_knows_is_not_kept():
         assert updated["type"] == "session.updated"
         known = {"format", "transcription", "turn_detection", "noise_reduction"}
         assert {*updated["session"]["audio"]["input"]} == known
+
+
+def test_a_session_that_is_too_long_is_not_read():
+    """Its empty lists would hold up everybody else."""
+    junk = {"audio": {"input": {"noise_reduction": [[]] * 100_000}}}
+    message = json.dumps({"type": "session.update", "session": junk}, separators=(",", ":"))
+    (told,) = converse(OpenAIRealtime(""), message)[-1:]
+    assert (told["type"], told["error"]["code"]) == ("error", "invalid_value")
+
+
+def test_vllms_deltas_go_on_from_the_last_final():
+    *_, first, second, third, fourth, done = converse(
+        OpenAIRealtime(""),
+        json.dumps({"type": "session.update", "model": "m"}),
+        partial("One", n_final=1),
+        final("One two."),
+        partial("three", 2000, n_final=1),
+        final("three four.", 2000),
+        Flushed(id="", seq=2),
+    )
+    deltas = [each["delta"] for each in (first, second, third, fourth)]
+    assert deltas == ["One", " two.", " three", " four."]
+    assert done == {"type": "transcription.done", "text": "One two. three four."}
+
+
+def test_what_vllms_client_gets_does_not_cost_more_the_longer_it_lasts(monkeypatch):
+    seen = []
+    more = GrowingText.more
+    monkeypatch.setattr(
+        GrowingText, "more", lambda of, text: seen.append(len(text)) or more(of, text)
+    )
+    update = json.dumps({"type": "session.update", "model": "m"})
+    converse(OpenAIRealtime(""), update, *[final("One two.", seg=n) for n in range(50)])
+    assert seen == [8] * 50

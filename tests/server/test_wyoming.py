@@ -121,6 +121,7 @@ async def test_audio_becomes_a_transcript_more_than_once():
         (b"x" * 5000, "at most"),
         (b'{"type":"audio-chunk","payload_length":9999999}\n', "at most"),
         (b'{"type":"audio-chunk","payload_length":-1}\n', "at most"),
+        (b'{"type":"ping","data_length":4097}\n', "at most"),
         (b'{"type":"audio-start","data":{"rate":"x"}}\n', "expected a Wyoming event"),
         (CHUNK + b'{"type":"audio-start","data":{"rate":8000}}\n', "one format"),
         (b'{"type":"audio-start","data":{"width":4}}\n' + CHUNK, "2 bytes"),
@@ -136,12 +137,62 @@ async def test_what_is_wrong_is_told_and_ends_the_connection(sent, says):
         assert await other.get() == ("pong", {})
 
 
-async def test_clients_are_counted():
-    async with talking(CountingStreams(), 3, max_streams=1) as (_, clients):
-        for client in clients[:2]:
+async def test_of_a_burst_as_many_are_let_in_as_there_are_places():
+    async with talking(CountingStreams(), 5, max_streams=1) as (_, clients):
+        for client in clients:
+            client.send("audio-chunk", bytes(640))
             client.send("ping")
-            assert await client.get() == ("pong", {})
-        assert await clients[2].reader.read() == b""
+        kinds = [(await client.get())[0] for client in clients]
+        assert sorted(kinds) == ["error"] * 3 + ["pong"] * 2
+
+
+async def test_who_says_nothing_takes_no_place():
+    async with talking(CountingStreams(), 9, max_streams=1) as (_, (client, *silent)):
+        for each in silent:
+            each.writer.write(b'{"type":')
+        client.send("audio-chunk", bytes(640))
+        client.send("ping")
+        assert await client.get() == ("pong", {})
+
+
+@pytest.mark.parametrize("before", ["", "ping"])
+async def test_an_event_that_does_not_come_in_time_ends_the_connection(before):
+    async with talking(CountingStreams(), send_deadline_ms=100) as (_, (client,)):
+        if before:
+            client.send(before)
+            await client.get()
+        client.writer.write(b'{"type":')
+        assert await client.reader.read() == b""
+
+
+async def test_who_spoke_may_be_silent_for_long():
+    streams = CountingStreams()
+    async with talking(streams, 2, send_deadline_ms=100) as (_, (client, silent)):
+        client.send("ping")
+        await client.get()
+        assert await silent.reader.read() == b""  # so more than the deadline has passed
+        client.send("ping")
+        assert await client.get() == ("pong", {})
+
+
+async def test_the_limits_of_an_address_are_those_of_the_other_port(monkeypatch):
+    monkeypatch.setattr("streamd.server.registry.is_loopback", lambda host: False)
+    async with talking(CountingStreams(), 2, max_per_address=1) as (_, (client, other)):
+        client.send("audio-chunk", bytes(640))
+        client.send("ping")
+        await client.get()
+        other.send("audio-chunk", bytes(640))
+        kind, told = await other.get()
+        assert (kind, told["text"]) == ("error", "too many clients from this address")
+
+
+async def test_of_those_that_say_nothing_the_oldest_is_dropped():
+    async with talking(
+        CountingStreams(), 4, max_pending=2, max_streams=1, max_subscribers=1, max_uploads=0
+    ) as (_, clients):
+        assert await clients[0].reader.read() == b""  # 2 + 1 may wait
+        clients[3].send("ping")
+        assert await clients[3].get() == ("pong", {})
 
 
 async def test_the_server_ends_while_somebody_speaks():

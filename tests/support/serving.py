@@ -45,6 +45,7 @@ class CountingIngest:
         self.asked_to_flush = asyncio.Event()
         self.finished = ""
         self.corrected: list[tuple[str, bool]] = []
+        self.updates: list[Mapping[str, object]] = []
         self._done = 0
         self._seg = 0
 
@@ -67,6 +68,8 @@ class CountingIngest:
         self.hub.choices = replace(self.hub.choices, **chosen)
 
     async def update(self, chosen: Mapping[str, object]) -> None:
+        self.updates.append(chosen)
+        self.moved.set()
         await self.choose(chosen, secret="")
 
     async def correct(self, correction: Correction, *, keep: bool) -> None:
@@ -254,13 +257,13 @@ async def serving(
 class DeafClient:
     """A websocket client on a bare socket: it reads nothing that nobody asks for."""
 
-    def __init__(self, port: int, query: str = "") -> None:
+    def __init__(self, port: int, query: str = "", *, path: str = "/v1/stream") -> None:
         self.socket = socket.socket()
         # Small, so that little is enough to fill it.
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         self.socket.connect(("127.0.0.1", port))
         self.request = (
-            f"GET /v1/stream?{query} HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\n"
+            f"GET {path}?{query} HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\n"
             "Connection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
             "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
         ).encode()

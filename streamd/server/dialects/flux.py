@@ -38,6 +38,9 @@ _SURE, _SURE_MS = 0.95, 1_000
 _UNHEARD_MS = 1_000
 """How long after a voice its words may come, before it is taken for a cough."""
 
+_LONGEST_TURN_MS = 600_000
+"""Each partial sends the turn so far: 115 kB after ten minutes of speech, 685 kB after an hour."""
+
 _Threshold = Annotated[float, msgspec.Meta(ge=0.0, le=1.0)]
 _Timeout = Annotated[int, msgspec.Meta(ge=0, le=60_000)]
 
@@ -206,6 +209,9 @@ class Flux:
             yield from self._begin(event.start_ms)
         said = self._said or _TurnSoFar()
         said.take(event)
+        if isinstance(event, Final) and said.end_ms - said.start_ms >= _LONGEST_TURN_MS:
+            yield from self._end("timeout")
+            return
         if isinstance(event, Partial) or event.continues:
             yield self._turn("Update")
             return

@@ -22,7 +22,7 @@ class VllmRealtime:
     def __init__(self) -> None:
         self._stream = ByteStream("pcm_s16le", start_for(_RATE_HZ))
         self._texts: list[str] = []
-        self._sent = GrowingText()
+        self._sent = GrowingText()  # after the last final
 
     def hear(self, kind: str, audio: str, *, is_final: bool) -> Iterator[bytes | Command | Tell]:
         """Take an event of this type; raises `ValueError` for audio that is not base64."""
@@ -42,10 +42,11 @@ class VllmRealtime:
         """As `Dialect.say`."""
         match event:
             case Partial():
-                yield from self._grow([*self._texts, event.text[: event.stable]])
+                yield from self._grow(event.text[: event.stable])
             case Final():
+                yield from self._grow(event.text)
                 self._texts.append(event.text)
-                yield from self._grow(self._texts)
+                self._sent = GrowingText()  # or each partial would cost as much as all before it
             case Flushed():
                 text, self._texts, self._sent = " ".join(self._texts), [], GrowingText()
                 yield tell("transcription.done", text=text)
@@ -60,6 +61,7 @@ class VllmRealtime:
         """Return an error in vLLM's form: a text, where OpenAI's is an object."""
         return tell("error", error=message, code=code)
 
-    def _grow(self, texts: list[str]) -> Iterator[Tell]:
-        if added := self._sent.more(" ".join(texts).rstrip()):
-            yield tell("transcription.delta", delta=added)
+    def _grow(self, text: str) -> Iterator[Tell]:
+        is_first = bool(self._texts) and not self._sent.sent
+        if added := self._sent.more(text.rstrip()):
+            yield tell("transcription.delta", delta=f" {added}" if is_first else added)
