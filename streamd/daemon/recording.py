@@ -317,13 +317,18 @@ def _on_one_clock(channels: Sequence[Iterator[FinishedWindow]]) -> Iterator[Fini
 def _with_numbers(segment: TimedSegment) -> TimedSegment:
     """Return the segment with each number that was dictated as one word, as in live captions."""
     texts = [word.text for word in segment.words] or _BEFORE_WORD.split(segment.text)
-    runs = list(numbers(texts))
+    times = [(_frame(word.start_s), _frame(word.end_s)) for word in segment.words]
+    runs = list(numbers(texts, times))
     # Words that began in the segment before would be there twice.
     if len(runs) == len(texts) or "".join(texts) != segment.text:
         return segment
     text = "".join(number_of(texts[run]) for run in runs)
     words = tuple(_one_word(segment.words[run]) for run in runs) if segment.words else ()
     return replace(segment, text=text, words=words)
+
+
+def _frame(seconds: float) -> int:
+    return round(seconds * 1000 / FRAME_MS)
 
 
 def _one_word(parts: Sequence[SpokenWord]) -> SpokenWord:

@@ -407,7 +407,8 @@ class Session:
         words = [word for word in words if word.start + word.end >= 2 * until]
         if not segment.committed and not any(c.isalnum() for c in text_of(words)):
             words = []  # marks are no text
-        hypothesis = replace(hypothesis, words=with_numbers(words), encoded=None)
+        before = segment.committed[-1] if segment.committed else None
+        hypothesis = replace(hypothesis, words=with_numbers(words, before), encoded=None)
         hypothesis = believable(hypothesis, self._segmenter.voiced_share)
         # Loops are always probable.
         is_text = bool(hypothesis.words) and hypothesis.suspect is not Suspect.LOOP
