@@ -317,6 +317,23 @@ def test_assemblyais_clients_may_change_their_options():
     assert start == Start(rate=8000, endpoint="smart")
 
 
+def test_assemblyai_ends_a_turn_that_is_forced_to_end_behind_a_sentence():
+    *_, turn, flush, last = converse(
+        AssemblyAI(WS),
+        bytes(320),
+        final("Turn on.", continues=True),
+        '{"type": "ForceEndpoint"}',
+        Flushed(id="", seq=1),
+        Flushed(id="", seq=1),  # there is no turn to be ended
+    )
+    assert flush == Flush()
+    facts = ("turn_order", "end_of_turn", "transcript")
+    assert [[told[fact] for fact in facts] for told in (turn, last)] == [
+        [0, False, "Turn on."],
+        [0, True, "Turn on."],
+    ]
+
+
 def test_assemblyai_is_told_how_sure_it_is_that_a_turn_has_ended():
     acts = converse(
         AssemblyAI(f"{WS}&end_of_turn_confidence_threshold=0.4"),

@@ -1,7 +1,7 @@
 """What OpenAI's Realtime API makes of messages and events, without a server."""
 
 import json
-from base64 import b64encode
+from base64 import b64encode, encodebytes
 
 import pytest
 
@@ -48,6 +48,10 @@ def short(acts: list[object]) -> list[object]:
         else act
         for act in acts
     ]
+
+
+def transcripts(acts: list[object]) -> list[str]:
+    return [act["transcript"] for act in acts if isinstance(act, dict) and "transcript" in act]
 
 
 def test_the_session_is_described():
@@ -205,6 +209,96 @@ def test_what_is_cleared_is_in_no_item():
     kinds = [act["type"] for act in acts if isinstance(act, dict)]
     assert kinds == ["input_audio_buffer.cleared", "error"]
     assert acts[-1]["error"]["code"] == "input_audio_buffer_commit_empty"
+
+
+def test_what_was_committed_before_a_clear_is_not_cleared():
+    """The client may be slow to read: its clear comes before it gets the text."""
+    _, *acts = told(
+        update(turn_detection=None),
+        append(),
+        COMMIT,
+        CLEAR,
+        final("kept"),
+        Flushed(id="1000", seq=1),
+        final("gone"),
+        Flushed(id="clear", seq=2),
+    )
+    assert transcripts(acts) == ["kept"]
+
+
+@pytest.mark.parametrize(
+    "turns", [None, {"type": "server_vad"}, {"type": "semantic_vad", "eagerness": "high"}]
+)
+@pytest.mark.parametrize(
+    ("heard", "text"),
+    [
+        ([], ""),
+        ([Vad(speech=True, t_ms=100), Vad(speech=False, t_ms=900)], ""),  # noise
+        ([Vad(speech=True, t_ms=100)], ""),  # somebody still makes a noise
+        ([final("one")], "one"),  # the stop button is pressed in the middle of a turn
+        ([final("one.", continues=True)], "one."),  # of which nothing else is heard
+    ],
+)
+def test_each_commit_has_one_answer(turns, heard, text):
+    """Clients wait for it, whether somebody has spoken or not."""
+    acts = told(
+        update(turn_detection=turns),
+        append(),
+        COMMIT,
+        *heard,
+        Flushed(id="1000", seq=1),
+        append(),
+        COMMIT,
+        append(),
+        COMMIT,  # before the answer to the one before
+        Flushed(id="1000", seq=1),
+        Flushed(id="1000", seq=1),
+    )
+    kinds = [act["type"].rpartition(".")[2] for act in acts if isinstance(act, dict)]
+    assert kinds.count("committed") == 3
+    assert transcripts(acts) == [text, "", ""]
+    assert kinds.count("speech_started") == kinds.count("speech_stopped")
+
+
+def test_a_commit_after_the_end_of_a_turn_has_an_answer_of_its_own():
+    *_, committed, completed = told(
+        append(),
+        Vad(speech=True, t_ms=100),
+        Vad(speech=False, t_ms=500),
+        final("one"),
+        append(),
+        COMMIT,
+        Flushed(id="2000", seq=1),
+    )
+    assert short([committed, completed]) == [
+        ("committed", "item_talk_2", "item_talk_1"),
+        ("completed", "item_talk_2", "", [], {"type": "duration", "seconds": 2}),
+    ]
+
+
+def test_a_turn_that_ends_late_has_no_answer_to_a_commit():
+    """It was ended by its sound, but meanwhile the client ends turns itself."""
+    acts = told(
+        SEMANTIC,
+        append(),
+        Vad(speech=True, t_ms=0),
+        turn("paused", 0.4),
+        append(),
+        update(turn_detection=None),
+        final("one"),
+        Flushed(id="turn", seq=1),
+        COMMIT,
+        Flushed(id="2000", seq=1),
+    )
+    assert transcripts(acts) == ["one"]
+
+
+@pytest.mark.parametrize("begin", [update(), say("session.update", model="voxtral")])
+def test_base64_may_have_line_breaks(begin):
+    """MIME encoders make them (RFC 2045)."""
+    audio = bytes(range(200))
+    text = encodebytes(audio).decode().replace("\n", "\r\n")
+    assert told(begin, say("input_audio_buffer.append", audio=text))[-1] == audio
 
 
 @pytest.mark.parametrize(

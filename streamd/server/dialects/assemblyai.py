@@ -13,6 +13,7 @@ from streamd.events import (
     Eos,
     Fault,
     Final,
+    Flushed,
     Partial,
     SessionEvent,
     TimedWord,
@@ -145,6 +146,9 @@ class AssemblyAI:
                 self._sentences.append(event)
                 if not event.continues:
                     self._n_turns, self._sentences = self._n_turns + 1, []
+            case Flushed() if self._sentences:  # nothing followed them in their turn
+                yield self._turn("", (), ends=True)
+                self._n_turns, self._sentences = self._n_turns + 1, []
             case Fault():
                 yield tell("Warning", warning_code=_INVALID, warning=event.message)
             case Eos():

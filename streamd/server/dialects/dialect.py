@@ -1,6 +1,7 @@
 """What every dialect is, what one can ask the connection to do, and what several need."""
 
 import re
+from base64 import b64decode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from io import BytesIO
@@ -183,6 +184,14 @@ _WORD = re.compile(r"[\w'’]+")
 def tell(kind: str, **fields: object) -> Tell:
     """Return a message of this ``type``."""
     return Tell({"type": kind, **fields})
+
+
+def from_base64(text: str) -> bytes:
+    """Return audio that was sent as base64, with line breaks as in MIME or without.
+
+    Raises `ValueError` for other characters that are not of base64 (RFC 4648), and without padding.
+    """
+    return b64decode("".join(text.split()), validate=True)
 
 
 Law = Literal["ULAW", "ALAW"]

@@ -1,6 +1,6 @@
 """OpenAI's Realtime API, for transcription (https://platform.openai.com/docs/api-reference/realtime)."""
 
-from base64 import b64decode
+from collections import deque
 from collections.abc import Iterator
 from typing import Any, Literal
 
@@ -17,7 +17,7 @@ from streamd.events import (
     TurnState,
     Vad,
 )
-from streamd.server.dialects.dialect import ByteStream, Close, Tell, both
+from streamd.server.dialects.dialect import ByteStream, Close, Tell, both, from_base64
 from streamd.server.dialects.realtime import Items, RealtimeInput
 from streamd.server.dialects.vllm import VllmRealtime
 from streamd.server.wire import Command, Flush, Hello, Query, decoded
@@ -59,7 +59,8 @@ class OpenAIRealtime:
         self._stream: ByteStream | None = None
         self._vllm: VllmRealtime | None = None
         self._committed_ms = 0
-        self._is_cleared = False  # what comes until its answer
+        self._flushes: deque[str] = deque()  # that have no answer yet
+        self._is_answered = False  # the first of them, which is a commit: an item has ended since
         self._name, self._items = "", Items("")
         self._speaks_since_ms: int | None = None
         self._texts: list[str] = []  # of the item, that are final
@@ -108,7 +109,7 @@ class OpenAIRealtime:
                 if has_audio and update.chosen:  # otherwise the stream's start has it
                     yield update
             case "input_audio_buffer.append":
-                audio = b64decode(asked.audio, validate=True)
+                audio = from_base64(asked.audio)
                 self._stream = self._stream or self._input.stream()
                 yield from self._stream.take(audio)
                 yield from self._end_if_over(self._stream.heard_ms)
@@ -116,20 +117,28 @@ class OpenAIRealtime:
                 code = "input_audio_buffer_commit_empty"
                 yield self._items.error(code, "there is less than 100 ms of audio", asked.event_id)
             case "input_audio_buffer.commit":
-                yield Flush(id=str(heard_ms - self._committed_ms))
+                yield self._flush(str(heard_ms - self._committed_ms))
                 self._committed_ms = heard_ms
             case "input_audio_buffer.clear":
-                self._committed_ms, self._is_cleared = heard_ms, True
-                yield Flush(id=_CLEAR)
+                self._committed_ms = heard_ms
+                yield self._flush(_CLEAR)
                 yield self._items.tell("input_audio_buffer.cleared")
             case other:
                 what = f"{other!r} is not supported"
                 yield self._items.error("unknown_event", what, asked.event_id)
 
+    def _flush(self, flush: str) -> Flush:
+        if not self._flushes:
+            self._is_answered = False
+        self._flushes.append(flush)
+        return Flush(id=flush)
+
     def say(self, event: SessionEvent) -> Iterator[Tell]:
+        # What comes before the answer to a clear is cleared, but not what was committed before it.
+        is_cleared = bool(self._flushes) and self._flushes[0] == _CLEAR
         if self._vllm:
             yield from self._vllm.say(event)
-        elif not (self._is_cleared and isinstance(event, Partial | Final)):
+        elif not (is_cleared and isinstance(event, Partial | Final)):
             yield from self._tell_of(event)
 
     def _tell_of(self, event: SessionEvent) -> Iterator[Tell]:
@@ -147,19 +156,22 @@ class OpenAIRealtime:
                 yield from self._items.grow(texts)
             case Final():
                 yield from self._keep(event)
-            case Flushed():
-                yield from self._answer(event.id)
+            case Flushed() if self._flushes:
+                yield from self._answer(self._flushes.popleft())
             case Fault():
                 yield self._items.error(event.code, event.message, of_server=True)
 
     def _answer(self, flush: str) -> Iterator[Tell]:
+        ends_turns, is_commit = self._input.ends_turns, flush != _TURN
         if flush == _CLEAR:
-            self._texts, self._languages, self._is_cleared = [], {}, False
+            self._texts, self._languages = [], {}
             self._items.drop()
-        elif not self._input.ends_turns:
-            yield from self._complete(int(flush or 0))
-        elif self._texts:
+        elif ends_turns and self._texts:
             yield from self._end()
+        elif is_commit and not (ends_turns and self._is_answered):
+            yield from self._items.stop(self._committed_ms)
+            yield from self._complete(int(flush))
+        self._is_answered = False
 
     def _voice(self, vad: Vad) -> Iterator[Tell]:
         self._speaks_since_ms = vad.t_ms if vad.speech else None
@@ -180,7 +192,7 @@ class OpenAIRealtime:
         if self._speaks_since_ms is None:
             yield from self._end()
         else:  # the session has more patience
-            yield Flush(id=_TURN)
+            yield self._flush(_TURN)
 
     def _keep(self, final: Final) -> Iterator[Tell]:
         if not self._texts:
@@ -209,7 +221,7 @@ class OpenAIRealtime:
 
     def _complete(self, duration_ms: int) -> Iterator[Tell]:
         text, languages = " ".join(self._texts), [*self._languages]
-        self._texts, self._languages = [], {}
+        self._texts, self._languages, self._is_answered = [], {}, True
         yield from self._items.complete(text, duration_ms, languages)
 
     def fault(self, error: WireError) -> Iterator[Tell | Close]:

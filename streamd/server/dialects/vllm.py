@@ -5,12 +5,18 @@ nothing, send 16-bit samples at 16 kHz, and end with a commit that is ``final``
 (vllm/entrypoints/openai/realtime of vllm 0.33).
 """
 
-from base64 import b64decode
 from collections.abc import Iterator
 
 from streamd.errors import WireError
 from streamd.events import Fault, Final, Flushed, Partial, SessionEvent
-from streamd.server.dialects.dialect import ByteStream, GrowingText, Tell, start_for, tell
+from streamd.server.dialects.dialect import (
+    ByteStream,
+    GrowingText,
+    Tell,
+    from_base64,
+    start_for,
+    tell,
+)
 from streamd.server.wire import Command, Flush
 
 _RATE_HZ = 16_000
@@ -30,7 +36,7 @@ class VllmRealtime:
             case "session.update":
                 pass
             case "input_audio_buffer.append":
-                yield from self._stream.take(b64decode(audio, validate=True))
+                yield from self._stream.take(from_base64(audio))
             case "input_audio_buffer.commit" if is_final:
                 yield Flush()
             case "input_audio_buffer.commit":
