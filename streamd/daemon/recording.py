@@ -26,6 +26,7 @@ from streamd.events import (
     Token,
     numbered,
     of_channel,
+    with_lasting_words,
     with_speaker,
 )
 from streamd.models.model import Model
@@ -241,11 +242,12 @@ class FileTranscriber:
                 if (unheard := window.unheard) is not None:
                     from_ms, to_ms = ms_of(unheard.seek), ms_of(unheard.end)
                     log.warning("no words in the speech from %d to %d ms", from_ms, to_ms)
-                # Without the voice detector, the text is openai-whisper's.
+                # Without the voice detector, text and times are openai-whisper's.
                 spelled = map(_with_numbers, window.segments) if speech else window.segments
+                made = (self._final(segment, next(seg)) for segment in spelled)
                 finals = tuple(
-                    _with_speakers(self._final(segment, next(seg)), turns, speakers)
-                    for segment in spelled
+                    _with_speakers(final, turns, speakers)
+                    for final in (map(with_lasting_words, made) if speech else made)
                 )
                 if in_order:
                     mel.forget(column_at(window.reached_ms / 1000))

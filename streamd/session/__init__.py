@@ -405,6 +405,7 @@ class Session:
             until = min(until, segment.context.words[-1].end)
         words = [word for word in _inside(window, hypothesis.words) if word.text.strip()]
         words = [word for word in words if word.start + word.end >= 2 * until]
+        words = lasting(words, max(segment.utterance.start, segment.read_until), window.end)
         if not segment.committed and not any(c.isalnum() for c in text_of(words)):
             words = []  # marks are no text
         before = segment.committed[-1] if segment.committed else None
@@ -649,6 +650,21 @@ class Session:
         if self._encoded and self._encoded.start < oldest:
             self._encoded = None  # tens of megabytes
         self._segmenter.forget(oldest - 2)
+
+
+def lasting(words: Sequence[Word], start: int, end: int) -> list[Word]:
+    """The words between two frames, in order; each lasts a frame at least, if there is room.
+
+    Attention may place two words on one frame, and words of a later window before those of another.
+    """
+    placed: list[Word] = []
+    least = 1 if len(words) <= end - start else 0
+    for n_left, word in zip(range(len(words), 0, -1), words, strict=True):
+        latest = max(start, end - n_left * least)
+        begin = min(max(word.start, start), latest)
+        start = max(min(word.end, latest + least), begin + least)
+        placed.append(replace(word, start=begin, end=start))
+    return placed
 
 
 def _inside(window: Window, words: Sequence[Word]) -> list[Word]:

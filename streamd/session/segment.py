@@ -28,7 +28,7 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from itertools import pairwise, takewhile
 
-from streamd.events import Final, Partial, SessionEvent, timed
+from streamd.events import Final, Partial, SessionEvent, timed, with_lasting_words
 from streamd.session.commit import count_ended
 from streamd.session.segmenter import Segmenter
 from streamd.session.spelling import capitalised, split_mark
@@ -425,7 +425,7 @@ class Segment:
         *,
         continues: bool = False,
     ) -> Final:
-        return Final(
+        final = Final(
             seg=seg,
             start_ms=ms_from_frames(self.utterance.start),
             end_ms=ms_from_frames(end),
@@ -436,3 +436,4 @@ class Segment:
             avg_logprob=round(hypothesis.avg_logprob, 4),
             no_speech_prob=round(hypothesis.no_speech_prob, 4),
         )
+        return with_lasting_words(final)

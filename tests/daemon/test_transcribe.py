@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -138,6 +139,11 @@ def final_of(opened, monkeypatch, n_words: int, **given: str) -> Final:
     words = tuple(
         SpokenWord(text, at, at + 1.0, 0.1 * at) for at, text in enumerate(DICTATED[:n_words])
     )
+    return final_with(words, opened, monkeypatch, **given)
+
+
+def final_with(words: Sequence[SpokenWord], opened, monkeypatch, **given: str) -> Final:
+    """What becomes of a segment from 0 to 8 s with that text and these words."""
     decoded = SimpleNamespace(
         language="en",
         avg_logprob=-0.1,
@@ -145,7 +151,7 @@ def final_of(opened, monkeypatch, n_words: int, **given: str) -> Final:
         temperature=0.0,
         compression_ratio=1.0,
     )
-    segment = TimedSegment(0, 0.0, 8.0, "".join(DICTATED), (), (), decoded, words)
+    segment = TimedSegment(0, 0.0, 8.0, "".join(DICTATED), (), (), decoded, tuple(words))
 
     def transcribe(*_: object, **__: object) -> list[TranscribedWindow]:
         return [TranscribedWindow((segment,), 8_000)]
@@ -164,6 +170,21 @@ def test_a_number_that_was_dictated_is_one_word(opened, monkeypatch, n_words):
     number = ("90210.", 1_000, 6_000, 0.3)
     others = [("018", 6_000, 7_000, 0.6), ("-03", 7_000, 8_000, 0.7)]
     assert found == ([("dial", 0, 1_000, 0.0), number, *others] if n_words else [])
+
+
+ODD = [(1.0, 2.0), (2.0, 2.0), (1.5, 3.0), (7.98, 9.0), (7.99, 7.99)]
+"""Times of words in seconds: one takes none, one begins in another, two end where they may not."""
+
+
+@pytest.mark.parametrize("detector", ["silero", "off"])
+def test_every_word_lasts_and_lies_within_its_final(opened, monkeypatch, detector):
+    """Without the detector, the words have openai-whisper's times."""
+    words = [SpokenWord(f" {at}.", *times, 0.5) for at, times in enumerate(ODD)]
+    final = final_with(words, opened, monkeypatch, vad=detector)
+    found = [(word.start_ms, word.end_ms) for word in final.words]
+    lasting = [(1_000, 2_000), (2_000, 2_020), (2_020, 3_000), (7_960, 7_980), (7_980, 8_000)]
+    odd = [(round(start_s * 1000), round(end_s * 1000)) for start_s, end_s in ODD]
+    assert found == (odd if detector == "off" else lasting)
 
 
 @pytest.mark.parametrize(("detector", "n_words"), [("off", len(DICTATED)), ("silero", 4)])

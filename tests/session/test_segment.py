@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamd.events import Final, Partial
+from streamd.events import Final, Partial, timed, with_lasting_words
 from streamd.options import EndpointOptions, SessionOptions
+from streamd.session import lasting
 from streamd.session.commit import LocalAgreement
 from streamd.session.gate import GatedFrame
 from streamd.session.segment import MOVES, Move, Segment, Stage
@@ -23,6 +24,7 @@ from tests.support.fakes import (
     scripted_audio,
     scripted_session,
 )
+from tests.support.promises import check_times
 
 
 @given(st.lists(st.sampled_from(Move)))
@@ -325,3 +327,29 @@ def test_a_window_waits_for_what_may_become_a_pause(n_unvoiced, due_at):
             found[n + 1] = due
     assert min(found) == due_at
     assert found[due_at] == (25, False)
+
+
+FRAME_PAIRS = st.lists(st.tuples(st.integers(-50, 150), st.integers(-50, 150)), max_size=30)
+
+
+@given(FRAME_PAIRS, st.integers(0, 40), st.integers(0, 100))
+def test_words_last_within_their_caption_whatever_times_they_come_with(times, start, n_frames):
+    words = [Word(" a", begin, end, 0.5) for begin, end in times]
+    placed = lasting(words, start, start + n_frames)
+    edges = [start, *(edge for word in placed for edge in (word.start, word.end))]
+    assert edges == sorted(edges)
+    assert edges[-1] <= start + n_frames
+    if len(words) <= n_frames:
+        assert all(word.start < word.end for word in placed)
+    assert lasting(placed, start, start + n_frames) == placed
+    start_ms, end_ms = 20 * start, 20 * start + n_frames
+    final = Final(
+        seq=1,
+        seg=1,
+        start_ms=start_ms,
+        end_ms=max(end_ms, start_ms + len(words)),
+        text="a",
+        language="en",
+        words=timed(words, len(words)),
+    )
+    check_times([with_lasting_words(final)])

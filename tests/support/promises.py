@@ -26,7 +26,17 @@ def check_transcript(events: Sequence[Event]) -> None:
             # the mark after a word joins it
             assert without_marks(event.words)[: len(without_marks(words))] == without_marks(words)
             seg, rev, committed, shown, words = seg + 1, 0, "", "", ()
+    check_times([event for event in events if isinstance(event, Final)])
     assert shown == "", "the last partial was neither made final nor taken back"
+
+
+def check_times(finals: Sequence[Final]) -> None:
+    """Each word lasts, lies within its final, and begins when the word before has ended."""
+    at_ms = 0
+    for final in finals:
+        for word in final.words:
+            assert max(at_ms, final.start_ms) <= word.start_ms < word.end_ms <= final.end_ms
+            at_ms = word.end_ms
 
 
 def without_marks(words: tuple[TimedWord, ...]) -> list[TimedWord]:
