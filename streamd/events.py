@@ -215,8 +215,9 @@ class Partial(Event, _InSeconds, _BySpeaker, frozen=True, kw_only=True, tag="par
 class Token(msgspec.Struct, frozen=True, kw_only=True):
     """One token of the model; `prob` is 0..1.
 
-    `text` has U+FFFD for a part of a character; of a timestamp it is ``<|1.28|>``, as
-    openai-whisper writes it, in seconds since the window began.
+    Where several tokens spell one character, the first has its `text`, and those of the others are
+    empty. That of a timestamp is ``<|1.28|>``, as openai-whisper writes it, in seconds since the
+    window began.
     """
 
     id: int

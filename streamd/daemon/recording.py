@@ -9,7 +9,7 @@ from bisect import bisect_left
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain, count, pairwise
+from itertools import chain, count, groupby, pairwise
 from typing import Any, NamedTuple
 
 import msgspec
@@ -50,6 +50,7 @@ from streamd.whisper.longform.segments import (
     ms_of,
 )
 from streamd.whisper.mel import RecordingMel
+from streamd.whisper.tokenizer import REPLACEMENT, Tokenizer
 from streamd.whisper.vocabulary import Vocabularies
 
 _SILENT_FRAMES = 1_500
@@ -255,9 +256,10 @@ class FileTranscriber:
 
     def _final(self, segment: TimedSegment, seg: int) -> Final:
         """Return the event of a segment, the file's `seg`-th."""
+        texts = token_texts(segment.tokens, self._tokenizer)
         tokens = tuple(
-            Token(id=token, text=self._text_of(token), prob=round(prob, 4))
-            for token, prob in zip(segment.tokens, segment.probs, strict=True)
+            Token(id=token, text=text, prob=round(prob, 4))
+            for token, text, prob in zip(segment.tokens, texts, segment.probs, strict=True)
         )
         words = tuple(
             TimedWord(
@@ -268,14 +270,14 @@ class FileTranscriber:
                 final=True,
             )
             for word in segment.words
-            if (text := word.text.strip())
+            if (text := _legible(word.text))
         )
         decoded = segment.decoded
         return Final(
             seg=seg,
             start_ms=in_ms(segment.start_s),
             end_ms=in_ms(segment.end_s),
-            text=segment.text.strip(),
+            text=_legible(segment.text),
             language=decoded.language,
             words=words,
             avg_logprob=decoded.avg_logprob,
@@ -288,12 +290,22 @@ class FileTranscriber:
             ),
         )
 
-    def _text_of(self, token: int) -> str:
-        begin = self._tokenizer.timestamp_begin
-        if token < begin:
-            return self._tokenizer.decode([token])
-        # as openai-whisper writes timestamps
-        return f"<|{(token - begin) * FRAME_MS / 1000:.2f}|>"
+
+def token_texts(tokens: Sequence[int], tokenizer: Tokenizer) -> Iterator[str]:
+    """Yield the text of each token (`streamd.events.Token`)."""
+    begin = tokenizer.timestamp_begin
+    for is_time, run in groupby(tokens, begin.__le__):
+        if is_time:  # as openai-whisper writes timestamps
+            yield from (f"<|{(token - begin) * FRAME_MS / 1000:.2f}|>" for token in run)
+            continue
+        for text, ids in tokenizer.characters([*run]):
+            yield text.replace(REPLACEMENT, "")
+            yield from [""] * (len(ids) - 1)
+
+
+def _legible(text: str) -> str:
+    """Return a text without bytes that spell no character, and without blanks at its ends."""
+    return text.replace(REPLACEMENT, "").strip()
 
 
 def _on_one_clock(channels: Sequence[Iterator[FinishedWindow]]) -> Iterator[FinishedWindow]:

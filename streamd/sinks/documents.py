@@ -72,7 +72,8 @@ class Offsets(Struct, frozen=True, kw_only=True):
 class JsonFullToken(Struct, frozen=True, kw_only=True):
     """A token of the model under whisper.cpp's names, with the times of its word.
 
-    `text` has U+FFFD for a part of a character; `p` is the probability.
+    `p` is the probability. Tokens that spell one character are one, as in whisper.cpp, with the
+    `id` and `p` of the first.
     """
 
     text: str
@@ -210,10 +211,12 @@ def _tokens(final: Final, details: Details) -> Iterator[JsonFullToken]:
     words = list(aligned(final.text, final.words))
     at = 0
     for token in details.tokens:
+        if not token.text:
+            continue  # it is a part of the character before
         if stamp := _TIMESTAMP.fullmatch(token.text):
             start_ms = end_ms = details.seek_ms + round(float(stamp[1]) * 1000)
         else:
-            readable = token.text.strip().strip("\ufffd")
+            readable = token.text.strip()
             found = final.text.find(readable, at, at + len(readable) + _MAX_UNREADABLE)
             begins = max(found, at)
             start_ms, end_ms = next(

@@ -45,7 +45,7 @@ from streamd.whisper.marks import MARKS, with_marks
 from streamd.whisper.mel import WindowColumns, log_mel, window_log_mel
 from streamd.whisper.paths import CachedTokens
 from streamd.whisper.punctuation import punctuated
-from streamd.whisper.tokenizer import Tokenizer
+from streamd.whisper.tokenizer import REPLACEMENT, Tokenizer
 from streamd.whisper.vocabulary import Vocabularies, Vocabulary
 from streamd.whisper.words import find_words, is_repeated, n_attended, spread_words, tighten
 
@@ -311,6 +311,7 @@ class Recognizer(Generic[FeaturesT]):
     def _hypothesis(self, window: Window, view: "_View[FeaturesT]", decoded: Decoded) -> Hypothesis:
         suspect = self._distrusted(window, view, decoded)
         words = () if suspect is Suspect.NO_SPEECH else self._words(window, view, decoded)
+        words = tuple(replace(word, text=word.text.replace(REPLACEMENT, "")) for word in words)
         return Hypothesis(
             words=words,
             tokens=tuple(token for word in words for token in word.tokens),

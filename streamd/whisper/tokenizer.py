@@ -30,7 +30,8 @@ _ANNOTATING = """
 """
 _MUSIC = tuple("♩♪♫♬♭♮♯")
 """The first token of each is enough, since the symbols U+2640..267F share two bytes."""
-_REPLACEMENT = "\ufffd"
+REPLACEMENT = "\ufffd"
+"""What stands in a decoded text for bytes that are no UTF-8: the model may write any."""
 
 
 _MOST_PIECES = 50_000
@@ -186,21 +187,18 @@ class Tokenizer:
 
         They are cut at blanks and punctuation; in a language without blanks, at every character.
         """
-        characters = self._split_characters(tokens)
+        every = self.characters(tokens)
         if self.written(language or self.language) in SPACELESS:
-            return characters
+            return every
         words: list[tuple[str, tuple[int, ...]]] = []
-        for text, ids in characters:
+        for text, ids in every:
             if not words or text.startswith(" ") or text.strip() in string.punctuation:
                 words.append((text, ids))
             else:
                 words[-1] = (words[-1][0] + text, words[-1][1] + ids)
         return words
 
-    def _bytes(self, tokens: Sequence[int]) -> bytes:
-        return b"".join(self._text_tokens[token] for token in tokens if 0 <= token < self.eot)
-
-    def _split_characters(self, tokens: Sequence[int]) -> list[tuple[str, tuple[int, ...]]]:
+    def characters(self, tokens: Sequence[int]) -> list[tuple[str, tuple[int, ...]]]:
         """The shortest runs of tokens that decode to whole characters."""
         full = self.decode(tokens)
         parts: list[tuple[str, tuple[int, ...]]] = []
@@ -209,15 +207,18 @@ class Tokenizer:
         for token in tokens:
             pending += (token,)
             text = self.decode(pending)
-            broken = text.find(_REPLACEMENT)
+            broken = text.find(REPLACEMENT)
             at = offset + broken
-            if broken < 0 or (at < len(full) and full[at] == _REPLACEMENT):
+            if broken < 0 or (at < len(full) and full[at] == REPLACEMENT):
                 parts.append((text, pending))
                 pending = ()
                 offset += len(text)
         if pending:
             parts.append((self.decode(pending), pending))
         return parts
+
+    def _bytes(self, tokens: Sequence[int]) -> bytes:
+        return b"".join(self._text_tokens[token] for token in tokens if 0 <= token < self.eot)
 
 
 def _pieces(text: bytes, longest: int) -> Iterator[bytes]:

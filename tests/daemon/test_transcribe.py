@@ -13,10 +13,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import soundfile
+from hypothesis import given
+from hypothesis import strategies as st
 
 from streamd.config import load
 from streamd.daemon.opening import open_model
-from streamd.daemon.recording import FileTranscriber
+from streamd.daemon.recording import FileTranscriber, token_texts
 from streamd.daemon.transcribe import check, transcribe
 from streamd.errors import ConfigError, SourceError
 from streamd.events import Final, Gap
@@ -25,7 +27,9 @@ from streamd.system.calls import begun
 from streamd.types import FRAME, SAMPLE_RATE
 from streamd.whisper.longform import TranscribedWindow
 from streamd.whisper.longform.segments import SpokenWord, TimedSegment
+from streamd.whisper.tokenizer import Tokenizer
 from tests.support import recorded
+from tests.support.decoders import N_VOCAB, vocabulary
 from tests.support.loop import without_slow_steps
 from tests.support.recorded import SENTENCE, SENTENCES
 
@@ -131,6 +135,7 @@ def test_clips_that_go_back_are_heard_whole(opened):
     assert found[-1].text.endswith("each year.")
 
 
+TOKENS = Tokenizer(vocabulary(), N_VOCAB, multilingual=False)
 DICTATED = [" dial", " 9", "-0", "-2", "-1", "-0.", " 018", "-03"]
 
 
@@ -170,6 +175,31 @@ def test_a_number_that_was_dictated_is_one_word(opened, monkeypatch, n_words):
     number = ("90210.", 1_000, 6_000, 0.3)
     others = [("018", 6_000, 7_000, 0.6), ("-03", 7_000, 8_000, 0.7)]
     assert found == ([("dial", 0, 1_000, 0.0), number, *others] if n_words else [])
+
+
+@given(st.lists(st.integers(0, 255) | st.integers(TOKENS.timestamp_begin, N_VOCAB - 1)))
+def test_the_first_token_of_a_character_has_its_text(tokens):
+    texts = [*token_texts(tokens, TOKENS)]
+    assert len(texts) == len(tokens)
+    spoken = [text for text in texts if not text.startswith("<|")]
+    assert "\ufffd" not in "".join(spoken)
+    if TOKENS.timestamp_begin > max(tokens, default=0):
+        assert "".join(spoken) == TOKENS.decode(tokens).replace("\ufffd", "")
+
+
+def test_the_tokens_of_a_character_are_told_apart_from_those_of_the_next():
+    time = TOKENS.timestamp_begin + 64
+    assert [*token_texts([time, *"a東b".encode(), time], TOKENS)] == [
+        *("<|1.28|>", "a", "東", "", "", "b", "<|1.28|>")
+    ]
+
+
+@pytest.mark.parametrize("detector", ["silero", "off"])
+def test_bytes_that_spell_no_character_are_left_out(opened, monkeypatch, detector):
+    words = [SpokenWord(" a\ufffd", 0.0, 1.0, 0.5), SpokenWord("\ufffd", 1.0, 2.0, 0.5)]
+    monkeypatch.setattr(f"{__name__}.DICTATED", [word.text for word in words])
+    final = final_with(words, opened, monkeypatch, vad=detector)
+    assert (final.text, [word.text for word in final.words]) == ("a", ["a"])
 
 
 ODD = [(1.0, 2.0), (2.0, 2.0), (1.5, 3.0), (7.98, 9.0), (7.99, 7.99)]

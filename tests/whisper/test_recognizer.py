@@ -194,6 +194,13 @@ def test_words_are_in_the_stream_s_time():
     assert found.avg_logprob == pytest.approx(np.log(0.9), abs=1e-3)
 
 
+def test_bytes_that_spell_no_character_are_in_no_word():
+    ours, _ = recognizer(script(b" a\xffb c\xe6"))
+    found = ours.recognize(window())
+    assert [word.text for word in found.words] == [" ab", " c"]
+    assert found.tokens == tuple(b" a\xffb c"), "the decoder gets what it wrote"
+
+
 def test_what_is_known_is_given_to_the_decoder():
     ours, engine = recognizer(script(b" ab cd", prefix=b" y"))
     found = ours.recognize(window(prompt=tuple(b" m"), prefix=tuple(b" y"), draft=tuple(b" ab ef")))
