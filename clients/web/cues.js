@@ -1,7 +1,7 @@
 // Cuts finals into subtitle cues, exactly as streamd does for `-o talk.srt` (streamd/sinks/cues.py,
 // where the rules are explained). Pure.
 
-import { placed } from "./transcript.js";
+import { belongs, placed } from "./transcript.js";
 
 const LINE_CELLS = 42;
 const MAX_LINES = 2;
@@ -47,11 +47,18 @@ const graphemes = (text) => [...GRAPHEMES.segment(text)].map(({ segment }) => se
 /** How many Latin letters the text is as wide as. */
 const width = (text) => sum([...text].map((char) => (ZERO.test(char) ? 0 : WIDE.test(char) ? 2 : 1)));
 
-/** Cut a word where it does not fit into a line. */
+/** Cut a word where it does not fit into a line, but not between what belongs together, if that fits. */
 function chunks(word) {
   const found = [""];
+  let kept = 0; // in the last chunk, where something begins that belongs to nothing before it
   for (const grapheme of graphemes(word)) {
-    if (found.at(-1) !== "" && width(found.at(-1)) + width(grapheme) > LINE_CELLS) found.push("");
+    if (!belongs(found.at(-1), grapheme)) kept = found.at(-1).length;
+    while (found.at(-1) !== "" && width(found.at(-1)) + width(grapheme) > LINE_CELLS) {
+      const last = found.pop();
+      const at = kept || last.length;
+      found.push(last.slice(0, at), last.slice(at));
+      kept = 0;
+    }
     found[found.length - 1] += grapheme;
   }
   return found;
@@ -72,7 +79,20 @@ function split(text, start_ms, end_ms) {
   });
 }
 
+/** The words, or where a language writes no blanks, the characters with what belongs to them. */
 function pieces(final) {
+  const found = [];
+  for (const piece of spoken(final)) {
+    const before = found.at(-1);
+    const isOne = before && piece.blank === "" && belongs(before.text, piece.text);
+    if (isOne && width(before.text) + width(piece.text) <= LINE_CELLS) {
+      found[found.length - 1] = { ...before, text: before.text + piece.text, end_ms: piece.end_ms };
+    } else found.push(piece);
+  }
+  return found;
+}
+
+function spoken(final) {
   const found = [];
   let at = 0;
   let t_ms = final.start_ms;

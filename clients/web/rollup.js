@@ -1,7 +1,7 @@
 // Captions that roll up: lines are filled from the left and broken once, and a word on the screen
 // moves only upwards, with its line.
 
-import { isUnspaced, script } from "./transcript.js";
+import { belongs, isUnspaced, script } from "./transcript.js";
 
 const GRAPHEMES = new Intl.Segmenter(undefined, { granularity: "grapheme" });
 const CLOSING = /^[\p{Pe}\p{Pf}\p{Po}\p{Lm}\p{M}]/u;
@@ -18,7 +18,7 @@ export function pieces(text, longest = Infinity) {
     let n = 0;
     for (const { segment } of GRAPHEMES.segment(word)) {
       const isBreak = (isUnspaced(segment) || isUnspaced(piece)) && !CLOSING.test(segment) && !OPENING.test(piece);
-      if (piece.trim() !== "" && (isBreak || n >= longest)) {
+      if (piece.trim() !== "" && !belongs(piece, segment) && (isBreak || n >= longest)) {
         found.push(piece);
         piece = "";
         n = 0;

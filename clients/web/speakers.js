@@ -1,7 +1,7 @@
 // Who says what: captions in parts of one speaker each, and the names that readers give speakers.
 
 import { store, stored } from "./storage.js";
-import { placed } from "./transcript.js";
+import { belongs, placed } from "./transcript.js";
 
 const $ = (id) => document.getElementById(id);
 const COLOURS = 7; // in style.css
@@ -9,6 +9,12 @@ const INSIDE = /^[!-~\xa1-\u024f]{2}/; // two characters that belong together, i
 const MOST_RUNS = 20; // of a session, whose names are kept
 let session = "";
 let names = {}; // of the session's speakers, by number in each run: another one begins at 1 again
+
+/** Whether a speaker cannot have begun at this place of a text. */
+function isInside(text, at) {
+  const [before, after] = [text.slice(0, at), text.slice(at)];
+  return INSIDE.test(text.slice(at - 1)) || (/\S$/u.test(before) && belongs(before, after));
+}
 
 /**
  * Returns the parts of a caption that one speaker says: [{from, to, speaker, run}], in order. A word
@@ -20,7 +26,7 @@ export function parts({ text, words, run }) {
     const last = found.at(-1);
     if (speaker === undefined || speaker === last.speaker) continue;
     if (last.speaker === undefined) last.speaker = speaker;
-    else if (!INSIDE.test(text.slice(from - 1))) {
+    else if (!isInside(text, from)) {
       last.to = from;
       found.push({ from, to: text.length, speaker, run });
     }

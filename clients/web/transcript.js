@@ -244,6 +244,12 @@ export function placed(text, words) {
   return places;
 }
 
+const BEHIND = /^[\p{M}、。，．：；？！」』）】〉》・ーっゃゅょッャュョ々…ะาำๅๆฯະາຳຽໆຯ\u200d]/u;
+const BEFORE = /[「『（【〈《เแโใไເແໂໃໄ\u1039\u17d2\u200d]$/u;
+
+/** Whether no line should end between two texts without a blank between them (streamd/sinks/text.py). */
+export const belongs = (before, after) => BEHIND.test(after) || BEFORE.test(before);
+
 /** Whether a text is in a script without blanks between words. */
 export const isUnspaced = (text) => UNSPACED.test(text);
 

@@ -17,7 +17,7 @@ from msgspec import UNSET
 from streamd.events import Final
 from streamd.options import CueLayout
 from streamd.session.segmenter import UNFINISHED
-from streamd.sinks.text import SENTENCE_END, aligned, chunks, clean, width
+from streamd.sinks.text import SENTENCE_END, aligned, belongs, chunks, clean, width
 
 MAX_CUE_MS = 7000
 MIN_CUE_MS = 1000
@@ -252,6 +252,29 @@ def cues(final: Final, not_before_ms: int = 0, layout: CueLayout | None = None) 
 
 
 def _pieces(final: Final, line_cells: int) -> Iterator[Piece]:
+    """Yield the words, or where a language writes no blanks, the characters with what `belongs`."""
+    before: Piece | None = None
+    for piece in _spoken(final, line_cells):
+        if before is None:
+            before = piece
+        elif _is_one(before, piece, line_cells):
+            text, probs = before.text + piece.text, (before.prob, piece.prob)
+            prob = min((prob for prob in probs if prob is not None), default=None)
+            before = Piece(before.blank, text, before.start_ms, piece.end_ms, prob)
+        else:
+            yield before
+            before = piece
+    if before is not None:
+        yield before
+
+
+def _is_one(before: Piece, piece: Piece, line_cells: int) -> bool:
+    if piece.blank or not belongs(before.text, piece.text):
+        return False
+    return width(before.text) + width(piece.text) <= line_cells
+
+
+def _spoken(final: Final, line_cells: int) -> Iterator[Piece]:
     at, t_ms = 0, final.start_ms
     for _, end, word in aligned(final.text, final.words):
         t_ms = max(t_ms, word.end_ms)

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from itertools import groupby, islice, pairwise
 from operator import attrgetter
 from typing import Literal, NamedTuple, TypeVar
+from unicodedata import category
 
 from msgspec import UNSET
 from msgspec.structs import replace
@@ -62,19 +63,48 @@ def width(text: str) -> int:
     return sum(cells(grapheme) for grapheme in iter_graphemes(text))
 
 
+_NO_START = frozenset("、。，．：；？！」』）】〉》・ーっゃゅょッャュョ々…")
+"""No row begins with these (JIS X 4051)."""
+_NO_END = frozenset("「『（【〈《")
+"""No row ends with these."""
+_BEHIND = frozenset("ะาำๅๆฯະາຳຽໆຯ\u200d")
+"""Vowels and marks of Thai and Lao behind their consonant, which are letters in Unicode, and the
+joiner of emoji."""
+_BEFORE = frozenset("เแโใไເແໂໃໄ\u1039\u17d2\u200d")
+"""Vowels of Thai and Lao before their consonant, and what puts the next consonant under the one
+before it in Burmese and Khmer."""
+
+
+def belongs(before: str, after: str) -> bool:
+    """Whether no row should end between two texts without a blank between them.
+
+    One of the two is a vowel or mark of the other's letter, or punctuation that stays with a word.
+    """
+    first, last = after[:1], before[-1:]
+    is_behind = first in _BEHIND or first in _NO_START or category(first or " ").startswith("M")
+    return is_behind or last in _BEFORE or last in _NO_END
+
+
 def chunks(text: str, columns: int) -> Iterator[str]:
     """Cut cleaned `text` where a terminal would wrap it, into at least one chunk.
 
-    A grapheme that is wider than `columns` gets a row of its own.
+    But not between what `belongs` together, if that fits. A grapheme that is wider than `columns`
+    gets a row of its own.
     """
-    start = end = used = 0
+    start = end = kept = used = used_behind = 0
+    before = ""
     for grapheme in iter_graphemes(text):
+        if not belongs(before, grapheme):
+            kept, used_behind = end, 0
         n_cells = cells(grapheme)
-        if used and used + n_cells > columns:
-            yield text[start:end]
-            start, used = end, 0
+        while used and used + n_cells > columns:
+            at = kept if kept > start else end
+            yield text[start:at]
+            start, used = at, used_behind if at < end else 0
         end += len(grapheme)
         used += n_cells
+        used_behind += n_cells
+        before = grapheme
     yield text[start:]
 
 
@@ -99,6 +129,13 @@ def aligned(text: str, words: Sequence[TimedWord]) -> Iterator[tuple[int, int, T
 _INSIDE = re.compile("[!-~\xa1-\u024f]{2}")
 """Two characters that belong together, in Latin script."""
 
+
+def _is_inside(text: str, at: int) -> bool:
+    """Whether a speaker cannot have begun there."""
+    before, after = text[at - 1 : at], text[at : at + 1]
+    return bool(_INSIDE.match(text, at - 1)) or (not before.isspace() and belongs(before, after))
+
+
 CaptionT = TypeVar("CaptionT", Partial, Final, Partial | Final)
 
 
@@ -115,7 +152,7 @@ def by_speaker(event: CaptionT) -> list[CaptionT]:
     for i, (start, _, word) in enumerate(placed):
         if not word.speaker or word.speaker == speaker:
             continue
-        if i > 0 and _INSIDE.match(event.text, start - 1):
+        if i > 0 and _is_inside(event.text, start):
             words[i] = replace(word, speaker=speaker)
         else:
             cuts.append((i, start))
@@ -208,8 +245,6 @@ PARAGRAPH_PAUSE_MS = 2000
 LONG_PARAGRAPH = 330
 """Characters, about 60 words, after which a shorter silence behind a sentence ends one, too."""
 BREATH_MS = 400
-_NO_START = frozenset("、。，．：；？！」』）】〉》・ーっゃゅょッャュョ々…")
-"""No row begins with these (JIS X 4051)."""
 
 
 def wrapped(spans: Sequence[Span], columns: int) -> list[list[Span]]:
@@ -258,7 +293,9 @@ def _row_end(marks: Sequence[Span], begin: int, columns: int) -> int:
     for end in range(begin, len(marks)):
         used += cells(marks[end].text)
         if used > columns and end > begin:
-            return next((at for at in range(end, begin, -1) if _may_break(marks, at)), end)
+            places = range(end, begin, -1)
+            apart = (at for at in places if not belongs(marks[at - 1].text, marks[at].text))
+            return next((at for at in places if _may_break(marks, at)), next(apart, end))
     return len(marks)
 
 
@@ -266,7 +303,7 @@ def _may_break(marks: Sequence[Span], at: int) -> bool:
     before, after = marks[at - 1].text, marks[at].text
     if " " in (before, after):
         return True
-    return (cells(before) == 2 or cells(after) == 2) and after not in _NO_START
+    return (cells(before) == 2 or cells(after) == 2) and not belongs(before, after)
 
 
 def blank_between(before: str, after: str) -> str:

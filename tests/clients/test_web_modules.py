@@ -119,7 +119,9 @@ def test_a_tone_comes_out_as_it_went_in():
 WORDS = st.sampled_from(
     ["a", "of", "times.", "despair,", "said", "(so)", "—", "<b>", "{x}", "-->", "天気", "です。",
      "Donaudampfschifffahrtsgesellschaftskapitänsmützen", "e\u0301t\u00e9",
-     "\U0001f469\u200d\U0001f469\u200d\U0001f467", "I'll", "\x1b[2J"]
+     "\U0001f469\u200d\U0001f469\u200d\U0001f467", "I'll", "\x1b[2J",
+     "。", "「", "っ", "อั", "น", "เ", "ศ", "ร้", "า", "ให้", "เศร้าใจ" * 12,
+     "ー" * 30]
 )  # fmt: skip
 
 

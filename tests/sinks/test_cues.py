@@ -10,7 +10,7 @@ from streamd.options import CueLayout
 from streamd.sinks import cues as cut
 from streamd.sinks.cues import MAX_CUE_MS, Cues, cues
 from streamd.sinks.formats import FORMATS
-from streamd.sinks.text import width
+from streamd.sinks.text import belongs, width
 from streamd.sinks.writing import FileSink
 from tests.support.said import SPEECH, final, spoken, written
 
@@ -52,6 +52,29 @@ def test_chinese_takes_two_cells_a_character():
     shown = list(cues(final("这是一个没有空格的很长的句子" * 6, end_ms=9000)))
     assert all(width(line) <= 42 for cue in shown for line in lines(cue))
     assert "".join("".join(lines(cue)) for cue in shown) == "这是一个没有空格的很长的句子" * 6
+
+
+@given(
+    st.lists(st.text("กรมอน่้ัิาเไเກະາດ今日だっ。、「」", min_size=1, max_size=1), max_size=80),
+    st.sampled_from([0, 1, 3]),
+)
+def test_no_line_begins_with_a_mark_of_the_letter_before(characters, max_words):
+    """Where a language writes no blanks, each character is a word."""
+    said = final(
+        "".join(characters),
+        end_ms=300 * len(characters),
+        words=tuple(
+            TimedWord(text=text, start_ms=300 * i, end_ms=300 * i + 300, prob=0.9, final=True)
+            for i, text in enumerate(characters)
+        ),
+    )
+    shown = [
+        line for cue in cues(said, layout=CueLayout(max_words=max_words)) for line in lines(cue)
+    ]
+    assert "".join(shown) == "".join(characters)
+    for before, after in pairwise(shown):
+        # a run of marks that fills a line is cut
+        assert not belongs(before, after) or width(before) >= 40
 
 
 def test_a_short_word_is_shown_for_a_second_if_nothing_follows():

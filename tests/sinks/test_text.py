@@ -1,5 +1,6 @@
 import unicodedata
 from datetime import UTC, datetime
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -12,6 +13,7 @@ from streamd.sinks.text import (
     Look,
     Span,
     aligned,
+    belongs,
     by_speaker,
     caption,
     chunks,
@@ -19,6 +21,7 @@ from streamd.sinks.text import (
     clock,
     stamper,
     width,
+    wrapped,
 )
 
 any_text = st.text(st.characters())
@@ -56,6 +59,35 @@ def test_chunks_fit_and_lose_nothing(text, columns):
     assert "".join(parts) == text
     for part in parts:
         assert width(part) <= columns or len(list(iter_graphemes(part))) == 1
+
+
+THAI = st.text("กรมอน่้ัิะาำเแไๆ", max_size=60)
+
+
+@given(THAI, st.integers(1, 20))
+def test_chunks_keep_vowels_and_marks_with_their_letters_if_they_fit(text, columns):
+    parts = list(chunks(text, columns))
+    assert "".join(parts) == text
+    for before, after in pairwise(parts):
+        if belongs(before, after):  # then it is all one, and does not fit
+            assert all(belongs(before[:at], before[at:]) for at in range(1, len(before)))
+
+
+@pytest.mark.parametrize(
+    ("text", "columns", "rows"),
+    [
+        ("อันเศร้าใจ", 3, ["อัน", "เศ", "ร้า", "ใจ"]),
+        ("ສະບາຍດີ", 3, ["ສະ", "ບາຍ", "ດີ"]),
+        ("今日は雨だ。", 10, ["今日は雨", "だ。"]),
+        ("「雨」だった", 6, ["「雨」", "だった"]),
+        ("ーーーー", 4, ["ーー", "ーー"]),
+    ],
+)
+def test_rows_and_chunks_break_where_nothing_belongs_together(text, columns, rows):
+    assert list(chunks(text, columns)) == rows
+    assert ["".join(span.text for span in row) for row in wrapped([Span(text)], columns)] == rows
+    coloured = [Span(char, str(i)) for i, char in enumerate(text)]  # each is a word in Thai
+    assert ["".join(span.text for span in row) for row in wrapped(coloured, columns)] == rows
 
 
 @given(st.lists(st.tuples(st.text("ab", min_size=1), st.sampled_from([" ", "", "  "]))))
@@ -115,6 +147,8 @@ def test_time_stamps():
         ("1,0001 is it", ("1", ",0001", "is", "it"), ["1,0001", "is it"]),
         ("ill-disposed", ("ill", "-disposed"), ["ill-disposed"]),
         ("你好再见", ("你好", "再见"), ["你好", "再见"]),
+        ("你好。", ("你好", "。"), ["你好。"]),
+        ("ร้า", ("ร", "้า"), ["ร้า"]),
     ],
 )
 def test_no_word_is_divided_among_speakers(text, said, parts):
