@@ -1,7 +1,7 @@
 """Signs that a decoder repeats itself or hallucinates.
 
 Three signs of repetition, none of which digits that are read aloud show ("eight eight eight"), are
-a run of repeated words (WhisperLiveKit), many tokens that attend to one spot (SimulStreaming), and
+a run of repeated words (WhisperLiveKit) or of letters in a word, many tokens that attend to one spot (SimulStreaming), and
 text that compresses too well (WhisperKit). In recordings, invented words are improbable, too short
 or too long (openai/whisper ``transcribe.py``, `word_anomaly_score` and `is_segment_anomaly`).
 """
@@ -46,13 +46,52 @@ def find_loop(
         return None  # this runs after each token, and most windows of a stream add few
     if (stuck := find_stuck(frames, limits)) is not None:
         return stuck + 1
-    words = tokenizer.split_words(tokens, language)
-    if (n_kept := find_repetition([text for text, _ in words], limits)) is not None:
-        return sum(len(ids) for _, ids in words[:n_kept])
+    if (repeated := find_repeated(tokens, tokenizer, language=language, limits=limits)) is not None:
+        return repeated
     text = tokenizer.decode(tokens[-LAST_TOKENS:])
     if len(tokens) >= LAST_TOKENS and compression_ratio(text) > limits.compression:
         return len(tokens) - LAST_TOKENS
     return None
+
+
+def find_repeated(
+    tokens: Sequence[int], tokenizer: Tokenizer, *, language: str, limits: LoopLimits = USUAL
+) -> int | None:
+    """How many of text `tokens` to keep because words repeat, marks, or letters in a word; or None.
+
+    A word whose letters repeat ("Hmmmm") is kept up to where it begins to compress.
+    """
+    words = tokenizer.split_words(tokens, language)
+    if (n_kept := find_repetition([text for text, _ in words], limits)) is not None:
+        return sum(len(ids) for _, ids in words[:n_kept])
+    n_before = n_marks = 0
+    for (before, _), (text, ids) in zip([("", ()), *words], words, strict=False):
+        n_marks = n_marks + 1 if text == before and _is_lone_mark(text) else 0
+        if n_marks == REPEATS_OF_MANY:
+            return n_before - len(ids) * (REPEATS_OF_MANY - 1)
+        if letter_ratio(text) > limits.compression:
+            shorter = (n for n in range(len(ids), 1, -1) if _is_plain(tokenizer.decode(ids[:n])))
+            return n_before + next(shorter, 1)
+        n_before += len(ids)
+    return None
+
+
+def letter_ratio(word: str) -> float:
+    """How many times zlib shrinks the word, with a byte for each letter of whatever script.
+
+    Of "Noooo" with 30 letters the ratio is 2.7, of "hahaha" with as many 2.5, of words that are
+    said almost never more than 1.5: the longest of Greek, with 183 letters, has 1.4.
+    """
+    data = bytes(ord(letter) & 0xFF for letter in word)
+    return len(data) / len(zlib.compress(data))
+
+
+def _is_plain(word: str) -> bool:
+    return letter_ratio(word) <= 1.0
+
+
+def _is_lone_mark(text: str) -> bool:
+    return text.startswith(" ") and not text.strip(_IGNORED)
 
 
 def find_repetition(words: Sequence[str], limits: LoopLimits = USUAL) -> int | None:

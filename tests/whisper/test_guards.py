@@ -12,9 +12,11 @@ from streamd.options import LoopLimits
 from streamd.whisper.guards import (
     compression_ratio,
     find_loop,
+    find_repeated,
     find_repetition,
     find_stuck,
     is_anomalous,
+    letter_ratio,
     word_anomaly,
 )
 from streamd.whisper.tokenizer import Tokenizer
@@ -119,6 +121,72 @@ def test_a_stuck_decoder_keeps_its_first_token():
     tokens = tokenizer.encode(" one two three four five six seven eight nine")
     frames = [10, *[40] * 8]
     assert find_loop(tokens, frames, tokenizer, language="en") == 2
+
+
+GPT2 = Tokenizer(openai_vocabulary(Path("gpt2"), 51_864), 51_864, multilingual=False)
+LONGEST_WORD = (
+    "Lopadotemachoselachogaleokranioleipsanodrimhypotrimmatosilphiokarabomelitokatakechymenokichl"
+    "epikossyphophattoperisteralektryonoptekephalliokigklopeleiolagoiosiraiobaphetraganopterygon"
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            "go to www.example.com",
+            "ha ha hahahahaha",
+            "10000000 of 1000000000000000",
+            "Zzzzzzzzzz",
+        ),
+        *(
+            "Mississippi",
+            "jäääärne",
+            "hääyöaie",
+            "GATTACAGATTACAGATTACA",
+            "CAG" * 8,
+            "Nooooooooooo!",
+        ),
+        *("Donaudampfschifffahrtsgesellschaftskapitän", "humuhumunukunukuapua'a", "Mm-mm-mm."),
+        *(
+            "हाहाहाहाहाहा",
+            "აააააააააააა",
+            "ワクワクドキドキゴロゴロゴロゴロ",
+            "Well . . . I see",
+            "Wait!!!!",
+        ),
+        *(LONGEST_WORD, "Llanfairpwllgwyngyllgogerychwyrndrobwllllantysiliogogogoch"),
+    ],
+)
+def test_ordinary_words_have_no_loop_inside(text):
+    tokens = GPT2.encode(f" {text}")
+    assert find_repeated(tokens, GPT2, language="en") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ("A" + "a" * 888, "Aaaaaaaaa"),
+        ("He said Hm" + "m" * 438 + " and went", "He said Hmmmmmmmm"),
+        ("ha" * 40, "hahahahahah"),
+        ("1" + "0" * 60, "100"),
+        ("and the . . . .", "and the ."),
+        ("and so on - - - - - -", "and so on -"),
+    ],
+)
+def test_a_loop_inside_a_word_is_cut_where_it_begins_to_compress(text, kept):
+    tokens = GPT2.encode(f" {text}")
+    n_kept = find_repeated(tokens, GPT2, language="en")
+    found = GPT2.decode(tokens[:n_kept])
+    assert found == f" {kept}"
+    frames = range(0, 20 * len(tokens), 20)
+    if len(tokens) >= 8:
+        assert find_loop(tokens, frames, GPT2, language="en") == n_kept, "live, too"
+
+
+@given(st.text(st.characters(categories=["L"]), min_size=1, max_size=4), st.integers(60, 200))
+def test_any_letters_repeated_for_long_are_a_loop_in_any_script(unit, n):
+    assert letter_ratio((unit * n)[:n]) > LoopLimits().compression
 
 
 def word(n_frames: int, prob: float = 0.9, text: str = " a") -> tuple[str, float, int]:

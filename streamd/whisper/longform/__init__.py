@@ -29,7 +29,7 @@ from streamd.whisper.decode import (
     with_phrases,
 )
 from streamd.whisper.engine import BatchEngine, Engine, FeaturesT, Search, urgent
-from streamd.whisper.guards import find_repetition
+from streamd.whisper.guards import find_repeated
 from streamd.whisper.longform.schedule import (
     EncoderPass,
     OneByOne,
@@ -427,11 +427,10 @@ class _Reader(Generic[FeaturesT]):
         eot = self._tokenizer.eot
         text_at = [at for at, token in enumerate(decoded.tokens) if token < eot]
         text = [decoded.tokens[at] for at in text_at]
-        words = self._tokenizer.split_words(text, decoded.language)
-        n_kept = find_repetition([word for word, _ in words])
+        n_kept = find_repeated(text, self._tokenizer, language=decoded.language)
         if n_kept is None:
             return decoded
-        n = text_at[sum(len(tokens) for _, tokens in words[:n_kept]) - 1] + 1
+        n = text_at[n_kept - 1] + 1
         tokens, probs = decoded.tokens[:n], decoded.token_probs[:n]
         return replace(decoded, tokens=tokens, token_probs=probs, loop=n)
 

@@ -539,6 +539,17 @@ def test_a_clause_that_is_written_again_and_again_is_written_once(transcribe, n_
     assert len(told) == 1
 
 
+def test_a_held_vowel_is_no_endless_word(transcribe):
+    def write(window: Window, temperature: float) -> Said:
+        return Said("she said " + "a" * 300)
+
+    windows, told, _ = transcribe(write, CLIP)
+    assert texts(windows) == ["she said " + "a" * 10]
+    assert len(told) == len(DecodingOptions().temperatures)  # another one may not repeat it
+    again, _, _ = transcribe(write, CLIP, voiced=False)
+    assert texts(again) == ["she said " + "a" * 300]
+
+
 def test_clips_are_decoded_at_once_in_order_and_do_not_depend_on_each_other(transcribe):
     clips = [Clip(start, start + 1_500, silent_end=True) for start in range(0, 15_000, 3_000)]
 
