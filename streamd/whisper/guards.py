@@ -1,9 +1,10 @@
 """Signs that a decoder repeats itself or hallucinates.
 
 Three signs of repetition, none of which digits that are read aloud show ("eight eight eight"), are
-a run of repeated words (WhisperLiveKit) or of letters in a word, many tokens that attend to one spot (SimulStreaming), and
-text that compresses too well (WhisperKit). In recordings, invented words are improbable, too short
-or too long (openai/whisper ``transcribe.py``, `word_anomaly_score` and `is_segment_anomaly`).
+a run of repeated words (WhisperLiveKit) or of letters in a word, many tokens that attend to one
+spot (SimulStreaming), and text that compresses too well (WhisperKit). In recordings, invented words
+are improbable, too short or too long (openai/whisper ``transcribe.py``, `word_anomaly_score` and
+`is_segment_anomaly`).
 """
 
 import string
