@@ -56,6 +56,8 @@ class WyomingSocket:
         self._deadline_s = limits.send_deadline_ms / 1000
         self._has_begun = False
         self._pace, self._wait_s = Pace(), 0.0
+        self._format: Mapping[str, object] = {}
+        self._payload: bytes | None = None  # of a chunk whose format was returned before it
         self._n_most, self._n_buffer = limits.max_message_bytes, limits.write_buffer_bytes // 4
         writer.transport.get_extra_info("socket").setsockopt(SOL_SOCKET, SO_KEEPALIVE, 1)
 
@@ -82,9 +84,13 @@ class WyomingSocket:
     async def receive(self) -> str | bytes:
         """Wait for the next event; of an ``audio-chunk``, return the samples.
 
-        Raises `ConnectionClosed`, also if the first event or the rest of one does not come in time,
-        or `WireError` for what is no event, or too large.
+        If it has another format than the one before, the event comes before its samples. Raises
+        `ConnectionClosed`, also if the first event or the rest of one does not come in time, or
+        `WireError` for what is no event, or too large.
         """
+        if (waiting := self._payload) is not None:
+            self._payload = None
+            return waiting
         while True:
             try:
                 event, payload = await self._read()
@@ -95,9 +101,11 @@ class WyomingSocket:
                     await self._answer("info", description(self._info))
                 case "ping":
                     await self._answer("pong", event.data)
-                case "audio-chunk":
+                case "audio-chunk" if _format_of(event) == self._format:
                     return payload
                 case kind:
+                    self._format = _format_of(event) if kind == "audio-chunk" else {}
+                    self._payload = payload if kind == "audio-chunk" else None
                     return msgspec.json.encode({"type": kind, "data": event.data}).decode()
 
     async def close(self, code: int, reason: str) -> None:
@@ -140,6 +148,10 @@ class WyomingSocket:
 
     async def _answer(self, kind: str, data: Mapping[str, object]) -> None:
         await self.send(msgspec.json.encode({"type": kind, "data": data}).decode())
+
+
+def _format_of(event: _Header) -> Mapping[str, object]:
+    return {name: event.data[name] for name in ("rate", "width", "channels") if name in event.data}
 
 
 def description(info: ServerInfo) -> Mapping[str, object]:

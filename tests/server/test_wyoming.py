@@ -5,6 +5,7 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import numpy as np
 import pytest
 
 from streamd.errors import BindError, ConfigError
@@ -12,7 +13,7 @@ from streamd.events import Flushed
 from streamd.options import BindOptions, ServerLimits
 from streamd.server import Server
 from streamd.server.dialects.wyoming import Wyoming
-from streamd.server.wire import Flush, Start
+from streamd.server.wire import Encoding, Flush, Start
 from streamd.server.wyoming_socket import parse_address
 from tests.server.test_dialects import converse, final, partial
 from tests.support.serving import INFO, CountingStreams
@@ -58,7 +59,7 @@ def test_a_transcript_and_its_chunks():
             {"type": "transcribe", "data": {"language": "en-US", "transcript_names": ["A"]}}
         ),
         json.dumps({"type": "audio-start", "data": {"rate": 22050, "width": 2, "channels": 2}}),
-        bytes(8),
+        bytes(22050 * 4),
         partial("turn on", n_final=1),
         final("turn on the"),
         final("lights", 2000, seg=1),
@@ -67,9 +68,10 @@ def test_a_transcript_and_its_chunks():
         Flushed(id="", seq=2),
         Flushed(id="", seq=2),
     )
-    start = Start(rate=22050, channels=2, language="en", hotwords="A")
-    assert acts[:2] == [start, bytes(8)]
-    assert acts[2:] == [
+    frames = acts.pop(1)
+    assert acts[0] == Start(encoding=Encoding.F32, language="en", hotwords="A")
+    assert len(frames) == pytest.approx(16_000 * 4, abs=2 * 320 * 4)
+    assert acts[1:] == [
         {"type": "transcript-start", "data": {}},
         {"type": "transcript-chunk", "data": {"text": "turn"}},
         {"type": "transcript-chunk", "data": {"text": " on the"}},
@@ -81,6 +83,75 @@ def test_a_transcript_and_its_chunks():
         {"type": "transcript", "data": {"text": ""}},
         {"type": "transcript-stop", "data": {}},
     ]
+
+
+def samples(acts: list[object]) -> np.ndarray:
+    return np.frombuffer(b"".join(act for act in acts if isinstance(act, bytes)), np.float32)
+
+
+def stated(**data: int | None) -> str:
+    return json.dumps({"type": "audio-chunk", "data": data})
+
+
+@pytest.mark.parametrize(
+    ("width", "channels", "dtype", "scale"),
+    [(1, 1, np.uint8, 127), (2, 2, "<i2", 32767), (4, 1, "<i4", 2**31 - 1)],
+)
+def test_samples_may_have_any_width_and_channels(width, channels, dtype, scale):
+    wave = np.sin(np.arange(3200) / 5)
+    whole = (wave * scale + (128 if width == 1 else 0)).astype(dtype).repeat(channels).tobytes()
+    begins = stated(rate=16_000, width=width, channels=channels)
+    acts = converse(Wyoming(), begins, whole[:1001], whole[1001:])
+    assert samples(acts) == pytest.approx(wave, abs=0.02)  # 7 bits
+
+
+def test_three_bytes_are_the_upper_ones_of_four():
+    wave = (np.sin(np.arange(320) / 5) * (2**23 - 1)).astype("<i4")
+    three = wave.view(np.uint8).reshape(-1, 4)[:, :3].tobytes()
+    acts = converse(Wyoming(), stated(width=3), three)
+    assert samples(acts) == pytest.approx(wave / 2**23, abs=1e-6)
+
+
+def test_the_format_may_change_between_chunks():
+    """As a mixer of sounds sends it: no sample is lost or at another pitch."""
+
+    def tone(rate: int, seconds: int = 1) -> bytes:
+        return (
+            (np.sin(2 * np.pi * 440 * np.arange(rate * seconds) / rate) * 9_000)
+            .astype("<i2")
+            .tobytes()
+        )
+
+    acts = converse(
+        Wyoming(),
+        tone(16_000),
+        stated(rate=48_000, width=2, channels=1),
+        tone(48_000),
+        stated(rate=8_000),
+        tone(8_000),
+        stated(rate=None),
+        tone(8_000),
+    )
+    heard = samples(acts)
+    assert len(heard) == pytest.approx(4 * 16_000, abs=4 * 320)
+    for second in range(4):
+        part = heard[second * 16_000 + 2_000 :][:8_000]
+        assert np.argmax(np.abs(np.fft.rfft(part))) == 220, second  # 440 Hz
+
+
+async def test_each_chunk_states_its_format_with_or_without_a_start():
+    async with talking(CountingStreams()) as (_, (client,)):
+        for begins in (False, True):
+            if begins:
+                client.send("audio-start", rate=16_000, width=2, channels=1)
+            for rate in (48_000, 48_000, 8_000, 16_000):
+                client.send("audio-chunk", bytes(rate), rate=rate, width=2, channels=1)
+            client.send("audio-stop")
+            told = [await client.get()]
+            while told[-1][0] != "transcript-stop":
+                told.append(await client.get())
+            (said,) = [data["text"] for kind, data in told if kind == "transcript"]
+            assert int(said.split()[0]) in range(98, 103)
 
 
 async def test_whoever_only_asks_opens_no_session():
@@ -123,8 +194,9 @@ async def test_audio_becomes_a_transcript_more_than_once():
         (b'{"type":"audio-chunk","payload_length":-1}\n', "at most"),
         (b'{"type":"ping","data_length":4097}\n', "at most"),
         (b'{"type":"audio-start","data":{"rate":"x"}}\n', "expected a Wyoming event"),
-        (CHUNK + b'{"type":"audio-start","data":{"rate":8000}}\n', "one format"),
-        (b'{"type":"audio-start","data":{"width":4}}\n' + CHUNK, "2 bytes"),
+        (CHUNK.replace(b'"pay', b'"data":{"rate":80},"pay'), "rate must be"),
+        (CHUNK.replace(b'"pay', b'"data":{"channels":99},"pay'), "channels must be"),
+        (b'{"type":"audio-start","data":{"width":5}}\n' + CHUNK, "1 to 4 bytes"),
     ],
 )
 async def test_what_is_wrong_is_told_and_ends_the_connection(sent, says):
