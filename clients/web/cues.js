@@ -80,9 +80,11 @@ function split(text, start_ms, end_ms) {
 }
 
 /** The words, or where a language writes no blanks, the characters with what belongs to them. */
-function pieces(final) {
+const pieces = (final) => together(together(spoken(final))); // a mark may tell that its letter belongs to what is before
+
+function together(list) {
   const found = [];
-  for (const piece of spoken(final)) {
+  for (const piece of list) {
     const before = found.at(-1);
     const isOne = before && piece.blank === "" && belongs(before.text, piece.text);
     if (isOne && width(before.text) + width(piece.text) <= LINE_CELLS) {

@@ -245,10 +245,11 @@ export function placed(text, words) {
 }
 
 const BEHIND = /^[\p{M}、。，．：；？！」』）】〉》・ーっゃゅょッャュョ々…ะาำๅๆฯະາຳຽໆຯ\u200d]/u;
+const ASAT = /^.\u103a/u;
 const BEFORE = /[「『（【〈《เแโใไເແໂໃໄ\u1039\u17d2\u200d]$/u;
 
 /** Whether no line should end between two texts without a blank between them (streamd/sinks/text.py). */
-export const belongs = (before, after) => BEHIND.test(after) || BEFORE.test(before);
+export const belongs = (before, after) => BEHIND.test(after) || ASAT.test(after) || BEFORE.test(before);
 
 /** Whether a text is in a script without blanks between words. */
 export const isUnspaced = (text) => UNSPACED.test(text);

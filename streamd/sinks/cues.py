@@ -253,8 +253,13 @@ def cues(final: Final, not_before_ms: int = 0, layout: CueLayout | None = None) 
 
 def _pieces(final: Final, line_cells: int) -> Iterator[Piece]:
     """Yield the words, or where a language writes no blanks, the characters with what `belongs`."""
+    # Twice, since a mark may tell that its letter belongs to what is before.
+    return _together(_together(_spoken(final, line_cells), line_cells), line_cells)
+
+
+def _together(pieces: Iterator[Piece], line_cells: int) -> Iterator[Piece]:
     before: Piece | None = None
-    for piece in _spoken(final, line_cells):
+    for piece in pieces:
         if before is None:
             before = piece
         elif _is_one(before, piece, line_cells):

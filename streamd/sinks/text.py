@@ -73,6 +73,8 @@ joiner of emoji."""
 _BEFORE = frozenset("เแโใไເແໂໃໄ\u1039\u17d2\u200d")
 """Vowels of Thai and Lao before their consonant, and what puts the next consonant under the one
 before it in Burmese and Khmer."""
+_ASAT = "\u103a"
+"""Says in Burmese that the letter before it ends a syllable."""
 
 
 def belongs(before: str, after: str) -> bool:
@@ -81,8 +83,8 @@ def belongs(before: str, after: str) -> bool:
     One of the two is a vowel or mark of the other's letter, or punctuation that stays with a word.
     """
     first, last = after[:1], before[-1:]
-    is_behind = first in _BEHIND or first in _NO_START or category(first or " ").startswith("M")
-    return is_behind or last in _BEFORE or last in _NO_END
+    is_mark = first in _BEHIND or first in _NO_START or category(first or " ").startswith("M")
+    return is_mark or after[1:2] == _ASAT or last in _BEFORE or last in _NO_END
 
 
 def chunks(text: str, columns: int) -> Iterator[str]:

@@ -55,7 +55,7 @@ def test_chinese_takes_two_cells_a_character():
 
 
 @given(
-    st.lists(st.text("กรมอน่้ัิาเไเກະາດ今日だっ。、「」", min_size=1, max_size=1), max_size=80),
+    st.lists(st.text("กรมอน่้ัิาเไเກະາດမန်ာ今日だっ。、「」", min_size=1, max_size=1), max_size=80),
     st.sampled_from([0, 1, 3]),
 )
 def test_no_line_begins_with_a_mark_of_the_letter_before(characters, max_words):

@@ -90,6 +90,11 @@ def test_rows_and_chunks_break_where_nothing_belongs_together(text, columns, row
     assert ["".join(span.text for span in row) for row in wrapped(coloured, columns)] == rows
 
 
+def test_letters_below_others_and_ends_of_syllables_stay_with_them():
+    assert list(chunks("မြန်မာစကား", 3)) == ["မြန်", "မာစကား"]
+    assert list(chunks("ខ្ញុំស្រឡាញ់", 3)) == ["ខ្ញុំ", "ស្រ", "ឡាញ់"]
+
+
 @given(st.lists(st.tuples(st.text("ab", min_size=1), st.sampled_from([" ", "", "  "]))))
 def test_words_are_found_where_they_stand(parts):
     text = "".join(blank + word for word, blank in parts)
