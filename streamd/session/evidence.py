@@ -5,14 +5,11 @@ from dataclasses import replace
 
 from streamd.types import Hypothesis, Suspect, text_of
 from streamd.whisper.decode import PROBABLE
-from streamd.whisper.guards import is_famous
+from streamd.whisper.guards import FAMOUS_NO_SPEECH, is_famous
 
 MOST_VOICED = 0.2
 """The share of voiced frames below which such a phrase was not said there. It matters with `--vad
 webrtc` and `off`, which let noise into windows; with Silero, one word of 1,170 changes without."""
-FAMOUS_NO_SPEECH = 0.35
-"""Above this probability of no speech one of Whisper's phrases for noise is not believed: in music
-tiny.en writes "Thank you." with 0.39."""
 
 
 def is_probable(hypothesis: Hypothesis) -> bool:

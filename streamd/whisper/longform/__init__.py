@@ -29,7 +29,7 @@ from streamd.whisper.decode import (
     with_phrases,
 )
 from streamd.whisper.engine import BatchEngine, Engine, FeaturesT, Search, urgent
-from streamd.whisper.guards import find_repeated
+from streamd.whisper.guards import FAMOUS_NO_SPEECH, find_repeated, is_famous
 from streamd.whisper.longform.schedule import (
     EncoderPass,
     OneByOne,
@@ -324,9 +324,13 @@ class _Reader(Generic[FeaturesT]):
 
         In a crowd, that is "the chief of the world of the people of the world of the people". One
         of the two is not enough: a mean log probability below the threshold is usual for right
-        translations, and songs, lists and scripts with three bytes a character compress well.
+        translations, and songs, lists and scripts with three bytes a character compress well. What
+        Whisper writes for noise ("Thank you.") is invented where it hears hardly any speech.
         """
-        options = self._decoding
+        options, text = self._decoding, self._tokenizer.decode(decoded.tokens)
+        is_doubtful = decoded.no_speech_prob > FAMOUS_NO_SPEECH
+        if self._voiced is not None and is_doubtful and is_famous(text):
+            return True
         if len(options.temperatures) == 1 or not self._speaks(stretch):
             return False
         # A text with a loop was cut there; the ratio is that of all of it.

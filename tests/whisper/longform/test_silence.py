@@ -539,6 +539,22 @@ def test_a_clause_that_is_written_again_and_again_is_written_once(transcribe, n_
     assert len(told) == 1
 
 
+@pytest.mark.parametrize(
+    ("text", "no_speech_prob", "is_kept"),
+    [
+        ("Thank you.", 0.6, False),  # coughs, after a prompt
+        ("Thank you.", 0.05, True),
+        ("Thank you, Mary.", 0.6, True),
+    ],
+)
+def test_what_is_written_for_noise_needs_speech(transcribe, text, no_speech_prob, is_kept):
+    said = Said(text, no_speech_prob=no_speech_prob)
+    windows, _, _ = transcribe(lambda window, temperature: said, CLIP)
+    assert texts(windows) == [text] * is_kept
+    again, _, _ = transcribe(lambda window, temperature: said, CLIP, voiced=False)
+    assert texts(again) == [text], "openai-whisper keeps it"
+
+
 def test_a_held_vowel_is_no_endless_word(transcribe):
     def write(window: Window, temperature: float) -> Said:
         return Said("she said " + "a" * 300)
