@@ -80,8 +80,8 @@ def find_repeated(
 def letter_ratio(word: str) -> float:
     """How many times zlib shrinks the word, with a byte for each letter of whatever script.
 
-    Of "Noooo" with 30 letters the ratio is 2.7, of "hahaha" with as many 2.5, of words that are
-    said almost never more than 1.5: the longest of Greek, with 183 letters, has 1.4.
+    Of one letter 30 times the ratio is 2.7, of "ha" 15 times 2.5, of a Greek word of 183 letters
+    1.5, of all words in 60 recordings at most 0.8.
     """
     data = bytes(ord(letter) & 0xFF for letter in word)
     return len(data) / len(zlib.compress(data))

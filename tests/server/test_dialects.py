@@ -138,6 +138,14 @@ def test_deepgram_says_what_a_finalize_brought():
     assert answers == [results(final("Turn on."), from_finalize=True)]
 
 
+def test_deepgram_answers_each_finalize_of_a_client_that_is_slow_to_read():
+    finalize, flushed = '{"type":"Finalize"}', Flushed(id="", seq=1)
+    said = converse(Deepgram(LISTEN), finalize, finalize, final("Turn on."), flushed, flushed)
+    answers = [act for act in said if isinstance(act, dict)]
+    assert [act["from_finalize"] for act in answers] == [True, True]
+    assert answers[0] == results(final("Turn on."), from_finalize=True)
+
+
 def test_deepgram_names_the_last_final_that_a_finalize_brought():
     """An engine that is behind brings several, and agents take the named one for the end."""
     _, *answers = converse(

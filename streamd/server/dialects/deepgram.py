@@ -41,7 +41,7 @@ class Deepgram:
         # By channel, 0 if they are mixed:
         self._last_word_end_ms: dict[int, int] = {}  # until its `UtteranceEnd`
         self._held: dict[int, Final] = {}  # the answer to a `Finalize`, if no other final follows
-        self._is_finalizing = False
+        self._n_finalizing = 0  # that have no answer yet: the client may be slow to read
 
     def request(self) -> Query:
         asked = self._asked = both(self._text, _Listening)
@@ -77,7 +77,7 @@ class Deepgram:
             return
         match type_of(message):
             case "Finalize":
-                self._is_finalizing = True
+                self._n_finalizing += 1
                 yield Flush()
             case "CloseStream":
                 yield Stop()
@@ -96,9 +96,9 @@ class Deepgram:
             case Final():
                 yield from self._release(event.channel or 0)
                 self._held[event.channel or 0] = event
-                if not self._is_finalizing:
+                if not self._n_finalizing:
                     yield from self._release(event.channel or 0)
-            case Flushed() if self._is_finalizing:
+            case Flushed() if self._n_finalizing:
                 yield from self._finalized()
             case Fault():
                 yield tell("Error", variant=event.code, description=event.message)
@@ -116,7 +116,7 @@ class Deepgram:
             yield tell("SpeechStarted", channel=index, timestamp=event.t_ms / 1000)
 
     def _finalized(self) -> Iterator[Tell]:
-        self._is_finalizing = False
+        self._n_finalizing -= 1
         for channel in self._channels:
             if channel not in self._held:  # some clients wait for an answer
                 yield self._results.empty(self._audio.heard_ms, channel)
