@@ -65,6 +65,7 @@ async def run(
         )
         streams.choices = build.default_choices(config)
         streams.learn = partial(phrases.add, path=phrases.own_file())
+        streams.when_idle = build.release_small_models
 
         def log_state() -> None:
             log.warning("; ".join(streams.state()) or "no sessions")

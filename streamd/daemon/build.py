@@ -14,6 +14,7 @@ from msgspec import UNSET
 
 from streamd.config import OPTIONS, Config
 from streamd.daemon import phrases
+from streamd.engines import smart_turn, voices
 from streamd.engines.silero import Silero
 from streamd.engines.smart_turn import begin_smart_turn, has_smart_turn
 from streamd.errors import ConfigError, SourceError
@@ -251,6 +252,12 @@ def vocabularies(config: Config, model: Model, expected: Vocabulary | None) -> V
     Each thread needs one of its own.
     """
     return Vocabularies(tokenizer(config, model), expected)
+
+
+def release_small_models() -> None:
+    """Free the models that hear turns and voices; they are loaded again when they are needed."""
+    smart_turn.release()
+    voices.release()
 
 
 def _check_windows(config: Config, model: Model) -> None:

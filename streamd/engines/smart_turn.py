@@ -61,6 +61,11 @@ def has_smart_turn() -> bool:
         return False
 
 
+def release() -> None:
+    """Free the model, 32 MB; whoever asks next loads it again, which takes a core 0.05 s."""
+    _model.cache_clear()
+
+
 @cache
 def _model() -> InferenceSession:
     """The model, loaded in the first pause in which somebody asks; all streams share it."""

@@ -134,6 +134,8 @@ class Streams:
         self._chooser: Chooser = lambda before, chosen: replace(before, **chosen)
         self._busy_s = 0.0  # of the engine, in this second
         self._untrimmed_s = 0  # since memory was returned, if the engine was busy
+        self.when_idle: Callable[[], None] = lambda: None
+        """Called when no session is fed any more, to free what the next one loads again."""
         self._output_error: StreamdError | None = None
         self._fault: Fault | None = None  # of the engine
         self._streams: dict[str, Stream] = {}
@@ -423,6 +425,8 @@ class Streams:
             self._publish_states()
             if self._untrimmed_s >= _TRIM_S:
                 self._untrimmed_s = 0
+                if self.are_idle:
+                    self.when_idle()
                 await asyncio.to_thread(trim)
 
     def _publish_states(self) -> None:

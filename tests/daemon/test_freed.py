@@ -287,11 +287,15 @@ async def test_what_an_ended_session_took_is_returned_even_if_nothing_is_compute
     streams = Streams(lambda _: scripted_session(), max_backlog=500, max_ingest=4)
     chores = asyncio.create_task(streams.chores())
     stream = streams.open("talk")
+    freed: list[bool] = []
     with stream.hub.subscribe(stats=True) as listener:
         assert isinstance(await anext(listener), Stats)  # the session was among those that are fed
     await stream.finish(EndReason.STOP)
+    ended = stream.hub
+    streams.when_idle = lambda: freed.append(ended.closed)
     del stream
     await returned.wait()
+    assert freed == [True]  # what is loaded again in a moment
     assert living() == ["Subscription"]  # of this test
     chores.cancel()
     await asyncio.wait({chores})

@@ -2,6 +2,7 @@
 
 import pytest
 
+from streamd.engines import smart_turn as module
 from streamd.engines.smart_turn import smart_turn
 from tests.support import recorded
 
@@ -26,3 +27,11 @@ def test_it_tells_a_pause_from_an_end(clip, end_s, prob):
     # The silence that it adds is a part of these pauses.
     heard = recorded.samples(clip)[: round((end_s - 0.08) * 16_000)]
     assert smart_turn(heard) == pytest.approx(prob, abs=0.02)
+
+
+def test_a_model_that_was_freed_is_loaded_again():
+    speech = recorded.samples("jfk")
+    before = smart_turn(speech)
+    module.release()
+    assert module._model.cache_info().currsize == 0
+    assert smart_turn(speech) == before
