@@ -112,9 +112,9 @@ class Window:
     line. `given_words` are the words of `before` and `prefix`, if the marks and capitals of all
     words are to be decided anew. Text that ends before frame `text_until` leaves much voice unread;
     None: there is not so much in the window. Somebody who has spoken since frame `turn_start` may
-    be done at the window's end; None: nobody asks. `hear` asks who speaks. While what was decoded
-    again of a `last` window has cost less than `budget` (frames, as `Hypothesis.extra_cost`), more
-    may be.
+    be done at the window's end; None: nobody asks. `clear`: the utterance is short and surely
+    speech. `hear` asks who speaks. While what was decoded again of a `last` window has cost less
+    than `budget` (frames, as `Hypothesis.extra_cost`), more may be.
     """
 
     start: int
@@ -137,6 +137,7 @@ class Window:
     text_until: int | None = None
     turn_start: int | None = None
     budget: float = math.inf
+    clear: bool = False
     hear: HearingRequest | None = field(default=None, compare=False, repr=False)
     encoded: Encoded | None = field(default=None, compare=False, repr=False)
 

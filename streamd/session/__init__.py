@@ -29,7 +29,7 @@ from streamd.events import Gap, GapReason, SessionEvent, TurnEvent, TurnState, U
 from streamd.options import SessionOptions
 from streamd.session.budget import Budget
 from streamd.session.commit import CommitPolicy, count_ended
-from streamd.session.evidence import believable, is_probable
+from streamd.session.evidence import believable
 from streamd.session.gate import Gate
 from streamd.session.language import Change, Language, surely_read
 from streamd.session.ring import Ring
@@ -53,6 +53,7 @@ from streamd.types import (
     ms_from_frames,
     text_of,
 )
+from streamd.whisper.decode import is_probable
 from streamd.whisper.prompt import Prompt
 
 LEFT_OUT = 75
@@ -296,6 +297,7 @@ class Session:
             text_until=self._segmenter.voiced_from(LEFT_OUT, end),
             turn_start=segment.utterance.start if self._asks_turn(segment) else None,
             budget=max(0.0, self._again.left(end)),
+            clear=last and self._is_clear(segment, end),
             encoded=self._encoded,
             hear=self._who.request(end, self._ring.start, self._ring.read)
             if self._options.speakers
@@ -414,7 +416,9 @@ class Session:
         # Loops are always probable.
         is_text = bool(hypothesis.words) and hypothesis.suspect is not Suspect.LOOP
         segment.was_probable |= is_text and is_probable(hypothesis)
-        if window.last and not segment.was_probable and window.task != "translate":
+        segment.was_read |= is_text
+        is_said = segment.was_probable or (is_text and is_probable(hypothesis, clear=window.clear))
+        if window.last and not is_said and window.task != "translate":
             return Hypothesis(
                 language=hypothesis.language,
                 detected=hypothesis.detected,
@@ -423,6 +427,16 @@ class Session:
                 suspect=Suspect.NO_SPEECH,
             )
         return segment.without_mark(hypothesis)
+
+    def _is_clear(self, segment: Segment, end: int) -> bool:
+        """Whether an utterance is short, surely speech, and without committed words so far."""
+        is_new = not segment.committed
+        return is_new and self._segmenter.is_clear(segment.utterance.start, end)
+
+    def _is_voice(self, segment: Segment, end: int) -> bool:
+        """Whether so much of an utterance up to a frame is a voice that there should be words."""
+        is_long = self._voiced(segment.utterance.start, end) >= UNREAD
+        return is_long or self._is_clear(segment, end)
 
     def _left_out(self, segment: Segment, window: Window) -> bool:
         """Whether there was voice for long after the last word of a hypothesis that should go on.
@@ -433,7 +447,7 @@ class Session:
         if not window.last and (new or segment.latest.suspect):
             return False  # the next window may have the rest
         if window.last and segment.context and not (new or segment.committed):
-            return self._voiced(segment.utterance.start, window.end) >= UNREAD
+            return self._is_voice(segment, window.end)
         if segment.latest.temperature > 0:
             return False  # it did not end early: there is nothing probable in the audio
         if window.last and self._again.left(window.end) <= 0:
@@ -490,7 +504,8 @@ class Session:
             events += segment.show(self._seg, end, self.now)
             # A guess ends the utterance no sooner than no text: more audio may tell what it is. Of
             # translations none is probable, since there are many ways to translate.
-            is_text = is_probable(hypothesis) or self._options.task == "translate"
+            is_text = self._options.task == "translate"
+            is_text |= is_probable(hypothesis, clear=self._is_clear(segment, end))
             words = segment.words if is_text else ()
             if words and segment.utterance.state is State.ASKED:
                 segment.turn_prob = hypothesis.turn_prob
@@ -557,7 +572,7 @@ class Session:
             events = segment.show(self._seg, end, self.now)
             self._rev = segment.rev  # the next utterance reuses this one's number
             start = segment.utterance.start
-            if self._voiced(start, end) >= UNREAD:
+            if segment.was_read or self._is_voice(segment, end):
                 start_ms, end_ms = ms_from_frames(start), ms_from_frames(end)
                 events.append(Unclear(start_ms=start_ms, end_ms=end_ms))
             return events

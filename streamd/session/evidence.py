@@ -4,17 +4,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from streamd.types import Hypothesis, Suspect, text_of
-from streamd.whisper.decode import PROBABLE
 from streamd.whisper.guards import FAMOUS_NO_SPEECH, is_famous
 
 MOST_VOICED = 0.2
 """The share of voiced frames below which such a phrase was not said there. It matters with `--vad
 webrtc` and `off`, which let noise into windows; with Silero, one word of 1,170 changes without."""
-
-
-def is_probable(hypothesis: Hypothesis) -> bool:
-    """Whether the hypothesis is more than a guess."""
-    return hypothesis.evidence >= PROBABLE
 
 
 def believable(hypothesis: Hypothesis, voiced_share: Callable[[int, int], float]) -> Hypothesis:

@@ -17,9 +17,9 @@ from streamd.types import FRAME, SAMPLE_RATE, Frames
 
 VoiceDetector = Callable[[Frames], Sequence[bool]]
 """Tells in which of the next (n, 320) float32 frames there is speech; no frame is left out."""
-ConfirmingDetector = Callable[[Frames, Sequence[bool]], Sequence[bool]]
-"""The same for the next (n, 320) frames, given in which of them the first detector and the level
-find speech. `streamd.engines.silero` has one."""
+ConfirmingDetector = Callable[[Frames, Sequence[bool]], Sequence[float]]
+"""How probable speech is in the next (n, 320) frames, 0 where there is none, given in which of them
+the first detector and the level find speech. `streamd.engines.silero` has one."""
 
 
 class GatedFrame(NamedTuple):
@@ -31,7 +31,8 @@ class GatedFrame(NamedTuple):
     `voice` tells that somebody seems to speak. It needs fewer voiced frames than the gate, and so
     comes 40 ms before it opens: in time for a voice agent to stop talking. Utterances do not begin
     there, since digits that are dictated would be written one by one. `unvoiced` is how many frames
-    ago the last voiced frame was, whether the gate is open or not.
+    ago the last voiced frame was, whether the gate is open or not. `prob` is how probable the
+    second detector finds speech; 0 without one.
     """
 
     silence: int
@@ -39,6 +40,7 @@ class GatedFrame(NamedTuple):
     late: int = 0
     voice: bool = False
     unvoiced: int = 0
+    prob: float = 0.0
 
 
 class WebRtcVad:
@@ -101,14 +103,15 @@ class Gate:
         speech = self._vad(frames)
         judged = zip(speech, levels, self._floors_db(speech, levels), strict=True)
         voiced = [is_speech and level >= floor_db for is_speech, level, floor_db in judged]
-        confirmed = voiced if self._confirm is None else self._confirm(frames, voiced)
+        probs = [0.0] * len(voiced) if self._confirm is None else self._confirm(frames, voiced)
         heard = []
         has_second, gate = self._confirm is not None, self._confirmed
-        for one, other, level in zip(voiced, confirmed, levels, strict=True):
+        for one, prob, level in zip(voiced, probs, levels, strict=True):
             if has_second:
                 self._late = self._late + 1 if self._detected.update(one) == 0 else 0
-            silence, late = gate.update(one and other), min(self._late, LATEST)
-            heard.append(GatedFrame(silence, level, late, gate.voice, gate.unvoiced))
+            silence = gate.update(one and (prob > 0 or not has_second))
+            late = min(self._late, LATEST)
+            heard.append(GatedFrame(silence, level, late, gate.voice, gate.unvoiced, prob))
         return heard
 
     def _floors_db(self, speech: Sequence[bool], levels: Sequence[float]) -> list[float]:

@@ -115,6 +115,8 @@ class Segment:
     """The last hypothesis about any window of the utterance."""
     was_probable: bool = False
     """Whether any hypothesis about it was (`streamd.session.evidence`)."""
+    was_read: bool = False
+    """Whether there was text in any hypothesis about it."""
     turn_prob: float | None = None
     """How probable it is that the speaker is done, in a pause of which that was told."""
     stage: Stage = Stage.READING

@@ -30,7 +30,12 @@ UNFINISHED = frozenset(
 FADING = 2
 """Unvoiced frames (40 ms) that may be the beginning of a pause."""
 DANGLING = 0.5
-"""The probability below which a last word may be the start of another one."""
+"""The probability below which a last word may be the start of another one. A word alone is
+improbable by nature, since none comes before it."""
+SHORT, CLEAR = 50, 0.8
+"""Voiced frames (1 s) up to which an utterance is short, and the mean probability of speech from
+which it is clear. Of 218 single words 212 are both; of 58 cries of pain and anger, of music, coughs
+and hums, and of voices at once that go on, none."""
 
 
 def ending_pause(
@@ -51,7 +56,8 @@ def ending_pause(
 def _ending_pause(words: Sequence[Word], text: str, options: EndpointOptions) -> int:
     if ends_sentence(text):
         return options.sentence
-    unfinished = text.endswith(tuple(COMMAS)) or words[-1].prob < DANGLING
+    dangles = len(words) > 1 and words[-1].prob < DANGLING
+    unfinished = text.endswith(tuple(COMMAS)) or dangles
     if unfinished or words[-1].text.strip().lower() in UNFINISHED:
         return options.unfinished
     return options.plain
@@ -176,6 +182,15 @@ class Segmenter:
         track = self._track[max(0, start - self._base) : max(0, end - self._base)]
         return sum(silence == 0 for silence, *_ in track) / max(1, end - start)
 
+    def is_clear(self, start: int, end: int) -> bool:
+        """Whether frames `start` to `end` are a short utterance and surely speech.
+
+        Whoever has no second detector is never sure. The track must still be there: see `forget`.
+        """
+        track = self._track[max(0, start - self._base) : max(0, end - self._base)]
+        probs = [frame.prob for frame in track if frame.unvoiced == 0]
+        return 0 < len(probs) <= SHORT and sum(probs) >= CLEAR * len(probs)
+
     def voiced_from(self, n: int, end: int) -> int | None:
         """The latest frame with `n` voiced frames between it and `end`; see `forget`."""
         at = max(0, end - self._base)
@@ -192,7 +207,7 @@ class Segmenter:
                 events += self._flush_here()
             if self.cursor - self._base == len(self._track):
                 return events
-            silence, _, self._late, voice, self._unvoiced = self._track[self.cursor - self._base]
+            silence, _, self._late, voice, self._unvoiced, _ = self._track[self.cursor - self._base]
             if self._open is not None:
                 self._follow(self._open, silence)
                 if not self._is_decided(self._open):

@@ -29,11 +29,11 @@ from streamd.types import (
     text_of,
 )
 from streamd.whisper.decode import (
-    PROBABLE,
     Context,
     Decoded,
     decode,
     detect_language,
+    is_probable,
     slots_needed,
     spoken,
     with_fallback,
@@ -143,8 +143,9 @@ class Recognizer(Generic[FeaturesT]):
         rng = np.random.default_rng([options.seed, window.start, window.end])
         turn = self._turn(window)
         view = self._view(window)
-        if view.tokenizer.translates:
-            # There are many ways to translate, so none is probable, and no other try is better.
+        if view.tokenizer.translates or window.clear:
+            # There are many ways to translate, so none is probable, and no other try is better. A
+            # word alone is improbable, too, and of so short a text a sample is another word.
             options = replace(options, least_evidence=-math.inf)
 
         def attempt(temperature: float) -> Search[Decoded]:
@@ -358,7 +359,7 @@ class Recognizer(Generic[FeaturesT]):
         decoded = alone(self._decode(view, options, 0.0, None, context.vocabulary))
         more = self._hypothesis(window, view, decoded)
         is_text = bool(more.words) and not more.suspect and not is_famous(text_of(more.words))
-        if not is_text or more.evidence < PROBABLE:
+        if not is_text or not is_probable(more):
             return hypothesis
         n, n_more = len(tokens), len(more.tokens)
         total = n * hypothesis.avg_logprob + n_more * more.avg_logprob
@@ -409,7 +410,9 @@ class Recognizer(Generic[FeaturesT]):
         is_short = not window.prefix and n_different < _SHORT
         if is_short and decoded.no_speech_prob > self._quick.no_speech_threshold:
             return True
-        return not view.tokenizer.translates and decoded.evidence < self._quick.least_evidence
+        if view.tokenizer.translates or decoded.evidence >= self._quick.least_evidence:
+            return False
+        return not is_probable(decoded, clear=window.clear)
 
     def _words(
         self, window: Window, view: "_View[FeaturesT]", decoded: Decoded

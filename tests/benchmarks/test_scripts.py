@@ -5,6 +5,7 @@ import json
 import shutil
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 from types import ModuleType
 
@@ -12,6 +13,7 @@ import pytest
 import soundfile
 
 from lab.latency import SpokenWord
+from tests.support import recorded
 
 pytestmark = pytest.mark.benchmarks
 
@@ -391,6 +393,26 @@ def test_how_far_a_cluster_carries(tmp_path):
     table, computed = run("thousand_nodes.py", tmp_path / "measured")
     assert computed["simulated"][-1]["nodes"] == 1000
     assert "leases busy %" in table
+
+
+def test_how_many_single_words_have_no_text(tmp_path):
+    clip = {"path": str(recorded.RECORDING), "text": "", "speaker": "x"}
+    rows = [
+        {**clip, "words": [(word, start_ms / 1000, end_ms / 1000)]}
+        for word, (start_ms, end_ms) in recorded.WORDS_MS.items()
+    ]
+    (tmp_path / "manifest.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    half = "judge" if zlib.crc32(b"x") % 2 == 0 else "design"
+    table, told = run(
+        *("words.py", "--data", tmp_path, "--half", half, "--most", "2"),
+        *("--out", tmp_path / "out"),
+    )
+    assert [(row["run"], row["set"].split("-")[0]) for row in told["words"]] == [
+        ("live", "cut"),
+        ("offline", "cut"),
+    ]
+    assert all((row["words"], row["lost"]) == (2, 0) for row in told["words"])
+    assert "| live | cut" in table
 
 
 def test_when_turns_end_and_how_soon_it_is_told(tmp_path):

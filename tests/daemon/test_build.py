@@ -9,12 +9,13 @@ import pytest
 
 from streamd.config import load
 from streamd.daemon import build
+from streamd.daemon.opening import open_model
 from streamd.errors import ConfigError
-from streamd.events import Choices
+from streamd.events import Choices, Event, Final
 from streamd.models import ModelDimensions
 from streamd.models.model import Model, only_language, openai_vocabulary
 from streamd.session import Session
-from streamd.types import FRAME, SAMPLE_RATE, Hypothesis, Window
+from streamd.types import FRAME, SAMPLE_RATE, Hypothesis, Window, ms_from_frames
 from streamd.whisper.tokenizer import LANGUAGES
 from tests.support import recorded
 
@@ -310,3 +311,34 @@ def test_a_server_has_more_threads_for_a_window_that_a_final_waits_for(
     monkeypatch.setattr(build.os, "cpu_count", lambda: 4)
     config = load({"source": False, **given}, {})
     assert (build.threads(config), build.urgent_threads(config)) == (each, urgent)
+
+
+def live(sound: np.ndarray, **options: str) -> list[tuple[int, Event]]:
+    """What the bundled model makes of a sound, and after how many ms of it each event came."""
+    config = load({"model": "tiny.en", "threads": "1", **options}, {})
+    recognizer, session = build.recognizer(config, *open_model(config)), build.new_session(config)
+    told: list[tuple[int, Event]] = []
+    for n, frame in enumerate(recorded.frames(sound), 1):
+        events = session.feed(frame[None])
+        while (window := session.next_window()) is not None:
+            events += session.accept(window, recognizer.recognize(window))
+        told += [(ms_from_frames(n), event) for event in events]
+    return told
+
+
+@pytest.mark.parametrize(("pause_ms", "step"), [(2_200, "500"), (1_000, "500"), (2_200, "0")])
+def test_each_of_some_single_words_has_text(pause_ms, step):
+    """Seven of eight had none after pauses of 2.2 s: one that is not believed took in the next."""
+    sound, places = recorded.single_words(pause_ms, *recorded.WORDS_MS)
+    finals = [event for _, event in live(sound, step=step) if isinstance(event, Final)]
+    for start_ms, end_ms in places:
+        assert any(each.start_ms < end_ms and each.end_ms > start_ms for each in finals)
+    assert len(finals) == len(places)
+
+
+@pytest.mark.parametrize("word", ["power", "consider"])
+def test_a_short_word_in_long_silence_is_final_within_a_second(word):
+    """They last 0.3 and 0.6 s."""
+    sound, [(_, end_ms)] = recorded.single_words(20_000, word)
+    [told_ms] = [ms for ms, event in live(sound) if isinstance(event, Final)]
+    assert told_ms - end_ms < 1_000

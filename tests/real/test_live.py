@@ -74,6 +74,15 @@ def listen(sound: np.ndarray, **options: str) -> Heard:
     return heard
 
 
+@pytest.mark.parametrize("pause_ms", [1_000, 2_200])
+def test_single_words_have_text(pause_ms):
+    """With less evidence than a sentence needs; before, three and seven of eight had none."""
+    sound, places = recorded.single_words(pause_ms, *recorded.WORDS_MS)
+    finals = listen(sound, language="en").finals
+    for start_ms, end_ms in places:
+        assert any(each.start_ms < end_ms and each.end_ms > start_ms for each in finals)
+
+
 def letters(finals: list[Final], code: str) -> str:
     """What was said in a language, letter by letter."""
     text = "".join(final.text for final in finals if final.language == code)

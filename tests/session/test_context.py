@@ -8,7 +8,7 @@ import pytest
 
 from streamd.events import Event, Final, Unclear
 from streamd.options import EndpointOptions, SessionOptions
-from streamd.session import LEFT_OUT
+from streamd.session import LEFT_OUT, Session
 from streamd.session.commit import LocalAgreement, Sliding
 from streamd.session.segment import UNMARKED
 from streamd.types import Encoded, Hypothesis, Suspect, Window, Word
@@ -269,6 +269,50 @@ def test_what_is_not_read_behind_other_words_is_read_on_its_own(mark):
     texts, windows = listen(spoken((10, SHORT), (5, LONG)), reads_only_without_context)
     assert [len(text.split()) for text in texts] == [10, 5]
     assert any(window.before for window in windows)
+
+
+def heard(session: Session, hypothesis: Hypothesis, speech: list[bool]) -> list[Event]:
+    """The events of a session to which the recognizer says the same of each window."""
+    events: list[Event] = []
+    for frame in scripted_audio(speech):
+        events += session.feed(frame[None])
+        while (window := session.next_window()) is not None:
+            words = tuple(
+                replace(word, start=window.prefix_end, end=window.end) for word in hypothesis.words
+            )
+            events += session.accept(window, replace(hypothesis, words=words))
+    return events
+
+
+@pytest.mark.parametrize(("prob", "n_told"), [(0.9, 2), (0.7, 0)])
+def test_a_short_voice_without_words_is_told_if_it_is_surely_one(prob, n_told):
+    """The second one, behind a pause of a second, does not belong to the first."""
+    session = scripted_session(speech_prob=prob)
+    speech = [False] * 50 + [True] * 20 + [False] * 50 + [True] * 20 + [False] * 60
+    events = heard(session, Hypothesis(), speech)
+    unclear = [event for event in events if isinstance(event, Unclear)]
+    assert len(unclear) == n_told
+    assert all(event.end_ms - event.start_ms < 1100 for event in unclear)
+
+
+@pytest.mark.parametrize(
+    ("n_voiced", "prob", "no_speech_prob", "n_finals"),
+    [(20, 0.9, 0.3, 1), (60, 0.9, 0.3, 0), (20, 0.7, 0.3, 0), (20, 0.0, 0.3, 0), (20, 0.9, 0.6, 0)],
+)
+def test_an_improbable_word_is_final_if_it_is_short_and_surely_speech(
+    n_voiced, prob, no_speech_prob, n_finals
+):
+    """Of a word alone the decoder is never sure: no text comes before it."""
+    session = scripted_session(speech_prob=prob)
+    guess = Hypothesis(
+        words=(Word(" seven", 0, 1, 0.3, (7,)),),
+        tokens=(7,),
+        avg_logprob=-0.9,
+        no_speech_prob=no_speech_prob,
+    )
+    events = heard(session, guess, [False] * 1000 + [True] * n_voiced + [False] * 150)
+    finals = [event for event in events if isinstance(event, Final)]
+    assert [final.text for final in finals] == ["seven"] * n_finals
 
 
 def test_a_voice_without_words_is_told():

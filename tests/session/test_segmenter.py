@@ -61,7 +61,7 @@ def ends(frames, text="and so", delay=0, options=None):
         ("well,", 50),
         ("bread and", 50),
         ("it was THE", 50),
-        ("", 120),
+        ("", 50),
     ],
 )
 def test_patience_follows_the_text(text, frames):
@@ -78,6 +78,28 @@ def test_patience_follows_the_sound_of_the_voice(text, prob, frames):
 
 def test_a_doubtful_last_word_is_given_more_time():
     assert ending_pause(words("turn on the light", prob=0.3), EndpointOptions()) == 50
+
+
+def test_a_word_alone_is_doubtful_by_nature():
+    assert ending_pause(words("seven", prob=0.3), EndpointOptions()) == 30
+
+
+@pytest.mark.parametrize(
+    ("n_voiced", "prob", "is_clear"),
+    [(1, 0.81, True), (50, 0.81, True), (51, 1.0, False), (20, 0.79, False), (20, 0.0, False)],
+)
+def test_a_short_utterance_is_clear_if_the_second_detector_is_sure(n_voiced, prob, is_clear):
+    """Without one, as with ``--vad webrtc``, the probability is 0."""
+    segmenter = Segmenter()
+    voiced = [GatedFrame(0, LOUD, prob=prob)] * n_voiced
+    segmenter.push(*voiced, *(GatedFrame(n, QUIET, unvoiced=n) for n in range(1, 20)))
+    assert segmenter.is_clear(0, segmenter.end) is is_clear
+
+
+def test_silence_is_no_clear_utterance():
+    segmenter = Segmenter()
+    segmenter.push(*(GatedFrame(n, QUIET, unvoiced=n) for n in range(1, 20)))
+    assert not segmenter.is_clear(0, segmenter.end)
 
 
 @pytest.mark.parametrize(

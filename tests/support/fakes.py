@@ -83,9 +83,15 @@ def scripted_session(
     options: SessionOptions | None = None,
     endpoint: EndpointOptions | None = None,
     policy: CommitPolicy | None = None,
+    *,
+    speech_prob: float = 0.0,
 ) -> Session:
-    """A session whose gate follows the loudness of scripted audio at once."""
-    gate = Gate(loud_frames, GateOptions(attack=1))
+    """A session whose gate follows the loudness of scripted audio at once.
+
+    With `speech_prob`, a second detector finds speech so probable in all that is loud.
+    """
+    confirm = (lambda _, likely: [speech_prob * each for each in likely]) if speech_prob else None
+    gate = Gate(loud_frames, GateOptions(attack=1), confirm=confirm)
     return Session(gate, Segmenter(endpoint), policy or LocalAgreement(), options)
 
 

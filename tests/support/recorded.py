@@ -21,7 +21,18 @@ SENTENCES = (
 )
 """Of that clip and the next one, which is joined to it by a pause. Whether the last two are one
 sentence is chance."""
-_MARGIN_MS = 300
+_MARGIN_MS, _PER_MS = 300, SAMPLE_RATE // 1000
+WORDS_MS = {
+    "leisure": (2_950, 3_410),
+    "consider": (3_590, 4_140),
+    "prudently": (5_640, 6_160),
+    "power": (6_450, 6_740),
+    "disposed": (9_980, 10_610),
+    "fellow": (20_010, 20_400),
+    "americans": (20_400, 20_930),
+    "country": (24_630, 25_190),
+}
+"""Where single words are in the recording, by forced alignment."""
 
 
 @cache
@@ -38,6 +49,27 @@ def samples(first: str = "arctic_a0245", last: str = "") -> np.ndarray:
 def three_sentences() -> np.ndarray:
     """The `SENTENCES`, 17 s."""
     return samples("arctic_a0245", "jfk")
+
+
+def single_words(pause_ms: int, *said: str) -> tuple[np.ndarray, list[tuple[int, int]]]:
+    """Words of `WORDS_MS` with silence around each: the sound, and the place of each word in ms.
+
+    Each has 30 ms on either side, of which 10 fade.
+    """
+    sound, _ = soundfile.read(RECORDING, dtype="float32")
+    margin, fade = 30 * _PER_MS, np.linspace(0, 1, 10 * _PER_MS, dtype=np.float32)
+    pause = np.zeros(pause_ms * _PER_MS, np.float32)
+    parts, places, at = [pause], [], len(pause)
+    for word in said:
+        start, end = (ms * _PER_MS for ms in WORDS_MS[word])
+        part = sound[start - margin : end + margin].copy()
+        part[: len(fade)] *= fade
+        part[-len(fade) :] *= fade[::-1]
+        places.append(((at + margin) // _PER_MS, (at + len(part) - margin) // _PER_MS))
+        parts += [part, pause]
+        at += len(part) + len(pause)
+    joined = np.concatenate(parts)
+    return joined[: len(joined) // FRAME * FRAME], places
 
 
 def whole() -> np.ndarray:

@@ -380,6 +380,23 @@ def test_a_text_with_little_evidence_has_no_words(last, nospeech, prob, said):
 
 
 @pytest.mark.parametrize(
+    ("data", "nospeech", "prob", "clear", "said"),
+    [
+        (b" ab", 0.1, 0.2, False, ""),
+        (b" ab", 0.1, 0.2, True, "ab"),
+        (b" ab", 0.1, 0.17, True, ""),
+        (b" ab", 0.4, 0.27, True, "ab"),
+        (b" ab", 0.51, 0.3, True, ""),
+        (b" ab cd ef gh", 0.1, 0.2, True, ""),
+    ],
+)
+def test_a_few_words_of_clear_speech_need_less_evidence(data, nospeech, prob, clear, said):
+    """Their first word is improbable by nature, and more of them is the first word."""
+    ours, _ = recognizer(script(data, nospeech=nospeech, prob=prob), temperatures=(0.0,))
+    assert text_of(ours.recognize(window(last=True, clear=clear)).words) == said
+
+
+@pytest.mark.parametrize(
     ("temperature", "nospeech", "prefix", "said"),
     [(1.0, 0.55, b"", ""), (1.0, 0.3, b"", "ab cd"), (1.0, 0.55, b" x", "")],
 )

@@ -47,37 +47,38 @@ class Silero:
         self._recent = np.zeros(0, np.float32)  # what it has not heard yet
         self._hearing: _Hearing | None = None
 
-    def __call__(self, frames: Frames, likely: Sequence[bool]) -> list[bool]:
-        """Whether there is speech in the next (n, 320) frames.
+    def __call__(self, frames: Frames, likely: Sequence[bool]) -> list[float]:
+        """How probable speech is in the next (n, 320) frames, 0 where there is none.
 
         `likely`: the first detector thinks so. A frame is judged by the newest chunk that ended in
         it or before, by 32 ms at most.
         """
-        found: list[bool] = []
+        found: list[float] = []
         while (at := len(found)) < len(frames):
             if self._hearing is not None:
                 found += self._hear(self._hearing, frames[at:])
                 continue
             n_asleep = next((n for n, one in enumerate(likely[at:]) if one), len(frames) - at)
-            found += [False] * n_asleep
+            found += [0.0] * n_asleep
             asleep = frames[at : at + n_asleep].reshape(-1)
             self._recent = np.concatenate([self._recent, asleep])[FRAME - _BACK :]
             if (woken := at + n_asleep) < len(frames):
                 self._hearing = _Hearing(np.concatenate([self._recent, frames[woken]])[0])
         return found
 
-    def _hear(self, hearing: "_Hearing", frames: Frames) -> list[bool]:
+    def _hear(self, hearing: "_Hearing", frames: Frames) -> list[float]:
         """Judge the frames up to one where the state is reset, or all of them."""
         n_before = len(self._recent)
         samples = np.concatenate([self._recent, frames.reshape(-1)])
         n_chunks = len(samples) // _CHUNK
         probs = iter(hearing.probs(samples[: n_chunks * _CHUNK].reshape(-1, _CHUNK)))
-        found, n_judged = [], 0
+        found: list[float] = []
+        n_judged = 0
         for end in range(n_before + FRAME, len(samples) + 1, FRAME):
             while n_judged < end // _CHUNK:
                 hearing.judge(next(probs))
                 n_judged += 1
-            found.append(hearing.speech)
+            found.append(hearing.prob if hearing.speech else 0.0)
             if hearing.n_low >= _N_LOW:
                 self._hearing = None
                 break
@@ -86,13 +87,16 @@ class Silero:
 
 
 class _Hearing:
-    """What it has heard since it was woken; `n_low`: for how many chunks hardly any speech."""
+    """What it has heard since it was woken.
+
+    `prob` is that of the newest chunk; `n_low`: for how many chunks hardly any speech.
+    """
 
     def __init__(self, first: float) -> None:
         self._filter = HighPass(first)
         self._before = np.zeros(_BEFORE, np.float32)
         self._state = [np.zeros((1, 1, 128), np.float32)] * 2
-        self.speech, self.n_low = False, 0
+        self.speech, self.prob, self.n_low = False, 0.0, 0
         self._n_on = self._n_off = 0
 
     def probs(self, chunks: NDArray[np.float32]) -> list[float]:
@@ -110,6 +114,7 @@ class _Hearing:
 
     def judge(self, prob: float) -> None:
         """Take the probability of the next chunk."""
+        self.prob = prob
         on = prob >= (_OFF if self.speech else _ON)
         self._n_off = 0 if on else self._n_off + 1
         lingers = self._n_on >= _LASTED and self._n_off <= _LINGER
