@@ -15,7 +15,7 @@ from streamd.events import Choices, Event, Final
 from streamd.models import ModelDimensions
 from streamd.models.model import Model, only_language, openai_vocabulary
 from streamd.session import Session
-from streamd.types import FRAME, SAMPLE_RATE, Hypothesis, Window, ms_from_frames
+from streamd.types import FRAME, SAMPLE_RATE, Hypothesis, Window, frames_from_ms, ms_from_frames
 from streamd.whisper.tokenizer import LANGUAGES
 from tests.support import recorded
 
@@ -323,7 +323,10 @@ def live(sound: np.ndarray, **options: str) -> list[tuple[int, Event]]:
         while (window := session.next_window()) is not None:
             events += session.accept(window, recognizer.recognize(window))
         told += [(ms_from_frames(n), event) for event in events]
-    return told
+    events = session.flush()
+    while (window := session.next_window()) is not None:
+        events += session.accept(window, recognizer.recognize(window))
+    return told + [(ms_from_frames(session.now), event) for event in events]
 
 
 @pytest.mark.parametrize(("pause_ms", "step"), [(2_200, "500"), (1_000, "500"), (2_200, "0")])
@@ -334,6 +337,13 @@ def test_each_of_some_single_words_has_text(pause_ms, step):
     for start_ms, end_ms in places:
         assert any(each.start_ms < end_ms and each.end_ms > start_ms for each in finals)
     assert len(finals) == len(places)
+
+
+def test_a_single_word_that_is_flushed_at_its_end_has_text():
+    """As when a client of Wyoming stops its audio."""
+    sound, [(_, end_ms)] = recorded.single_words(1_000, "consider")
+    said = live(sound[: frames_from_ms(end_ms) * FRAME])
+    assert len([event for _, event in said if isinstance(event, Final)]) == 1
 
 
 @pytest.mark.parametrize("word", ["power", "consider"])

@@ -386,7 +386,7 @@ def test_a_text_with_little_evidence_has_no_words(last, nospeech, prob, said):
         (b" ab", 0.1, 0.2, True, "ab"),
         (b" ab", 0.1, 0.17, True, ""),
         (b" ab", 0.4, 0.27, True, "ab"),
-        (b" ab", 0.51, 0.3, True, ""),
+        (b" ab", 0.56, 0.31, True, ""),
         (b" ab cd ef gh", 0.1, 0.2, True, ""),
     ],
 )
