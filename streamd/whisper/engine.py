@@ -106,6 +106,11 @@ class Engine(Protocol, Generic[FeaturesT]):
 
     dims: ModelDimensions
 
+    @property
+    def n_cheap(self) -> int:
+        """Tokens that a pass may have and hardly take longer than with one."""
+        ...
+
     def encode(
         self,
         mel: Mel,

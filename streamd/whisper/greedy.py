@@ -16,9 +16,6 @@ from streamd.whisper.paths import Cache, Path, Prefill
 from streamd.whisper.rules import REFUSED, Row, Rules
 from streamd.whisper.vocabulary import Expected
 
-N_AHEAD = 3
-"""Tokens that are guessed: a pass of four takes hardly longer than one of one."""
-
 
 @dataclass(frozen=True, slots=True)
 class Sampler:
@@ -34,13 +31,15 @@ class Draft:
     """A guess of the whole transcript, and what to guess where it was wrong.
 
     `mark` is a full stop, or None if it is not guessed; at most `longest` tokens are sampled. Those
-    from `timestamp_begin` on are timestamps.
+    from `timestamp_begin` on are timestamps. After the draft, `n_ahead` tokens at the most are
+    guessed at a time.
     """
 
     tokens: Sequence[int]
     mark: int | None
     longest: int
     timestamp_begin: int
+    n_ahead: int
 
     def after(self, tokens: Sequence[int]) -> Sequence[int]:
         """Guess what follows the sampled `tokens`: the draft after the same token, or a full stop.
@@ -55,7 +54,7 @@ class Draft:
             guess = (last,) if n and tokens[-2] < self.timestamp_begin else ()
         elif not guess and self.mark is not None and last != self.mark:
             guess = (self.mark,)
-        return guess[: min(N_AHEAD, self.longest - len(tokens) - 1)]
+        return guess[: min(self.n_ahead, self.longest - len(tokens) - 1)]
 
 
 def greedy(
@@ -79,7 +78,7 @@ def greedy(
         allowed = rules(ahead.row, path.tokens)
         token = int(allowed.argmax())
         if expected:
-            trial = trial or _Trial(expected, path, ahead)
+            trial = trial or _Trial(expected, path, ahead, draft.n_ahead)
             chosen = trial.choose(allowed, path, token)
             if chosen is None or (trial.is_open and len(path.tokens) + 1 >= draft.longest):
                 path, ahead = trial.give_up()
@@ -142,8 +141,8 @@ class _Trial:
     may be less probable than what the model prefers, token by token, by what it is worth in all.
     """
 
-    def __init__(self, expected: Expected, path: Path, ahead: _Ahead) -> None:
-        self.ahead, self.is_open = ahead, False
+    def __init__(self, expected: Expected, path: Path, ahead: _Ahead, n_ahead: int) -> None:
+        self.ahead, self.is_open, self._n_ahead = ahead, False, n_ahead
         self._expected, self._path = expected, path
         self._tried: list[int] = []
         self._node, self._cost = expected.vocabulary.root, 0.0
@@ -188,7 +187,7 @@ class _Trial:
 
     def must_follow(self) -> tuple[int, ...]:
         """The tokens without which the phrase breaks off."""
-        return self._expected.vocabulary.only_next(self._node, N_AHEAD)
+        return self._expected.vocabulary.only_next(self._node, self._n_ahead)
 
 
 def sample(

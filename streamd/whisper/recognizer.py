@@ -226,6 +226,7 @@ class Recognizer(Generic[FeaturesT]):
             n_frames=window.end - window.start,
             cached=cached.tokens if cached else None,
             vocabulary=self._vocabularies.of(window.vocabulary),
+            n_cheap=engine.n_cheap,
         )
         effort = _Effort(rate, window.budget if window.last else math.inf)
         return _View(engine, features, columns, tokenizer, context, detected, effort)

@@ -22,7 +22,7 @@ class Counting:
     """An engine that counts windows, and those of which something is known."""
 
     def __init__(self, engine) -> None:
-        self.dims, self._engine = engine.dims, engine
+        self.dims, self.n_cheap, self._engine = engine.dims, engine.n_cheap, engine
         self.n_windows = self.n_reused = 0
 
     def encode(self, mel, *, audio_ctx=0, previous=None, n_reused=0):

@@ -25,6 +25,7 @@ class _Engine:
     """Runs nothing."""
 
     dims: ModelDimensions
+    n_cheap = 4
 
 
 NO_ENGINE = _Engine(ModelDimensions(80, 1500, 8, 1, 1, 51_865, 448, 8, 1, 1))

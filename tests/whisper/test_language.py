@@ -63,6 +63,7 @@ class Counting:
 
     n_detections: int = 0
     dims = DIMS
+    n_cheap = 4
 
     def encode(self, mel: np.ndarray, **known) -> ReferenceFeatures:
         return engine().encode(mel, **known)

@@ -38,6 +38,7 @@ class ScriptedEngine:
     decoders: list[ContextDecoder] = field(default_factory=list)
     given: list[tuple[int, ...]] = field(default_factory=list)
     n_vocab: int = N_VOCAB
+    n_cheap: int = 4
 
     def encode(
         self, mel: Mel, *, audio_ctx: int = 0, previous: Predict | None = None, n_reused: int = 0

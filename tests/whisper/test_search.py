@@ -185,6 +185,24 @@ def test_what_follows_a_wrong_draft_is_guessed(said, draft, passes):
     assert decoder.passes == passes
 
 
+@pytest.mark.parametrize(
+    ("n_cheap", "passes"),
+    [
+        (1, [10, 1, 1, 1, 1, 1, 1]),
+        (2, [10, 2, 2, 2, 2]),
+        (4, [10, 2, 4, 2]),
+        (16, [10, 2, 5]),
+    ],
+)
+def test_as_much_is_guessed_as_costs_the_engine_little(n_cheap, passes):
+    predict = scripted([*b"abcdefgh", EOT], n_ctx=200)
+    context = Context(20, draft=tuple(b"abXdefgh"), n_cheap=n_cheap)
+    decoder = ContextDecoder(predict, slots_needed(context, options=GREEDY, n_text_ctx=448))
+    found = decode(decoder, TOKENIZER, options=GREEDY, context=context)
+    assert bytes(found.tokens) == b"abcdefgh"
+    assert decoder.passes == passes
+
+
 def test_the_timestamps_between_segments_are_guessed():
     begin = TOKENIZER.timestamp_begin
     said = (begin, *b"ab", begin + 9, begin + 9, *b"c", begin + 20)

@@ -93,6 +93,8 @@ _POOL_STEP = 64
 """The memory grows by this many slots; most windows need one step."""
 N_TOGETHER = 16
 """Windows in one pass of the decoder for several."""
+_N_CHEAP = 4
+"""On a CPU the weights are read once for the tokens of a pass: one of four takes hardly longer."""
 _MOST_ROWS = 8
 """A pass of more tokens does not run with those of other windows, which would get as many places.
 """
@@ -203,6 +205,7 @@ class OnnxEngine:
         which do not keep a reference to them.
         """
         self.dims = dims
+        self.n_cheap = _N_CHEAP
         self.urgent: OnnxEngine | None = None
         """The same on more threads, if there is one; whoever makes an engine sets it."""
         self.n_together = N_TOGETHER

@@ -403,6 +403,7 @@ class _Reader(Generic[FeaturesT]):
             language=self._language,
             vocabulary=self._vocabulary,
             guesses=self._voiced is None,
+            n_cheap=self._engine.n_cheap,
             finds_frames=False,
         )
         n_slots = slots_needed(context, options=options, n_text_ctx=n_text_ctx)

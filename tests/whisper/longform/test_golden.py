@@ -152,6 +152,8 @@ class ScriptedSearch:
 class Engine:
     """Its features, and its decoder, are how many columns of a window hold sound."""
 
+    n_cheap = 4
+
     def __init__(self, dims: ModelDimensions) -> None:
         self.dims = dims
 

@@ -224,6 +224,7 @@ class Engine:
 
     dims = ModelDimensions(80, 1500, 8, 1, 1, N_VOCAB, 448, 8, 1, 1)
     n_together = 2
+    n_cheap = 4
 
     def __init__(self) -> None:
         self.ran: list[int] = []

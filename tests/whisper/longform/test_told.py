@@ -22,6 +22,7 @@ class Engine:
     """Writes "ab" in every window, behind any prefix, and keeps what its decoders were given."""
 
     dims = ModelDimensions(80, 1500, 8, 1, 1, N_VOCAB, 448, 8, 1, 1)
+    n_cheap = 4
     given: list[tuple[int, ...]] = field(default_factory=list)
 
     def encode(self, mel: np.ndarray, *, audio_ctx: int = 0) -> None:

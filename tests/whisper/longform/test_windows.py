@@ -30,6 +30,7 @@ class Engine:
     eot_bias: float
     timestamp_cost: float
     dims = ModelDimensions(80, 1500, 8, 1, 1, N_VOCAB, 448, 8, 1, 1)
+    n_cheap = 4
 
     def encode(self, mel: np.ndarray, *, audio_ctx: int = 0) -> int:
         assert audio_ctx == 0

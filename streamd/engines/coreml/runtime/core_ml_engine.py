@@ -39,6 +39,8 @@ _NONE: _Indices = np.zeros(0, np.int64)
 _NOT_CACHED = -1
 _NO_RUN, _EMPTY = -1, 0
 """In place of a run's number: the slot was never run; the column holds nothing."""
+_N_CHEAP = 4
+"""Functions have fixed shapes: a pass of a few tokens has as many rows as one of a single token."""
 _N_CACHE_SLOTS = 4
 """Windows that a worker keeps at a time; if more are in use, they are encoded again in turn."""
 
@@ -84,6 +86,7 @@ class CoreMLEngine:
     def __init__(self, job: Job, limits: WorkerLimits) -> None:
         """Workers load all functions that the placement of the `job` needs."""
         self.dims, self.n_windows = job.built.meta.dims, 0
+        self.n_cheap = _N_CHEAP
         self.cache_slots = CacheSlots(padded(self.dims.n_text_ctx))
         self.limits = limits
         self._job = replace(job, functions=needed(job.built, job.placement))

@@ -88,6 +88,11 @@ class SwitchingEngine:
         """The engine that encodes the next window, of the same model; any thread may set it. The
         old one is released when its last window is done."""
 
+    @property
+    def n_cheap(self) -> int:
+        """That of the current engine."""
+        return self.current.n_cheap
+
     def encode(
         self,
         mel: Mel,
