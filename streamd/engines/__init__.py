@@ -2,8 +2,9 @@
 
 `onnx` is for the CPU, and the default; `coreml` for the GPU and the Neural Engine of a Mac; `mlx`
 for the GPUs of Apple and NVIDIA, though no option opens it yet; `reference` is float32 numpy, with
-which the builder of Core ML packages and the tests compare; it is too slow for captions. `prepared` makes a model ready for `onnx`, once per machine. `silero` runs
-the voice detector, which is no Whisper model.
+which the builder of Core ML packages and the tests compare; it is too slow for captions. `prepared`
+makes a model ready for `onnx`, once per machine. `silero` runs the voice detector, which is no
+Whisper model.
 """
 
 import os
