@@ -132,24 +132,19 @@ def device() -> None:
     """Say what computes, and with what."""
     import mlx.core as mx
 
-    from streamd.engines.mlx.device import device as found
+    from streamd.engines.mlx.device import n_cheap
 
-    driver = (
-        subprocess.run(
-            ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if mx.default_device().type == mx.gpu and sys.platform == "linux"
-        else None
-    )
+    info, query = mx.device_info(), ["nvidia-smi", "--query-gpu=driver_version,memory.total"]
+    driver = "-"
+    if str(info["architecture"]).startswith("sm_"):
+        command = [*query, "--format=csv,noheader"]
+        driver = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
     say(
         "device",
         date=time.strftime("%Y-%m-%d"),
-        computes=f"{found().kind} ({mx.device_info().get('device_name')})",
-        card=driver.stdout.strip() if driver else "-",
-        cheap_tokens=found().n_cheap,
+        computes=f"{info['device_name']} ({info['architecture']})",
+        driver_and_memory=driver,
+        cheap_tokens=n_cheap(str(info["architecture"])),
         mlx=mx.__version__,
         python=sys.version.split()[0],
         processors=os.cpu_count(),

@@ -1,9 +1,7 @@
 """What depends on the GPU: sizes to which arrays are padded, cheap rows, limits of memory."""
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Sequence
 
 import mlx.core as mx
 
@@ -25,36 +23,16 @@ _WIRED_SHARE = 4
 """Weights stay resident if they are at most this part of a Mac's memory: more has frozen Macs of
 16 GB. Otherwise a GPU that was idle for a second first gets them back (macOS 15 and later)."""
 
-Kind = Literal["cpu", "metal", "cuda"]
 
+def n_cheap(architecture: str) -> int:
+    """Return the `Engine.n_cheap` of a device whose architecture MLX calls so.
 
-@dataclass(frozen=True, slots=True)
-class MlxDevice:
-    """Where MLX computes; `n_cheap` as in `Engine.n_cheap`, `ram_bytes` all memory of a Mac."""
-
-    kind: Kind
-    n_cheap: int
-    ram_bytes: int = 0
-
-
-def device() -> MlxDevice:
-    """Return the device that MLX uses: the GPU if there is one."""
-    on_gpu = mx.default_device().type == mx.gpu
-    kind: Kind = ("metal" if mx.metal.is_available() else "cuda") if on_gpu else "cpu"
-    return described(kind, mx.device_info())
-
-
-def described(kind: Kind, info: Mapping[str, str | int]) -> MlxDevice:
-    """Return the device of which MLX says this.
-
-    From the M3 on, whose architecture is "applegpu_g15" and a letter, MLX reads the weights once
-    for up to 8 rows; before, a pass of two rows takes as long as one of 64.
+    From Apple's M3 on ("applegpu_g15" and a letter) MLX reads the weights once for up to 8 tokens;
+    before, a pass of two tokens takes as long as one of 64.
     """
-    if kind != "metal":
-        return MlxDevice(kind, 4 if kind == "cpu" else 16)
-    generation = re.search(r"g(\d+)", str(info.get("architecture", "")))
-    n_cheap = 8 if generation and int(generation[1]) >= 15 else 1
-    return MlxDevice(kind, n_cheap, int(info.get("memory_size", 0)))
+    if apple := re.match(r"applegpu_g(\d+)", architecture):
+        return 8 if int(apple[1]) >= 15 else 1
+    return 16 if architecture.startswith("sm_") else 4
 
 
 def padded(n: int, sizes: Sequence[int]) -> int:
@@ -62,7 +40,7 @@ def padded(n: int, sizes: Sequence[int]) -> int:
     return next((size for size in sizes if size >= n), n)
 
 
-def limit_memory(where: MlxDevice, weights_bytes: int) -> None:
+def limit_memory(weights_bytes: int) -> None:
     """Bound what MLX takes in this process, and keep the weights resident where that is safe.
 
     Without a limit, MLX's cache of freed buffers grows with each new size of an array, up to all
@@ -70,5 +48,6 @@ def limit_memory(where: MlxDevice, weights_bytes: int) -> None:
     """
     mx.set_cache_limit(max(_CACHE_BYTES, weights_bytes // _CACHE_SHARE))
     mx.set_memory_limit(weights_bytes + _COMPUTING_BYTES)
-    if weights_bytes * _WIRED_SHARE <= where.ram_bytes:
+    ram_bytes = int(mx.device_info().get("memory_size", 0)) if mx.metal.is_available() else 0
+    if weights_bytes * _WIRED_SHARE <= ram_bytes:
         mx.set_wired_limit(weights_bytes)

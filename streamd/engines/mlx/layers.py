@@ -14,14 +14,13 @@ from streamd.models import Weights
 
 Bits = Literal[4, 8]
 _GROUP = 64
-"""Weights that share a scale and an offset where they are rounded to few bits."""
+"""Weights of a row that share a scale and an offset; Whisper's rows are multiples of 64."""
 
 
 class LinearLayer:
-    """``x @ W.T + b``, the weights as they are or rounded to 8 or 4 bits."""
+    """``x @ W.T + b``, the weights (n_out, n_in) as they are or, in groups, in 8 or 4 bits."""
 
-    def __init__(self, weight: mx.array, bias: mx.array | None, bits: Bits | None) -> None:
-        """`weight` is (n_out, n_in); n_in is a multiple of 64 if it is to be rounded."""
+    def __init__(self, weight: mx.array, bias: mx.array, bits: Bits | None) -> None:
         self._bits, self._bias = bits, bias
         self._parts: tuple[mx.array, ...] = (weight,)
         if bits:
@@ -31,11 +30,10 @@ class LinearLayer:
     def __call__(self, x: mx.array) -> mx.array:
         """Apply it to (n, n_in)."""
         if self._bits is None:
-            matrix = self._parts[0].T
-            return x @ matrix if self._bias is None else mx.addmm(self._bias, x, matrix)
+            return mx.addmm(self._bias, x, self._parts[0].T)
         weight, scales, offsets = self._parts
         y = mx.quantized_matmul(x, weight, scales, offsets, group_size=_GROUP, bits=self._bits)
-        return y if self._bias is None else y + self._bias
+        return y + self._bias
 
     def rows(self, at: mx.array) -> mx.array:
         """Return these rows of the weights, (k, n_in): the embeddings of tokens."""
@@ -61,11 +59,8 @@ class WeightsOnDevice:
     def linear(self, *names: str, bits: Bits | None = None) -> LinearLayer:
         """Return a linear layer, or several of the same input as one."""
         weight = self.array(*(f"{name}.weight" for name in names))
-        known = [self.weights.get(f"{name}.bias") for name in names]
-        if all(each is None for each in known):
-            return LinearLayer(weight, None, bits)
-        n = len(weight) // len(names)  # projections to keys have no bias
-        biases = [np.zeros(n, np.float32) if each is None else each for each in known]
+        zeros = np.zeros(len(weight) // len(names), np.float32)  # keys and embeddings have no bias
+        biases = [self.weights.get(f"{name}.bias", zeros) for name in names]
         constant = mx.array(np.concatenate(biases)).astype(self.dtype)
         return LinearLayer(weight, evaluated(constant), bits)
 
@@ -141,10 +136,6 @@ def joined(parts: Sequence[mx.array], n: int | None = None) -> mx.array:
 
 
 def evaluated(array: mx.array) -> mx.array:
-    """Compute an array now.
-
-    MLX computes when a value is needed, and then only in the thread that asked for it: what is kept
-    for another call, perhaps in another thread, must not wait.
-    """
+    """Compute an array now: when its values are needed, MLX can do so only in this thread."""
     mx.eval(array)
     return array

@@ -23,15 +23,7 @@ import mlx.core as mx
 import numpy as np
 from numpy.typing import NDArray
 
-from streamd.engines.mlx.device import (
-    KEYS,
-    POSITIONS,
-    ROWS,
-    SLOTS,
-    device,
-    limit_memory,
-    padded,
-)
+from streamd.engines.mlx import device
 from streamd.engines.mlx.layers import (
     Bits,
     TransformerBlock,
@@ -45,7 +37,7 @@ from streamd.engines.mlx.layers import (
 from streamd.errors import EngineError
 from streamd.models import ModelDimensions, Weights
 from streamd.models.model import OUTPUT
-from streamd.models.silence import Extent, SilenceStates, bias, extend, kept_positions
+from streamd.models.silence import SilenceStates, bias, extend
 from streamd.types import Mel
 from streamd.whisper.engine import Answer, Decoder, Pass
 
@@ -100,25 +92,33 @@ class MlxEngine:
 
         Raises `EngineError` if MLX fails, as it does without memory for them.
         """
-        self.device, bits = device(), arithmetic.bits
-        on_gpu = self.device.kind != "cpu"
-        self.dims, self.n_together, self.n_cheap = dims, N_TOGETHER, self.device.n_cheap
+        self.dims, self.n_together = dims, N_TOGETHER
+        self.n_cheap = device.n_cheap(str(mx.device_info()["architecture"]))
+        on_gpu = mx.default_device().type == mx.gpu
         self.pads = on_gpu if arithmetic.pads is None else arithmetic.pads
-        self.dtype: mx.Dtype = getattr(
-            mx, arithmetic.floats or ("float16" if on_gpu else "float32")
-        )
+        floats = arithmetic.floats or ("float16" if on_gpu else "float32")
+        self.dtype = mx.float16 if floats == "float16" else mx.float32
         self._lock = Lock()
-        self._n_kept = 0 if silence is None else len(kept_positions(dims.n_audio_ctx))
-        with _failures():
+        with self.computing():
             moved = WeightsOnDevice(weights, self.dtype)
             self._encoder = _EncoderLayers(dims, moved, silence)
-            self._decoder = _DecoderLayers(dims, moved, alignment_heads, bits)
+            self._decoder = _DecoderLayers(dims, moved, alignment_heads, arithmetic.bits)
             self._silent_cross = self._decoder.cross_of(self._encoder.silent)
             mx.eval(self._silent_cross)
             # What stands for the window before where there is none: nothing of it is reused.
             nothing = self._encoder.silence, self._silent_cross, self._silent_cross[0]
             self._nothing = MlxFeatures(*nothing, n_silence=0, n=0)
-            limit_memory(self.device, mx.get_active_memory())
+            device.limit_memory(mx.get_active_memory())
+
+    @contextmanager
+    def computing(self) -> Iterator[None]:
+        """Compute alone; raise what MLX raises as an `EngineError` of one line."""
+        try:
+            with self._lock:
+                yield
+        except (RuntimeError, ValueError, MemoryError) as error:
+            reason = " ".join(str(error).split()) or type(error).__name__
+            raise EngineError(f"MLX failed: {reason}") from error
 
     def encode(
         self,
@@ -129,36 +129,32 @@ class MlxEngine:
         n_reused: int = 0,
     ) -> MlxFeatures:
         """Encode log-mel as `Engine.encode` says."""
-        n_kept = self._n_kept
+        n_kept = len(self._encoder.silent)
         mel, extent = extend(mel, self.dims, has_silence=n_kept > 0, audio_ctx=audio_ctx)
         if previous is None or not previous.sound or not n_kept:
             previous, n_reused = self._nothing, 0
         n_silence = max(0, n_kept - extent.first)
         n_new, n_keys = extent.n - n_reused, n_silence + extent.n
         if self.pads:
-            n_new, n_keys = padded(n_new, POSITIONS), padded(n_keys, KEYS)
-        first = previous.n_silence
-        with self._lock, _failures():
-            added = self._added(extent, n_silence, n_keys)
+            n_new, n_keys = (
+                device.padded(n_new, device.POSITIONS),
+                device.padded(n_keys, device.KEYS),
+            )
+        scores = np.zeros((1, n_keys), np.float32)
+        scores[:, n_silence + extent.n :] = -np.inf
+        scores[:, :n_silence] = bias(self.dims.n_audio_ctx)[extent.first :]
+        known = slice(previous.n_silence, previous.n_silence + n_reused)
+        with self.computing():
+            added = mx.array(scores).astype(self.dtype)
             before = [each[:, :, :n_reused] for each in previous.sound]
             x, sound = self._encoder(mel, before, n_new, added, n_silence)
             parts = zip(self._silent_cross, previous.cross, self._decoder.cross_of(x), strict=True)
             cross = [
-                joined(
-                    [silent[:, :, n_kept - n_silence :], old[:, :, first : first + n_reused], new],
-                    n_keys,
-                )
+                joined([silent[:, :, n_kept - n_silence :], old[:, :, known], new], n_keys)
                 for silent, old, new in parts
             ]
             mx.eval(sound, cross, added)
         return MlxFeatures(sound, cross, added, n_silence, extent.n)
-
-    def _added(self, extent: Extent, n_silence: int, n_keys: int) -> mx.array:
-        """Return what is added to the scores of a window's keys, (1, n_keys)."""
-        added = np.zeros((1, n_keys), np.float32)
-        added[:, n_silence + extent.n :] = -np.inf
-        added[:, :n_silence] = bias(self.dims.n_audio_ctx)[extent.first :]
-        return mx.array(added).astype(self.dtype)
 
     def decoder(self, features: MlxFeatures, n_slots: int) -> "MlxDecoder":
         """Give a decoder for these features with an empty pool of `n_slots` cache slots."""
@@ -173,7 +169,7 @@ class MlxEngine:
 
         Raises `EngineError` if MLX fails.
         """
-        with self._lock, _failures():
+        with self.computing():
             placed = [_PlacedPass(each, pads=self.pads) for each in passes]
             logits, scores = self._decoder(placed)
             mx.eval(logits, scores, [one.decoder.pool for one in placed])
@@ -248,8 +244,8 @@ class _DecoderLayers:
         self._embedding = weights.linear("decoder.token_embedding", bits=8 if bits else None)
         self._output = self._embedding
         if OUTPUT in weights.weights:
-            output = OUTPUT.removesuffix(".weight")
-            self._output = weights.linear(output, bits=8 if bits else None)
+            name = OUTPUT.removesuffix(".weight")
+            self._output = weights.linear(name, bits=8 if bits else None)
         names = [f"decoder.blocks.{i}" for i in layers]
         self._blocks = [TransformerBlock(weights, each, self._n_head, bits) for each in names]
         self._ln = weights.norm("decoder.ln")
@@ -269,20 +265,16 @@ class _DecoderLayers:
 
         The logits are those that the pass asks for, the scores (k, n_heads, n_keys) of its tokens.
         """
-        tokens, positions = (
-            mx.array(np.concatenate(each))
-            for each in zip(*((one.tokens, one.positions) for one in placed), strict=True)
-        )
+        tokens, positions = mx.array(np.concatenate([one.inputs for one in placed], axis=1))
         begins = np.cumsum([0, *(one.n_rows for one in placed)]).tolist()
         pieces = [slice(*ends) for ends in pairwise(begins)]
-        masks = [mx.array(one.mask).astype(self._positions.dtype) for one in placed]
         x = self._embedding.rows(tokens) + self._positions[positions]
         scores: list[list[mx.array]] = [[] for _ in placed]
         for i, block in enumerate(self._blocks):
             qkv = block.projected(block.attn_ln(x))
             attended = [
-                attend(qkv[0][:, piece], one.write(i, qkv[1:, :, piece]), mask)
-                for one, piece, mask in zip(placed, pieces, masks, strict=True)
+                attend(qkv[0][:, piece], one.write(i, qkv[1:, :, piece]), one.mask)
+                for one, piece in zip(placed, pieces, strict=True)
             ]
             x = x + block.out(mx.concatenate(attended))
             query = block.cross_queries(x)
@@ -316,9 +308,10 @@ class MlxDecoder:
         self.n_vocab, self.n_text_ctx, self.n_slots = dims.n_vocab, dims.n_text_ctx, n_slots
         self.features, self._engine = features, engine
         d_head = dims.n_text_state // dims.n_text_head
-        shape = (2, dims.n_text_head, SLOTS[0], d_head)
-        self.pool = [mx.zeros(shape, engine.dtype) for _ in range(dims.n_text_layer)]
-        mx.eval(self.pool)
+        shape = (2, dims.n_text_head, device.SLOTS[0], d_head)
+        with engine.computing():
+            self.pool = [mx.zeros(shape, engine.dtype) for _ in range(dims.n_text_layer)]
+            mx.eval(self.pool)
 
     def step(
         self,
@@ -337,8 +330,9 @@ class MlxDecoder:
         """Take the first `n` slots of another window's decoder; nobody sees the others."""
         if not isinstance(before, MlxDecoder) or before._engine is not self._engine:
             return False
-        self.pool = [each[:] for each in before.pool]  # new objects: see the module's docstring
-        mx.eval(self.pool)
+        with self._engine.computing():
+            self.pool = [each[:] for each in before.pool]  # new objects: see the module's docstring
+            mx.eval(self.pool)
         return True
 
 
@@ -350,18 +344,19 @@ class _PlacedPass:
         self._slots = mx.array(slots)
         assert isinstance(decoder, MlxDecoder)
         self.decoder, self.n_tokens = decoder, len(tokens)
-        self.n_rows = padded(self.n_tokens, ROWS) if pads else self.n_tokens
-        n_more = self.n_rows - self.n_tokens
-        self.tokens, self.positions = (np.pad(each, (0, n_more)) for each in (tokens, positions))
-        n = int(slots.max()) + 1
+        self.n_rows = device.padded(self.n_tokens, device.ROWS) if pads else self.n_tokens
+        self.inputs = np.zeros((2, self.n_rows), np.int64)
+        self.inputs[:, : self.n_tokens] = tokens, positions
+        n = device.padded(int(slots.max()) + 1, device.SLOTS)
         if n > decoder.pool[0].shape[2]:
-            decoder.pool = [joined([each], padded(n, SLOTS)) for each in decoder.pool]
+            decoder.pool = [joined([each], n) for each in decoder.pool]
         n = decoder.pool[0].shape[2]
         # Rows that pad the pass see everything: a softmax over nothing would be NaN.
-        self.mask = np.zeros((self.n_rows, n), np.float32)
-        self.mask[: self.n_tokens] = -np.inf
+        mask = np.zeros((self.n_rows, n), np.float32)
+        mask[: self.n_tokens] = -np.inf
         seen = visible[:, :n]
-        self.mask[: self.n_tokens, : seen.shape[1]][seen] = 0
+        mask[: self.n_tokens, : seen.shape[1]][seen] = 0
+        self.mask = mx.array(mask).astype(decoder.features.added.dtype)
 
     def write(self, layer: int, both: mx.array) -> mx.array:
         """Write keys and values of the tokens into their slots; return those of all slots."""
@@ -393,13 +388,3 @@ class MlxTogether:
     def begin(self, mel: Callable[[], Mel], audio_ctx: int) -> Callable[[], MlxFeatures]:
         """Encode a window when it is waited for: a GPU is no faster with two threads."""
         return lambda: self.encode(mel(), audio_ctx)
-
-
-@contextmanager
-def _failures() -> Iterator[None]:
-    """Raise what MLX raises as an `EngineError` of one line."""
-    try:
-        yield
-    except (RuntimeError, ValueError, MemoryError) as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise EngineError(f"MLX failed: {reason}") from error
