@@ -24,7 +24,7 @@ SYSTEM_PACKAGES := alsa-utils libportaudio2 libasound2-plugins pulseaudio pulsea
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo dist test test-commands test-websockets test-foreign test-real test-mac lint check check-coreml check-mlx check-benchmarks check-page system-packages test-system docs clean
+.PHONY: help demo dist test test-commands test-websockets test-foreign test-real test-mac test-gpu lint check check-coreml check-mlx check-benchmarks check-page system-packages test-system docs clean
 
 help: ## say what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 18
@@ -79,7 +79,7 @@ check-coreml: $(INSTALLED) ## Core ML packages, evaluated without a Mac; MODEL=t
 
 # MLX's own matrix products on a CPU take 14 times as long as OpenBLAS's.
 check-mlx: $(INSTALLED) ## the MLX engine against the others, on a CPU or a Mac's GPU (Debian: make system-packages)
-	$(if $(MAC),,LD_PRELOAD=libopenblas.so.0 OPENBLAS_NUM_THREADS=1) $(BIN)/pytest -m mlx --numprocesses auto --dist load tests/engines/mlx
+	$(if $(MAC),,LD_PRELOAD=libopenblas.so.0 OPENBLAS_NUM_THREADS=1) $(BIN)/pytest -m mlx --numprocesses auto --dist load tests/engines/mlx tests/benchmarks/test_gpu.py
 
 check-benchmarks: $(INSTALLED) ## the programs in benchmarks/, each once and briefly
 	$(BIN)/pytest -m "benchmarks and not coreml" --numprocesses auto --dist load tests/benchmarks
@@ -95,6 +95,9 @@ test-system: system-packages test ## all tests, and the system packages that som
 
 test-mac: $(INSTALLED) ## on a Mac: Core ML, Neural Engine, microphone, into build/mac.txt; MODEL=base.en: that model
 	MODEL=$(or $(MODEL),tiny.en) $(BIN)/pytest -m macos -p no:cacheprovider --override-ini "addopts=--strict-markers --import-mode=importlib" -v tests/macos
+
+test-gpu: $(INSTALLED) ## on a GPU of NVIDIA or Apple: the MLX engine, in four minutes, into build/gpu.txt
+	$(BIN)/python benchmarks/gpu.py
 
 docs: $(INSTALLED) ## write docs/options.md and the JSON schemas from the code, the charts from the figures
 	$(BIN)/python docs/make.py

@@ -207,12 +207,15 @@ def elsewhere(call):
         return pool.submit(call).result()
 
 
-@pytest.mark.parametrize("arithmetic", [PLAIN, PADDED])
-def test_nothing_is_left_to_be_computed_by_the_thread_that_began_it(arithmetic):
+@pytest.mark.parametrize(
+    ("name", "arithmetic"),
+    [("random", PLAIN), ("random", PADDED), ("tiny.en", Arithmetic("float32", bits=8))],
+)
+def test_nothing_is_left_to_be_computed_by_the_thread_that_began_it(name, arithmetic):
     """MLX refuses to: each step here is in another thread, and an engine is made in one, too."""
-    model, mel = load.model("random"), mel_of(128)
-    make = engine_of.__wrapped__
-    engine = elsewhere(lambda: make("random", arithmetic))
+    model = load.model(name)
+    mel, make = mel_of(model.dims.n_mels), engine_of.__wrapped__
+    engine = elsewhere(lambda: make(name, arithmetic))
     first = elsewhere(lambda: engine.encode(mel[:, :400]))
     second = elsewhere(lambda: engine.encode(mel[:, :520], previous=first, n_reused=125))
     before = elsewhere(lambda: engine.decoder(first, 80))
