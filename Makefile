@@ -77,7 +77,7 @@ check: lint test ## everything that a change must pass
 check-coreml: $(INSTALLED) ## Core ML packages, evaluated without a Mac; MODEL=tiny.en: those built of it
 	$(BIN)/$(if $(MODEL),python -m tests.coreml.check $(MODEL),pytest -m "not macos" --numprocesses auto --dist loadfile tests/coreml tests/engines/coreml tests/daemon/test_coreml.py tests/benchmarks/test_scripts.py::test_what_building_for_core_ml_costs)
 
-# MLX's own matrix products on a CPU take 14 times as long as OpenBLAS's.
+# MLX's own products of many rows take ten times as long on a CPU as OpenBLAS's.
 check-mlx: $(INSTALLED) ## the MLX engine against the others, on a CPU or a Mac's GPU (Debian: make system-packages)
 	$(if $(MAC),,LD_PRELOAD=libopenblas.so.0 OPENBLAS_NUM_THREADS=1) $(BIN)/pytest -m mlx --numprocesses auto --dist load tests/engines/mlx tests/benchmarks/test_gpu.py
 

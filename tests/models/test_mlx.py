@@ -1,4 +1,4 @@
-"""MLX's folders: the same model as OpenAI's; damaged and quantised ones are refused."""
+"""MLX's folders: the same model as OpenAI's, in few bits, too; damaged ones are refused."""
 
 import json
 import zipfile
@@ -103,11 +103,84 @@ def test_bfloat16_in_an_npz(folder, weights):
     np.testing.assert_array_equal(found, values.astype("f4"))
 
 
-def test_quantised_ones_are_named(folder):
-    configure(folder, quantization={"group_size": 64, "bits": 4})
-    assert refusal(folder).endswith(
-        "quantised by MLX to 4 bits, which streamd does not read; get the same model in float16"
-    )
+WIDE = replace(DIMS, n_audio_state=128, n_text_state=128, n_audio_head=2, n_text_head=2)
+ROUNDED = ("decoder.token_embedding", "encoder.blocks.0.mlp.2", "decoder.blocks.1.cross_attn.key")
+
+
+def quantise(values: np.ndarray, bits: int, group: int) -> dict[str, np.ndarray]:
+    """Integers in words of 32 bits, scales and offsets, by the definition: one bit at a time."""
+    groups = values.astype("f4").reshape(len(values), -1, group)
+    low = groups.min(axis=-1, keepdims=True)
+    scales = ((groups.max(axis=-1, keepdims=True) - low) / (2**bits - 1)).astype("f2")
+    offsets = low.astype("f2")
+    integers = np.rint((groups - offsets) / scales).clip(0, 2**bits - 1).astype(int)
+    words = []
+    for row in integers.reshape(len(values), -1):
+        number = sum(int(each) << bits * at for at, each in enumerate(row))
+        words.append(np.frombuffer(number.to_bytes(len(row) * bits // 8, "little"), "<u4"))
+    exact = integers * scales.astype("f4") + offsets.astype("f4")
+    return {
+        "weight": np.stack(words),
+        "scales": scales[..., 0],
+        "biases": offsets[..., 0],
+        "exact": exact.reshape(values.shape),
+    }
+
+
+@pytest.fixture(scope="module")
+def wide() -> dict[str, np.ndarray]:
+    made = {n: w.astype("f2") for n, w in random_weights(parameter_shapes(WIDE)).items()}
+    return made | {"encoder.positional_embedding": sinusoids(WIDE.n_audio_ctx, 128)}
+
+
+@pytest.mark.parametrize("file", ["weights.npz", "model.safetensors"])
+@pytest.mark.parametrize(
+    ("bits", "group"), [(2, 32), (3, 64), (4, 64), (4, 128), (5, 32), (6, 128), (8, 64)]
+)
+def test_quantised_matrices_are_what_their_integers_stand_for(file, bits, group, wide, tmp_path):
+    stored, expected = dict(wide), dict(wide)
+    for name in ROUNDED:
+        parts = quantise(stored.pop(f"{name}.weight"), bits, group)
+        expected[f"{name}.weight"] = parts.pop("exact")
+        stored |= {f"{name}.{kind}": values for kind, values in parts.items()}
+    folder = folders.mlx(tmp_path / "mine", WIDE, stored, file)
+    configure(folder, quantization={"group_size": group, "bits": bits})
+    found = load_model(str(folder)).weights
+    assert found.keys() == wide.keys()
+    for name, values in expected.items():
+        np.testing.assert_allclose(found[name], values.astype("f4"), rtol=1e-6, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        {"bits": 4, "group_size": 32, "mode": "mxfp4"},
+        {"bits": 7, "group_size": 64},
+        {"bits": 4, "group_size": 48},
+    ],
+)
+def test_other_quantised_ones_are_named(folder, form):
+    configure(folder, quantization=form)
+    said = f"{form['bits']} bits in groups of {form['group_size']}), which streamd does not read"
+    assert said in refusal(folder)
+
+
+@pytest.mark.parametrize("changed", ["bits", "group", "no offsets", "not packed", "flat"])
+def test_matrices_that_are_not_as_the_configuration_says(changed, wide, tmp_path):
+    stored, name = dict(wide), ROUNDED[0]
+    parts = quantise(stored.pop(f"{name}.weight"), 4, 64)
+    del parts["exact"]
+    if changed == "no offsets":
+        del parts["biases"]
+    elif changed == "not packed":
+        parts["weight"] = parts["weight"].astype("f4")
+    elif changed == "flat":
+        parts["scales"] = parts["scales"].ravel()
+    stored |= {f"{name}.{kind}": values for kind, values in parts.items()}
+    folder = folders.mlx(tmp_path / "mine", WIDE, stored)
+    bits, group = 8 if changed == "bits" else 4, 32 if changed == "group" else 64
+    configure(folder, quantization={"group_size": group, "bits": bits})
+    assert f"{name} is not quantised as config.json says" in refusal(folder)
 
 
 @pytest.mark.parametrize(

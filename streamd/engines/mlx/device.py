@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import mlx.core as mx
 
-POSITIONS = (96, 160, 256, 384, 512, 768, 1024, 1500)
+POSITIONS = (96, 144, 192, 256, 384, 512, 768, 1024, 1500)
 """New positions of a window on a GPU: 88 in the first second of an utterance, 136 in a step of
 500 ms, 1500 in a full context."""
 KEYS = (256, 512, 768, 1024, 1280, 1536)

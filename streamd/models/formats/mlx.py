@@ -2,15 +2,17 @@
 
 ``config.json`` has OpenAI's dimensions. The parameters are OpenAI's, except that convolutions have
 their axes in another order, layers of an MLP are ``mlp1`` and ``mlp2``, and the encoder's positions
-are computed. There is no vocabulary; OpenAI's ship with streamd. Sources: mlx-examples
-``whisper/convert.py``, ``mlx_whisper/load_models.py``, ``mlx_whisper/whisper.py``.
+are computed. There is no vocabulary; OpenAI's ship with streamd. In a quantised folder a matrix
+``X.weight`` may be integers of few bits, one after the other in words of 32, with a scale and an
+offset for each group of a row in ``X.scales`` and ``X.biases``. Sources: mlx-examples
+``whisper/convert.py``, ``mlx_whisper/load_models.py``, ``mlx_whisper/whisper.py``, ``mx.quantize``.
 """
 
 import io
 import math
 import re
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -26,6 +28,7 @@ from numpy.typing import NDArray
 from streamd.errors import ModelError
 from streamd.models import ModelDimensions
 from streamd.models.formats import (
+    bad_file,
     item_type,
     open_zip,
     present,
@@ -53,8 +56,16 @@ _TYPES = {
 """numpy's name -> that of `Stored`."""
 
 
+_BITS, _GROUPS = (2, 3, 4, 5, 6, 8), (32, 64, 128)
+"""Those of ``mx.quantize`` in its mode "affine"."""
+_ROWS_AT_ONCE = 256
+"""Rows whose bits are taken apart at a time: each takes a byte then, and four more."""
+
+
 class _Quantization(msgspec.Struct):
     bits: int
+    group_size: int = 64
+    mode: str = "affine"
 
 
 class _MlxConfig(msgspec.Struct):
@@ -82,15 +93,21 @@ def outline(folder: Path) -> Outline:
 
 @contextmanager
 def contents(folder: Path) -> Iterator[Contents]:
-    """Open the file with the parameters. Raises `ModelError` if they are quantised, too."""
-    if quantization := read_json(folder / CONFIG, _MlxConfig).quantization:
+    """Open the file with the parameters.
+
+    Raises `ModelError` if they are quantised in a way that is not known, too.
+    """
+    form = read_json(folder / CONFIG, _MlxConfig).quantization
+    if form and not (form.mode == "affine" and form.bits in _BITS and form.group_size in _GROUPS):
         raise ModelError(
-            f"{folder}: quantised by MLX to {quantization.bits} bits, which streamd does not read; "
-            "get the same model in float16"
+            f"{folder}: quantised by MLX ({shown(form.mode)}, {form.bits} bits in groups of "
+            f"{form.group_size}), which streamd does not read; get the same model in float16"
         )
     dims = outline(folder).dims
     with _opened(folder) as stored:
         heads = _listed_heads(stored.pop(_HEADS, None))
+        if form:
+            stored = _with_scales(stored, form)
         yield Contents(_renamed(folder, dims, stored), heads=heads)
 
 
@@ -133,6 +150,47 @@ def _array(path: Path, opened: zipfile.ZipFile, name: str) -> tuple[str, Stored]
 def _values(opened: zipfile.ZipFile, name: str, item: np.dtype[Any]) -> NDArray[Any]:
     entry = io.BytesIO(zip_entry(opened, name))
     return np.asarray(npy.read_array(entry, allow_pickle=False)).view(item)
+
+
+def _with_scales(stored: dict[str, Stored], form: _Quantization) -> dict[str, Stored]:
+    """Join each quantised matrix with its scales and offsets, which are no parameters."""
+    joined = dict(stored)
+    for name in stored:
+        base = name.removesuffix(".scales")
+        if base == name or not (matrix := joined.get(f"{base}.weight")):
+            continue
+        scales, offsets = joined.pop(name), joined.pop(f"{base}.biases", None)
+        n_out, *n_groups = scales.shape
+        n_in = form.group_size * sum(n_groups)
+        packed = matrix.dtype == "U32" and matrix.shape == (n_out, n_in * form.bits // 32)
+        if not packed or len(n_groups) != 1 or offsets is None or offsets.shape != scales.shape:
+            why = f"{shown(base)} is not quantised as {CONFIG} says"
+            raise bad_file(matrix.path, why)
+        read = partial(_dequantised, matrix.read, scales.read, offsets.read, form.bits)
+        joined[f"{base}.weight"] = replace(
+            matrix, shape=(n_out, n_in), dtype=scales.dtype, read=read
+        )
+    return joined
+
+
+def _dequantised(
+    read: Callable[[], NDArray[Any]],
+    read_scales: Callable[[], NDArray[Any]],
+    read_offsets: Callable[[], NDArray[Any]],
+    bits: int,
+) -> NDArray[np.float32]:
+    packed = np.ascontiguousarray(read(), "<u4")
+    scales, offsets = (each().astype(np.float32) for each in (read_scales, read_offsets))
+    found = np.empty((*scales.shape, packed.shape[1] * 32 // bits // scales.shape[1]), np.float32)
+    places = np.float32(2) ** np.arange(bits, dtype=np.float32)
+    for begin in range(0, len(packed), _ROWS_AT_ONCE):
+        rows = slice(begin, begin + _ROWS_AT_ONCE)
+        each_bit = np.unpackbits(packed[rows].view(np.uint8), axis=1, bitorder="little")
+        shape = (*found[rows].shape, bits)
+        found[rows] = each_bit.reshape(shape).astype(np.float32) @ places
+    found *= scales[..., None]
+    found += offsets[..., None]
+    return found.reshape(len(packed), -1)
 
 
 def _listed_heads(stored: Stored | None) -> list[tuple[int, int]] | None:
