@@ -42,7 +42,6 @@ from streamd.whisper.engine import Pass, run_in_order
 from streamd.whisper.mel import log_mel
 
 SPEECH = Path(__file__).resolve().parents[1] / "tests/speech"
-DEADLINE_S = 120
 MODEL = "tiny.en"
 FORMS = {
     "float32": {"floats": "float32"},
@@ -428,6 +427,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=300, help="speech for live and files")
     parser.add_argument("--turbo", default="large-v3-turbo", help="the large model's dimensions")
     parser.add_argument("--out", type=Path, default=Path("build/gpu.txt"))
+    parser.add_argument("--deadline-s", type=int, default=120, help="when a part is ended")
     parser.add_argument("--here", action="store_true", help="in this process, one part")
     parser.add_argument("parts", nargs="*", default=PARTS)
     args = parser.parse_args()
@@ -468,12 +468,12 @@ def of_process(part: str, args: argparse.Namespace) -> list[str]:
         text=True,
     )
     try:
-        output, errors = process.communicate(timeout=DEADLINE_S)
+        output, errors = process.communicate(timeout=args.deadline_s)
         how = f"exit code {process.returncode}"
     except subprocess.TimeoutExpired:
         process.kill()
         output, errors = process.communicate()
-        how = f"not done after {DEADLINE_S} s"
+        how = f"not done after {args.deadline_s} s"
     lines = output.splitlines()
     if process.returncode:
         last = errors.strip().splitlines()[-1:] or ["no error was printed"]

@@ -15,10 +15,12 @@ pytestmark = [
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.timeout(600)  # it starts six processes, of which each opens a model
 def test_each_line_can_be_read_alone_and_a_refusal_is_one(tmp_path):
     parts = ["device", "live:onnx", "files:onnx", "nothing", "live:float32", "files:float32"]
     out = tmp_path / "new" / "gpu.txt"
-    command = [sys.executable, "benchmarks/gpu.py", "--seconds", "6", "--out", out, *parts]
+    options = ["--seconds", "4", "--deadline-s", "500", "--out", out]
+    command = [sys.executable, "benchmarks/gpu.py", *options, *parts]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert out.read_text() == done.stdout
     lines = done.stdout.splitlines()
@@ -33,4 +35,4 @@ def test_each_line_can_be_read_alone_and_a_refusal_is_one(tmp_path):
         times = re.search(r"words times as onnx (\d+) of (\d+)", line)
         assert len({*texts.groups()}) == 1, line
         assert len({*times.groups()}) == 1, line
-        assert int(times[1]) > 10
+        assert int(times[1]) > 5
