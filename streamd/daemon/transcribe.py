@@ -159,11 +159,8 @@ class _Batch:
             self._transcriber = await self._in_thread(self._open)
         transcriber = self._transcriber
         progress.update(0, source.duration_ms or 0)
-        file, damage = transcriber.new_file(hub.publish), None
-        try:
-            await file.read(source)
-        except SourceError as error:
-            damage = error  # what came before the damage is transcribed
+        file = transcriber.new_file(hub.publish)
+        await file.read(source)  # what came before damage is transcribed
         self._duration_ms = max(self._duration_ms, file.duration_ms)
         stopped, windows = self._control.stopped, transcriber.transcribe(file)
         was_stopped = stopped.is_set()  # which ends a pipe, but means that a file is not wanted
@@ -178,8 +175,8 @@ class _Batch:
             for final in window.finals:
                 hub.publish(final)
             progress.update(window.reached_ms, file.duration_ms)
-        if damage is not None:
-            raise damage
+        if file.damage is not None:
+            raise file.damage
 
     def _open(self) -> FileTranscriber:
         opened = open_model(self._config, recordings=True)

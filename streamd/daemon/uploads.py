@@ -1,6 +1,7 @@
 """Recordings that clients send: read and transcribed between the windows of live streams."""
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from io import StringIO
@@ -20,6 +21,8 @@ from streamd.sources.confined import ConfinedSource, stranger_file
 from streamd.streams import Streams
 from streamd.whisper.engine import Engine
 
+log = logging.getLogger(__name__)
+
 
 class Uploads:
     """Reads and transcribes recordings with the model that `opened` gives, step by step.
@@ -38,17 +41,25 @@ class Uploads:
         transcriber = await self._streams.between(self._new_transcriber, wanted)
         file = transcriber.new_file(lambda _: None)
         longest_ms = self._config.limits.max_upload_ms
-        async with stranger_file(path, name) as source:
+        languages = transcriber.languages
+        async with stranger_file(path, name, languages) as source:
             frames: FrameStream | ConfinedSource = source.__aiter__()
-            async for item in frames:
-                await self._streams.between(file.take, item)
-                if 0 < longest_ms < file.duration_ms:
-                    raise WireError("too_large", f"a recording has at most {longest_ms} ms")
+            warnings = frames.warnings
+            try:
+                async for item in frames:
+                    await self._streams.between(file.take, item)
+                    if 0 < longest_ms < file.duration_ms:
+                        raise WireError("too_large", f"a recording has at most {longest_ms} ms")
+            except SourceError as error:
+                if not file.duration_ms:
+                    raise
+                log.warning("%s", error)
+                warnings.append(str(error))
             file.n_padding = frames.n_padding
         if not file.duration_ms:
             raise SourceError(f"{name} has no audio: record or convert it again")
         finals = finals_between(self._streams, transcriber, file)
-        return Recording(file.duration_ms, finals)
+        return Recording(file.duration_ms, finals, warnings)
 
     def _new_transcriber(self, wanted: Wanted) -> FileTranscriber:
         config, (model, engine) = self._config, self.opened.result()

@@ -55,19 +55,23 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """A recording that was read; taking `finals` transcribes it, or raises `EngineError`."""
+    """A recording that was read; taking `finals` transcribes it, or raises `EngineError`.
+
+    `warnings` says what is wrong with its sound, such as how much of a damaged file is missing.
+    """
 
     duration_ms: int
     finals: AsyncIterator[Final]
+    warnings: Sequence[str] = ()
 
 
 class Recordings(Protocol):
     """What the daemon does with recordings."""
 
     async def read(self, path: str, name: str, wanted: Wanted) -> Recording:
-        """Read a sound file, which the client calls `name`.
+        """Read a sound file, which the client calls `name`, as far as it can be decoded.
 
-        Raises `SourceError` if it cannot be read, `ConfigError` if the model cannot do what is
+        Raises `SourceError` if that is nothing, `ConfigError` if the model cannot do what is
         wanted, `WireError` with `too_large` if it is too long.
         """
 
@@ -145,6 +149,7 @@ class Rest:
             headers = {"Content-Type": "text/event-stream", "Cache-Control": "no-cache"}
             head = respond(HTTPStatus.OK, b"", headers)
             del head.headers["Content-Length"]
+            _warn(head, recording)
             await exchange.respond(head, self._events(recording))
             return
         finals = [final async for final in recording.finals]
@@ -161,6 +166,7 @@ class Rest:
                 answer = _in_text(self._text(finals) + "\n")
             case form_of_file:
                 answer = _in_text(write(finals, form_of_file))
+        _warn(answer, recording)
         await exchange.respond(answer)
 
     async def _events(self, recording: Recording) -> AsyncIterator[bytes]:
@@ -295,6 +301,12 @@ def as_failure(answer: Response) -> Response:
         if name in answer.headers
     }
     return failure(answer.status_code, (answer.body or b"").decode().strip(), None, kept)
+
+
+def _warn(answer: Response, recording: Recording) -> None:
+    """Add a header for each warning: transcripts in most formats have no place for them."""
+    for text in recording.warnings:
+        answer.headers["X-Streamd-Warning"] = text.encode("ascii", "replace").decode()
 
 
 def _usage(recording: Recording) -> dict[str, object]:

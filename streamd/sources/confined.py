@@ -9,6 +9,7 @@ import logging
 import resource
 import struct
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Literal, Self
@@ -19,6 +20,7 @@ from streamd.errors import SourceError
 from streamd.sources import Lost
 from streamd.sources.containers import N_HEAD, container
 from streamd.sources.file import FileSource, Sndfile, UnreadableError
+from streamd.sources.tracks import Selection
 from streamd.types import FRAME, Frames
 
 _MAX_BYTES = 256 << 20
@@ -38,14 +40,16 @@ class ConfinedSource:
     process needs too much memory, which only Linux limits, or crashes.
     """
 
-    def __init__(self, path: str, name: str) -> None:
-        self._path, self._name = path, name
+    def __init__(self, path: str, name: str, languages: Sequence[str] = ()) -> None:
+        self._path, self._name, self._languages = path, name, languages
+        self.warnings: list[str] = []
+        """What was logged about the sound."""
         self.n_padding = 0
         """Samples of padding at the end of the last frame, known once iterating has ended."""
 
     async def __aenter__(self) -> Self:
         # -P: no module of the folder in which streamd was started is imported.
-        command = (sys.executable, "-P", "-m", __name__, self._path, self._name)
+        command = (sys.executable, "-P", "-m", __name__, self._path, self._name, *self._languages)
         self._process = await asyncio.create_subprocess_exec(
             *command,
             stdin=asyncio.subprocess.DEVNULL,
@@ -69,7 +73,8 @@ class ConfinedSource:
                 case b"f":
                     return np.frombuffer(data, np.float32).reshape(-1, FRAME)
                 case b"w":
-                    _log.warning("%s", data.decode())
+                    self.warnings.append(data.decode())
+                    _log.warning("%s", self.warnings[-1])
                 case b"e":
                     raise SourceError(data.decode())
                 case _:
@@ -92,9 +97,12 @@ def _too_much(name: str) -> str:
     return f"{name} is damaged: {most}; convert it to WAV"
 
 
-def stranger_file(path: str, name: str) -> FileSource | ConfinedSource:
+def stranger_file(
+    path: str, name: str, languages: Sequence[str] = ()
+) -> FileSource | ConfinedSource:
     """Return the source for a file that a client sent and calls `name`; raises `SourceError`.
 
+    Of several sound tracks, one in the first of the `languages` that there is will be read.
     A WAV file that libsndfile reads states nothing for which much memory is taken: it needs no
     process, whose start would take longer than a short command takes to transcribe.
     """
@@ -104,7 +112,7 @@ def stranger_file(path: str, name: str) -> FileSource | ConfinedSource:
         with suppress(UnreadableError):
             Sndfile(path, name).close()
             return FileSource(path, upload=name)
-    return ConfinedSource(path, name)
+    return ConfinedSource(path, name, languages)
 
 
 # -- in the process -------------------------------------------------------------------------------
@@ -124,8 +132,8 @@ def _tell(out: BinaryIO, kind: _Kind, data: bytes) -> None:
     out.flush()
 
 
-async def _read(path: str, name: str, out: BinaryIO) -> None:
-    source = FileSource(path, upload=name)
+async def _read(path: str, name: str, languages: Sequence[str], out: BinaryIO) -> None:
+    source = FileSource(path, upload=name, selection=Selection(languages=tuple(languages)))
     try:
         async with source:
             async for item in source:
@@ -150,4 +158,5 @@ def _limit_memory() -> None:
 if __name__ == "__main__":
     _limit_memory()
     logging.getLogger("streamd").addHandler(_Warnings(sys.stdout.buffer))
-    asyncio.run(_read(sys.argv[1], sys.argv[2], sys.stdout.buffer))
+    path, name, *languages = sys.argv[1:]
+    asyncio.run(_read(path, name, languages, sys.stdout.buffer))

@@ -8,6 +8,7 @@ import soxr
 from numpy.typing import NDArray
 
 from streamd.errors import SourceError
+from streamd.sources.mixing import Channels, Mixer
 from streamd.types import FRAME, SAMPLE_RATE, Frames, Samples
 
 Block = NDArray[np.integer[Any]] | NDArray[np.floating[Any]]
@@ -72,20 +73,29 @@ _N_MIXED = 1 << 18
 """Samples that are mixed at once, which takes some 10 times their memory: a block may be hours."""
 
 _LOUD = 160.0
-"""Sum of samples of one channel, as of 1 s at -40 dBFS, before it can be told that it is lost."""
-_CANCELLED = 0.03
-"""Share of a channel's sound in the average (-30 dB) below which it is lost, and in the difference
-of two split channels below which both are the same."""
+"""Sum of samples of a channel, as of 1 s at -40 dBFS, before two channels can be the same."""
+_SAME = 0.03
+"""Share of a channel's sound in its difference to another (-30 dB) below which both are the same.
+"""
+
+
+def scaled(block: Block) -> Channels:
+    """Return samples of any type as floats, -1 to 1; float32 is as it was."""
+    if block.dtype == np.float32:
+        return block.astype(np.float32, copy=False)
+    rest, full_scale = _SCALES[block.dtype.kind, block.dtype.itemsize]
+    wide: Channels = (block.astype(np.float64) - rest) / full_scale
+    return wide
 
 
 class Framer:
     """Cuts one stream of audio into frames; no sample is lost or doubled on the way.
 
     The frames do not depend on how the stream was cut into blocks, bit for bit. At 16 kHz, mono,
-    samples of up to 24 bits pass unchanged. Channels are averaged, unless they are `split`: then
-    frames are (n, channels, 320) instead of (n, 320). Samples beyond full scale are clipped. NaN
-    and infinity become 0 and are counted in `n_invalid`: one NaN would silence every window that it
-    is in.
+    samples of up to 24 bits pass unchanged. Channels are mixed (`Mixer`), unless they are `split`:
+    then frames are (n, channels, 320) instead of (n, 320). Samples beyond full scale are clipped.
+    NaN and infinity become 0 and are counted in `n_invalid`: one NaN would silence every window
+    that it is in.
 
     Other rates are converted with libsoxr, in phase and without seams: n samples become
     ``n * 16000 / rate_hz``, rounded up or down. soxr's quality "HQ" holds back at most 40 ms of
@@ -110,10 +120,11 @@ class Framer:
                 dtype="float32",
                 quality="HQ",
             )
+        self._mixer = Mixer(rate_hz, channels) if channels > 1 and not split else None
         self._rest: Samples = np.empty((0, channels) if split else 0, np.float32)
         self.n_invalid = 0
-        # Sums over the first channel, and over the average, or over the difference of split ones:
-        self._loud, self._heard = 0.0, 0.0
+        # Sums over the first split channel, and over its difference to the second:
+        self._loud, self._differs = 0.0, 0.0
         self.peak = 1.0  # the highest level of a sample so far, if beyond full scale
         self.n_padding = 0  # how many zeros were added to the last frame, known after `flush`
 
@@ -130,7 +141,8 @@ class Framer:
 
     def flush(self) -> Frames:
         """Return the remaining frames, the last one padded with zeros. No `push` may follow."""
-        frames = self._cut(self._rest[:0], last=True)
+        left = self._mixer.flush() if self._mixer else self._rest[:0]
+        frames = self._cut(left, last=True)
         if not (n_left := len(self._rest)):
             return frames
         self.n_padding = FRAME - n_left
@@ -140,35 +152,26 @@ class Framer:
         return np.concatenate((frames, last))
 
     def _apart(self, block: Block) -> Samples:
-        columns, rest, full_scale = self._checked(block)
-        apart: Samples = ((columns.astype(np.float64) - rest) / full_scale).astype(np.float32)
+        apart: Samples = scaled(self._checked(block)).astype(np.float32)
         if self._channels > 1:
             self._loud += float(np.abs(apart[:, 0]).sum())
-            self._heard += float(np.abs(apart[:, 0] - apart[:, 1]).sum())
+            self._differs += float(np.abs(apart[:, 0] - apart[:, 1]).sum())
         return apart
 
     def _mono(self, block: Block) -> Samples:
-        columns, rest, full_scale = self._checked(block)
+        columns = self._checked(block)
         if self._channels == 1 and columns.dtype == np.float32:
             return columns[:, 0].astype(np.float32, copy=False)  # as what follows would make it
-        # One channel after the other in float64: numpy's own mean may round differently for
-        # different block sizes.
-        total = columns[:, 0].astype(np.float64)
-        for column in columns.T[1:]:
-            total += column
-        mixed: Samples = ((total / self._channels - rest) / full_scale).astype(np.float32)
-        if self._channels > 1:
-            first = np.abs(columns[:, 0].astype(np.float64) - rest)
-            self._loud += float(first.sum()) / full_scale
-            self._heard += float(np.abs(mixed).sum())
-        return mixed
+        samples = scaled(columns)
+        return (
+            samples[:, 0].astype(np.float32) if self._mixer is None else self._mixer.push(samples)
+        )
 
-    def _checked(self, block: Block) -> tuple[Block, float, float]:
-        """Return the block, (n, channels), with valid samples, its silence and its full scale."""
+    def _checked(self, block: Block) -> Block:
+        """Return the block, (n, channels), with valid samples."""
         columns = block[:, np.newaxis] if block.ndim == 1 else block
         if columns.shape[1] != self._channels:
             raise ValueError(f"a block of shape {block.shape} has not {self._channels} channels")
-        rest, full_scale = _SCALES[block.dtype.kind, block.dtype.itemsize]
         # No comparison with NaN is true.
         if block.dtype.kind == "f" and not np.abs(columns).max(initial=0) <= 1:
             valid = np.isfinite(columns)
@@ -176,21 +179,17 @@ class Framer:
             finite = np.where(valid, columns, 0)
             self.peak = max(self.peak, float(np.abs(finite).max()))
             columns = np.clip(finite, -1, 1)
-        return columns, rest, full_scale
+        return columns
 
     @property
     def cancels(self) -> bool:
-        """Whether the channels are loud, and their average is not: they are in opposite phase."""
-        return not self._split and self._is_lost
+        """Whether channels are in opposite phase, of which only one is read."""
+        return self._mixer is not None and self._mixer.cancels
 
     @property
     def repeats(self) -> bool:
         """Whether the first two split channels have the same sound."""
-        return self._split and self._is_lost
-
-    @property
-    def _is_lost(self) -> bool:
-        return self._loud > _LOUD and self._heard < _CANCELLED * self._loud
+        return self._loud > _LOUD and self._differs < _SAME * self._loud
 
     def _cut(self, samples: Samples, *, last: bool) -> Frames:
         if self._resampler is not None:
