@@ -8,6 +8,7 @@ import logging
 import math
 import os
 import re
+from collections import defaultdict
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
@@ -42,16 +43,24 @@ _SLACK_MS = 500
 _JITTER_S = 0.2
 """Containers round times, and recorders write when a packet came: sound that is later than this has
 a gap before it."""
+_ROUNDING_S = 0.02
+"""Times of packets are rounded to less than this."""
 _LONGEST_GAP_S = 3_600.0
 _LONGEST_JUMP_S = 10.0
 """A longer step is a new clock, not a gap; the second where a format may change clocks, as MPEG-TS.
 Source: FFmpeg's ffplay.c, max_frame_duration."""
 _HOLE_BYTES = 1_024
 """More between two packets is lost data: a Matroska cluster's head has some 30 bytes."""
+_IN_ORDER = frozenset(("matroska,webm", "ogg"))
+"""Formats that leave out what is damaged without a word."""
 _N_HURT = 3
 """Frames after damage that may be the first behind it: decoders hold back one or two."""
 _N_MIXED = 1 << 17
 """Samples that are mixed at once: of many channels less than a second."""
+_ARRAYS = frozenset(("u8", "s16", "s32", "flt", "dbl"))
+"""Types of samples that PyAV makes arrays of; FFmpeg mixes others."""
+_MOST_PLANES = 7
+"""Of more, PyAV 18.1 reads beyond an array, and the process ends."""
 _FAINT = 3
 """Of 32,768 (-80 dBFS): a muted track has no more behind a lossy codec."""
 _TAGS = (b"ID3", b"TAG", b"APE")
@@ -120,7 +129,6 @@ class Ffmpeg:
         self._container: InputContainer | None = None
         self._is_mpeg4 = self._is_alone = False
         self._stated_ms = 0  # as `duration_ms`, unless that is an estimate
-        self._clock = _Clock()
         self._converter: _Converter | None = None
         self._others = ""  # tracks that are not read
         self._is_heard = self._has_told = False
@@ -168,7 +176,8 @@ class Ffmpeg:
             try:
                 for block in self._sound_in(source, protocols):
                     self._n_read += len(block)
-                    self._is_heard = self._is_heard or bool(np.abs(block).max(initial=0) > _FAINT)
+                    if self._others and not self._is_heard:
+                        self._is_heard = bool(np.abs(block).max(initial=0) > _FAINT)
                     yield block
             except FFmpegError as error:
                 failure = failure or _reason(error)
@@ -201,21 +210,23 @@ class Ffmpeg:
         if self._converter is not None:
             yield from self._converter.flush()
         n_before, read_to = self._n_read, 0
-        self._clock = _Clock(container, self._stated_ms / 1000, is_first=n_before == 0)
+        clock = _Clock(container, sound.index, self._stated_ms / 1000, is_first=n_before == 0)
+        has_order = container.format.name in _IN_ORDER
         for packet in _packets(container):
             if self._stopped:
                 return
-            end_s = self._clock.end_of(packet)
-            self._tracks_end_s = max(self._tracks_end_s, n_before / self.rate_hz + end_s)
-            if packet.pos is not None and not self._is_mpeg4:  # whose index has its own order
-                if packet.pos > read_to + _HOLE_BYTES:
+            end_s = clock.end_of(packet)
+            stated_end_s = n_before / self.rate_hz + end_s + clock.stated_from_s
+            self._tracks_end_s = max(self._tracks_end_s, stated_end_s)
+            if has_order and packet.pos is not None:
+                if packet.pos > (read_to or packet.pos) + _HOLE_BYTES:
                     self._n_hurt = _N_HURT
                 read_to = max(read_to, packet.pos + packet.size)
             if packet.stream.index == sound.index:
-                yield from self._sound_of(packet, sound)
-                self._clock.packets_end_s = max(self._clock.packets_end_s, end_s)
+                yield from self._sound_of(packet, sound, clock)
+                clock.packets_end_s = max(clock.packets_end_s, end_s)
         if self._complaint:  # what fails at the end has no frame behind it
-            self._missing_s += max(0.0, self._clock.packets_end_s - self._clock.end_s)
+            self._missing_s += max(0.0, clock.packets_end_s - clock.end_s)
         if self._converter is not None:
             yield from self._converter.flush()
 
@@ -298,7 +309,7 @@ class Ffmpeg:
         _log.info("%s: reading sound track %s; %s", self.name, read, self._others)
 
     def _sound_of(
-        self, packet: "Packet[Stream]", track: "AudioStream"
+        self, packet: "Packet[Stream]", track: "AudioStream", clock: "_Clock"
     ) -> Iterator[NDArray[np.int16]]:
         from av import FFmpegError
 
@@ -315,7 +326,7 @@ class Ffmpeg:
             # Anything else is damage, and converting it could take gigabytes.
             rate_hz, channels = frame.sample_rate, frame.layout.nb_channels
             if MIN_RATE_HZ <= rate_hz <= MAX_RATE_HZ and channels <= MAX_CHANNELS:
-                yield from self._placed(frame)
+                yield from self._placed(frame, clock)
             else:
                 self.complain(f"{channels} channels at a sample rate of {rate_hz} Hz")
 
@@ -324,10 +335,10 @@ class Ffmpeg:
         self._complaint = self._complaint or what
         self._n_hurt = _N_HURT
 
-    def _placed(self, frame: "AudioFrame") -> Iterator[NDArray[np.int16]]:
+    def _placed(self, frame: "AudioFrame", clock: "_Clock") -> Iterator[NDArray[np.int16]]:
         """Convert a frame of any form, which may change in the middle, with silence before it."""
-        step_s, silence_s = self._clock.place(frame)
-        if self._n_hurt and step_s > _JITTER_S / 10:
+        step_s, silence_s = clock.place(frame, is_hurt=self._n_hurt > 0)
+        if self._n_hurt and step_s > _ROUNDING_S:
             self._missing_s += step_s
             self._n_hurt = 0
         self._n_hurt = max(0, self._n_hurt - 1)
@@ -392,26 +403,27 @@ class _Clock:
     """Where the sound of a container is, by its packets' times, in seconds from its beginning."""
 
     def __init__(
-        self,
-        container: "InputContainer | None" = None,
-        stated_s: float = 0.0,
-        *,
-        is_first: bool = True,
+        self, container: "InputContainer", track: int, stated_s: float, *, is_first: bool
     ) -> None:
-        self._start_s: float | None = None
-        self._longest_s = _LONGEST_GAP_S
-        if container is not None:
-            if container.start_time is not None:
-                self._start_s = container.start_time / 1e6
-            from av.format import Flags
+        """`track`: the index of the sound among all; `stated_s`: how long all are, or 0."""
+        from av.format import Flags
 
-            if Flags.ts_discont in Flags(container.format.flags):
-                self._longest_s = _LONGEST_JUMP_S
-            # What follows a discontinuity in HLS is joined to what was. Times of bare frames are
-            # guesses by the rate of the first.
-            if container.format.name in ("hls", *_NO_LENGTH):
-                self._longest_s = 0.0
-        self._stated_s = stated_s
+        start = container.start_time
+        self._start_s = None if start is None else start / 1e6
+        self._longest_s = _LONGEST_GAP_S
+        if Flags.ts_discont in Flags(container.format.flags):
+            self._longest_s = _LONGEST_JUMP_S
+        # What follows a discontinuity in HLS is joined to what was. Times of bare frames are
+        # guesses by the rate of the first.
+        if container.format.name in ("hls", *_NO_LENGTH):
+            self._longest_s = 0.0
+        self._track, self._stated_s = track, stated_s
+        # Matroska states where it ends, others how long they are.
+        is_matroska = container.format.name.startswith("matroska")
+        self.stated_from_s = (self._start_s or 0.0) if is_matroska else 0.0
+        # To multiply fractions would take longer than to decode.
+        self._unit_s: defaultdict[int, float] = defaultdict(float)
+        self._unit_s |= {each.index: float(each.time_base or 0) for each in container.streams}
         self.end_s = 0.0  # of the last frame
         self.packets_end_s = 0.0
         self._shift_s = 0.0  # what other clocks than the first are behind it
@@ -422,24 +434,28 @@ class _Clock:
         """Return where a packet of any track ends, 0 if it does not say."""
         if packet.pts is None or self._start_s is None:
             return 0.0
-        end = packet.pts + (packet.duration or 0)
-        return float(end * packet.time_base) - self._start_s + self._shift_s
+        end_s = (packet.pts + (packet.duration or 0)) * self._unit_s[packet.stream_index]
+        return end_s - self._start_s
 
-    def place(self, frame: "AudioFrame") -> tuple[float, float]:
-        """Return how much later a frame is than the end of the one before, and its silence."""
+    def place(self, frame: "AudioFrame", *, is_hurt: bool) -> tuple[float, float]:
+        """Return how much later a frame is than the end of the one before, and its silence.
+
+        Where sound `is_hurt`, a short step is also a loss.
+        """
         duration_s = frame.samples / frame.sample_rate
-        time_s = frame.time
+        time_s = None if frame.pts is None else frame.pts * self._unit_s[self._track]
         if time_s is not None and self._start_s is None:
             self._start_s = time_s
         at_s = self.end_s if time_s is None else time_s - (self._start_s or 0.0)
         step_s = at_s - self.end_s
         longest_s = self._longest_s if self._is_begun else _LONGEST_GAP_S
-        is_beyond = self._stated_s and at_s + self._shift_s > self._stated_s + _SLACK_MS / 1000
+        is_beyond = self._stated_s and at_s > self._stated_s + _SLACK_MS / 1000
         if step_s < -_JITTER_S or step_s > longest_s or is_beyond:
             self._shift_s, step_s = self._shift_s - step_s, 0.0
         self._is_begun = True
         late_s = at_s + self._shift_s - self._given_s
-        silence_s = late_s if late_s > _JITTER_S and longest_s else 0.0
+        least_s = _ROUNDING_S if is_hurt else _JITTER_S
+        silence_s = late_s if late_s > least_s and longest_s else 0.0
         self.end_s = at_s + duration_s
         self._given_s += silence_s + duration_s
         return step_s, silence_s
@@ -458,11 +474,17 @@ class _Converter:
         self._new_resampler = partial(AudioResampler, "s16", f"{channels}c", rate_hz)
         self._resampler = self._new_resampler()
         self._channels, self._n = channels, frame.layout.nb_channels
+        self._is_planar = frame.format.is_planar
+        self._packs: AudioResampler | None = None
+        if self._is_planar and self._n > _MOST_PLANES:
+            packed = frame.format.packed
+            self._packs = AudioResampler(packed, frame.layout, frame.sample_rate)
+            self._is_planar = False
+        self._is_array = channels == 1 and form[0].removesuffix("p") in _ARRAYS
         self._mixer: Mixer | None = None
-        if channels == 1 and self._n > 1:
+        if self._is_array and self._n > 1:
             names = standard_names([each.name for each in frame.layout.channels])
             self._mixer = Mixer(frame.sample_rate, self._n, names)
-        self._is_planar = frame.format.is_planar
         self._waiting: list[NDArray[Any]] = []
         self._n_waiting = 0
 
@@ -472,36 +494,40 @@ class _Converter:
         return self._mixer is not None and self._mixer.cancels
 
     def push(self, frame: "AudioFrame", *, at_once: bool) -> Iterator[NDArray[np.int16]]:
-        """Take a frame, and yield what is ready; unless `at_once`, a second is mixed at a time."""
-        if self._mixer is None:
+        """Take a frame, and yield what is ready; a second at a time costs less than `at_once`."""
+        if not self._is_array:
             yield from self._resampled(frame)
             return
-        samples = frame.to_ndarray()
-        self._waiting.append(samples if self._is_planar else samples.reshape(-1, self._n).T)
-        self._n_waiting += frame.samples
+        for each in self._packs.resample(frame) if self._packs else (frame,):
+            samples = each.to_ndarray()
+            self._waiting.append(samples if self._is_planar else samples.reshape(-1, self._n).T)
+            self._n_waiting += each.samples
         if at_once or self._n_waiting >= min(frame.sample_rate, _N_MIXED // self._n):
-            yield from self._mixed(self._mixer)
+            yield from self._mixed()
 
     def flush(self) -> Iterator[NDArray[np.int16]]:
         """Yield what is held back; more may be pushed."""
+        yield from self._mixed()
         if self._mixer is not None:
-            yield from self._mixed(self._mixer)
-            yield from self._resampled(self._as_frame(self._mixer.flush()))
+            yield from self._resampled(self._as_frame(self._mixer.flush(), "fltp"))
         yield from self._resampled(None)
         self._resampler = self._new_resampler()
 
-    def _mixed(self, mixer: Mixer) -> Iterator[NDArray[np.int16]]:
+    def _mixed(self) -> Iterator[NDArray[np.int16]]:
         if self._waiting:
-            block = np.concatenate(self._waiting, axis=1).T
+            block, form = np.concatenate(self._waiting, axis=1).T, self.form[0]
             self._waiting, self._n_waiting = [], 0
-            yield from self._resampled(self._as_frame(mixer.push(scaled(block))))
+            if self._mixer is not None:
+                yield from self._resampled(self._as_frame(self._mixer.push(scaled(block)), "fltp"))
+            else:
+                yield from self._resampled(self._as_frame(block[:, 0], form))
 
-    def _as_frame(self, mono: NDArray[np.float32]) -> "AudioFrame | None":
+    def _as_frame(self, mono: NDArray[Any], form: str) -> "AudioFrame | None":
         from av import AudioFrame
 
         if not len(mono):
             return None
-        frame = AudioFrame.from_ndarray(mono[np.newaxis], format="fltp", layout="mono")
+        frame = AudioFrame.from_ndarray(mono[np.newaxis], format=form, layout="mono")
         frame.sample_rate = self.form[2]
         return frame
 
