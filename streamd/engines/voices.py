@@ -23,7 +23,7 @@ from streamd.speakers import (
     Roster,
     SpokenTurn,
 )
-from streamd.system.disk import asset
+from streamd.system.disk import asset, in_utf8
 from streamd.types import FRAME, SAMPLE_RATE, Frames, Hypothesis, Samples, Window
 
 _STEP, _CENTRE = 270, 495
@@ -190,4 +190,5 @@ def _model(name: str) -> InferenceSession:
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 4  # what fails is raised, not printed
     path = asset("community-1") / f"{name}.onnx"
-    return InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    with in_utf8(path) as file:
+        return InferenceSession(file, options, providers=["CPUExecutionProvider"])

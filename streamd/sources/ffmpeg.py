@@ -195,10 +195,12 @@ class Ffmpeg:
             return
         # With a protocol in front no name is an option, a pattern or an address.
         path = f"file:{os.path.abspath(self._source)}"
-        is_named = not self._source.startswith(DESCRIPTORS)
-        if is_named and chains.lacks_end(self._source):
-            self.warn(f"{self.name} is cut off: get a complete copy")
-        parts = chains.parts(self._source) if is_named else []
+        parts: list[tuple[int, int]] = []
+        if not self._source.startswith(DESCRIPTORS):
+            with suppress(OSError):  # FFmpeg will say what it is
+                if chains.lacks_end(self._source):
+                    self.warn(f"{self.name} is cut off: get a complete copy")
+                parts = chains.parts(self._source)
         if len(parts) < 2:
             yield path, "file"
             return

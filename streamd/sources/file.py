@@ -4,10 +4,12 @@ import asyncio
 import logging
 import os
 import re
+import stat
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -84,8 +86,12 @@ class Sndfile:
     def open(self) -> None:
         """Warn if the file is shorter than its header states; what it has can be read."""
         for text in self._missing():
-            _log.warning("%s", text)
-            self.warnings.append(text)
+            self.warn(text)
+
+    def warn(self, text: str) -> None:
+        """Log what is wrong with the file, and keep it."""
+        _log.warning("%s", text)
+        self.warnings.append(text)
 
     def _missing(self) -> Iterator[str]:
         if found := _OTHER_SIZE.search(self._file.extra_info):
@@ -174,6 +180,7 @@ class FileSource:
         self._decoder: Ffmpeg | Sndfile | None = None
         self._ahead: Block = np.empty((0, 1), np.float32)
         self._thread: threading.Thread | None = None
+        self._n_bytes = 0  # when it was opened
         self._frames = FrameStream(Framer(SAMPLE_RATE), self._next_block, name=self.name)
 
     async def __aenter__(self) -> Self:
@@ -249,7 +256,16 @@ class FileSource:
             self._ahead = ahead
         block, self._ahead = self._ahead[:n], self._ahead[n:]
         self._n_delivered += len(block)
-        return block if len(block) else None
+        if not len(block):
+            self._tell_growth(decoder)
+            return None
+        return block
+
+    def _tell_growth(self, decoder: Ffmpeg | Sndfile) -> None:
+        """Say if the file is still being written: what came after it was opened was not read."""
+        if 0 < self._n_bytes < _size(self._path):
+            follow = f"follow it: tail -c +1 -f {self.name} | streamd -"
+            decoder.warn(f"{self.name} is still growing, and was read to where it ended: {follow}")
 
     async def _until_due(self, end_s: float) -> None:
         """Wait until a microphone would have captured the sound up to `end_s`."""
@@ -284,6 +300,7 @@ class FileSource:
             is_folder = isinstance(error, IsADirectoryError)
             fix = "name the files in it" if is_folder else "check the path"
             raise SourceError(f"cannot read {name}: {error.strerror}; {fix}") from None
+        self._n_bytes = _size(path)
         if not head:
             raise SourceError(f"{name} is empty: record it again")
         decoder = new(formats=self._formats)
@@ -294,3 +311,11 @@ class FileSource:
                 for text in error.args:
                     decoder.warn(text)
         return decoder
+
+
+def _size(path: str) -> int:
+    """Return the size of a regular file, 0 of anything else."""
+    with suppress(OSError):
+        if stat.S_ISREG((found := os.stat(path)).st_mode):
+            return found.st_size
+    return 0

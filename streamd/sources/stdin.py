@@ -37,7 +37,8 @@ class StdinSource:
     read and stays open, or it is the path of a named pipe. `selection` says which track of a
     container is read, and whether channels are mixed.
 
-    Raises `SourceError` for an unknown encoding or rate, and on entering for a terminal.
+    Raises `SourceError` for an unknown encoding or rate, on entering for a terminal, and at the end
+    if nothing came.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class StdinSource:
         self._ffmpeg: Ffmpeg | None = None
         self._failure: SourceError | None = None
         self._n_left: int | None = None  # bytes to read after `stop`
+        self._has_data = False
         self._thread = ThreadPoolExecutor(1, "stdin")
 
     async def __aenter__(self) -> Self:
@@ -112,6 +114,8 @@ class StdinSource:
             raise self._failure or error from None
         if self._failure and not len(block):
             raise self._failure
+        if not self._has_data and self._n_left is None:
+            raise SourceError(f"{self.name} is empty: {_EXPECTED}")
         return block if len(block) else None
 
     def _read(self) -> Block:
@@ -163,6 +167,7 @@ class StdinSource:
                 what = f"reading {self.name} failed: {error.strerror}; check the writer"
                 self._failure = SourceError(what)
                 return b""
+            self._has_data = self._has_data or bool(data)
             if self._n_left is not None:
                 self._n_left -= len(data)
             return data

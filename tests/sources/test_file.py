@@ -386,3 +386,17 @@ async def test_split_channels_with_the_same_sound_are_told_once(tmp_path, caplog
     told = [record.getMessage() for record in caplog.records]
     assert [line for line in told if "same sound" in line] == told
     assert len(told) == is_told
+
+
+async def test_a_file_that_grows_while_it_is_read_is_told(ramp_file, caplog):
+    path = ramp_file(".wav")
+    source = FileSource(path)
+    async with source:
+        await anext(aiter(source))
+        with path.open("ab") as file:
+            file.write(bytes(32_000))
+        _ = [item async for item in source]
+    (record,) = caplog.records
+    assert record.getMessage().startswith(
+        f"{path} is still growing, and was read to where it ended"
+    )
