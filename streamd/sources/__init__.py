@@ -12,7 +12,7 @@ from typing import Protocol, Self
 
 from streamd.errors import SourceError
 from streamd.events import GapReason
-from streamd.sources.framing import Block, Framer
+from streamd.sources.framing import Block, Framer, rescaled
 from streamd.sources.mixing import cancelled
 from streamd.types import Frames
 
@@ -55,7 +55,7 @@ class FrameStream:
         self.warnings = [] if warnings is None else warnings
         self._ended = False
         self._failure: SourceError | None = None
-        self._found_invalid = self._found_loud = False
+        self._found_invalid = self._found_loud = self._found_rescaled = False
         self._found_cancelled = self._found_repeated = False
 
     @property
@@ -96,14 +96,12 @@ class FrameStream:
             self._warn(f"{self._name} has NaN or infinite samples, which count as silence")
         if not self._found_loud and (peak := self._framer.peak) > _FAR_BEYOND:
             self._found_loud = True
-            is_int16 = 2**8 < peak <= 2**15  # cast to floats
-            fix = (
-                "divide the samples by 32768"
-                if is_int16
-                else "write it again with samples between -1 and 1"
-            )
+            fix = "write it again with samples between -1 and 1"
             clipped = f"{peak:.3g} times full scale, which are clipped"
             self._warn(f"{self._name} has samples of {clipped}: {fix}")
+        if not self._found_rescaled and self._framer.rescales:
+            self._found_rescaled = True
+            self._warn(rescaled(self._name))
         if not self._found_cancelled and self._framer.cancels:
             self._found_cancelled = True
             self._warn(cancelled(self._name))

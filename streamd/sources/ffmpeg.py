@@ -19,7 +19,14 @@ from numpy.typing import NDArray
 
 from streamd.errors import SourceError
 from streamd.sources import chains
-from streamd.sources.framing import MAX_CHANNELS, MAX_RATE_HZ, MIN_RATE_HZ, scaled
+from streamd.sources.framing import (
+    MAX_CHANNELS,
+    MAX_RATE_HZ,
+    MIN_RATE_HZ,
+    Rescaler,
+    rescaled,
+    scaled,
+)
 from streamd.sources.mixing import Mixer, cancelled, standard_names
 from streamd.sources.tracks import Selection, in_order
 from streamd.types import SAMPLE_RATE
@@ -131,7 +138,7 @@ class Ffmpeg:
         self._stated_ms = 0  # as `duration_ms`, unless that is an estimate
         self._converter: _Converter | None = None
         self._others = ""  # tracks that are not read
-        self._is_heard = self._has_told = False
+        self._is_heard = False
         self._blocks = self._decoded()
         self._ahead: NDArray[np.int16] = np.empty((0, channels), np.int16)
 
@@ -167,6 +174,10 @@ class Ffmpeg:
         """Log what is wrong with the input, and keep it."""
         _log.warning("%s", text)
         self.warnings.append(text)
+
+    def _warn_once(self, text: str) -> None:
+        if text not in self.warnings:
+            self.warn(text)
 
     def _decoded(self) -> Generator[NDArray[np.int16]]:
         from av import FFmpegError  # 22 MB of memory, which most streams do not need
@@ -355,9 +366,10 @@ class Ffmpeg:
             n = min(self.rate_hz, n_silent - at)
             yield np.zeros((n, self.channels), np.int16)
         yield from self._converter.push(frame, at_once=not self._is_file)
-        if self._converter.cancels and not self._has_told:
-            self._has_told = True
-            self.warn(cancelled(self.name))
+        if self._converter.cancels:
+            self._warn_once(cancelled(self.name))
+        if self._converter.rescales:
+            self._warn_once(rescaled(self.name))
 
     def _problem(self, failure: str) -> str:
         """Return what is wrong with the input, "" if nothing is or a warning is enough."""
@@ -487,6 +499,8 @@ class _Converter:
         if self._is_array and self._n > 1:
             names = standard_names([each.name for each in frame.layout.channels])
             self._mixer = Mixer(frame.sample_rate, self._n, names)
+        # Packed floats are PCM: coded ones are planar.
+        self._rescaler = Rescaler(frame.sample_rate, self._n) if form[0] in ("flt", "dbl") else None
         self._waiting: list[NDArray[Any]] = []
         self._n_waiting = 0
 
@@ -494,6 +508,11 @@ class _Converter:
     def cancels(self) -> bool:
         """As `Mixer.cancels`."""
         return self._mixer is not None and self._mixer.cancels
+
+    @property
+    def rescales(self) -> bool:
+        """As `Rescaler.scales`."""
+        return self._rescaler is not None and self._rescaler.scales
 
     def push(self, frame: "AudioFrame", *, at_once: bool) -> Iterator[NDArray[np.int16]]:
         """Take a frame, and yield what is ready; a second at a time costs less than `at_once`."""
@@ -510,6 +529,8 @@ class _Converter:
     def flush(self) -> Iterator[NDArray[np.int16]]:
         """Yield what is held back; more may be pushed."""
         yield from self._mixed()
+        if self._rescaler is not None:
+            yield from self._mono(self._rescaler.flush())
         if self._mixer is not None:
             yield from self._resampled(self._as_frame(self._mixer.flush(), "fltp"))
         yield from self._resampled(None)
@@ -517,12 +538,15 @@ class _Converter:
 
     def _mixed(self) -> Iterator[NDArray[np.int16]]:
         if self._waiting:
-            block, form = np.concatenate(self._waiting, axis=1).T, self.form[0]
+            block = np.concatenate(self._waiting, axis=1).T
             self._waiting, self._n_waiting = [], 0
-            if self._mixer is not None:
-                yield from self._resampled(self._as_frame(self._mixer.push(scaled(block)), "fltp"))
-            else:
-                yield from self._resampled(self._as_frame(block[:, 0], form))
+            yield from self._mono(self._rescaler.push(block) if self._rescaler else block)
+
+    def _mono(self, block: NDArray[Any]) -> Iterator[NDArray[np.int16]]:
+        if self._mixer is not None:
+            yield from self._resampled(self._as_frame(self._mixer.push(scaled(block)), "fltp"))
+        else:
+            yield from self._resampled(self._as_frame(block[:, 0], self.form[0]))
 
     def _as_frame(self, mono: NDArray[Any], form: str) -> "AudioFrame | None":
         from av import AudioFrame

@@ -79,6 +79,71 @@ _SAME = 0.03
 """
 
 
+_HOT = 4.0
+"""Level relative to full scale (+12 dB) above which samples may be in another unit."""
+_INT16 = 2.0**8, 2.0**15
+"""Beyond the first level (+48 dB), and up to the second, floats are 16-bit integers."""
+
+
+class Rescaler:
+    """Makes floats of up to 32,768 what they were before a program forgot to divide them.
+
+    From the first sample beyond `_HOT`, sound waits for up to a second, until a sample has a level
+    that only integers have: then all of it is scaled, and what follows. Without such a sample it
+    stays as it is, and only what follows one that comes later is scaled. What comes out does not
+    depend on how the sound is cut into blocks.
+    """
+
+    def __init__(self, rate_hz: int, n_channels: int) -> None:
+        self._n_most, self._n_channels = rate_hz, n_channels
+        self._held: NDArray[Any] | None = None
+        self._is_hot = self.scales = False
+
+    def push(self, block: NDArray[Any]) -> NDArray[Any]:
+        """Take the next (n, channels) floats, and return those that are decided."""
+        if self.scales:
+            return self._divided(block)
+        ready, is_waiting = block[:0], self._held is not None
+        if self._held is not None:
+            block, self._held = np.concatenate((self._held, block)), None
+        elif not self._is_hot:
+            if not (hot := _beyond(block, _HOT)).any():
+                return block
+            self._is_hot = is_waiting = True
+            first = int(hot.argmax())
+            ready, block = block[:first], block[first:]
+        loud = _beyond(block, _INT16[0])
+        if loud.any():
+            at = int(loud.argmax())
+            at = 0 if is_waiting and at < self._n_most else at
+            self.scales = True
+            return np.concatenate((ready, block[:at], self._divided(block[at:])))
+        if is_waiting and len(block) < self._n_most:
+            self._held = block.copy()
+            return ready
+        return np.concatenate((ready, block))
+
+    def flush(self) -> NDArray[Any]:
+        """Return what waits at the end, as it is."""
+        held, self._held = self._held, None
+        return np.empty((0, self._n_channels), np.float32) if held is None else held
+
+    def _divided(self, block: NDArray[Any]) -> NDArray[Any]:
+        divided: NDArray[Any] = block / block.dtype.type(_INT16[1])
+        return divided
+
+
+def rescaled(name: str) -> str:
+    """Return the message about floats that were integers."""
+    return f"{name} has 16-bit samples as floats, which were divided by 32768: write it again"
+
+
+def _beyond(block: NDArray[Any], level: float) -> NDArray[Any]:
+    """Return which samples are louder than a level, and not beyond 16 bits."""
+    levels = np.abs(block)
+    return np.asarray(((levels > level) & (levels <= _INT16[1])).any(axis=1))
+
+
 def scaled(block: Block) -> Channels:
     """Return samples of any type as floats, -1 to 1; float32 is as it was."""
     if block.dtype == np.float32:
@@ -121,6 +186,7 @@ class Framer:
                 quality="HQ",
             )
         self._mixer = Mixer(rate_hz, channels) if channels > 1 and not split else None
+        self._rescaler = Rescaler(rate_hz, channels)
         self._rest: Samples = np.empty((0, channels) if split else 0, np.float32)
         self.n_invalid = 0
         # Sums over the first split channel, and over its difference to the second:
@@ -134,15 +200,18 @@ class Framer:
         `block` is (n, channels), or (n,) if there is one channel, of uint8, int16, int32, float32
         or float64 in any byte order. 24-bit samples are the upper bytes of int32.
         """
+        block = block[:, np.newaxis] if block.ndim == 1 else block
+        if block.shape[1] != self._channels:
+            raise ValueError(f"a block of shape {block.shape} has not {self._channels} channels")
         n = _N_MIXED // self._channels
         pieces = (block[at : at + n] for at in range(0, max(1, len(block)), n))
-        read = self._apart if self._split else self._mono
-        return np.concatenate([self._cut(read(piece), last=False) for piece in pieces])
+        return np.concatenate([self._taken(piece) for piece in pieces])
 
     def flush(self) -> Frames:
         """Return the remaining frames, the last one padded with zeros. No `push` may follow."""
+        before = self._taken(self._rescaler.flush(), is_scaled=True)
         left = self._mixer.flush() if self._mixer else self._rest[:0]
-        frames = self._cut(left, last=True)
+        frames = np.concatenate((before, self._cut(left, last=True)))
         if not (n_left := len(self._rest)):
             return frames
         self.n_padding = FRAME - n_left
@@ -150,6 +219,12 @@ class Framer:
         last = self._framed(np.concatenate((self._rest, padding)))
         self._rest = self._rest[:0]
         return np.concatenate((frames, last))
+
+    def _taken(self, block: Block, *, is_scaled: bool = False) -> Frames:
+        if block.dtype.kind == "f" and not is_scaled:
+            block = self._rescaler.push(block)
+        read = self._apart if self._split else self._mono
+        return self._cut(read(block), last=False)
 
     def _apart(self, block: Block) -> Samples:
         apart: Samples = scaled(self._checked(block)).astype(np.float32)
@@ -168,10 +243,8 @@ class Framer:
         )
 
     def _checked(self, block: Block) -> Block:
-        """Return the block, (n, channels), with valid samples."""
-        columns = block[:, np.newaxis] if block.ndim == 1 else block
-        if columns.shape[1] != self._channels:
-            raise ValueError(f"a block of shape {block.shape} has not {self._channels} channels")
+        """Return the block with valid samples."""
+        columns = block
         # No comparison with NaN is true.
         if block.dtype.kind == "f" and not np.abs(columns).max(initial=0) <= 1:
             valid = np.isfinite(columns)
@@ -180,6 +253,11 @@ class Framer:
             self.peak = max(self.peak, float(np.abs(finite).max()))
             columns = np.clip(finite, -1, 1)
         return columns
+
+    @property
+    def rescales(self) -> bool:
+        """Whether floats turned out to be 16-bit integers, and were divided by 32,768."""
+        return self._rescaler.scales
 
     @property
     def cancels(self) -> bool:

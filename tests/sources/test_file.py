@@ -307,7 +307,11 @@ async def test_a_header_that_does_not_know_the_length_is_no_fault(ramp_file, cap
         (-np.inf, "has NaN or infinite samples, which count as silence"),
         (
             -3e4,
-            "has samples of 3e+04 times full scale, which are clipped: divide the samples by 32768",
+            "has 16-bit samples as floats, which were divided by 32768: write it again",
+        ),
+        (
+            -3e5,
+            "has samples of 3e+05 times full scale, which are clipped: write it again with samples",
         ),
         (1.5, ""),
     ],

@@ -212,7 +212,7 @@ async def test_a_pipe_may_have_any_descriptor():
 
 
 async def test_input_without_a_byte_is_told():
-    with piped() as (file, into), writing(into, b""):
+    with piped() as (file, into), writing(into, b"", size=1):
         async with StdinSource(file) as source:
             with pytest.raises(SourceError, match="stdin is empty: pipe audio into it, for"):
                 await collect(source)
