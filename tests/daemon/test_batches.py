@@ -9,7 +9,7 @@ from streamd.cli import main
 from streamd.config import load
 from streamd.daemon import run
 from streamd.daemon.transcribe import transcribe
-from streamd.errors import ModelError, SourceError, StreamdError
+from streamd.errors import ConfigError, ModelError, SourceError, StreamdError
 from streamd.sinks.formats import FORMATS
 from streamd.sinks.writing import cut_short
 from streamd.sources.file import FileSource
@@ -145,3 +145,9 @@ def test_a_bug_in_one_file_of_a_batch_leaves_the_others_alone(speech, tmp_path, 
     assert shown
     assert "ZeroDivisionError" in complaints
     assert complaints.splitlines()[-1] == "streamd: 1 of 2 files failed, see above"
+
+
+async def test_a_track_is_not_for_a_microphone():
+    for command in (run, transcribe):
+        with pytest.raises(ConfigError, match="--track is for files: name one, or drop it"):
+            await command(load({"model": "tiny.en", "track": "2", "server": "false"}, {}))
