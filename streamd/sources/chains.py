@@ -47,6 +47,12 @@ def lacks_end(path: str) -> bool:
         return at >= 0 and (len(page) < at + _PAGE_HEAD or not page[at + 5] & _ENDS)
 
 
+def has(path: str, wanted: bytes, *, after: int) -> bool:
+    """Whether a file has these bytes behind its first `after` ones. Raises `OSError`."""
+    with open(path, "rb") as file:
+        return next(_each(file, wanted, after), None) is not None
+
+
 def _chains(file: BinaryIO) -> Iterator[int]:
     """Yield where first pages follow other pages: several streams at once begin together."""
     after_first = 0
@@ -60,9 +66,9 @@ def _chains(file: BinaryIO) -> Iterator[int]:
         after_first = at + _PAGE_HEAD + n_segments + sum(table)
 
 
-def _each(file: BinaryIO, wanted: bytes) -> Iterator[int]:
+def _each(file: BinaryIO, wanted: bytes, at: int = 0) -> Iterator[int]:
     # Not mapped into memory: a read that fails there would end the process.
-    before, at = b"", 0
+    before = b""
     while True:
         file.seek(at)
         data = file.read(_READ_BYTES)

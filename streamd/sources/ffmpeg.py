@@ -231,17 +231,27 @@ class Ffmpeg:
             end_s = clock.end_of(packet)
             stated_end_s = n_before / self.rate_hz + end_s + clock.stated_from_s
             self._tracks_end_s = max(self._tracks_end_s, stated_end_s)
-            if has_order and packet.pos is not None:
-                if packet.pos > (read_to or packet.pos) + _HOLE_BYTES:
+            if packet.pos is not None:
+                if has_order and packet.pos > (read_to or packet.pos) + _HOLE_BYTES:
                     self._n_hurt = _N_HURT
                 read_to = max(read_to, packet.pos + packet.size)
             if packet.stream.index == sound.index:
                 yield from self._sound_of(packet, sound, clock)
                 clock.packets_end_s = max(clock.packets_end_s, end_s)
+        if self._is_mpeg4 and self._has_more(read_to):
+            self.complain("fragments that cannot be found")
         if self._complaint:  # what fails at the end has no frame behind it
             self._missing_s += max(0.0, clock.packets_end_s - clock.end_s)
         if self._converter is not None:
             yield from self._converter.flush()
+
+    def _has_more(self, read_to: int) -> bool:
+        """Whether a file has fragments behind what was read: only their chain leads to them."""
+        if not self._is_file or str(self._source).startswith(DESCRIPTORS):
+            return False
+        with suppress(OSError):
+            return chains.has(str(self._source), b"moof", after=read_to)
+        return False
 
     def _opened(
         self, source: str | Bytes, protocols: str
@@ -432,9 +442,8 @@ class _Clock:
         if container.format.name in ("hls", *_NO_LENGTH):
             self._longest_s = 0.0
         self._track, self._stated_s = track, stated_s
-        # Matroska states where it ends, others how long they are.
-        is_matroska = container.format.name.startswith("matroska")
-        self.stated_from_s = (self._start_s or 0.0) if is_matroska else 0.0
+        # Some formats state where they end, Matroska and Ogg among them, others how long they are.
+        self.stated_from_s = max(0.0, self._start_s or 0.0)
         # To multiply fractions would take longer than to decode.
         self._unit_s: defaultdict[int, float] = defaultdict(float)
         self._unit_s |= {each.index: float(each.time_base or 0) for each in container.streams}

@@ -150,6 +150,27 @@ async def test_a_cover_and_chapters_are_no_damage(tmp_path, caplog, suffix):
     assert not messages(caplog)
 
 
+@pytest.mark.parametrize("suffix", ["opus", "ogg", "mka", "webm"])
+async def test_a_recording_need_not_begin_at_zero(tmp_path, caplog, suffix):
+    """As some servers write it, with the time of the call."""
+    convert(*TONE, "-output_ts_offset", "2.5", path := tmp_path / f"a.{suffix}")
+    assert_at(await heard(FileSource(path)), (0, 3))
+    assert not messages(caplog)
+
+
+async def test_fragments_behind_a_damaged_one_are_told(tmp_path, caplog):
+    fragments = ("-movflags", "frag_keyframe+empty_moov", "-frag_duration", "500000")
+    convert(*TONE, *fragments, path := tmp_path / "a.mp4")
+    assert_at(await heard(FileSource(path)), (0, 3))
+    assert not messages(caplog)
+    data = path.read_bytes()
+    at = data.index(b"moof", len(data) // 2) - 4
+    path.write_bytes(data[:at] + bytes(4) + b"\xff" * 60 + data[at + 64 :])
+    await heard(FileSource(path))
+    (told,) = messages(caplog)
+    assert told.startswith(f"{path} is damaged: ")
+
+
 # -- chains and damage ----------------------------------------------------------------------------
 
 
