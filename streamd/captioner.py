@@ -60,6 +60,7 @@ from streamd.sinks.writing import sentences
 from streamd.sources import Source
 from streamd.sources.arrays import ArraySource
 from streamd.sources.file import FileSource
+from streamd.sources.tracks import Selection
 from streamd.streams import Streams
 from streamd.streams.stream import Stream
 from streamd.types import SAMPLE_RATE
@@ -234,7 +235,7 @@ class Captioner:
         `chosen` are language, task, prompt, hotwords, endpoint, endpoint_ms or speakers of this
         session; without, those of the `Captioner` hold. Raises `ConfigError` if one is not allowed.
         """
-        source = _source(audio, rate_hz, split=self._split)
+        source = _source(audio, rate_hz, self._selection(chosen))
         return self._begin(source, chosen, owns_source=True, events=events)
 
     @overload
@@ -280,11 +281,12 @@ class Captioner:
         Better than captions of the same recording, for Whisper sees what comes after a word. The
         arguments are as for `listen`. `progress` is called with how far the transcript reaches and
         how long the recording is, in ms; it must not wait, and what it raises ends the work. Raises
-        `SourceError` if the audio cannot be read to its end, `EngineError` if the engine fails.
+        `SourceError` if no audio can be read, `EngineError` if the engine fails; of a damaged file,
+        it returns the text of what can be decoded, with `warnings`.
         """
         file = os.fspath(audio) if isinstance(audio, str | os.PathLike) else ""
         tell = progress or (lambda reached_ms, duration_ms: None)
-        source = _source(audio, rate_hz, split=self._split)
+        source = _source(audio, rate_hz, self._selection(chosen))
         return self._wait(self._transcribe(source, file, _known(chosen), tell))
 
     def close(self) -> None:
@@ -293,6 +295,12 @@ class Captioner:
             with suppress(RuntimeError):  # another thread has closed it
                 self._loop.call_soon_threadsafe(self._stop.set)
             self._thread.join()
+
+    def _selection(self, chosen: Mapping[str, object]) -> Selection:
+        """Return what of a file is read for a reader who has `chosen` these options."""
+        language = chosen.get("language") or self._config.decoding.language
+        decoding = replace(self._config.decoding, language=str(language))
+        return build.selection(replace(self._config, decoding=decoding))
 
     def _begin(
         self, source: Source, chosen: Chosen, *, owns_source: bool, events: bool
@@ -350,9 +358,11 @@ class Captioner:
         file = transcriber.new_file(_warn)
         async with source:
             await file.read(source)
+        if file.damage is not None:
+            log.warning("%s", file.damage)
         finals = finals_between(self._streams, transcriber, file, progress)
         segments = tuple([final async for final in finals])
-        return Transcript(segments, file.duration_ms, config, name)
+        return Transcript(segments, file.duration_ms, config, name, file.warnings)
 
 
 async def _serve(
@@ -386,29 +396,28 @@ def _known(chosen: Chosen) -> Mapping[str, object]:
 def _source(
     audio: Any,  # noqa: ANN401 - it is checked here
     rate_hz: int | None,
-    *,
-    split: bool,
+    selection: Selection,
 ) -> Source:
     """Return the source of what the caller gave; raises `TypeError` or `ValueError` at once."""
     if isinstance(audio, tuple) and len(audio) == 2 and isinstance(audio[1], int):
         samples, rate = audio
         if rate_hz not in (None, rate):
             raise ValueError(f"the samples are at {rate} Hz, but rate_hz is {rate_hz}")
-        return _source(samples, rate, split=split)
+        return _source(samples, rate, selection)
     is_file, is_source = isinstance(audio, str | os.PathLike), hasattr(audio, "__aiter__")
     if rate_hz is not None and (is_file or is_source):
         raise ValueError("rate_hz is the rate of samples: a file or source knows its own")
     if is_file:
         if not (name := os.fspath(audio)):
             raise ValueError("the name of the file is empty")
-        return FileSource(name, realtime=False, split=split)
+        return FileSource(name, realtime=False, selection=selection)
     if is_source:
         return cast(Source, audio)
     rate = SAMPLE_RATE if rate_hz is None else rate_hz
     if hasattr(audio, "__array__") or isinstance(audio, bytes | bytearray | memoryview):
         shape: tuple[int, ...] = np.shape(audio) if hasattr(audio, "__array__") else ()
         channels = shape[1] if len(shape) == 2 and shape[1] <= _MAX_CHANNELS else 1
-        whole = ArraySource(rate_hz=rate, channels=channels, split=split)
+        whole = ArraySource(rate_hz=rate, channels=channels, split=selection.split)
         whole.put(whole.checked(audio))
         whole.stop()
         return whole
@@ -593,13 +602,15 @@ class Transcript:
     `segments` are the model's, in order and without overlap. Each has `text`, `start` and `end` in
     seconds (and `start_ms`, `end_ms`), `language`, and `words` with `text`, `start`, `end` and
     `prob`, 0 to 1. With `speakers`, segments and words also have a `speaker`. `duration_ms` is the
-    length of the recording.
+    length of the recording. `warnings` says what is wrong with it, such as how much of a damaged
+    file is missing; that was logged, too.
     """
 
     segments: tuple[Final, ...]
     duration_ms: int
     _config: Config
     _file: str
+    warnings: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         duration_s, number = self.duration_ms / 1000, len(self.segments)

@@ -125,6 +125,8 @@ class InputOptions:
         Literal["mix", "split"],
         Option("mix channels, or split them: each gets captions of its own"),
     ] = "mix"
+    track: Annotated[Count, Option("sound track of files that have several, from 1")] = 0
+    """0: one in the wanted language, and not silent."""
     realtime: Annotated[
         bool, Option("read files as fast as possible", off_flags=("--fast",), common=True)
     ] = True

@@ -256,10 +256,11 @@ def test_samples_of_any_rate_are_heard_if_it_is_named(captions):
     assert captions.transcribe(soundfile.read(LAMP)).text == LAMP_TEXT
 
 
-def test_floats_at_the_scale_of_int16_are_told_how_to_become_right(captions, caplog):
-    list(captions.listen(recorded.samples() * 32768))
-    assert "divide the samples by 32768" in caplog.text
-    assert "the array has samples of " in caplog.text
+def test_floats_at_the_scale_of_int16_are_divided_and_told(captions, caplog):
+    said = [each.text for each in captions.listen(recorded.samples() * 32768) if each.is_final]
+    plain = [each.text for each in captions.listen(recorded.samples()) if each.is_final]
+    assert said == plain
+    assert "the array has 16-bit samples as floats, which were divided by 32768" in caplog.text
 
 
 def test_only_a_session_of_the_callers_own_can_be_fed(captions):
@@ -518,3 +519,15 @@ def test_dictation_replaces_what_was_tentative(captions):
     while f"{recorded.SENTENCE} " not in field.text:
         dictation.update()
     assert field.text == f"Dear Sir, {recorded.SENTENCE} "
+
+
+def test_of_a_damaged_file_there_is_the_text_of_what_is_left(tmp_path, caplog):
+    path = tmp_path / "talk.flac"
+    soundfile.write(path, recorded.three_sentences(), 16_000)
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) * 6 // 10])
+    transcript = transcribe(path, "tiny.en")
+    assert len(transcript.text.split()) > 5
+    (warning,) = transcript.warnings
+    assert warning.startswith(f"{path} is damaged or incomplete: only ")
+    assert [r.getMessage() for r in caplog.records if r.levelname == "WARNING"] == [warning]

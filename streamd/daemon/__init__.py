@@ -20,9 +20,9 @@ from streamd.daemon import build, phrases, serving
 from streamd.daemon.control import Control, until_first_error
 from streamd.daemon.display import open_display, open_files
 from streamd.daemon.opening import Recognizers, open_model, recognizers
-from streamd.daemon.screen import Screen, show
+from streamd.daemon.screen import Screen, show, stored_or_told
 from streamd.daemon.uploads import Uploads
-from streamd.errors import SourceError
+from streamd.errors import SourceError, StreamdError
 from streamd.events import EndReason, Fault, GapReason
 from streamd.server import LIVE
 from streamd.sinks import Sink
@@ -173,7 +173,15 @@ def _show(
     screen, files = Screen(open_display(config, sys.stdout, os.environ)), open_files(config, file)
     if _is_watched(config):
         log.info("captions, as if it were spoken now; what is grey may still change")
-    show(screen, live.hub, control, tasks, sinks=[*files, *sinks])
+
+    def lost(error: StreamdError) -> None:
+        log.error("%s; captions go on without it", error)
+        control.note(error)
+        live.report(Fault(code="output", message=str(error)))
+
+    show(screen, live.hub, control, tasks, sinks=sinks)
+    for transcript in files:
+        tasks.create_task(stored_or_told(live.hub, transcript, lost))
     if is_terminal(sys.stdout, os.environ) and not config.input.files:
         live.heard = screen.heard
 

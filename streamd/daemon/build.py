@@ -32,6 +32,7 @@ from streamd.sources.ffmpeg import is_url
 from streamd.sources.file import FileSource
 from streamd.sources.microphone import Microphone
 from streamd.sources.stdin import StdinSource
+from streamd.sources.tracks import Selection
 from streamd.streams import Chooser
 from streamd.types import FRAME_MS, N_AUDIO_CTX, frames_from_ms, ms_from_frames
 from streamd.whisper.engine import Engine
@@ -182,10 +183,15 @@ def _endpoint_options(config: Config) -> EndpointOptions:
 
 
 def own_sources(config: Config) -> list[Source]:
-    """Return the sources of this machine, to be played in turn. Raises `SourceError`."""
+    """Return the sources of this machine, to be played in turn.
+
+    Raises `SourceError`, or `ConfigError` for options that they do not have.
+    """
     if not config.input.source:
         return []
     if not config.input.files:
+        if config.input.track:
+            raise ConfigError("--track is for files: name one, or drop it")
         return [microphone(config)]
     # A mistyped name is told before hours of work, not after them.
     names = [name for name in config.input.files if not (name == "-" or is_url(name))]
@@ -201,14 +207,21 @@ def microphone(config: Config, *, again: bool = False) -> Microphone:
 
 def _source(config: Config, name: str) -> Source:
     if name != "-" and not Path(name).is_fifo():
-        return FileSource(name, realtime=config.input.realtime, split=is_split(config))
+        chosen = selection(config)
+        return FileSource(name, realtime=config.input.realtime, selection=chosen)
     if is_split(config) and config.pcm.channels == 1:
         source = "standard input" if name == "-" else name
         raise ConfigError(
             f"--channels split: {source} does not say how many: add --input-channels N"
         )
     pipe = sys.stdin.buffer if name == "-" else name
-    return StdinSource(pipe, config.pcm, split=is_split(config))
+    return StdinSource(pipe, config.pcm, selection=selection(config))
+
+
+def selection(config: Config) -> Selection:
+    """Return what of the sound of files is read."""
+    languages = _languages(default_choices(config).language)
+    return Selection(config.input.track, languages, split=is_split(config))
 
 
 def is_split(config: Config) -> bool:

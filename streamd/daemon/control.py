@@ -47,7 +47,8 @@ class Control:
 
         `reason`: the error that stopped the program, if it was not the user; see `check`.
         """
-        self._reason = self._reason or reason
+        if reason is not None:
+            self.note(reason)
         if self.stopped.is_set():
             return
         loop = asyncio.get_running_loop()
@@ -59,8 +60,12 @@ class Control:
         for action in self._stop_actions:
             action()
 
+    def note(self, reason: Exception) -> None:
+        """Go on, and have `check` raise this error at the end."""
+        self._reason = self._reason or reason
+
     def check(self) -> None:
-        """Raise the first error that `stop` was called with."""
+        """Raise the first error that `stop` or `note` was called with."""
         if self._reason is not None:
             raise self._reason
 

@@ -17,7 +17,7 @@ from streamd.sinks import CaptionSink, Sink
 from streamd.sinks.formats import FORMATS, SEGMENTED, Jsonl, Text, suffix
 from streamd.sinks.terminal import TerminalSink, is_terminal
 from streamd.sinks.text import SPEAKERS, Look, clean, confidence_ramp, stamper
-from streamd.sinks.writing import FileSink, SentenceSink, StreamSink
+from streamd.sinks.writing import FileSink, SentenceSink, StreamSink, fitting
 from streamd.sources.ffmpeg import is_url
 
 
@@ -126,7 +126,11 @@ def _in_folder(output: OutputOptions, file: str, files: Sequence[str]) -> dict[P
     named = output.output_format or ("all",)
     names = (*FORMATS, *named) if "all" in named else named
     stem = {"": "live", "-": "stdin"}.get(file) or _names(files).get(file) or _stem(file)
-    return {Path(output.output_dir, stem + suffix(name)): name for name in names if name != "all"}
+    return {
+        Path(output.output_dir, fitting(stem + suffix(name))): name
+        for name in names
+        if name != "all"
+    }
 
 
 def _names(files: Sequence[str]) -> dict[str, str]:

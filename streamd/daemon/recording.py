@@ -18,6 +18,7 @@ import numpy as np
 from streamd.config import Config
 from streamd.daemon import build, phrases
 from streamd.engines.voices import RecordedVoices
+from streamd.errors import SourceError
 from streamd.events import (
     Details,
     Final,
@@ -103,16 +104,30 @@ class AudioFile:
         self.tracks: tuple[Track, ...] = ()
         self.is_split = False
         self.n_padding = 0  # samples at the end of the last frame that are no audio
+        self.damage: SourceError | None = None  # at which the source has ended
+        self._warnings: Sequence[str] = ()
         self._n_frames = 0
         self._waiting: list[Frames] = []
 
     async def read(self, source: Source) -> None:
-        """Take all that an open source gives; raises `SourceError` where it is damaged."""
+        """Take all that an open source gives; raises `SourceError` if that is nothing.
+
+        If the source fails later, that is its `damage`.
+        """
+        frames = aiter(source)
         try:
-            async for item in source:
+            async for item in frames:
                 self.take(item)
-        finally:
-            self.n_padding = aiter(source).n_padding
+        except SourceError as error:
+            if not self.duration_ms:
+                raise
+            self.damage = error
+        self.n_padding, self._warnings = frames.n_padding, frames.warnings
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is wrong with the sound of the source that was read."""
+        return (*self._warnings, *([str(self.damage)] if self.damage else []))
 
     def take(self, item: Frames | Lost) -> None:
         """Take the next frames, or silence in place of what a source has lost."""
@@ -182,6 +197,9 @@ class FileTranscriber:
         )
         longform = replace(config.longform, initial_prompt=config.decoding.prompt)
         lists = lists or build.vocabularies(config, model, build.expected(config, model))
+        languages = build.selection(config).languages
+        self.languages = (model.language,) if model.language else languages
+        """What the speakers may speak, in order of preference; none: anything."""
         self._detects = model.language is None and len(decoding.languages) != 1
         self._new_transcriber = partial(
             Transcriber,

@@ -32,6 +32,14 @@ async def stored(hub: Hub, sink: Sink) -> None:
         await _follow(hub, sink, thread)
 
 
+async def stored_or_told(hub: Hub, sink: Sink, lost: Callable[[StreamdError], object]) -> None:
+    """Do as `stored`, but if the sink fails, call `lost`: everything else goes on."""
+    try:
+        await stored(hub, sink)
+    except StreamdError as error:
+        lost(error)
+
+
 class Screen:
     """Standard output, shared by captions, log lines and a progress bar: one thread draws all.
 

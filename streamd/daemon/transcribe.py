@@ -16,13 +16,13 @@ from streamd.daemon.display import check_files, open_display, open_files, transc
 from streamd.daemon.opening import open_model
 from streamd.daemon.recording import FileTranscriber
 from streamd.daemon.screen import Screen, show
-from streamd.errors import ConfigError, SourceError, StreamdError
+from streamd.errors import ConfigError, SourceError, StreamdError, is_bug
 from streamd.events import EndReason, Fault
 from streamd.server import LIVE
 from streamd.sinks.progress import Progress, transcription_line
 from streamd.sinks.terminal import TerminalSink, is_terminal
 from streamd.sinks.text import Look, clock
-from streamd.sinks.writing import cut_short
+from streamd.sinks.writing import OutputError, cut_short
 from streamd.sources import Source
 from streamd.streams.hub import Hub
 from streamd.streams.inference import STEP_DEADLINES, EngineThread
@@ -39,8 +39,9 @@ async def transcribe(config: Config) -> int:
     """Transcribe the configured files as fast as the engine can, window by window; return 0.
 
     If the user has interrupted it before the end of a file, it returns 130. Of several files those
-    that cannot be read are reported, and the others are transcribed. Raises as
-    `streamd.daemon.run`, and `SourceError` if a file could not be read to its end.
+    that cannot be read, or whose transcripts cannot be written, are reported, and the others are
+    transcribed. Raises as `streamd.daemon.run`, and `SourceError` if a file could not be read to
+    its end.
     """
     check_files(config)
     waiting = list(zip(config.input.files, build.own_sources(config), strict=True))
@@ -51,14 +52,19 @@ async def transcribe(config: Config) -> int:
     control, thread, n_files, is_cut = Control(), EngineThread(), len(waiting), False
     with control.signals(), closing(thread):
         batch = _Batch(config, control, thread)
-        failures: list[SourceError] = []
+        failures: list[Exception] = []
         while waiting and not control.stopped.is_set():
             try:
                 is_cut = not await until_first_error(batch.transcribe(*waiting.pop(0)))
-            except SourceError as error:
+            except (SourceError, OutputError) as error:
                 if n_files == 1:
                     raise
                 log.error("%s", error)  # noqa: TRY400  # an error of the user's needs no traceback
+                failures.append(error)
+            except Exception as error:
+                if n_files == 1 or not is_bug(error):
+                    raise
+                log.exception("a bug in streamd; please report it")
                 failures.append(error)
     control.check()
     if n_left := len(waiting) + is_cut:
@@ -67,7 +73,8 @@ async def transcribe(config: Config) -> int:
             log.warning("interrupted: %d of %d files are not done%s", n_left, n_files, again)
         return INTERRUPTED
     if failures:
-        raise SourceError(f"{len(failures)} of {n_files} files failed, see above")
+        kind = StreamdError if any(map(is_bug, failures)) else SourceError
+        raise kind(f"{len(failures)} of {n_files} files failed, see above")
     return 0
 
 
@@ -159,11 +166,8 @@ class _Batch:
             self._transcriber = await self._in_thread(self._open)
         transcriber = self._transcriber
         progress.update(0, source.duration_ms or 0)
-        file, damage = transcriber.new_file(hub.publish), None
-        try:
-            await file.read(source)
-        except SourceError as error:
-            damage = error  # what came before the damage is transcribed
+        file = transcriber.new_file(hub.publish)
+        await file.read(source)  # what came before damage is transcribed
         self._duration_ms = max(self._duration_ms, file.duration_ms)
         stopped, windows = self._control.stopped, transcriber.transcribe(file)
         was_stopped = stopped.is_set()  # which ends a pipe, but means that a file is not wanted
@@ -178,8 +182,8 @@ class _Batch:
             for final in window.finals:
                 hub.publish(final)
             progress.update(window.reached_ms, file.duration_ms)
-        if damage is not None:
-            raise damage
+        if file.damage is not None:
+            raise file.damage
 
     def _open(self) -> FileTranscriber:
         opened = open_model(self._config, recordings=True)

@@ -1,6 +1,7 @@
 """Recordings that clients send: read and transcribed between the windows of live streams."""
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from io import StringIO
@@ -20,6 +21,8 @@ from streamd.sources.confined import ConfinedSource, stranger_file
 from streamd.streams import Streams
 from streamd.whisper.engine import Engine
 from streamd.whisper.vocabulary import Vocabulary
+
+log = logging.getLogger(__name__)
 
 
 class Uploads:
@@ -41,17 +44,24 @@ class Uploads:
         transcriber = await self._streams.between(self._new_transcriber, wanted)
         track = transcriber.new_file(lambda _: None)
         longest_ms = self._config.limits.max_upload_ms
-        async with stranger_file(file, name) as source:
+        async with stranger_file(file, name, transcriber.languages) as source:
             frames: FrameStream | ConfinedSource = source.__aiter__()
-            async for item in frames:
-                await self._streams.between(track.take, item)
-                if 0 < longest_ms < track.duration_ms:
-                    raise WireError("too_large", f"a recording has at most {longest_ms} ms")
+            warnings = frames.warnings
+            try:
+                async for item in frames:
+                    await self._streams.between(track.take, item)
+                    if 0 < longest_ms < track.duration_ms:
+                        raise WireError("too_large", f"a recording has at most {longest_ms} ms")
+            except SourceError as error:
+                if not track.duration_ms:
+                    raise
+                log.warning("%s", error)
+                warnings.append(str(error))
             track.n_padding = frames.n_padding
         if not track.duration_ms:
             raise SourceError(f"{name} has no audio: record or convert it again")
         finals = finals_between(self._streams, transcriber, track)
-        return Recording(track.duration_ms, finals)
+        return Recording(track.duration_ms, finals, warnings)
 
     def _new_transcriber(self, wanted: Wanted) -> FileTranscriber:
         config, (model, engine, expected) = self._config, self.opened.result()

@@ -13,7 +13,7 @@ from onnxruntime import InferenceSession, SessionOptions
 
 from streamd.errors import StreamdError
 from streamd.system.calls import begun
-from streamd.system.disk import asset
+from streamd.system.disk import asset, in_utf8
 from streamd.types import SAMPLE_RATE, Samples
 from streamd.whisper.mel import log_mel
 
@@ -77,4 +77,5 @@ def _model() -> InferenceSession:
     # The weights are decoded once, to 32 MB, instead of in each call.
     options.add_session_config_entry("session.disable_quant_qdq", "1")
     path = asset("smart-turn") / "smart-turn-v3.2.onnx"
-    return InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    with in_utf8(path) as name:
+        return InferenceSession(name, options, providers=["CPUExecutionProvider"])

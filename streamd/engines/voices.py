@@ -23,7 +23,7 @@ from streamd.speakers import (
     Roster,
     SpokenTurn,
 )
-from streamd.system.disk import asset
+from streamd.system.disk import asset, in_utf8
 from streamd.types import FRAME, SAMPLE_RATE, Frames, Hypothesis, Samples, Window
 
 _STEP, _CENTRE = 270, 495
@@ -197,4 +197,5 @@ def _model(name: str) -> InferenceSession:
     # The longest step would take 26 MB for good, for a tenth less time of each.
     options.enable_cpu_mem_arena = False
     path = asset("community-1") / f"{name}.onnx"
-    return InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    with in_utf8(path) as file:
+        return InferenceSession(file, options, providers=["CPUExecutionProvider"])

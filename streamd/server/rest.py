@@ -59,19 +59,23 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """A recording that was read; taking `finals` transcribes it, or raises `EngineError`."""
+    """A recording that was read; taking `finals` transcribes it, or raises `EngineError`.
+
+    `warnings` says what is wrong with its sound, such as how much of a damaged file is missing.
+    """
 
     duration_ms: int
     finals: AsyncIterator[Final]
+    warnings: Sequence[str] = ()
 
 
 class Recordings(Protocol):
     """What the daemon does with recordings."""
 
     async def read(self, file: int, name: str, wanted: Wanted) -> Recording:
-        """Read a sound file from its descriptor; the client calls it `name`.
+        """Read a sound file from its descriptor as far as it can be decoded; it is called `name`.
 
-        Raises `SourceError` if it cannot be read, `ConfigError` if the server's own options prevent
+        Raises `SourceError` if that is nothing, `ConfigError` if the server's own options prevent
         it, `WireError` with `bad_form` if the model cannot do what is wanted, and with `too_large`
         if it is too long.
         """
@@ -157,6 +161,7 @@ class Rest:
             headers = {"Content-Type": "text/event-stream", "Cache-Control": "no-cache"}
             head = respond(HTTPStatus.OK, b"", headers)
             del head.headers["Content-Length"]
+            _warn(head, recording)
             await exchange.respond(head, self._events(recording))
             return
         finals = [final async for final in recording.finals]
@@ -173,6 +178,7 @@ class Rest:
                 answer = _in_text(self._text(finals) + "\n")
             case form_of_file:
                 answer = _in_text(write(finals, form_of_file))
+        _warn(answer, recording)
         await exchange.respond(answer)
 
     async def _events(self, recording: Recording) -> AsyncIterator[bytes]:
@@ -306,6 +312,12 @@ def as_failure(answer: Response) -> Response:
         if name in answer.headers
     }
     return failure(answer.status_code, (answer.body or b"").decode().strip(), None, kept)
+
+
+def _warn(answer: Response, recording: Recording) -> None:
+    """Add a header for each warning: transcripts in most formats have no place for them."""
+    for text in recording.warnings:
+        answer.headers["X-Streamd-Warning"] = _printable(text).encode("ascii", "replace").decode()
 
 
 def _usage(recording: Recording) -> dict[str, object]:

@@ -18,6 +18,8 @@ from streamd.sinks.text import PARAGRAPH_PAUSE_MS, SENTENCE_END, blank_between
 from streamd.system.disk import write_all
 from streamd.system.stdio import put
 
+_MOST_BYTES = 255
+"""Of a file's name, on Linux and macOS."""
 _MAX_MS = 30_000
 """Text without full stops, such as lyrics, is not joined beyond this."""
 
@@ -119,9 +121,23 @@ class StreamSink(CaptionSink):
             put(self._stream, end)
 
 
+class OutputError(ConfigError):
+    """A transcript cannot be written under its name."""
+
+
+def fitting(name: str) -> str:
+    """Return a file's name without what is too long for a file system, from its beginning.
+
+    Its end is kept: it has the ending, and often a number.
+    """
+    while len(os.fsencode(name)) > _MOST_BYTES:
+        name = name[1:]
+    return name
+
+
 def cut_short(path: Path) -> Path:
     """Return the name of a transcript that is not whole: nobody takes it for one that is."""
-    return path.with_name(f"{path.stem}.partial{path.suffix}")
+    return path.with_name(fitting(f"{path.stem}.partial{path.suffix}"))
 
 
 class FileSink:
@@ -133,7 +149,7 @@ class FileSink:
 
     With `whole` a regular file appears only when it is closed; until then it is ``.NAME.part``
     beside it. If the session was stopped before its end, the file gets the name `cut_short`
-    instead. Raises `ConfigError` if the file cannot be written.
+    instead. Raises `OutputError` if the file cannot be written.
     """
 
     def __init__(self, path: Path, form: Format, *, whole: bool = False) -> None:
@@ -144,10 +160,10 @@ class FileSink:
         self._target = Path(os.path.realpath(path))  # a link stays a link
         self._is_new = not path.exists()
         may_be_replaced = self._is_new or path.is_file()
-        part = self._target.with_name(f".{self._target.name}.part")
+        part = self._target.with_name(f".{fitting(f'{self._target.name}..part')[:-6]}.part")
         self._part = part if whole and may_be_replaced else None
         self._problem = f"{path}: cannot be written"
-        with os_error_as(ConfigError, self._problem):
+        with os_error_as(OutputError, self._problem):
             # Unbuffered: a later close() has nothing left to write that could fail.
             descriptor = os.open(self._part or path, os.O_WRONLY | os.O_CREAT, 0o666)
             self._file = open(descriptor, "wb", buffering=0)  # noqa: SIM115  # closed by `close`

@@ -12,7 +12,8 @@ from typing import Protocol, Self
 
 from streamd.errors import SourceError
 from streamd.events import GapReason
-from streamd.sources.framing import Block, Framer
+from streamd.sources.framing import Block, Framer, rescaled
+from streamd.sources.mixing import cancelled
 from streamd.types import Frames
 
 _FAR_BEYOND = 4.0
@@ -39,17 +40,25 @@ class FrameStream:
     """Iterates over the frames in the blocks of `next_block` until that returns None.
 
     The last frame is padded with zeros; a `SourceError` of `next_block` is raised after it. `name`
-    is the source's, for warnings. Large blocks take a thread, unless `threads` is false.
+    is the source's, for warnings. `warnings` has what was logged about its sound. Large blocks take
+    a thread, unless `threads` is false.
     """
 
     def __init__(
-        self, framer: Framer, next_block: NextBlock, *, name: str, threads: bool = True
+        self,
+        framer: Framer,
+        next_block: NextBlock,
+        *,
+        name: str,
+        warnings: list[str] | None = None,
+        threads: bool = True,
     ) -> None:
         self._framer, self._next_block, self._name = framer, next_block, name
+        self.warnings = [] if warnings is None else warnings
         self._threads = threads
         self._ended = False
         self._failure: SourceError | None = None
-        self._found_invalid = self._found_loud = False
+        self._found_invalid = self._found_loud = self._found_rescaled = False
         self._found_cancelled = self._found_repeated = False
 
     @property
@@ -87,25 +96,26 @@ class FrameStream:
         # them.
         if not self._found_invalid and self._framer.n_invalid:
             self._found_invalid = True
-            _log.warning("%s has NaN or infinite samples, which count as silence", self._name)
+            self._warn(f"{self._name} has NaN or infinite samples, which count as silence")
         if not self._found_loud and (peak := self._framer.peak) > _FAR_BEYOND:
             self._found_loud = True
-            is_int16 = 2**8 < peak <= 2**15  # cast to floats
-            fix = (
-                "divide the samples by 32768"
-                if is_int16
-                else "write it again with samples between -1 and 1"
-            )
+            fix = "write it again with samples between -1 and 1"
             clipped = f"{peak:.3g} times full scale, which are clipped"
-            _log.warning("%s has samples of %s: %s", self._name, clipped, fix)
+            self._warn(f"{self._name} has samples of {clipped}: {fix}")
+        if not self._found_rescaled and self._framer.rescales:
+            self._found_rescaled = True
+            self._warn(rescaled(self._name))
         if not self._found_cancelled and self._framer.cancels:
             self._found_cancelled = True
-            fix = "give one of them (ffmpeg -i IN -af 'pan=mono|c0=c0' OUT.wav)"
-            _log.warning("the channels of %s cancel each other out: %s", self._name, fix)
+            self._warn(cancelled(self._name))
         if not self._found_repeated and self._framer.repeats:
             self._found_repeated = True
             fix = "every word is written twice; drop --channels split"
-            _log.warning("the channels of %s have the same sound: %s", self._name, fix)
+            self._warn(f"the channels of {self._name} have the same sound: {fix}")
+
+    def _warn(self, text: str) -> None:
+        _log.warning("%s", text)
+        self.warnings.append(text)
 
 
 class Source(Protocol):

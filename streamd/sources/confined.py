@@ -11,7 +11,7 @@ import os
 import signal
 import struct
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from tempfile import TemporaryFile
 from typing import BinaryIO, Literal, Self
@@ -24,6 +24,7 @@ from streamd.sources.containers import N_HEAD, container
 from streamd.sources.ffmpeg import SELF_CONTAINED, Ffmpeg
 from streamd.sources.file import FileSource, Sndfile, UnreadableError, choose_decoder
 from streamd.sources.framing import Block, Framer
+from streamd.sources.tracks import Selection
 from streamd.system.sandbox import confine, limit_cpu
 from streamd.types import FRAME, FRAME_MS, Frames
 
@@ -42,6 +43,8 @@ _Kind = Literal[b"m", b"f", b"p", b"w", b"e"]
 that ends it."""
 _LONGEST = 1 << 20
 """Bytes of a message; a second of frames has 64,000."""
+_MOST_WARNINGS = 10
+"""Of a process that was taken over; a damaged file has two or three."""
 _FRAME_BYTES = 4 * FRAME
 _NAME = "\0"
 """Stands for the file's name in messages of the process, which does not know it."""
@@ -61,8 +64,10 @@ class ConfinedSource:
     Linux limits, or too long, or crashes.
     """
 
-    def __init__(self, file: int, name: str) -> None:
-        self._file, self._name = file, name
+    def __init__(self, file: int, name: str, languages: Sequence[str] = ()) -> None:
+        self._file, self._name, self._languages = file, name, languages
+        self.warnings: list[str] = []
+        """What was logged about the sound."""
         self.missing = ""
         """What this machine cannot keep the process from, known after the first item."""
         self.n_padding = 0
@@ -72,7 +77,7 @@ class ConfinedSource:
         known = {name: os.environ[name] for name in _NEEDED if name in os.environ}
         # -P: no module of the folder in which streamd was started is imported.
         self._process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-P", "-m", __name__),
+            *(sys.executable, "-P", "-m", __name__, *self._languages),
             stdin=self._file,
             stdout=asyncio.subprocess.PIPE,
             # Landlock confines one thread and those that it starts later; numpy would start some.
@@ -104,7 +109,9 @@ class ConfinedSource:
                 case b"f" if len(data) % _FRAME_BYTES == 0:
                     return np.frombuffer(data, np.float32).reshape(-1, FRAME)
                 case b"w":
-                    _log.warning("%s", text)
+                    if len(self.warnings) < _MOST_WARNINGS:
+                        self.warnings.append(text)
+                        _log.warning("%s", text)
                 case b"e":
                     raise SourceError(text)
                 case b"p":
@@ -129,9 +136,12 @@ class ConfinedSource:
         return SourceError(f"{self._name} is damaged: {how}; convert it to WAV")
 
 
-def stranger_file(file: int, name: str) -> FileSource | ConfinedSource:
+def stranger_file(
+    file: int, name: str, languages: Sequence[str] = ()
+) -> FileSource | ConfinedSource:
     """Return the source for a file that a client sent and calls `name`; raises `SourceError`.
 
+    Of several sound tracks, one in the first of the `languages` that there is will be read.
     A WAV file that libsndfile reads states nothing for which much memory is taken: it needs no
     process, whose start would take longer than a short command takes to transcribe. `file` is the
     descriptor, which stays open.
@@ -140,7 +150,7 @@ def stranger_file(file: int, name: str) -> FileSource | ConfinedSource:
         with suppress(UnreadableError):
             Sndfile(file, name).close()
             return FileSource(file, upload=name)
-    return ConfinedSource(file, name)
+    return ConfinedSource(file, name, languages)
 
 
 async def missing_confinement() -> str:
@@ -169,9 +179,10 @@ def _tell(out: BinaryIO, kind: _Kind, data: bytes) -> None:
     out.flush()
 
 
-async def _read(file: int, out: BinaryIO) -> None:
+async def _read(file: int, languages: Sequence[str], out: BinaryIO) -> None:
     try:
-        decoder = choose_decoder(file, _NAME, SELF_CONTAINED, 1)
+        selection = Selection(languages=tuple(languages))
+        decoder = choose_decoder(file, _NAME, formats=SELF_CONTAINED, selection=selection)
         decoder.open()
         frames = _frames(decoder)
         n = 0
@@ -216,7 +227,7 @@ async def _main(out: BinaryIO) -> None:
     limit_cpu(_CPU_S)
     _tell(out, b"m", ", ".join(confine(_MAX_BYTES)).encode())
     logging.getLogger("streamd").addHandler(_Warnings(out))
-    await _read(sys.stdin.fileno(), out)
+    await _read(sys.stdin.fileno(), sys.argv[1:], out)
 
 
 if __name__ == "__main__":

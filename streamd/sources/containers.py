@@ -15,12 +15,13 @@ SNDFILE = {
     "W64": rb"riff\x2e\x91\xcf\x11",
     "AIFF": rb"FORM.{4}AIF[FC]",
     "FLAC": rb"fLaC",
-    "Ogg": rb"OggS",
     "CAF": rb"caff",
     "AU": rb"\.snd",
 }
-"""Names and patterns of the formats that libsndfile reads without printing to standard error."""
+"""Names and patterns of the formats that libsndfile reads as well as FFmpeg, without printing to
+standard error. Of Ogg it reads no chains, and it repeats sound where a page is damaged."""
 _OTHERS = {
+    "Ogg": rb"OggS",
     "MPEG-4": rb".{4}(ftyp|moov|mdat|free|wide|skip|pnot)",
     "Matroska or WebM": rb"\x1a\x45\xdf\xa3",
     "ASF": rb"\x30\x26\xb2\x75\x8e\x66\xcf\x11",

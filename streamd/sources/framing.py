@@ -8,6 +8,7 @@ import soxr
 from numpy.typing import NDArray
 
 from streamd.errors import SourceError
+from streamd.sources.mixing import Channels, Mixer
 from streamd.types import FRAME, SAMPLE_RATE, Frames, Samples
 
 Block = NDArray[np.integer[Any]] | NDArray[np.floating[Any]]
@@ -72,20 +73,94 @@ _N_MIXED = 1 << 18
 """Samples that are mixed at once, which takes some 10 times their memory: a block may be hours."""
 
 _LOUD = 160.0
-"""Sum of samples of one channel, as of 1 s at -40 dBFS, before it can be told that it is lost."""
-_CANCELLED = 0.03
-"""Share of a channel's sound in the average (-30 dB) below which it is lost, and in the difference
-of two split channels below which both are the same."""
+"""Sum of samples of a channel, as of 1 s at -40 dBFS, before two channels can be the same."""
+_SAME = 0.03
+"""Share of a channel's sound in its difference to another (-30 dB) below which both are the same.
+"""
+
+
+_HOT = 4.0
+"""Level relative to full scale (+12 dB) above which samples may be in another unit."""
+_INT16 = 2.0**8, 2.0**15
+"""Beyond the first level (+48 dB), and up to the second, floats are 16-bit integers."""
+
+
+class Rescaler:
+    """Makes floats of up to 32,768 what they were before a program forgot to divide them.
+
+    From the first sample beyond `_HOT`, sound waits for up to a second, until a sample has a level
+    that only integers have: then all of it is scaled, and what follows. Without such a sample it
+    stays as it is, and only what follows one that comes later is scaled. What comes out does not
+    depend on how the sound is cut into blocks.
+    """
+
+    def __init__(self, rate_hz: int, n_channels: int) -> None:
+        self._n_most, self._n_channels = rate_hz, n_channels
+        self._held: NDArray[Any] | None = None
+        self._is_hot = self.scales = False
+
+    def push(self, block: NDArray[Any]) -> NDArray[Any]:
+        """Take the next (n, channels) floats, and return those that are decided."""
+        if self.scales:
+            return self._divided(block)
+        ready, is_waiting = block[:0], self._held is not None
+        if self._held is not None:
+            block, self._held = np.concatenate((self._held, block)), None
+        elif not self._is_hot:
+            if not (hot := _beyond(block, _HOT)).any():
+                return block
+            self._is_hot = is_waiting = True
+            first = int(hot.argmax())
+            ready, block = block[:first], block[first:]
+        loud = _beyond(block, _INT16[0])
+        if loud.any():
+            at = int(loud.argmax())
+            at = 0 if is_waiting and at < self._n_most else at
+            self.scales = True
+            return np.concatenate((ready, block[:at], self._divided(block[at:])))
+        if is_waiting and len(block) < self._n_most:
+            self._held = block.copy()
+            return ready
+        return np.concatenate((ready, block))
+
+    def flush(self) -> NDArray[Any]:
+        """Return what waits at the end, as it is."""
+        held, self._held = self._held, None
+        return np.empty((0, self._n_channels), np.float32) if held is None else held
+
+    def _divided(self, block: NDArray[Any]) -> NDArray[Any]:
+        divided: NDArray[Any] = block / block.dtype.type(_INT16[1])
+        return divided
+
+
+def rescaled(name: str) -> str:
+    """Return the message about floats that were integers."""
+    return f"{name} has 16-bit samples as floats, which were divided by 32768: write it again"
+
+
+def _beyond(block: NDArray[Any], level: float) -> NDArray[Any]:
+    """Return which samples are louder than a level, and not beyond 16 bits."""
+    levels = np.abs(block)
+    return np.asarray(((levels > level) & (levels <= _INT16[1])).any(axis=1))
+
+
+def scaled(block: Block) -> Channels:
+    """Return samples of any type as floats, -1 to 1; float32 is as it was."""
+    if block.dtype == np.float32:
+        return block.astype(np.float32, copy=False)
+    rest, full_scale = _SCALES[block.dtype.kind, block.dtype.itemsize]
+    wide: Channels = (block.astype(np.float64) - rest) / full_scale
+    return wide
 
 
 class Framer:
     """Cuts one stream of audio into frames; no sample is lost or doubled on the way.
 
     The frames do not depend on how the stream was cut into blocks, bit for bit. At 16 kHz, mono,
-    samples of up to 24 bits pass unchanged. Channels are averaged, unless they are `split`: then
-    frames are (n, channels, 320) instead of (n, 320). Samples beyond full scale are clipped. NaN
-    and infinity become 0 and are counted in `n_invalid`: one NaN would silence every window that it
-    is in.
+    samples of up to 24 bits pass unchanged. Channels are mixed (`Mixer`), unless they are `split`:
+    then frames are (n, channels, 320) instead of (n, 320). Samples beyond full scale are clipped.
+    NaN and infinity become 0 and are counted in `n_invalid`: one NaN would silence every window
+    that it is in.
 
     Other rates are converted with libsoxr, in phase and without seams: n samples become
     ``n * 16000 / rate_hz``, rounded up or down. soxr's quality "HQ" holds back at most 40 ms of
@@ -110,10 +185,12 @@ class Framer:
                 dtype="float32",
                 quality="HQ",
             )
+        self._mixer = Mixer(rate_hz, channels) if channels > 1 and not split else None
+        self._rescaler = Rescaler(rate_hz, channels)
         self._rest: Samples = np.empty((0, channels) if split else 0, np.float32)
         self.n_invalid = 0
-        # Sums over the first channel, and over the average, or over the difference of split ones:
-        self._loud, self._heard = 0.0, 0.0
+        # Sums over the first split channel, and over its difference to the second:
+        self._loud, self._differs = 0.0, 0.0
         self.peak = 1.0  # the highest level of a sample so far, if beyond full scale
         self.n_padding = 0  # how many zeros were added to the last frame, known after `flush`
 
@@ -123,14 +200,18 @@ class Framer:
         `block` is (n, channels), or (n,) if there is one channel, of uint8, int16, int32, float32
         or float64 in any byte order. 24-bit samples are the upper bytes of int32.
         """
+        block = block[:, np.newaxis] if block.ndim == 1 else block
+        if block.shape[1] != self._channels:
+            raise ValueError(f"a block of shape {block.shape} has not {self._channels} channels")
         n = _N_MIXED // self._channels
         pieces = (block[at : at + n] for at in range(0, max(1, len(block)), n))
-        read = self._apart if self._split else self._mono
-        return np.concatenate([self._cut(read(piece), last=False) for piece in pieces])
+        return np.concatenate([self._taken(piece) for piece in pieces])
 
     def flush(self) -> Frames:
         """Return the remaining frames, the last one padded with zeros. No `push` may follow."""
-        frames = self._cut(self._rest[:0], last=True)
+        before = self._taken(self._rescaler.flush(), is_scaled=True)
+        left = self._mixer.flush() if self._mixer else self._rest[:0]
+        frames = np.concatenate((before, self._cut(left, last=True)))
         if not (n_left := len(self._rest)):
             return frames
         self.n_padding = FRAME - n_left
@@ -139,36 +220,31 @@ class Framer:
         self._rest = self._rest[:0]
         return np.concatenate((frames, last))
 
+    def _taken(self, block: Block, *, is_scaled: bool = False) -> Frames:
+        if block.dtype.kind == "f" and not is_scaled:
+            block = self._rescaler.push(block)
+        read = self._apart if self._split else self._mono
+        return self._cut(read(block), last=False)
+
     def _apart(self, block: Block) -> Samples:
-        columns, rest, full_scale = self._checked(block)
-        apart: Samples = ((columns.astype(np.float64) - rest) / full_scale).astype(np.float32)
+        apart: Samples = scaled(self._checked(block)).astype(np.float32)
         if self._channels > 1:
             self._loud += float(np.abs(apart[:, 0]).sum())
-            self._heard += float(np.abs(apart[:, 0] - apart[:, 1]).sum())
+            self._differs += float(np.abs(apart[:, 0] - apart[:, 1]).sum())
         return apart
 
     def _mono(self, block: Block) -> Samples:
-        columns, rest, full_scale = self._checked(block)
+        columns = self._checked(block)
         if self._channels == 1 and columns.dtype == np.float32:
             return columns[:, 0].astype(np.float32, copy=False)  # as what follows would make it
-        # One channel after the other in float64: numpy's own mean may round differently for
-        # different block sizes.
-        total = columns[:, 0].astype(np.float64)
-        for column in columns.T[1:]:
-            total += column
-        mixed: Samples = ((total / self._channels - rest) / full_scale).astype(np.float32)
-        if self._channels > 1:
-            first = np.abs(columns[:, 0].astype(np.float64) - rest)
-            self._loud += float(first.sum()) / full_scale
-            self._heard += float(np.abs(mixed).sum())
-        return mixed
+        samples = scaled(columns)
+        return (
+            samples[:, 0].astype(np.float32) if self._mixer is None else self._mixer.push(samples)
+        )
 
-    def _checked(self, block: Block) -> tuple[Block, float, float]:
-        """Return the block, (n, channels), with valid samples, its silence and its full scale."""
-        columns = block[:, np.newaxis] if block.ndim == 1 else block
-        if columns.shape[1] != self._channels:
-            raise ValueError(f"a block of shape {block.shape} has not {self._channels} channels")
-        rest, full_scale = _SCALES[block.dtype.kind, block.dtype.itemsize]
+    def _checked(self, block: Block) -> Block:
+        """Return the block with valid samples."""
+        columns = block
         # No comparison with NaN is true.
         if block.dtype.kind == "f" and not np.abs(columns).max(initial=0) <= 1:
             valid = np.isfinite(columns)
@@ -176,21 +252,22 @@ class Framer:
             finite = np.where(valid, columns, 0)
             self.peak = max(self.peak, float(np.abs(finite).max()))
             columns = np.clip(finite, -1, 1)
-        return columns, rest, full_scale
+        return columns
+
+    @property
+    def rescales(self) -> bool:
+        """Whether floats turned out to be 16-bit integers, and were divided by 32,768."""
+        return self._rescaler.scales
 
     @property
     def cancels(self) -> bool:
-        """Whether the channels are loud, and their average is not: they are in opposite phase."""
-        return not self._split and self._is_lost
+        """Whether channels are in opposite phase, of which only one is read."""
+        return self._mixer is not None and self._mixer.cancels
 
     @property
     def repeats(self) -> bool:
         """Whether the first two split channels have the same sound."""
-        return self._split and self._is_lost
-
-    @property
-    def _is_lost(self) -> bool:
-        return self._loud > _LOUD and self._heard < _CANCELLED * self._loud
+        return self._loud > _LOUD and self._differs < _SAME * self._loud
 
     def _cut(self, samples: Samples, *, last: bool) -> Frames:
         if self._resampler is not None:

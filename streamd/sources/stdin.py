@@ -18,8 +18,9 @@ from streamd.errors import SourceError, os_error_as
 from streamd.options import PcmOptions
 from streamd.sources import FrameStream
 from streamd.sources.containers import N_HEAD, container, is_text
-from streamd.sources.ffmpeg import Ffmpeg
+from streamd.sources.ffmpeg import DESCRIPTORS, Ffmpeg
 from streamd.sources.framing import Block, Framer, PcmDecoder
+from streamd.sources.tracks import Selection
 
 _READ_BYTES = 65_536
 _PIPE_BYTES = 1 << 20
@@ -33,14 +34,19 @@ class StdinSource:
     """Sound from a descriptor until its end: raw PCM, or a container.
 
     An incomplete sample at the end is dropped. `file` has a descriptor from which nothing has been
-    read and stays open, or it is the path of a named pipe. With `split`, channels are not mixed
-    (`Framer`).
+    read and stays open, or it is the path of a named pipe. `selection` says which track of a
+    container is read, and whether channels are mixed.
 
-    Raises `SourceError` for an unknown encoding or rate, and on entering for a terminal.
+    Raises `SourceError` for an unknown encoding or rate, on entering for a terminal, and at the end
+    if nothing came.
     """
 
     def __init__(
-        self, file: BinaryIO | str, pcm: PcmOptions | None = None, *, split: bool = False
+        self,
+        file: BinaryIO | str,
+        pcm: PcmOptions | None = None,
+        *,
+        selection: Selection = Selection(),  # noqa: B008 - it is frozen
     ) -> None:
         pcm = pcm or PcmOptions()
         self.name = file if isinstance(file, str) else "stdin"
@@ -50,11 +56,13 @@ class StdinSource:
         self._rate_hz, self._channels = pcm.rate_hz, pcm.channels
         self._may_be_container = pcm.encoding == AUTO
         self._decoder = PcmDecoder("s16le" if pcm.encoding == AUTO else pcm.encoding, pcm.channels)
-        framer = Framer(pcm.rate_hz, pcm.channels, split=split)
+        framer = Framer(pcm.rate_hz, pcm.channels, split=selection.split)
+        self._selection = selection
         self._frames = FrameStream(framer, self._next_block, name=self.name)
         self._ffmpeg: Ffmpeg | None = None
         self._failure: SourceError | None = None
         self._n_left: int | None = None  # bytes to read after `stop`
+        self._has_data = False
         self._thread = ThreadPoolExecutor(1, "stdin")
 
     async def __aenter__(self) -> Self:
@@ -106,6 +114,8 @@ class StdinSource:
             raise self._failure or error from None
         if self._failure and not len(block):
             raise self._failure
+        if not self._has_data and self._n_left is None:
+            raise SourceError(f"{self.name} is empty: {_EXPECTED}")
         return block if len(block) else None
 
     def _read(self) -> Block:
@@ -132,8 +142,16 @@ class StdinSource:
         source: str | _Pipe = _Pipe(head, self._read_bytes)
         if stat.S_ISREG(os.fstat(self._descriptor).st_mode):  # FFmpeg may seek in it
             os.lseek(self._descriptor, -len(head), os.SEEK_CUR)
-            source = f"/dev/fd/{self._descriptor}"
-        return Ffmpeg(self.name, source, rate_hz=self._rate_hz, channels=self._channels)
+            source = f"{DESCRIPTORS}{self._descriptor}"
+        decoder = Ffmpeg(
+            self.name,
+            source,
+            rate_hz=self._rate_hz,
+            channels=self._channels,
+            selection=self._selection,
+        )
+        decoder.warnings = self._frames.warnings
+        return decoder
 
     def _read_bytes(self, n: int = _READ_BYTES) -> bytes:
         while True:
@@ -149,6 +167,7 @@ class StdinSource:
                 what = f"reading {self.name} failed: {error.strerror}; check the writer"
                 self._failure = SourceError(what)
                 return b""
+            self._has_data = self._has_data or bool(data)
             if self._n_left is not None:
                 self._n_left -= len(data)
             return data

@@ -246,3 +246,22 @@ def locked(path: Path, activity: str) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def in_utf8(path: Path) -> Iterator[str]:
+    """Give a name of the file that is text, for libraries that take no other bytes.
+
+    Its folder may be called anything, as old home folders are. Linux has another name for each open
+    folder; on macOS, all names are UTF-8.
+    """
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            yield f"/proc/self/fd/{folder}/{path.name}"
+        finally:
+            os.close(folder)
+    else:
+        yield str(path)

@@ -1,5 +1,6 @@
 """Several recordings at once, and what becomes of outputs when something fails."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,10 @@ from streamd.cli import main
 from streamd.config import load
 from streamd.daemon import run
 from streamd.daemon.transcribe import transcribe
-from streamd.errors import ModelError, SourceError, StreamdError
+from streamd.errors import ConfigError, ModelError, SourceError, StreamdError
+from streamd.sinks.formats import FORMATS
+from streamd.sinks.writing import cut_short
+from streamd.sources.file import FileSource
 from tests.support import recorded
 
 
@@ -82,3 +86,68 @@ async def test_a_model_that_is_missing_is_told_once(speech, tmp_path, caplog):
     with pytest.raises(StreamdError, match="'none' not found"):
         await transcribe(load({"model": "none", "files": files}, {}))
     assert caplog.records == []
+
+
+NAMES = (b"caf\xe9", b"d\xe9p\xf4t/caf\xe9", b"a" * 250, "\u3042".encode() * 83, b"a" * 251)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_file_may_have_any_name_that_the_system_allows(speech, tmp_path, capfd, name):
+    odd = Path(os.fsdecode(os.fsencode(tmp_path) + b"/" + name + b".wav"))
+    odd.parent.mkdir(exist_ok=True)
+    odd.write_bytes(speech.read_bytes())
+    out = Path(os.fsdecode(os.fsencode(tmp_path) + b"/out\xe9"))
+    files = (str(odd), str(speech))
+    command = ["transcribe", "-q", *files, "--output-dir", str(out), "-f", "all"]
+    assert main(command) == 0
+    made = {path.name for path in out.iterdir()}
+    assert len(made) == 2 * len(FORMATS)
+    assert f"{odd.stem}.txt" in made
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize("suffix", [".srt", ".full.json"])
+def test_the_name_of_a_part_fits_as_well(suffix):
+    name = "\u3042" * 82 + "b" * (255 - 3 * 82 - len(suffix)) + suffix
+    assert len(cut_short(Path(name)).name.encode()) <= 255
+    assert cut_short(Path(name)).name.endswith(f".partial{Path(name).suffix}")
+    assert cut_short(Path("talk.srt")).name == "talk.partial.srt"
+
+
+def test_a_transcript_that_cannot_be_written_is_reported_and_the_others_are(
+    speech, tmp_path, capfd
+):
+    again = tmp_path / "again.wav"
+    again.write_bytes(speech.read_bytes())
+    (tmp_path / "out" / "speech.txt").mkdir(parents=True)
+    command = ["transcribe", "-q", str(speech), str(again), "--output-dir", str(tmp_path / "out")]
+    assert main([*command, "-f", "txt"]) == SourceError.exit_code
+    first, last = capfd.readouterr().err.splitlines()
+    assert first.startswith("streamd: error: ")
+    assert "speech.txt: cannot be written: Is a directory" in first
+    assert last == "streamd: 1 of 2 files failed, see above"
+    assert (tmp_path / "out" / "again.txt").read_text()
+
+
+def test_a_bug_in_one_file_of_a_batch_leaves_the_others_alone(speech, tmp_path, monkeypatch, capfd):
+    bad = tmp_path / "bad.wav"
+    bad.write_bytes(speech.read_bytes())
+    take = FileSource._open
+
+    def fail(self):
+        if self.name == str(bad):
+            raise ZeroDivisionError
+        return take(self)
+
+    monkeypatch.setattr(FileSource, "_open", fail)
+    assert main(["transcribe", "-q", str(bad), str(speech)]) == 1
+    shown, complaints = capfd.readouterr()
+    assert shown
+    assert "ZeroDivisionError" in complaints
+    assert complaints.splitlines()[-1] == "streamd: 1 of 2 files failed, see above"
+
+
+async def test_a_track_is_not_for_a_microphone():
+    for command in (run, transcribe):
+        with pytest.raises(ConfigError, match="--track is for files: name one, or drop it"):
+            await command(load({"model": "tiny.en", "track": "2", "server": "false"}, {}))

@@ -126,7 +126,7 @@ async def end_of(process: asyncio.subprocess.Process) -> tuple[int, str, bytes]:
     return process.returncode, text if "Traceback" in text else lines[-1], out
 
 
-async def test_a_full_disk_ends_it_after_everybody_heard_what_was_said(started, sound, tmp_path):
+async def test_on_a_full_disk_captions_go_on(started, sound, tmp_path):
     (tmp_path / "full.txt").symlink_to("/dev/full")
     (tmp_path / "good.txt").touch()
     files = (str(tmp_path / name) for name in ("full.txt", "good.txt"))
@@ -140,10 +140,13 @@ async def test_a_full_disk_ends_it_after_everybody_heard_what_was_said(started, 
     assert "No space left on device" in complaint
     *events, eos = heard
     *_, final = [event for event in events if event["type"] == "final"]
-    assert eos == {"type": "eos", "seq": final["seq"], "reason": "stop"}
+    assert eos == {"type": "eos", "seq": final["seq"], "reason": "end"}
     assert out.decode() == (tmp_path / "good.txt").read_text()
     assert out.decode().splitlines()[-1] == final["text"]
-    assert not any(event["type"] == "error" for event in events)
+    (fault,) = [event for event in events if event["type"] == "error"]
+    assert fault["code"] == "output"
+    assert not fault["fatal"]
+    assert "full.txt" in fault["message"]
 
 
 @pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="needs Linux")

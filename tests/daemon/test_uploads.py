@@ -3,8 +3,9 @@
 import asyncio
 import os
 import shutil
+import subprocess
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from io import BytesIO
 from pathlib import Path
@@ -110,7 +111,9 @@ class Reading:
         monkeypatch.setattr("streamd.daemon.uploads.stranger_file", self._source)
 
     @asynccontextmanager
-    async def _source(self, file: int, name: str) -> AsyncIterator[ConfinedSource]:
+    async def _source(
+        self, file: int, name: str, languages: Sequence[str]
+    ) -> AsyncIterator[ConfinedSource]:
         async with ConfinedSource(file, name) as source:
             self.pipes.append(source._process._transport.get_pipe_transport(1))
             yield source
@@ -326,3 +329,31 @@ async def test_who_waits_for_a_model_that_cannot_be_loaded_hears_of_it():
         await supervise(streams, open_engine)
     with pytest.raises(EngineError, match="the model cannot be used: see the log"):
         await asyncio.wait_for(step, 60)
+
+
+@pytest.mark.parametrize("form", ["MP3", "WAV", "FLAC"])
+async def test_of_a_damaged_recording_there_is_the_text_of_what_is_left(opened, tmp_path, form):
+    path = tmp_path / "upload"
+    soundfile.write(path, recorded.three_sentences(), 16_000, format=form)
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) * 6 // 10])
+    made, _ = await uploads(opened)
+    recording = await made.read(str(path), "talk", TRANSCRIBE)
+    assert [final.text async for final in recording.finals]
+    (warning,) = recording.warnings
+    assert warning.startswith("talk is ")
+    assert "complete copy" in warning
+
+
+async def test_of_several_tracks_the_one_in_the_wanted_language_is_read(opened, tmp_path, ffmpeg):
+    path = tmp_path / "film.mka"
+    speech = recorded.wav(tmp_path / "speech.wav", recorded.samples())
+    command = (
+        *("ffmpeg", "-loglevel", "error", "-f", "lavfi", "-i", "sine=duration=3", "-i", speech),
+        *("-map", "0", "-map", "1", "-metadata:s:a:0", "language=ger"),
+        *("-metadata:s:a:1", "language=eng", path),
+    )
+    await asyncio.to_thread(subprocess.run, command, check=True)
+    made, _ = await uploads(opened)
+    recording = await made.read(str(path), "film.mka", TRANSCRIBE)
+    assert [final.text async for final in recording.finals]

@@ -30,6 +30,7 @@ class Echo:
         self.may_go.set()
         self.started = asyncio.Event()
         self.cancelled = asyncio.Event()
+        self.warnings: list[str] = []
         self.failure: Exception | None = None
         self.late_failure: Exception | None = None
 
@@ -45,7 +46,7 @@ class Echo:
             raise
         if self.failure:
             raise self.failure
-        return Recording(1500, self.finals())
+        return Recording(1500, self.finals(), self.warnings)
 
     async def finals(self) -> AsyncIterator[Final]:
         for i, line in enumerate(self._lines):
@@ -166,6 +167,18 @@ async def test_who_says_what_as_openai_writes_it():
     first = got["segments"][0]
     assert first["type"] == "transcript.text.segment"
     assert (first["id"], first["start"], first["end"]) == ("seg_000", 0, 0.5)
+
+
+@pytest.mark.parametrize("shape", ["json", "text", "srt", "verbose_json", "stream"])
+async def test_what_is_wrong_with_the_sound_is_in_headers(shape):
+    echo = Echo()
+    echo.warnings = ["a\u00e9.mp3 is damaged: 1.5 s are missing", "two"]
+    wanted = ("stream", "true") if shape == "stream" else ("response_format", shape)
+    async with serving(CountingStreams(), recordings=echo) as server:
+        status, headers, _ = await post(server.port, form(wanted))
+    assert status == 200
+    assert "X-Streamd-Warning: a?.mp3 is damaged: 1.5 s are missing\r\n" in headers
+    assert "X-Streamd-Warning: two\r\n" in headers
 
 
 async def test_the_text_as_server_sent_events():

@@ -11,6 +11,7 @@ import streamd.sources.file
 from streamd.errors import SourceError
 from streamd.sources.file import FileSource, Sndfile
 from streamd.sources.framing import Framer
+from streamd.sources.tracks import Selection
 from streamd.types import FRAME, SAMPLE_RATE
 
 N_RAMP = 60_000
@@ -95,8 +96,6 @@ async def test_24_bits_arrive_whole(tmp_path):
     [
         (".wav", "PCM_16", 16_000),
         (".flac", "PCM_16", 16_000),
-        (".ogg", "VORBIS", 16_000),
-        (".ogg", "OPUS", 48_000),
     ],
 )
 async def test_blocks_decode_like_the_whole_file(tmp_path, suffix, subtype, rate):
@@ -195,11 +194,13 @@ def test_flac_is_decoded_up_to_its_last_whole_block(ramp_file):
     path = ramp_file(".flac")
     path.write_bytes(path.read_bytes()[:-10])
     decoder = Sndfile(str(path))
-    blocks = [decoder.read() for _ in range(4)]
-    with pytest.raises(SourceError, match=r"damaged or incomplete: only 3\.6 of 3\.8 s"):
-        decoder.read()
+    n = 0
+    while len(block := decoder.read()):
+        n += len(block)
     decoder.close()
-    assert sum(map(len, blocks)) == N_RAMP // 4096 * 4096
+    assert n == N_RAMP // 4096 * 4096
+    (told,) = decoder.warnings
+    assert told.startswith(f"{path} is damaged: 0.2 s are missing")
 
 
 async def test_flac_without_a_length_is_read_to_its_end(ramp_file):
@@ -306,7 +307,11 @@ async def test_a_header_that_does_not_know_the_length_is_no_fault(ramp_file, cap
         (-np.inf, "has NaN or infinite samples, which count as silence"),
         (
             -3e4,
-            "has samples of 3e+04 times full scale, which are clipped: divide the samples by 32768",
+            "has 16-bit samples as floats, which were divided by 32768: write it again",
+        ),
+        (
+            -3e5,
+            "has samples of 3e+05 times full scale, which are clipped: write it again with samples",
         ),
         (1.5, ""),
     ],
@@ -322,7 +327,7 @@ async def test_samples_that_cannot_be_a_recording_s_are_told_once(tmp_path, capl
     assert all(line.startswith(f"{path} {says}") for line in told)
 
 
-@pytest.mark.parametrize(("right", "is_told"), [(-1.0, True), (-0.9, False), (0.0, False)])
+@pytest.mark.parametrize(("right", "is_told"), [(-1.0, True), (-0.9, True), (0.0, False)])
 async def test_channels_that_cancel_each_other_out_are_told_once(tmp_path, caplog, right, is_told):
     path = tmp_path / "phase.wav"
     left = 0.2 * np.sin(np.arange(3 * SAMPLE_RATE) / 10)
@@ -336,7 +341,7 @@ async def test_channels_that_cancel_each_other_out_are_told_once(tmp_path, caplo
 def test_a_read_has_a_greatest_size(tmp_path):
     sound = np.tile(RAMP[:10_000, np.newaxis], (10, 32))
     soundfile.write(tmp_path / "wide.wav", sound, 192_000)
-    decoder = Sndfile(str(tmp_path / "wide.wav"))
+    decoder = Sndfile(str(tmp_path / "wide.wav"), split=True)
     blocks = []
     while len(block := decoder.read()):
         blocks.append(block)
@@ -368,7 +373,7 @@ async def test_each_channel_of_a_file_can_stay_apart(tmp_path, suffix, rate_hz):
     t_s = np.arange(2 * rate_hz) / rate_hz
     sound = np.stack([0.5 * np.sin(2 * np.pi * hz * t_s) for hz in tones_hz], 1)
     soundfile.write(path, sound, rate_hz)
-    async with FileSource(path, split=True) as source:
+    async with FileSource(path, selection=Selection(split=True)) as source:
         frames = np.concatenate([item async for item in source])
     assert frames.shape[1:] == (2, FRAME)
     for channel, hz in enumerate(tones_hz):
@@ -381,7 +386,21 @@ async def test_each_channel_of_a_file_can_stay_apart(tmp_path, suffix, rate_hz):
 async def test_split_channels_with_the_same_sound_are_told_once(tmp_path, caplog, right, is_told):
     path, left = tmp_path / "a.wav", 0.5 * np.sin(np.arange(48_000) / 10)
     soundfile.write(path, np.stack([left, right * left], 1), SAMPLE_RATE)
-    await consume(FileSource(path, split=True))
+    await consume(FileSource(path, selection=Selection(split=True)))
     told = [record.getMessage() for record in caplog.records]
     assert [line for line in told if "same sound" in line] == told
     assert len(told) == is_told
+
+
+async def test_a_file_that_grows_while_it_is_read_is_told(ramp_file, caplog):
+    path = ramp_file(".wav")
+    source = FileSource(path)
+    async with source:
+        await anext(aiter(source))
+        with path.open("ab") as file:
+            file.write(bytes(32_000))
+        _ = [item async for item in source]
+    (record,) = caplog.records
+    assert record.getMessage().startswith(
+        f"{path} is still growing, and was read to where it ended"
+    )

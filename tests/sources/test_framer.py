@@ -207,3 +207,67 @@ def test_split_channels_in_opposite_phase_do_not_cancel_each_other_out():
     frames = framed(framer, [np.stack([tone, -tone], 1)])
     assert np.array_equal(frames[:, 0], -frames[:, 1])
     assert not framer.cancels
+
+
+@given(
+    quiet_s=st.floats(0, 3),
+    dtype=st.sampled_from(["<f4", "<f8"]),
+    cuts=st.lists(st.integers(0, 64_000), max_size=10),
+)
+@example(quiet_s=0.5, dtype="<f4", cuts=[])
+def test_floats_that_are_16_bit_integers_are_scaled(quiet_s, dtype, cuts):
+    """Also what came up to a second before the first of them that is too loud for anything else."""
+    rng = np.random.default_rng(0)
+    sound = rng.integers(-20_000, 20_000, 64_000)
+    n_quiet = int(quiet_s * 16_000)
+    sound[:n_quiet] = rng.integers(5, 200, n_quiet)
+    sound[n_quiet] = 20_000
+    framer = Framer(16_000)
+    pieces = np.split(sound.astype(dtype), sorted(cuts))
+    out = framed(framer, pieces).reshape(-1)
+    expected = sound / np.float32(2**15)
+    first = 0 if n_quiet < 16_000 else n_quiet
+    assert np.array_equal(out[first:], expected[first:].astype(np.float32))
+    assert (out[:first] == 1).all()  # clipped, as it was
+    assert framer.rescales
+
+
+def test_floats_that_are_only_too_loud_are_clipped():
+    sound = 20 * np.sin(np.arange(64_000) / 10)
+    framer = Framer(16_000)
+    assert np.array_equal(
+        framed(framer, [sound]).reshape(-1), np.clip(sound, -1, 1).astype(np.float32)
+    )
+    assert not framer.rescales
+
+
+def channels(seconds: int) -> np.ndarray:
+    rng, t = np.random.default_rng(0), np.arange(seconds * 16_000) / 16_000
+    return rng.normal(0, 0.1, len(t)) * (t % 0.5 < 0.3)
+
+
+@pytest.mark.parametrize("blocks", [320, 777, 48_000])
+def test_opposite_phase_comes_and_goes_without_a_click(blocks):
+    left = channels(12)
+    right = left * np.repeat([1, -1, 1], 64_000)
+    both = np.stack([left, right], 1)
+    out = framed(Framer(16_000, 2), [both[at : at + blocks] for at in range(0, len(both), blocks)])
+    out = out.reshape(-1)
+    assert np.array_equal(out[:64_000], left[:64_000].astype(np.float32))
+    for first, last in ((6, 8), (9, 12)):  # which takes a second or less to be seen
+        part = slice(first * 16_000, last * 16_000)
+        assert abs(np.corrcoef(out[part], left[part])[0, 1]) > 0.999
+    steps = np.abs(np.diff(out - np.where(np.abs(out - left) < np.abs(out), left, 0)))
+    assert steps.max() < 0.5
+
+
+def test_ordinary_stereo_is_averaged_bit_for_bit():
+    rng = np.random.default_rng(0)
+    voice, other = channels(6), channels(6)[::-1]
+    for right in (voice, 0.5 * voice, np.roll(voice, 11), other, np.zeros_like(voice)):
+        both = np.stack([voice, right], 1) + rng.normal(0, 1e-3, (len(voice), 2))
+        framer = Framer(16_000, 2)
+        out = framed(framer, [both.astype(np.float32)]).reshape(-1)
+        wide = both.astype(np.float32).astype(np.float64)
+        assert np.array_equal(out, (wide.sum(1) / 2).astype(np.float32))
+        assert not framer.cancels

@@ -93,7 +93,7 @@ async def test_a_file_on_disk(tmp_path):
             assert_is_ramp(await collect(source))
 
 
-@pytest.mark.parametrize("n", [0, 1, 160, 319, 320, 5_001])
+@pytest.mark.parametrize("n", [1, 160, 319, 320, 5_001])
 async def test_the_padding_of_the_last_frame_is_known(n):
     with piped() as (file, into), writing(into, RAMP[:n].tobytes(), size=1_001):
         async with StdinSource(file, PcmOptions(encoding="f32le")) as source:
@@ -118,12 +118,6 @@ async def test_rate_channels_and_an_incomplete_last_sample():
             samples = await collect(source)
     assert len(samples) == 16_000
     assert np.abs(samples[100:-100] - 0.25).max() < 1e-3
-
-
-async def test_nothing_at_all():
-    with piped() as (file, into), writing(into, b"", size=1):
-        async with StdinSource(file) as source:
-            assert not len(await collect(source))
 
 
 async def test_stop_wakes_a_reader_that_waits_for_the_writer():
@@ -215,3 +209,17 @@ async def test_a_pipe_may_have_any_descriptor():
                     assert_is_ramp(await collect(source), RAMP[:1000])
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+async def test_input_without_a_byte_is_told():
+    with piped() as (file, into), writing(into, b"", size=1):
+        async with StdinSource(file) as source:
+            with pytest.raises(SourceError, match="stdin is empty: pipe audio into it, for"):
+                await collect(source)
+
+
+async def test_stopping_before_the_first_byte_is_no_failure():
+    with piped() as (file, _):
+        async with StdinSource(file) as source:
+            source.stop()
+            assert not len(await collect(source))

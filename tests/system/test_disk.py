@@ -1,14 +1,16 @@
 """Bundled files are found in a wheel and in a checkout, and missed in one line."""
 
 import importlib.util
+import os
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
 
 import streamd.system.disk
 from streamd.errors import StreamdError
-from streamd.system.disk import is_nearly_full
+from streamd.system.disk import in_utf8, is_nearly_full
 
 
 def asset_of(installation: Path):
@@ -55,3 +57,15 @@ def test_a_disk_is_nearly_full_before_it_is_full(tmp_path, monkeypatch, total, f
     monkeypatch.setattr(shutil, "disk_usage", usage)
     assert is_nearly_full(tmp_path) is expected
     assert is_nearly_full(tmp_path / "not" / "yet") is expected
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="on macOS all names are UTF-8")
+def test_a_file_in_a_folder_with_any_name_has_one_in_utf_8(tmp_path):
+    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/d\xe9p\xf4t"))
+    folder.mkdir()
+    (folder / "model").write_text("weights")
+    with in_utf8(folder / "model") as name:
+        assert Path(name).read_text() == "weights"
+        name.encode()
+    with in_utf8(tmp_path / "plain") as name:
+        assert name == str(tmp_path / "plain")

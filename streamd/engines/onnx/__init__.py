@@ -16,6 +16,7 @@ import os
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache, partial
 from itertools import pairwise, product
@@ -47,7 +48,7 @@ from streamd.errors import EngineError, EngineMemoryError
 from streamd.models import ModelDimensions, Weights
 from streamd.models.silence import SilenceStates, average, bias, extend
 from streamd.system.calls import begun, settle
-from streamd.system.disk import discard
+from streamd.system.disk import discard, in_utf8
 from streamd.system.pages import Template, whole_pages, zeros
 from streamd.types import Mel
 from streamd.whisper.engine import Answer, Decoder, Pass
@@ -1104,7 +1105,6 @@ def _new_session(
     if values:
         options.add_external_initializers(list(values), list(values.values()))
     if save:
-        options.optimized_model_filepath = str(save)
         saved = "session.optimized_model_external_initializers"
         name = saved_weights or save.name + _WEIGHTS
         options.add_session_config_entry(f"{saved}_file_name", name)
@@ -1121,11 +1121,14 @@ def _new_session(
             # By default, a decoder that was saved widens the sound's keys and values for all layers
             # before it uses them: 36 MB more for base at the full context.
             options.execution_order = ExecutionOrder.PRIORITY_BASED
-    source = model if isinstance(model, bytes) else str(model)
-    try:
-        return InferenceSession(source, options, providers=["CPUExecutionProvider"])
-    except _FAILURES as error:
-        raise _engine_error(error) from error
+    with ExitStack() as names:
+        if save:
+            options.optimized_model_filepath = names.enter_context(in_utf8(save))
+        source = model if isinstance(model, bytes) else names.enter_context(in_utf8(model))
+        try:
+            return InferenceSession(source, options, providers=["CPUExecutionProvider"])
+        except _FAILURES as error:
+            raise _engine_error(error) from error
 
 
 def _digest(path: Path) -> bytes:

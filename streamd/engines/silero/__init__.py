@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnxruntime import InferenceSession, SessionOptions
 
+from streamd.system.disk import in_utf8
 from streamd.types import FRAME, SAMPLE_RATE, Frames
 
 _MODEL = Path(__file__).with_name("silero_vad_16k.onnx")
@@ -129,7 +130,8 @@ def _model() -> InferenceSession:
     options = SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 4  # what fails is raised, not printed
-    return InferenceSession(_MODEL, options, providers=["CPUExecutionProvider"])
+    with in_utf8(_MODEL) as file:
+        return InferenceSession(file, options, providers=["CPUExecutionProvider"])
 
 
 _BLOCK = 32
