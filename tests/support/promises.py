@@ -31,11 +31,14 @@ def check_transcript(events: Sequence[Event]) -> None:
 
 
 def check_times(finals: Sequence[Final]) -> None:
-    """Each word lasts, lies within its final, and begins when the word before has ended."""
-    at_ms = 0
+    """Each word lasts, lies within its final, and begins when the word before has ended.
+
+    Lines of fixed length, as whisper.cpp's, repeat the end of the line before.
+    """
     for final in finals:
+        at_ms = final.start_ms
         for word in final.words:
-            assert max(at_ms, final.start_ms) <= word.start_ms < word.end_ms <= final.end_ms
+            assert at_ms <= word.start_ms < word.end_ms <= final.end_ms
             at_ms = word.end_ms
 
 
