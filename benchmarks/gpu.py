@@ -48,20 +48,27 @@ FORMS = {
     "float16": {"floats": "float16"},
     "8-bits": {"floats": "float16", "bits": 8},
     "4-bits": {"floats": "float16", "bits": 4},
+    "not-fused": {"floats": "float16"},
     "not-padded": {"floats": "float16", "pads": False},
 }
 """What an engine is made with, by the name of the form."""
-CHECKED = {"live:not-padded": {"MLX_ENABLE_CACHE_THRASHING_CHECK": "1"}}
-"""What would happen if neither arrays were padded nor MLX's limit of shapes were off."""
+ENVIRONMENTS = {
+    "not-fused": {"MLX_CUDA_USE_CUDNN_SDPA": "0"},
+    "not-padded": {"MLX_ENABLE_CACHE_THRASHING_CHECK": "1"},
+}
+"""Variables of some forms: attention without cuDNN, if that should refuse a mask; and what happens
+if neither arrays are padded nor MLX's limit of shapes is off."""
 PARTS = (
     "device",
     "golden:float32",
     "golden:float16",
     "golden:8-bits",
     "golden:4-bits",
+    "golden:not-fused",
     "live:onnx",
     "live:float16",
     "live:8-bits",
+    "live:not-fused",
     "files:onnx",
     "files:float16",
     "turbo:float16",
@@ -462,7 +469,7 @@ def of_process(part: str, args: argparse.Namespace) -> list[str]:
     begun = time.perf_counter()
     process = subprocess.Popen(
         command,
-        env=os.environ | CHECKED.get(part, {}),
+        env=os.environ | ENVIRONMENTS.get(part.partition(":")[2], {}),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
