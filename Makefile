@@ -8,6 +8,8 @@ VENV := .venv
 comma := ,
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+# What only the MLX engine's types and tests need.
+MLX := $(VENV)/.mlx
 # What `make demo` needs: streamd alone, without the developers' tools; or the environment with them.
 RUNTIME := $(or $(wildcard $(INSTALLED)),$(VENV)/.runtime)
 UV := $(if $(filter file,$(origin PYTHON)),$(shell command -v uv 2>/dev/null))
@@ -66,11 +68,15 @@ $(REAL)/.complete: | $(INSTALLED)
 test-commands: $(INSTALLED) $(REAL)/.complete ## every command of README, first ten minutes, library, agents
 	$(BIN)/pytest -m walkthrough -rA tests/test_walkthrough.py
 
-lint: $(INSTALLED) ## format, lint, types, direction of imports
+lint: $(MLX) ## format, lint, types, direction of imports
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+$(MLX): $(INSTALLED)
+	$(if $(UV),$(UV) pip install --quiet --python $(BIN)/python,$(BIN)/python -m pip install --quiet --disable-pip-version-check) --group mlx
+	@touch $@
 
 check: lint test ## everything that a change must pass
 
@@ -78,7 +84,7 @@ check-coreml: $(INSTALLED) ## Core ML packages, evaluated without a Mac; MODEL=t
 	$(BIN)/$(if $(MODEL),python -m tests.coreml.check $(MODEL),pytest -m "not macos" --numprocesses auto --dist loadfile tests/coreml tests/engines/coreml tests/daemon/test_coreml.py tests/benchmarks/test_scripts.py::test_what_building_for_core_ml_costs)
 
 # MLX's own products of many rows take ten times as long on a CPU as OpenBLAS's.
-check-mlx: $(INSTALLED) ## the MLX engine against the others, on a CPU or a Mac's GPU (Debian: make system-packages)
+check-mlx: $(MLX) ## the MLX engine against the others, on a CPU or a Mac's GPU (Debian: make system-packages)
 	$(if $(MAC),,LD_PRELOAD=libopenblas.so.0 OPENBLAS_NUM_THREADS=1) $(BIN)/pytest -m mlx --numprocesses auto --dist load tests/engines/mlx tests/benchmarks/test_gpu.py
 
 check-benchmarks: $(INSTALLED) ## the programs in benchmarks/, each once and briefly
