@@ -737,7 +737,8 @@ class ServerLimits:
     max_lag_ms: DurationMs = 5_000
     """Lag of the engine above which `/readyz` reports that the server is not ready."""
     shutdown_ms: DurationMs = 10_000
-    """How long the server may take for the last finals when it ends."""
+    """How long the program may take to end; the last two seconds are for clients to hear of it, and
+    for the end of the process."""
     write_buffer_bytes: Annotated[int, Meta(ge=1_024), "bytes"] = 32 << 10
     """Size of the send buffer of a connection."""
     send_deadline_ms: DurationMs = 10_000

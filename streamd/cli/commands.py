@@ -283,8 +283,8 @@ COMMANDS = (
 
 READER_LEFT = 141
 """The exit code that a shell reports for a program that SIGPIPE ended."""
-_LEAVE_S = 1.0
-"""How long the end waits for a window that nobody needs any more."""
+_LEAVE_S = 0.5
+"""How long the end waits for windows that nobody needs any more."""
 
 
 def run(argv: Sequence[str] | None) -> int:

@@ -24,7 +24,7 @@ from streamd.daemon.screen import Screen, show, stored_or_told
 from streamd.daemon.uploads import Uploads
 from streamd.errors import SourceError, StreamdError
 from streamd.events import EndReason, Fault, GapReason
-from streamd.server import LIVE
+from streamd.server import LIVE, TELL_S
 from streamd.sinks import Sink
 from streamd.sinks.dictation import TypingSink, typists
 from streamd.sinks.loudspeaker import loudspeaker
@@ -41,6 +41,9 @@ log = logging.getLogger(__name__)
 
 MAX_BACKLOG = 500
 """Frames of backlog (10 s) at which pipes, files and clients have to wait."""
+_EXIT_S = 1.0
+"""What is left of `limits.shutdown_ms` for the end of the process. It took 1.3 s when it waited a
+second for each window that was being transcribed; now it waits half a second for all of them."""
 
 
 async def run(
@@ -121,6 +124,7 @@ async def _live(
     known: str,
 ) -> None:
     uploads, loop = Uploads(config, streams), asyncio.get_running_loop()
+    end_by = partial(control.end_by, config.limits.shutdown_ms / 1000 - _EXIT_S)
 
     def open_engine() -> Recognizers:
         model, engine = open_model(config)
@@ -139,13 +143,13 @@ async def _live(
         live = streams.add(LIVE, split=build.is_split(config)) if sources else None
         if live is not None:
             live.broken = control.stop  # which raises it when the others have ended in order
-            in_time = _end_in_time(streams, control, config.limits.shutdown_ms / 1000)
-            running.append(tasks.create_task(in_time))
+            running.append(tasks.create_task(_end_in_time(streams, control, end_by)))
             _show(config, live, control, tasks, sinks)
         async with AsyncExitStack() as stack:
             if live is not None and config.input.play and config.input.files:
                 live.heard = stack.enter_context(loudspeaker())
-            server = await stack.enter_async_context(serving.server(config, streams, uploads))
+            serve = serving.server(config, streams, uploads, end_by=end_by)
+            server = await stack.enter_async_context(serve)
             if server is not None and not is_terminal(sys.stdout, os.environ):
                 reload = partial(serving.reload, config, server)
                 stack.enter_context(control.on(SIGHUP, reload))
@@ -157,7 +161,8 @@ async def _live(
                 reopen = None if config.input.files else partial(build.microphone, config)
                 await caption(sources, live, control, opened=opened, reopen=reopen)
         with suppress(TimeoutError):
-            await asyncio.wait_for(streams.kept(), config.limits.shutdown_ms / 1000)
+            async with asyncio.timeout_at(end_by()):
+                await streams.kept()
         for task in running:
             task.cancel()
 
@@ -202,13 +207,13 @@ async def supervise(
         thread.close()
 
 
-async def _end_in_time(streams: Streams, control: Control, within_s: float) -> None:
-    """End the sessions that have not ended this long after the user stopped the program.
+async def _end_in_time(streams: Streams, control: Control, end_by: Callable[[], float]) -> None:
+    """End the sessions that have not ended when it is time to tell listeners of the end.
 
     Clients' sessions, too: the server, which does the same, may begin to wait only then.
     """
     await control.stopped.wait()
-    await asyncio.sleep(within_s)
+    await asyncio.sleep(end_by() - TELL_S - asyncio.get_running_loop().time())
     streams.abandon()
 
 

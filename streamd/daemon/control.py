@@ -31,6 +31,7 @@ class Control:
     def __init__(self) -> None:
         self.stopped = asyncio.Event()
         self.paused = False
+        self._stopped_s: float | None = None  # of the loop's time
         self._reason: Exception | None = None
         self._stop_actions: list[Callable[[], None]] = []
         self._actions: dict[signal.Signals, Callable[[], object]] = {
@@ -56,6 +57,7 @@ class Control:
             loop.remove_signal_handler(number)
             # Not through the event loop: it may be what hangs.
             signal.signal(number, lambda *_: os._exit(INTERRUPTED))
+        self._stopped_s = loop.time()
         self.stopped.set()
         for action in self._stop_actions:
             action()
@@ -63,6 +65,15 @@ class Control:
     def note(self, reason: Exception) -> None:
         """Go on, and have `check` raise this error at the end."""
         self._reason = self._reason or reason
+
+    def end_by(self, within_s: float) -> float:
+        """Return by when, in the loop's time, all has to be over that may take `within_s`.
+
+        That counts from the moment at which the program was stopped, or from now before that; so
+        whatever waits until then, one after the other, ends in time.
+        """
+        since_s = self._stopped_s
+        return (asyncio.get_running_loop().time() if since_s is None else since_s) + within_s
 
     def check(self) -> None:
         """Raise the first error that `stop` or `note` was called with."""

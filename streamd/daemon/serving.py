@@ -4,7 +4,7 @@ import asyncio
 import logging
 import os
 import resource
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import replace
 from importlib.util import find_spec
@@ -72,9 +72,13 @@ def _bus(config: Config, resume_s: float) -> "Bus":
 
 @asynccontextmanager
 async def server(
-    config: Config, streams: Streams, recordings: Recordings | None = None
+    config: Config,
+    streams: Streams,
+    recordings: Recordings | None = None,
+    *,
+    end_by: Callable[[], float] | None = None,
 ) -> AsyncIterator[Server | None]:
-    """Run the configured server; None if there is to be none.
+    """Run the configured server; None if there is to be none. `end_by`: see `Server.end_by`.
 
     Raises `ConfigError` for the token or the certificate, and `BindError` for the address.
     """
@@ -97,6 +101,7 @@ async def server(
             recordings=recordings,
             listening=listening,
         ) as running:
+            running.end_by = end_by
             yield running
             notify(os.environ, "STOPPING=1")
 

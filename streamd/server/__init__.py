@@ -6,12 +6,13 @@
 
 from streamd.server.auth import guest_token, is_loopback
 from streamd.server.connection import LIVE, ServerInfo
-from streamd.server.listener import Server
+from streamd.server.listener import TELL_S, Server
 from streamd.server.rest import Recording, Recordings, Wanted
 from streamd.server.routes import Invitation
 
 __all__ = [
     "LIVE",
+    "TELL_S",
     "Invitation",
     "Recording",
     "Recordings",

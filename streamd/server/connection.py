@@ -14,7 +14,7 @@ from typing import Protocol
 import msgspec
 from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConcurrencyError, ConnectionClosed
-from websockets.frames import Frame, Opcode
+from websockets.frames import CloseCode, Frame, Opcode
 from websockets.protocol import State
 
 from streamd.errors import WireError
@@ -36,6 +36,10 @@ LIVE = "live"
 _NOT_KEPT = Fault(
     code="bad_option", message="keep: corrections by this link are for this session only"
 )
+
+_CLOSE_S = 3.0
+"""How long a client has to close when it was told that the server ends: two packets may be lost one
+after the other (RFC 6298). Those that send as fast as they can never close."""
 
 _log = logging.getLogger(__name__)
 
@@ -115,8 +119,11 @@ class WebSocket:
 
     async def close(self, code: int, reason: str) -> None:
         """Close the connection; returns when it is closed, whatever the client does."""
+        within_s = self._deadline_s
+        if code in (CloseCode.GOING_AWAY, CloseCode.SERVICE_RESTART):
+            within_s = min(_CLOSE_S, within_s)
         try:
-            async with asyncio.timeout(self._deadline_s):
+            async with asyncio.timeout(within_s):
                 # While messages wait to be received nothing more is read, not even the client's
                 # part of the closing handshake.
                 await asyncio.gather(self._connection.close(code, reason), self._discard())

@@ -4,7 +4,7 @@ import asyncio
 import errno
 import logging
 import socket
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Self
@@ -47,7 +47,7 @@ from streamd.server.wyoming_socket import WyomingSocket, parse_address
 from streamd.streams import Streams
 from streamd.system.disk import asset
 
-_TELL_S = 1.0
+TELL_S = 1.0
 """What is left to tell all clients of the end when the last finals were late."""
 
 _log = logging.getLogger(__name__)
@@ -57,8 +57,8 @@ _library_log = logging.getLogger("websockets.streamd")
 class Server:
     """Listens for clients from entering it until leaving it.
 
-    Leaving it takes at most ``limits.shutdown_ms``, of which the last second is for all clients to
-    read the last finals of the sessions that clients feed.
+    Leaving it takes until `end_by` at most, of which the last second is for all clients to read the
+    last finals of the sessions that clients feed; they get that even if it begins too late.
 
     Without `recordings` clients cannot send any.
 
@@ -92,6 +92,9 @@ class Server:
             )
         self.bind = bind
         """The effective options."""
+        self.end_by: Callable[[], float] | None = None
+        """Says by when, in the loop's time, leaving has to be over; without it,
+        ``limits.shutdown_ms`` after it began."""
         self._listening = listening
         self._tls = tls_context(bind)
         self._auth = Auth(bind, load_pages(asset("web")))
@@ -181,7 +184,9 @@ class Server:
         """Accept no more clients, finish all sessions, send ``eos``, reset slow connections."""
         loop, deadline_s = asyncio.get_running_loop(), self._limits.send_deadline_ms / 1000
         end_s = loop.time() + self._limits.shutdown_ms / 1000
-        told_s = min(_TELL_S, deadline_s)
+        if self.end_by is not None:
+            end_s = self.end_by()
+        told_s = min(TELL_S, deadline_s)
         await self._refuse_newcomers()
         try:
             async with asyncio.timeout_at(end_s - told_s):

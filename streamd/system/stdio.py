@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import UTC, datetime
@@ -62,14 +63,15 @@ def settle() -> None:
 
 
 def leave(threads: Sequence[Thread], code: int, *, wait_s: float) -> None:
-    """End the process with `code` if one of these threads computes on after `wait_s` seconds each.
+    """End the process with `code` if one of these threads computes on after `wait_s` seconds.
 
     It is for the last moment (`atexit`), when all else is written: at its exit Python would free
     the model's runtime under the thread, which crashes ("terminate called without an active
     exception").
     """
+    until_s = time.monotonic() + wait_s
     for thread in threads:
-        thread.join(wait_s)
+        thread.join(max(0.0, until_s - time.monotonic()))
     if any(thread.is_alive() for thread in threads):
         settle()
         os._exit(code)

@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack, ExitStack, suppress
 import pytest
 
 from streamd.events import Final
+from streamd.server import connection
 from tests.support.loop import turns
 from tests.support.serving import Client, CountingStreams, DeafClient, client, serving
 
@@ -158,3 +159,41 @@ async def test_who_does_not_read_does_not_hold_it_up():
                     )
                     await listener.get()
         assert deaf.is_cut()
+
+
+async def test_who_does_not_close_is_dropped_while_others_are_still_told(monkeypatch):
+    monkeypatch.setattr(connection, "_CLOSE_S", 0.05)
+    never = 1_000_000
+    streams, stack = CountingStreams(), AsyncExitStack()
+    server = await stack.enter_async_context(
+        serving(streams, shutdown_ms=never, send_deadline_ms=never, write_buffer_bytes=1024)
+    )
+    with DeafClient(server.port) as late:
+        await late.opened()
+        for _ in range(100):
+            streams.live.publish(
+                Final(seg=0, start_ms=0, end_ms=20, text="x" * 65536, language="en")
+            )
+            await turns(1)
+        with DeafClient(server.port, "role=ingest&session=talk") as hostile:
+            await hostile.opened()
+            await streams.opened.wait()
+            end = await closing(stack)
+            while not hostile.is_cut():
+                await turns(1)
+        assert not end.done()
+        heard, read = b"", asyncio.get_running_loop().sock_recv
+        while b'"eos"' not in heard:
+            heard = heard[-100:] + await read(late.socket, 1 << 20)
+    await end
+
+
+async def test_it_ends_when_it_is_told_to_not_later():
+    never = 1_000_000
+    streams, loop = CountingStreams(), asyncio.get_running_loop()
+    async with AsyncExitStack() as clients:
+        async with serving(streams, shutdown_ms=never, send_deadline_ms=300) as server:
+            server.end_by = loop.time
+            speaker = await entered(clients, server.port, "role=ingest&session=talk")
+            streams.ingests["talk"].may_finish.clear()
+        assert [message["type"] for message in await speaker.rest()] == ["eos"]

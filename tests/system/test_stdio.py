@@ -9,6 +9,7 @@ from threading import current_thread
 
 import pytest
 
+from streamd.system import stdio
 from streamd.system.stdio import lines_inside, log_to
 
 log = logging.getLogger("streamd.test")
@@ -117,3 +118,20 @@ def test_a_second_call_replaces_the_first():
     log.warning("once")
     assert first.getvalue() == ""
     assert second.getvalue().count("once") == 1
+
+
+def test_the_end_waits_as_long_for_many_threads_as_for_one(monkeypatch):
+    now_s, left = 100.0, []
+
+    class Hung:
+        def join(self, timeout_s: float) -> None:
+            nonlocal now_s
+            now_s += timeout_s
+
+        def is_alive(self) -> bool:
+            return True
+
+    monkeypatch.setattr(stdio.time, "monotonic", lambda: now_s)
+    monkeypatch.setattr(stdio.os, "_exit", left.append)
+    stdio.leave([Hung(), Hung(), Hung()], 3, wait_s=0.5)
+    assert (now_s, left) == (100.5, [3])
