@@ -777,4 +777,4 @@ async def test_foreign_clients_count_as_speakers():
 )
 def test_each_word_is_sent_once(texts, sent):
     text = GrowingText()
-    assert [text.more(each) for each in texts] == sent
+    assert [text.more(each, 0) for each in texts] == sent

@@ -8,8 +8,9 @@ import pytest
 from streamd.errors import WireError
 from streamd.events import Fault, Flushed, TurnEvent, Vad
 from streamd.server.dialects import Close
-from streamd.server.dialects.dialect import GrowingText
+from streamd.server.dialects import dialect as dialects
 from streamd.server.dialects.openai_realtime import OpenAIRealtime
+from streamd.server.dialects.wyoming import Wyoming
 from streamd.server.wire import Flush, Start, Update
 from tests.support.dialects import converse, final, partial, refused
 
@@ -490,27 +491,45 @@ def test_a_session_that_is_too_long_is_not_read():
     assert (told["type"], told["error"]["code"]) == ("error", "invalid_value")
 
 
-def test_vllms_deltas_go_on_from_the_last_final():
-    *_, first, second, third, fourth, done = converse(
-        OpenAIRealtime(""),
-        json.dumps({"type": "session.update", "model": "m"}),
-        partial("One", n_final=1),
-        final("One two."),
-        partial("three", 2000, n_final=1),
-        final("three four.", 2000),
-        Flushed(id="", seq=2),
-    )
-    deltas = [each["delta"] for each in (first, second, third, fourth)]
-    assert deltas == ["One", " two.", " three", " four."]
-    assert done == {"type": "transcription.done", "text": "One two. three four."}
+def test_vllms_deltas_join_to_what_was_said_and_openais_to_the_transcript():
+    turns_off = {
+        "type": "session.update",
+        "session": {"audio": {"input": {"turn_detection": None}}},
+    }
+    asks = {"vLLM": {"type": "session.update", "model": "m"}, "OpenAI": turns_off}
+    for ask in asks.values():
+        heard = [partial("One", n_final=1), final("One two."), partial("three", 2000, n_final=1)]
+        heard += [partial("four", 2000, n_final=0), final("three four.", 2000, seg=1)]
+        told = converse(OpenAIRealtime(""), json.dumps(ask), *heard, Flushed(id="100", seq=2))
+        deltas = [each["delta"] for each in told if "delta" in each]
+        assert deltas == ["One", " two.", " three", " four."]
+        (whole,) = [v for each in told for k, v in each.items() if k in ("text", "transcript")]
+        assert whole == "One two. three four."
 
 
-def test_what_vllms_client_gets_does_not_cost_more_the_longer_it_lasts(monkeypatch):
-    seen = []
-    more = GrowingText.more
-    monkeypatch.setattr(
-        GrowingText, "more", lambda of, text: seen.append(len(text)) or more(of, text)
-    )
-    update = json.dumps({"type": "session.update", "model": "m"})
-    converse(OpenAIRealtime(""), update, *[final("One two.", seg=n) for n in range(50)])
-    assert seen == [8] * 50
+@pytest.mark.parametrize(
+    "dialect",
+    [
+        (OpenAIRealtime(""), {"type": "session.update", "model": "m"}),
+        (
+            OpenAIRealtime(""),
+            {"type": "session.update", "session": {"audio": {"input": {"turn_detection": None}}}},
+        ),
+        (Wyoming(), {"type": "transcribe"}),
+    ],
+    ids=["vLLM", "OpenAI", "Wyoming"],
+)
+def test_what_a_client_gets_does_not_cost_more_the_longer_it_lasts(dialect, monkeypatch):
+    spoken, ask = dialect
+    n_chars = 0
+    end_of = dialects._end_of
+
+    def counted(words: str, text: str) -> int | None:
+        nonlocal n_chars
+        n_chars += len(words) + len(text)
+        return end_of(words, text)
+
+    monkeypatch.setattr(dialects, "_end_of", counted)
+    heard = [partial("One", n_final=1), final("One two.")] * 100
+    converse(spoken, json.dumps(ask), *heard)
+    assert n_chars < 100 * 3 * len("One two.")

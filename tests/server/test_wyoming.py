@@ -209,6 +209,21 @@ async def test_what_is_wrong_is_told_and_ends_the_connection(sent, says):
         assert await other.get() == ("pong", {})
 
 
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b'{"type":"ping","data_length":131073}\n',
+        b'{"type":"ping","data":{"text":"' + bytes(131073).replace(b"\0", b"x") + b'"}}\n',
+    ],
+    ids=["data", "header"],
+)
+async def test_an_event_has_less_data_than_samples(sent):
+    async with talking(CountingStreams()) as (_, (client,)):
+        client.writer.write(sent)
+        kind, data = await client.get()
+        assert (kind, "at most 131072 bytes" in str(data["text"])) == ("error", True)
+
+
 async def test_of_a_burst_as_many_are_let_in_as_there_are_places():
     async with talking(CountingStreams(), 5, max_streams=1) as (_, clients):
         for client in clients:

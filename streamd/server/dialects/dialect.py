@@ -147,22 +147,31 @@ _NONE: Final[Mapping[str, str]] = MappingProxyType(
 
 
 class GrowingText:
-    """A text of which each word is sent once, and never taken back.
+    """Texts, one after the other, of which each word is sent once, and never taken back.
 
     What was committed may get other marks and capitals later; they stay as they were sent.
     """
 
     def __init__(self) -> None:
-        self.sent = ""
+        self._n_before = 0
+        self._sent = ""  # of the text after those; with them, each partial would cost more and more
 
-    def more(self, text: str) -> str:
-        """Return what `text` adds; nothing if its words do not continue what was sent."""
-        at = _end_of(self.sent, text)
-        if at is None:
+    def __bool__(self) -> bool:
+        return bool(self._n_before or self._sent)
+
+    def more(self, text: str, n_before: int) -> str:
+        """Return what `text` adds, which follows `n_before` others after a space.
+
+        It is nothing if its words do not continue what was sent of it.
+        """
+        if n_before != self._n_before:
+            self._n_before, self._sent = n_before, ""
+        at = _end_of(self._sent, text)
+        if at is None or not text[at:]:
             return ""
-        added = text[at:]
-        self.sent += added
-        return added
+        space = " " if n_before and not self._sent else ""
+        self._sent += text[at:]
+        return space + text[at:]
 
 
 def _end_of(words: str, text: str) -> int | None:

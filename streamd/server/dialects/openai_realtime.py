@@ -150,10 +150,10 @@ class OpenAIRealtime:
             case TurnEvent(state=TurnState.RESUMED):
                 self._turn_prob, self._paused_ms = 0.0, None
             case Partial():
-                texts = " ".join([*self._texts, event.text[: event.stable]]).rstrip()
                 if self._input.ends_turns:
                     yield from self._items.begin(event.start_ms, has_text=True)
-                yield from self._items.grow(texts)
+                text = event.text[: event.stable].rstrip()
+                yield from self._items.grow(text, len(self._texts))
             case Final():
                 yield from self._keep(event)
             case Flushed() if self._flushes:
@@ -205,10 +205,10 @@ class OpenAIRealtime:
         eagerness = self._input.eagerness
         goes_on = eagerness is not None and self._turn_prob < eagerness.prob
         if final.continues:
-            yield from self._items.grow(" ".join(self._texts))
+            yield from self._items.grow(final.text, len(self._texts) - 1)
         elif goes_on or not self._input.ends_turns:
             self._paused_ms = final.end_ms
-            yield from self._items.grow(" ".join(self._texts))
+            yield from self._items.grow(final.text, len(self._texts) - 1)
         else:
             yield from self._end()
 
@@ -220,9 +220,9 @@ class OpenAIRealtime:
             yield from self._items.begin(self._speaks_since_ms)  # the text was late
 
     def _complete(self, duration_ms: int) -> Iterator[Tell]:
-        text, languages = " ".join(self._texts), [*self._languages]
+        texts, languages = self._texts, [*self._languages]
         self._texts, self._languages, self._is_answered = [], {}, True
-        yield from self._items.complete(text, duration_ms, languages)
+        yield from self._items.complete(texts, duration_ms, languages)
 
     def fault(self, error: WireError) -> Iterator[Tell | Close]:
         yield from self._vllm.fault(error) if self._vllm else (self._wrong(error.code, error),)

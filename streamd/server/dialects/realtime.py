@@ -1,6 +1,6 @@
 """OpenAI's Realtime API: the items of a transcription, and what the session makes of its audio."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import ceil
 from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal, NamedTuple
@@ -47,7 +47,7 @@ class Items:
     @property
     def has_text(self) -> bool:
         """Whether the item has words."""
-        return bool(self._text.sent)
+        return bool(self._text)
 
     def begin(self, start_ms: int, *, has_text: bool = False) -> Iterator[Tell]:
         """Somebody speaks, maybe again: what was heard before may have been a cough.
@@ -59,9 +59,9 @@ class Items:
             started = {"audio_start_ms": start_ms, "item_id": self._id}
             yield self.tell("input_audio_buffer.speech_started", **started)
 
-    def grow(self, text: str) -> Iterator[Tell]:
-        """`text` is what will not change any more."""
-        if added := self._text.more(text):
+    def grow(self, text: str, n_before: int) -> Iterator[Tell]:
+        """`text` will not change any more; the item has `n_before` others before it."""
+        if added := self._text.more(text, n_before):
             item = {"item_id": self._id, "content_index": 0}
             yield self.tell(f"{_TRANSCRIPTION}.delta", **item, delta=added)
 
@@ -73,19 +73,20 @@ class Items:
             yield self.tell("input_audio_buffer.speech_stopped", **stopped)
 
     def complete(
-        self, text: str, duration_ms: int, languages: Iterable[str] = ()
+        self, texts: Sequence[str], duration_ms: int, languages: Iterable[str] = ()
     ) -> Iterator[Tell]:
-        """The item has this text."""
+        """The item has these texts."""
         item_id = self._id
         committed = {"item_id": item_id, "previous_item_id": self._previous}
         self._previous = item_id
         yield self.tell("input_audio_buffer.committed", **committed)
-        yield from self.grow(text)
+        for text in texts[-1:]:
+            yield from self.grow(text, len(texts) - 1)
         item = {"item_id": item_id, "content_index": 0}
         yield self.tell(
             f"{_TRANSCRIPTION}.completed",
             **item,
-            transcript=text,
+            transcript=" ".join(texts),
             languages=[{"code": code} for code in languages],
             usage={"type": "duration", "seconds": ceil(duration_ms / 1000)},
         )

@@ -28,7 +28,7 @@ class VllmRealtime:
     def __init__(self) -> None:
         self._stream = ByteStream("pcm_s16le", start_for(_RATE_HZ))
         self._texts: list[str] = []
-        self._sent = GrowingText()  # after the last final
+        self._sent = GrowingText()
 
     def hear(self, kind: str, audio: str, *, is_final: bool) -> Iterator[bytes | Command | Tell]:
         """Take an event of this type; raises `ValueError` for audio that is not base64."""
@@ -52,7 +52,6 @@ class VllmRealtime:
             case Final():
                 yield from self._grow(event.text)
                 self._texts.append(event.text)
-                self._sent = GrowingText()  # or each partial would cost as much as all before it
             case Flushed():
                 text, self._texts, self._sent = " ".join(self._texts), [], GrowingText()
                 yield tell("transcription.done", text=text)
@@ -68,6 +67,5 @@ class VllmRealtime:
         return tell("error", error=message, code=code)
 
     def _grow(self, text: str) -> Iterator[Tell]:
-        is_first = bool(self._texts) and not self._sent.sent
-        if added := self._sent.more(text.rstrip()):
-            yield tell("transcription.delta", delta=f" {added}" if is_first else added)
+        if added := self._sent.more(text.rstrip(), len(self._texts)):
+            yield tell("transcription.delta", delta=added)

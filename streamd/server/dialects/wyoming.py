@@ -123,7 +123,7 @@ class Wyoming(Dialect):
         yield _event("error", text=str(error), code=error.code)
 
     def _grow(self, text: str) -> Iterator[Tell]:
-        if text and (added := self._text.more(" ".join([*self._texts, text]))):
+        if added := self._text.more(text, len(self._texts)):
             yield from self._start()
             yield _event("transcript-chunk", text=added)
 
