@@ -108,9 +108,14 @@ class WebSocket:
         Raises `ConnectionClosed`, or `StuckError` after a ping that was not answered.
         """
         while True:
-            with suppress(TimeoutError):
+            try:
                 async with asyncio.timeout(self._ping_s):
                     return await self._connection.recv()
+            except ConcurrencyError:  # `close` began while this side waited with the next message
+                await self._connection.wait_closed()
+                raise self._connection.protocol.close_exc from None
+            except TimeoutError:
+                pass
             try:
                 async with asyncio.timeout(self._ping_s):
                     await (await self._connection.ping())

@@ -1,11 +1,16 @@
 """Clients that do not read, do not answer, or send garbage: nobody else notices."""
 
 import asyncio
+from types import SimpleNamespace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from websockets.exceptions import ConcurrencyError, ConnectionClosedOK
 
 from streamd.events import Final
+from streamd.options import ServerLimits
+from streamd.server.connection import WebSocket
 from streamd.server.dialects.deepgram import Deepgram
 from streamd.streams.hub import Hub
 from tests.support.serving import Client, CountingStreams, DeafClient, client, serving
@@ -177,3 +182,19 @@ def test_garbage_instead_of_frames_ends_its_own_stream_only(garbage):
         assert streams.ingests["talk"].finished in ("disconnect", "error")
 
     asyncio.run(run())
+
+
+async def test_who_receives_while_the_connection_is_being_closed_hears_that_it_is():
+    class Lost:
+        """Already lost, while `close` still holds what receives its messages."""
+
+        protocol = SimpleNamespace(close_exc=ConnectionClosedOK(None, None))
+
+        async def recv(self) -> str:
+            raise ConcurrencyError("close receives what comes")
+
+        async def wait_closed(self) -> None:
+            pass
+
+    with pytest.raises(ConnectionClosedOK):
+        await WebSocket(Lost(), ServerLimits()).receive()

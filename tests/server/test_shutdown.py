@@ -8,7 +8,8 @@ from contextlib import AsyncExitStack, ExitStack, suppress
 import pytest
 
 from streamd.events import Final
-from streamd.server import connection
+from streamd.server import connection, pacing
+from tests.server.test_pacing import frame
 from tests.support.loop import turns
 from tests.support.serving import Client, CountingStreams, DeafClient, client, serving
 
@@ -162,7 +163,8 @@ async def test_who_does_not_read_does_not_hold_it_up():
 
 
 async def test_who_does_not_close_is_dropped_while_others_are_still_told(monkeypatch):
-    monkeypatch.setattr(connection, "_CLOSE_S", 0.05)
+    monkeypatch.setattr(connection, "_CLOSE_S", 0.5)
+    monkeypatch.setattr(pacing, "COMMANDS_PER_S", 20)  # the next is taken while it closes
     never = 1_000_000
     streams, stack = CountingStreams(), AsyncExitStack()
     server = await stack.enter_async_context(
@@ -177,7 +179,9 @@ async def test_who_does_not_close_is_dropped_while_others_are_still_told(monkeyp
             await turns(1)
         with DeafClient(server.port, "role=ingest&session=talk") as hostile:
             await hostile.opened()
+            hostile.socket.send(frame('{"type":"flush"}') * 100)
             await streams.opened.wait()
+            await streams.ingests["talk"].asked_to_flush.wait()
             end = await closing(stack)
             while not hostile.is_cut():
                 await turns(1)

@@ -234,7 +234,7 @@ async def test_of_a_burst_as_many_are_let_in_as_there_are_places():
 
 
 async def test_who_says_nothing_takes_no_place():
-    async with talking(CountingStreams(), 9, max_streams=1) as (_, (client, *silent)):
+    async with talking(CountingStreams(), 9, max_streams=1) as (_, (*silent, client)):
         for each in silent:
             each.writer.write(b'{"type":')
         client.send("audio-chunk", bytes(640))
