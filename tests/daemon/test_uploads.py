@@ -338,7 +338,8 @@ async def test_of_a_damaged_recording_there_is_the_text_of_what_is_left(opened, 
     data = path.read_bytes()
     path.write_bytes(data[: len(data) * 6 // 10])
     made, _ = await uploads(opened)
-    recording = await made.read(str(path), "talk", TRANSCRIBE)
+    with path.open("rb") as file:
+        recording = await made.read(file.fileno(), "talk", TRANSCRIBE)
     assert [final.text async for final in recording.finals]
     (warning,) = recording.warnings
     assert warning.startswith("talk is ")
@@ -355,5 +356,6 @@ async def test_of_several_tracks_the_one_in_the_wanted_language_is_read(opened, 
     )
     await asyncio.to_thread(subprocess.run, command, check=True)
     made, _ = await uploads(opened)
-    recording = await made.read(str(path), "film.mka", TRANSCRIBE)
+    with path.open("rb") as file:
+        recording = await made.read(file.fileno(), "film.mka", TRANSCRIBE)
     assert [final.text async for final in recording.finals]
