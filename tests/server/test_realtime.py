@@ -500,7 +500,11 @@ def test_vllms_deltas_join_to_what_was_said_and_openais_to_the_transcript():
     for ask in asks.values():
         heard = [partial("One", n_final=1), final("One two."), partial("three", 2000, n_final=1)]
         heard += [partial("four", 2000, n_final=0), final("three four.", 2000, seg=1)]
-        told = converse(OpenAIRealtime(""), json.dumps(ask), *heard, Flushed(id="100", seq=2))
+        sent = say("input_audio_buffer.append", audio=b64encode(SECOND).decode())
+        commit = say("input_audio_buffer.commit")
+        end = Flushed(id="1000", seq=2)
+        acts = converse(OpenAIRealtime(""), json.dumps(ask), sent, *heard, commit, end)
+        told = [each for each in acts if isinstance(each, dict)]
         deltas = [each["delta"] for each in told if "delta" in each]
         assert deltas == ["One", " two.", " three", " four."]
         (whole,) = [v for each in told for k, v in each.items() if k in ("text", "transcript")]
