@@ -83,20 +83,25 @@ _HOT = 4.0
 """Level relative to full scale (+12 dB) above which samples may be in another unit."""
 _INT16 = 2.0**8, 2.0**15
 """Beyond the first level (+48 dB), and up to the second, floats are 16-bit integers."""
+_LEAST_INTEGERS = 100
+"""Of them, in a second, are no click or damaged message. Of 46 recordings of speech, the loudest second
+has 7,576 or more (16 kHz)."""
 
 
 class Rescaler:
     """Makes floats of up to 32,768 what they were before a program forgot to divide them.
 
-    From the first sample beyond `_HOT`, sound waits for up to a second, until a sample has a level
-    that only integers have: then all of it is scaled, and what follows. Without such a sample it
-    stays as it is, and only what follows one that comes later is scaled. What comes out does not
-    depend on how the sound is cut into blocks.
+    From the first sample beyond `_HOT`, sound waits for up to a second, until so many samples have
+    a level that only integers have that it is no click: then all of it is scaled, and what follows.
+    Without them it stays as it is, and only what follows those that come later is scaled. What
+    comes out does not depend on how the sound is cut into blocks.
     """
 
     def __init__(self, rate_hz: int, n_channels: int) -> None:
         self._n_most, self._n_channels = rate_hz, n_channels
         self._held: NDArray[Any] | None = None
+        self._n_seen = 0
+        self._integers = np.zeros(0, np.int64)  # places of the newest, fewer than `_LEAST_INTEGERS`
         self._is_hot = self.scales = False
 
     def push(self, block: NDArray[Any]) -> NDArray[Any]:
@@ -112,16 +117,26 @@ class Rescaler:
             self._is_hot = is_waiting = True
             first = int(hot.argmax())
             ready, block = block[:first], block[first:]
-        loud = _beyond(block, _INT16[0])
-        if loud.any():
-            at = int(loud.argmax())
+        if (at := self._first_sure(block)) is not None:
             at = 0 if is_waiting and at < self._n_most else at
             self.scales = True
             return np.concatenate((ready, block[:at], self._divided(block[at:])))
         if is_waiting and len(block) < self._n_most:
             self._held = block.copy()
             return ready
+        self._integers = self._places(block)[1 - _LEAST_INTEGERS :]
+        self._n_seen += len(block)
         return np.concatenate((ready, block))
+
+    def _places(self, block: NDArray[Any]) -> NDArray[np.int64]:
+        found = np.flatnonzero(_beyond(block, _INT16[0])) + self._n_seen
+        return np.concatenate((self._integers, found))
+
+    def _first_sure(self, block: NDArray[Any]) -> int | None:
+        """Return the first sample of a block at which a second had enough integers."""
+        places, n = self._places(block), _LEAST_INTEGERS - 1
+        within = np.flatnonzero(places[n:] - places[: max(0, len(places) - n)] < self._n_most)
+        return int(places[n + within[0]]) - self._n_seen if len(within) else None
 
     def flush(self) -> NDArray[Any]:
         """Return what waits at the end, as it is."""
@@ -129,7 +144,8 @@ class Rescaler:
         return np.empty((0, self._n_channels), np.float32) if held is None else held
 
     def _divided(self, block: NDArray[Any]) -> NDArray[Any]:
-        divided: NDArray[Any] = block / block.dtype.type(_INT16[1])
+        with np.errstate(invalid="ignore"):  # a signalling NaN, which becomes 0 later
+            divided: NDArray[Any] = block / block.dtype.type(_INT16[1])
         return divided
 
 

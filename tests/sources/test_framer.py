@@ -216,7 +216,7 @@ def test_split_channels_in_opposite_phase_do_not_cancel_each_other_out():
 )
 @example(quiet_s=0.5, dtype="<f4", cuts=[])
 def test_floats_that_are_16_bit_integers_are_scaled(quiet_s, dtype, cuts):
-    """Also what came up to a second before the first of them that is too loud for anything else."""
+    """Also what came up to a second before there were enough that are too loud for floats."""
     rng = np.random.default_rng(0)
     sound = rng.integers(-20_000, 20_000, 64_000)
     n_quiet = int(quiet_s * 16_000)
@@ -226,10 +226,34 @@ def test_floats_that_are_16_bit_integers_are_scaled(quiet_s, dtype, cuts):
     pieces = np.split(sound.astype(dtype), sorted(cuts))
     out = framed(framer, pieces).reshape(-1)
     expected = sound / np.float32(2**15)
-    first = 0 if n_quiet < 16_000 else n_quiet
+    sure = int(np.flatnonzero(np.abs(sound) > 256)[99])
+    first = 0 if sure < 16_000 else sure
     assert np.array_equal(out[first:], expected[first:].astype(np.float32))
-    assert (out[:first] == 1).all()  # clipped, as it was
+    assert np.array_equal(out[:first], np.clip(sound[:first], -1, 1))  # clipped, as it was
     assert framer.rescales
+
+
+@given(
+    places=st.lists(st.integers(0, 31_999), max_size=99),
+    level=st.floats(300, 32_768),
+    cuts=st.lists(st.integers(0, 32_000), max_size=5),
+)
+def test_of_clicks_and_damaged_messages_the_sound_after_them_is_not_scaled(places, level, cuts):
+    sound = np.full(32_000, 0.25, np.float32)
+    sound[places] = level
+    framer = Framer(16_000)
+    out = framed(framer, np.split(sound, sorted(cuts))).reshape(-1)
+    assert np.array_equal(out, np.minimum(sound, 1))
+    assert not framer.rescales
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_signalling_nan_becomes_silence():
+    sound = np.full(16_000, 10_000, np.float32)
+    sound.view(np.uint32)[8_000] = 0x7F800001
+    framer = Framer(16_000)
+    assert framed(framer, [sound]).reshape(-1)[8_000] == 0
+    assert framer.n_invalid == 1
 
 
 def test_floats_that_are_only_too_loud_are_clipped():
