@@ -22,7 +22,7 @@ from streamd.daemon.display import open_display, open_files
 from streamd.daemon.opening import Recognizers, open_model, recognizers
 from streamd.daemon.screen import Screen, show, stored_or_told
 from streamd.daemon.uploads import Uploads
-from streamd.errors import SourceError, StreamdError
+from streamd.errors import SourceError, StreamdError, for_clients
 from streamd.events import EndReason, Fault, GapReason
 from streamd.server import LIVE, TELL_S
 from streamd.sinks import Sink
@@ -182,7 +182,8 @@ def _show(
     def lost(error: StreamdError) -> None:
         log.error("%s; captions go on without it", error)
         control.note(error)
-        live.report(Fault(code="output", message=str(error)))
+        what = for_clients("a transcript cannot be written", error)
+        live.report(Fault(code="output", message=what))
 
     show(screen, live.hub, control, tasks, sinks=sinks)
     for transcript in files:

@@ -75,7 +75,7 @@ class Ingest:
         self._has_started = False  # on the present connection
         self._has_complained = False
         self._applied: dict[str, object] = {}  # the last updates
-        self._waiting: dict[str, object] = {}  # the updates since then
+        self._waiting: list[Mapping[str, object]] = []  # the updates since then
         self._moment: asyncio.TimerHandle | None = None  # until when they wait
         self._updating: asyncio.Task[None] | None = None
         self._finishing: asyncio.Task[None] | None = None
@@ -149,17 +149,25 @@ class Ingest:
 
         Then all changes until the end of the moment become one.
         """
-        self._waiting |= chosen
+        self._waiting.append(chosen)
         return None if self._moment else await self._apply()
 
     async def _apply(self) -> Fault | None:
-        chosen, self._waiting = self._waiting, {}
+        waiting, self._waiting = self._waiting, []
+        chosen = {name: value for one in waiting for name, value in one.items()}
         if chosen.items() <= self._applied.items():
             return None
+        fault = await self._choose(chosen)
+        if fault is not None and len(waiting) > 1:  # those that are allowed are made
+            for one in waiting:
+                fault = await self._choose(one) or fault
+        self._moment = asyncio.get_running_loop().call_later(_MOMENT_S, self._end_moment)
+        return fault
+
+    async def _choose(self, chosen: Mapping[str, object]) -> Fault | None:
         fault = await _fault_of(self.session.update(chosen))
         if fault is None:
             self._applied |= chosen
-        self._moment = asyncio.get_running_loop().call_later(_MOMENT_S, self._end_moment)
         return fault
 
     def _end_moment(self) -> None:
@@ -176,6 +184,7 @@ class Ingest:
         if self._waiting and not (self.over or self.is_lost):
             if self._moment is not None:
                 self._moment.cancel()
+                self._moment = None
             fault = await self._apply()
             if fault is not None and self.feeder is not None:
                 self.feeder.tell(fault)

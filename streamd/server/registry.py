@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import re
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -17,6 +18,7 @@ from streamd.server.pacing import PacedConnection
 from streamd.server.wire import Role
 
 HandleOther = Callable[[asyncio.StreamReader, asyncio.StreamWriter], None]
+_CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 _OF_A_BODY = (b"content-length", b"transfer-encoding")
 """Headers with which the library closes the connection; a body is not read."""
 
@@ -151,7 +153,9 @@ class HttpConnection(PacedConnection):
         ]
         head = b"\r\n".join((b"GET %s HTTP/1.1" % event.target, *headers, b"", b""))
         self._is_websocket = any(name.lower() == b"upgrade" for name, _ in event.headers)
-        if self.method in ("GET", "HEAD"):
+        if any(_CONTROL.search(value) for _, value in event.headers.raw_items()):
+            self._hand_over(b"\0")  # h11 allows what the library closes without an answer for
+        elif self.method in ("GET", "HEAD"):
             frames, _ = self._http.trailing_data if self._is_websocket else (b"", False)
             super().data_received(head + frames)
         else:

@@ -277,7 +277,7 @@ class _Form:
         if self._part == "file":
             if self.name:
                 raise WireError("bad_form", "send one recording in: file")
-            self.name = _printable(part.filename or "") or "the recording"
+            self.name = _printable((part.filename or "")[:100]).strip() or "the recording"
 
     def asked(self, task: Task) -> _FormFields:
         """Return what the fields ask for; raises `WireError`."""
@@ -317,7 +317,8 @@ def as_failure(answer: Response) -> Response:
 def _warn(answer: Response, recording: Recording) -> None:
     """Add a header for each warning: transcripts in most formats have no place for them."""
     for text in recording.warnings:
-        answer.headers["X-Streamd-Warning"] = _printable(text).encode("ascii", "replace").decode()
+        value = _printable(text).encode("ascii", "replace").decode()
+        answer.headers["X-Streamd-Warning"] = value.strip()
 
 
 def _usage(recording: Recording) -> dict[str, object]:
@@ -333,4 +334,4 @@ def _in_text(text: str) -> Response:
 
 
 def _printable(text: str) -> str:
-    return "".join(char if char.isprintable() else "\ufffd" for char in text[:200])
+    return "".join(char if char.isprintable() else "\ufffd" for char in text)

@@ -124,7 +124,10 @@ class WyomingSocket:
         async with asyncio.timeout(self._deadline_s):
             event, n_read, payload = await self._read_event(begin)
         self._has_begun = True
-        self._wait_s = self._pace.spend(n_read, n_audio_bytes=len(payload))
+        # Only samples are free: what is written beside them, or with another event, is not.
+        n_audio = len(payload) if event.type == "audio-chunk" else 0
+        n_chars = n_read + len(payload) + n_audio
+        self._wait_s = self._pace.spend(n_chars, n_audio_bytes=n_audio)
         return event, payload
 
     async def _read_event(self, begin: bytes) -> tuple[_Header, int, bytes]:

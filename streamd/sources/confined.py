@@ -148,8 +148,10 @@ def stranger_file(
     """
     if container(os.pread(file, N_HEAD, 0)) == "WAV":
         with suppress(UnreadableError):
-            Sndfile(file, name).close()
-            return FileSource(file, upload=name)
+            decoder = Sndfile(file, name)
+            decoder.close()
+            if decoder.is_plain:
+                return FileSource(file, upload=name)
     return ConfinedSource(file, name, languages)
 
 

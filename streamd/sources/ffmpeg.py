@@ -102,9 +102,9 @@ class Ffmpeg:
     """Decodes one input: `open` it, `read` until nothing comes, `close` it.
 
     `name` is for messages. `source` is a file's path, the descriptor of an open file, which stays
-    open, an address (`is_url`), or what to read from. The
-    input must have one of the `formats`, if there are any. It is mixed to so many `channels`; 0: to
-    as many as the first sound has, which are known after `open`. One channel is mixed by `Mixer`.
+    open, an address (`is_url`), or what to read from. The input must have one of the `formats`, if
+    there are any. It is mixed to so many `channels`; 0: to as many as the first sound has, which
+    are known after `open`. One channel is mixed by `Mixer`.
 
     Sound has the place that its container gives it, from where that begins: silence stands for what
     comes late or is missing. `warnings` has what was logged about the input.

@@ -41,6 +41,10 @@ _HEADER_SLACK_MS = 100
 """Tolerance for lengths in headers, which may be estimates."""
 _OTHER_SIZE = re.compile(r"(?m)^ *(?:data|SSND|Data Size|riff) *: (\d+) \(should be (\d+)\)")
 """libsndfile's note about a file whose size of the sound is not that of its header."""
+_PLAIN = (
+    *("PCM_U8", "PCM_S8", "PCM_16", "PCM_24", "PCM_32"),
+    *("FLOAT", "DOUBLE", "ULAW", "ALAW"),
+)
 _UNKNOWN_SIZE = 0x7FFF_F000
 """Programs that write a file through a pipe state such a size, since they cannot seek back."""
 
@@ -73,6 +77,8 @@ class Sndfile:
             raise UnreadableError from None
         self.rate_hz: int = self._file.samplerate
         self.channels: int = self._file.channels
+        self.is_plain = self._file.subtype in _PLAIN
+        """Whether its samples are stored as they are, so that nothing can be wrong with them."""
         self.warnings: list[str] = []
         # FLAC that was written through a pipe does not state its length, and libsndfile fails at
         # its end. And only FFmpeg tells what more than two channels are, and reads chains.

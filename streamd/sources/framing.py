@@ -84,8 +84,8 @@ _HOT = 4.0
 _INT16 = 2.0**8, 2.0**15
 """Beyond the first level (+48 dB), and up to the second, floats are 16-bit integers."""
 _LEAST_INTEGERS = 100
-"""Of them, in a second, are no click or damaged message. Of 46 recordings of speech, the loudest second
-has 7,576 or more (16 kHz)."""
+"""Of them, in a second, are no click or damaged message. At 16 kHz, the loudest second of each of
+46 recordings of speech has 7,576 or more."""
 
 
 class Rescaler:

@@ -77,10 +77,13 @@ class SessionStorage:
     @property
     def full(self) -> str:
         """Why no session can begin that may soon have to end; empty if one can."""
-        if self.journal is not None and self.journal.is_nearly_full():
-            return "the disk of the journal is nearly full"
-        if self.recordings is not None and is_nearly_full(self.recordings):
-            return "the disk of the recordings is nearly full"
+        try:
+            if self.journal is not None and self.journal.is_nearly_full():
+                return "the disk of the journal is nearly full"
+            if self.recordings is not None and is_nearly_full(self.recordings):
+                return "the disk of the recordings is nearly full"
+        except OSError as error:
+            return f"what sessions are stored on cannot be read: {error.strerror}"
         return ""
 
     def record(self, session: str) -> WavWriter | None:

@@ -245,6 +245,15 @@ async def test_a_session_that_cannot_be_stored_takes_nobodys_place(tmp_path, mon
     await daemon.die()
 
 
+async def test_where_a_disk_cannot_be_read_no_session_begins(tmp_path):
+    daemon = Daemon(tmp_path / "journal", recordings=tmp_path / ("a" * 300))
+    with pytest.raises(WireError, match="cannot be read: File name too long") as error:
+        daemon.streams.open("talk")
+    assert error.value.code == "storage"
+    assert any("cannot be read" in reason for reason in daemon.streams.unready())
+    await daemon.die()
+
+
 async def test_before_a_disk_is_full_no_new_session_begins(tmp_path, monkeypatch):
     """What runs goes on, here or in the next process."""
     disk: set[str] = set()

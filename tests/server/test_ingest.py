@@ -470,6 +470,26 @@ async def test_an_update_that_says_the_same_costs_nothing_until_something_else_h
         assert streams.ingests["talk"].updates == [{"hotwords": "Apis"}] * 2
 
 
+async def test_an_update_is_made_after_one_that_waited_and_said_the_same():
+    async with feeding("role=both&session=talk") as (_, _, speaker):
+        same = {"type": "update", "hotwords": "Apis"}
+        for message in (same, same, {"type": "flush"}, {"type": "update", "language": "refused"}):
+            await speaker.say(message)
+        *_, fault = await speaker.until("error")
+        assert fault["code"] == "bad_option"
+
+
+async def test_of_updates_that_become_one_those_that_are_allowed_are_made():
+    async with feeding("role=both&session=talk") as (streams, _, speaker):
+        for chosen in ({"prompt": "a"}, {"hotwords": "Apis"}, {"language": "refused"}):
+            await speaker.say({"type": "update"} | chosen)
+        await speaker.say({"type": "flush"})
+        *_, fault, _ = await speaker.until("flushed")
+        assert fault["code"] == "bad_option"
+        choices = streams.ingests["talk"].hub.choices
+        assert (choices.prompt, choices.hotwords) == ("a", "Apis")
+
+
 async def test_updates_that_wait_are_made_at_the_end_of_the_moment(monkeypatch):
     monkeypatch.setattr("streamd.server.ingest._MOMENT_S", 0.01)
     async with feeding("role=both&session=talk") as (streams, _, speaker):

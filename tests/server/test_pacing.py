@@ -117,8 +117,9 @@ async def test_who_sends_wyoming_events_too_fast_is_held_back(monkeypatch):
         await writer.wait_closed()
 
 
+@pytest.mark.parametrize("more", [b"", b',"payload_length":1'], ids=["", "with a payload"])
 @pytest.mark.parametrize("event", ["describe", "ping"])
-async def test_who_asks_too_often_over_wyoming_is_held_back(event, monkeypatch):
+async def test_who_asks_too_often_over_wyoming_is_held_back(event, more, monkeypatch):
     monkeypatch.setattr(pacing, "COMMANDS_PER_S", 1e-3)
     bind = BindOptions(port=0, wyoming="0")
     async with (
@@ -126,7 +127,8 @@ async def test_who_asks_too_often_over_wyoming_is_held_back(event, monkeypatch):
         client(server.port, "role=both") as honest,
     ):
         reader, writer = await asyncio.open_connection("127.0.0.1", server.wyoming_port)
-        writer.write(b'{"type":"%s"}\n' % event.encode() * MANY)
+        payload = b"x" if more else b""
+        writer.write(b'{"type":"%s"%s}\n%s' % (event.encode(), more, payload) * MANY)
         await reader.readline()
         await flushed(honest)
     assert await reader.read() == b""  # there was one answer

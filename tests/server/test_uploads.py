@@ -172,13 +172,16 @@ async def test_who_says_what_as_openai_writes_it():
 @pytest.mark.parametrize("shape", ["json", "text", "srt", "verbose_json", "stream"])
 async def test_what_is_wrong_with_the_sound_is_in_headers(shape):
     echo = Echo()
-    echo.warnings = ["a\u00e9.mp3 is damaged: 1.5 s are missing", "two"]
+    echo.warnings = [
+        "a\u00e9.mp3 is damaged: 1.5 s are missing",
+        " talk\n is cut off: " + "x" * 300 + " ",
+    ]
     wanted = ("stream", "true") if shape == "stream" else ("response_format", shape)
     async with serving(CountingStreams(), recordings=echo) as server:
         status, headers, _ = await post(server.port, form(wanted))
     assert status == 200
     assert "X-Streamd-Warning: a?.mp3 is damaged: 1.5 s are missing\r\n" in headers
-    assert "X-Streamd-Warning: two\r\n" in headers
+    assert f"X-Streamd-Warning: talk? is cut off: {'x' * 300}\r\n" in headers
 
 
 async def test_the_text_as_server_sent_events():
@@ -488,6 +491,7 @@ FORM = head(len(form())) + form()
         ([GET.replace(b"\r", b"") + b"\n"], 200),
         ([GET.replace(b"1.1", b"1.0") + b"\r\n"], 200),
         ([b"GET /healthz\r\n\r\n"], 400),
+        ([GET + b"X: a\x01b\r\n\r\n"], 400),
         ([b"\x16\x03\x01"], 400),  # TLS
     ],
 )

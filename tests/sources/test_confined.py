@@ -82,6 +82,16 @@ async def test_it_is_what_anybody_hears(tmp_path, form):
             assert padding == n_padding
 
 
+@pytest.mark.parametrize(("subtype", "is_plain"), [("PCM_16", True), ("IMA_ADPCM", False)])
+def test_only_wav_whose_samples_are_stored_as_they_are_needs_no_process(
+    tmp_path, subtype, is_plain
+):
+    path = tmp_path / "talk"
+    soundfile.write(path, SECOND, SAMPLE_RATE, format="WAV", subtype=subtype)
+    with opened(path) as file:
+        assert isinstance(stranger_file(file, "talk"), FileSource) == is_plain
+
+
 async def test_other_tracks_need_nothing_that_is_forbidden(tmp_path):
     path = tmp_path / "talk"
     with av.open(str(path), "w", format="matroska") as film:

@@ -12,6 +12,7 @@ ever used, and then moved to its own slots.
 """
 
 import hashlib
+import logging
 import os
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -90,6 +91,7 @@ _SPIN_US = "20"
 A step of `base` is faster by a fifth than without, and not slower on a busy machine
 (benchmarks/RESULTS.md).
 """
+log = logging.getLogger(__name__)
 _POOL_STEP = 64
 """The memory grows by this many slots; most windows need one step."""
 N_TOGETHER = 16
@@ -1039,7 +1041,8 @@ def open_folder(
         with np.load(folder / _SILENCE) as silence:
             buffers = _Buffers(dict(silence), dims.n_audio_ctx)
     except (OSError, ValueError, BadZipFile) as error:
-        raise EngineError(f"the prepared model in {folder} is damaged: {error}") from error
+        log.error("the prepared model in %s is damaged", folder)  # noqa: TRY400 - no bug
+        raise EngineError(f"the prepared model is damaged: {error}") from error
     encoder, decoder = _GRAPHS
     engine, *urgent = (
         OnnxEngine(
