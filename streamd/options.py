@@ -295,8 +295,8 @@ class EndpointOptions:
     sentence: Span = 20
     """Silence that ends an utterance after a full stop, question mark or exclamation mark."""
     unfinished: Span = 50
-    """Silence that ends an utterance after a comma, an improbable word, or a word that cannot end a
-    sentence."""
+    """Silence that ends an utterance after a comma, an improbable word behind another one, or a
+    word that cannot end a sentence."""
     empty: Span = 50
     """Silence that ends an utterance in which nothing has been recognised."""
     # With the plain pause, 136 instead of 126 words of two conversations are wrong. With 2.4 s, a
@@ -356,7 +356,7 @@ class LoopLimits:
     stuck_tokens: Annotated[int, Meta(ge=2, le=100)] = 8
     """Tokens in a row that attend to the same 80 ms of audio."""
     compression: Annotated[float, Meta(ge=1.0, le=100.0)] = 3.0
-    """Compression ratio of the last 60 tokens."""
+    """Compression ratio of the last 60 tokens, or of the letters of a word."""
     # WhisperKit has 2.4, but 60 random digits reach 2.8 (200 trials); repeated phrases of that
     # length reach 5 and more.
 

@@ -407,6 +407,7 @@ class Session:
             until = min(until, segment.context.words[-1].end)
         words = [word for word in _inside(window, hypothesis.words) if word.text.strip()]
         words = [word for word in words if word.start + word.end >= 2 * until]
+        segment.heard_from = words[0].start if words else None
         words = lasting(words, max(segment.utterance.start, segment.read_until), window.end)
         if not segment.committed and not any(c.isalnum() for c in text_of(words)):
             words = []  # marks are no text
@@ -479,7 +480,8 @@ class Session:
         words, movable = hypothesis.words, self._options.task != "translate"
         n = 0
         if is_probable(hypothesis):
-            n = self._policy.propose(words, now=end, silence=silence)
+            first = segment.heard_from
+            n = self._policy.propose(words, now=end, silence=silence, first=first)
             n = min(n, count_ended(words, self._language.certain(end)))
             if n == 0 and movable:
                 n = segment.overdue(words, end)
@@ -506,7 +508,7 @@ class Session:
             # translations none is probable, since there are many ways to translate.
             is_text = self._options.task == "translate"
             is_text |= is_probable(hypothesis, clear=self._is_clear(segment, end))
-            words = segment.words if is_text else ()
+            words = segment.newest if is_text else ()
             if words and segment.utterance.state is State.ASKED:
                 segment.turn_prob = hypothesis.turn_prob
                 events += self._turn(
@@ -648,7 +650,7 @@ class Session:
                 break
             if segment.utterance.state is State.ASKED:
                 events += self._segmenter.answer(
-                    segment.utterance, segment.words, sentence=segment.last_sentence
+                    segment.utterance, segment.newest, sentence=segment.last_sentence
                 )
             else:
                 events += self._finalise(segment, end, replace(segment.latest, words=()))

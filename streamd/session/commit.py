@@ -13,11 +13,15 @@ from streamd.types import Word
 class CommitPolicy(Protocol):
     """Decides how many words of a new hypothesis will never change."""
 
-    def propose(self, words: Sequence[Word], *, now: int, silence: int) -> int:
+    def propose(
+        self, words: Sequence[Word], *, now: int, silence: int, first: int | None = None
+    ) -> int:
         """Return how many of the leading words to commit; `committed` must be called next.
 
         `words` are the uncommitted words of the last hypothesis, `now` is the end of its window,
-        and `silence` is how many frames of silence the window ends with (0 during speech).
+        and `silence` is how many frames of silence the window ends with (0 during speech). `first`
+        is where the decoder heard the first of them, if that is not where it starts: words are
+        moved behind those that are committed.
         """
         ...
 
@@ -67,7 +71,9 @@ class LocalAgreement:
         self._history: deque[list[str]] = deque(maxlen=self._options.agree)
         self._now = 0  # the end of the last window in the history
 
-    def propose(self, words: Sequence[Word], *, now: int, silence: int) -> int:
+    def propose(
+        self, words: Sequence[Word], *, now: int, silence: int, first: int | None = None
+    ) -> int:
         """Count the words to commit (see `CommitPolicy`)."""
         is_complete = silence >= COMPLETE_AFTER
         if is_complete:
@@ -119,10 +125,13 @@ class AlignAtt:
         self._words: Sequence[Word] = ()
         self._committed = 0
 
-    def propose(self, words: Sequence[Word], *, now: int, silence: int) -> int:
+    def propose(
+        self, words: Sequence[Word], *, now: int, silence: int, first: int | None = None
+    ) -> int:
         """Count the words to commit (see `CommitPolicy`)."""
         self._words = words
-        if words and words[0].start < self._committed - self._options.rewind:
+        first = words[0].start if words and first is None else first
+        if first is not None and first < self._committed - self._options.rewind:
             return 0  # the attention jumped back: the decoder has lost its place
         complete = silence >= COMPLETE_AFTER
         n = count_ended(words, now if complete else now - self._options.frame_threshold)
@@ -143,7 +152,9 @@ class AlignAtt:
 class Sliding:
     """Commits nothing: lines of fixed length are final at their end (whisper.cpp's ``stream``)."""
 
-    def propose(self, words: Sequence[Word], *, now: int, silence: int) -> int:
+    def propose(
+        self, words: Sequence[Word], *, now: int, silence: int, first: int | None = None
+    ) -> int:
         """Return 0."""
         return 0
 

@@ -114,7 +114,9 @@ class Segment:
     latest: Hypothesis = field(default_factory=Hypothesis)
     """The last hypothesis about any window of the utterance."""
     was_probable: bool = False
-    """Whether any hypothesis about it was (`streamd.session.evidence`)."""
+    """Whether any hypothesis about it was more than a guess (`streamd.whisper.decode`)."""
+    heard_from: int | None = None
+    """Where the decoder heard the first word of the last hypothesis."""
     was_read: bool = False
     """Whether there was text in any hypothesis about it."""
     turn_prob: float | None = None
@@ -197,6 +199,12 @@ class Segment:
     def words(self) -> list[Word]:
         """The committed and the uncommitted words."""
         return [*self.committed, *self.uncommitted]
+
+    @property
+    def newest(self) -> list[Word]:
+        """The words of the last sentence, which are here however fast the engine is."""
+        *_, n = 0, *self._sentence_ends(self.words, ())
+        return self.words[n:]
 
     @property
     def read_until(self) -> int:

@@ -49,6 +49,8 @@ def with_numbers(words: Sequence[Word], before: Word | None = None) -> tuple[Wor
     Later utterances would copy how it is written. As one word, the number is also committed as a
     whole. `before` is the word before them.
     """
+    if before is not None and _is_joined(before):
+        before = None  # a pause divides a number that is dictated; it is not beside another one
     known = [*([before] if before else []), *words]
     texts, times = [word.text for word in known], [(word.start, word.end) for word in known]
     runs = numbers(texts, times, first=len(known) - len(words))
@@ -70,6 +72,12 @@ def numbers(texts: Sequence[str], times: Times = (), *, first: int = 0) -> Itera
         for n in _lengths(texts, times, at, end):
             yield slice(at, at + n)
             at += n
+
+
+def _is_joined(word: Word) -> bool:
+    """Whether this is a number that was dictated digit by digit."""
+    digits = _digits(word.text)
+    return digits.isdecimal() and 1 < len(digits) <= len(word.tokens) - word.n_mark
 
 
 def number_of(texts: Sequence[str]) -> str:

@@ -63,8 +63,16 @@ def find_repeated(
     A word whose letters repeat ("Hmmmm") is kept up to where it begins to compress.
     """
     words = tokenizer.split_words(tokens, language)
-    if (n_kept := find_repetition([text for text, _ in words], limits)) is not None:
-        return sum(len(ids) for _, ids in words[:n_kept])
+    n_kept = find_repetition([text for text, _ in words], limits)
+    inside = _find_letters(words[:n_kept], tokenizer, limits)
+    if n_kept is None or inside is not None:
+        return inside
+    return sum(len(ids) for _, ids in words[:n_kept])
+
+
+def _find_letters(
+    words: Sequence[tuple[str, Sequence[int]]], tokenizer: Tokenizer, limits: LoopLimits
+) -> int | None:
     n_before = n_marks = 0
     for (before, _), (text, ids) in zip([("", ()), *words], words, strict=False):
         n_marks = n_marks + 1 if text == before and _is_lone_mark(text) else 0

@@ -153,7 +153,7 @@ class Recognizer(Generic[FeaturesT]):
             with_these = partial(self._decode, view, options, temperature, rng)
             if temperature > 0 or not window.last or not view.effort.may_retry:
                 return with_these(view.context.vocabulary)
-            return with_phrases(with_these, view.context.vocabulary)
+            return with_phrases(with_these, view.context.vocabulary, clear=window.clear)
 
         decoded = alone(with_fallback(attempt, options, may_retry=lambda: view.effort.may_retry))
         view, decoded = self._dictated(window, view, options, decoded)

@@ -165,7 +165,7 @@ def test_other_quantised_ones_are_named(folder, form):
     assert said in refusal(folder)
 
 
-@pytest.mark.parametrize("changed", ["bits", "group", "no offsets", "not packed", "flat"])
+@pytest.mark.parametrize("changed", ["bits", "group", "no offsets", "not packed", "flat", "scalar"])
 def test_matrices_that_are_not_as_the_configuration_says(changed, wide, tmp_path):
     stored, name = dict(wide), ROUNDED[0]
     parts = quantise(stored.pop(f"{name}.weight"), 4, 64)
@@ -174,6 +174,8 @@ def test_matrices_that_are_not_as_the_configuration_says(changed, wide, tmp_path
         del parts["biases"]
     elif changed == "not packed":
         parts["weight"] = parts["weight"].astype("f4")
+    elif changed == "scalar":
+        parts["scales"] = parts["scales"].ravel()[0]
     elif changed == "flat":
         parts["scales"] = parts["scales"].ravel()
     stored |= {f"{name}.{kind}": values for kind, values in parts.items()}

@@ -1,13 +1,16 @@
 """The commit rules on hand-made hypotheses."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from streamd.events import Final
 from streamd.options import AgreementOptions, AlignAttOptions
 from streamd.session.commit import AlignAtt, CommitPolicy, LocalAgreement, Sliding, normalised
-from streamd.types import Word
+from streamd.types import Hypothesis, Window, Word
+from tests.support.fakes import WORD, ScriptedRecognizer, played, scripted_audio, scripted_session
 
 
 def commit(policy: CommitPolicy, words: Sequence[Word], *, now: int, silence: int) -> int:
@@ -104,6 +107,23 @@ def test_align_att_ignores_a_hypothesis_that_jumps_back():
     policy = AlignAtt(AlignAttOptions(frame_threshold=25, rewind=200))
     assert commit(policy, words("late word", start=900), now=1000, silence=0) == 1
     assert commit(policy, words("early word again", start=100), now=1000, silence=0) == 0
+
+
+def test_align_att_notices_in_a_session_that_the_decoder_jumps_back():
+    """Words are moved behind those that are committed before the rule sees them."""
+
+    class JumpsBack(ScriptedRecognizer):
+        def recognize(self, window: Window) -> Hypothesis:
+            hypothesis = super().recognize(window)
+            if window.last or window.end < 400 or not window.prefix:
+                return hypothesis
+            wrong = (Word(f" wrong{n}", 30 + 5 * n, 35 + 5 * n, 0.9, (1000 + n,)) for n in range(8))
+            return replace(hypothesis, words=tuple(wrong))
+
+    speech = [False] * 24 + [True] * (40 * WORD) + [False] * 150
+    session = scripted_session(policy=AlignAtt())
+    events, _ = played(session, JumpsBack(), scripted_audio(speech), [1])
+    assert not any("wrong" in event.text for event in events if isinstance(event, Final))
 
 
 def test_sliding_commits_nothing():

@@ -112,8 +112,10 @@ class Following(LocalAgreement):
         self.n_forced = 0
         self._proposed = 0
 
-    def propose(self, words: Sequence[Word], *, now: int, silence: int) -> int:
-        self._proposed = super().propose(words, now=now, silence=silence)
+    def propose(
+        self, words: Sequence[Word], *, now: int, silence: int, first: int | None = None
+    ) -> int:
+        self._proposed = super().propose(words, now=now, silence=silence, first=first)
         return self._proposed
 
     def committed(self, n: int) -> None:

@@ -115,6 +115,8 @@ def test_digits_go_on_with_what_is_committed():
         word = Word(before, -20, -2, 0.9)
         assert text_of(with_numbers(digits, word)) == joined
     assert text_of(with_numbers(digits, Word(" 4", -60, -40, 0.9))) == "902", "after a pause"
+    joined = Word(" 555,", -40, -20, 0.9, (5, 5, 5, 0), n_mark=1)
+    assert text_of(with_numbers(digits, joined)) == "902", "the same number goes on"
 
 
 @given(st.lists(st.sampled_from([" 1", " 2", " 9", "-0", " 3,", " a", " 10", "-12", ".", "4"])))

@@ -172,6 +172,7 @@ def test_ordinary_words_have_no_loop_inside(text):
         ("1" + "0" * 60, "100"),
         ("and the . . . .", "and the ."),
         ("and so on - - - - - -", "and so on -"),
+        ("Hm" + "m" * 120 + " no" * 10, "Hmmmmmmmm"),
     ],
 )
 def test_a_loop_inside_a_word_is_cut_where_it_begins_to_compress(text, kept):

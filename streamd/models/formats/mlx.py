@@ -160,10 +160,10 @@ def _with_scales(stored: dict[str, Stored], form: _Quantization) -> dict[str, St
         if base == name or not (matrix := joined.get(f"{base}.weight")):
             continue
         scales, offsets = joined.pop(name), joined.pop(f"{base}.biases", None)
-        n_out, *n_groups = scales.shape
-        n_in = form.group_size * sum(n_groups)
+        n_out, n_groups = scales.shape if len(scales.shape) == 2 else (0, 0)
+        n_in = form.group_size * n_groups
         packed = matrix.dtype == "U32" and matrix.shape == (n_out, n_in * form.bits // 32)
-        if not packed or len(n_groups) != 1 or offsets is None or offsets.shape != scales.shape:
+        if not packed or not n_groups or offsets is None or offsets.shape != scales.shape:
             why = f"{shown(base)} is not quantised as {CONFIG} says"
             raise bad_file(matrix.path, why)
         read = partial(_dequantised, matrix.read, scales.read, offsets.read, form.bits)
