@@ -218,8 +218,9 @@ class Ffmpeg:
         if len(parts) < 2:
             yield path, "file"
             return
-        for start, end in parts:
-            yield f"subfile,,start,{start},end,{end},,:{path}", "file,subfile"
+        with open(self._source, "rb") as file:
+            for start, end in parts:
+                yield chains.FilePart(file.fileno(), start, end), "none"
 
     def _found_parts(self, file: str | int) -> list[tuple[int, int]]:
         if chains.lacks_end(file):
