@@ -13,7 +13,7 @@ import msgspec
 
 from streamd.options import EndpointOptions, EndpointRule, ModelOptions
 from streamd.speakers import SpokenTurn, speaker_at
-from streamd.types import FRAME_MS, Word, frames_from_ms, ms_from_frames
+from streamd.types import FRAME_MS, Word, frames_from_ms, in_order, ms_from_frames
 
 PROTOCOL = "streamd.v1"
 
@@ -165,13 +165,14 @@ def with_lasting_words(event: CaptionT) -> CaptionT:
     Attention may place two words on one frame, and words that were found in several windows before
     each other or before their caption. A word lasts at least a frame if there is room for all.
     """
-    n, placed, at_ms = len(event.words), [], event.start_ms
-    least_ms = max(1, min(FRAME_MS, (event.end_ms - event.start_ms) // max(1, n)))
-    for n_left, word in zip(range(n, 0, -1), event.words, strict=True):
-        latest_ms = event.end_ms - n_left * least_ms
-        start_ms = max(min(word.start_ms, latest_ms), at_ms)
-        at_ms = max(min(word.end_ms, latest_ms + least_ms), start_ms + least_ms)
-        placed.append(msgspec.structs.replace(word, start_ms=start_ms, end_ms=at_ms))
+    room_ms = (event.end_ms - event.start_ms) // max(1, len(event.words))
+    least_ms = max(1, min(FRAME_MS, room_ms))
+    known = [(word.start_ms, word.end_ms) for word in event.words]
+    times = in_order(known, event.start_ms, event.end_ms, least=least_ms)
+    placed = (
+        msgspec.structs.replace(word, start_ms=start_ms, end_ms=end_ms)
+        for word, (start_ms, end_ms) in zip(event.words, times, strict=True)
+    )
     return msgspec.structs.replace(event, words=tuple(placed))
 
 

@@ -43,6 +43,22 @@ def frames_from_ms(ms: int) -> int:
     return ms // FRAME_MS
 
 
+def in_order(
+    times: Sequence[tuple[int, int]], start: int, end: int, *, least: int
+) -> list[tuple[int, int]]:
+    """Return when each word starts and ends, moved so that it follows the one before it.
+
+    Each lasts `least`, and all are between `start` and `end`, if there is room.
+    """
+    placed: list[tuple[int, int]] = []
+    for n_left, (begins, ends) in zip(range(len(times), 0, -1), times, strict=True):
+        latest = max(start, end - n_left * least)
+        at = min(max(begins, start), latest)
+        start = max(min(ends, latest + least), at + least)
+        placed.append((at, start))
+    return placed
+
+
 def ms_from_frames(frames: int) -> int:
     """Milliseconds in `frames` frames."""
     return frames * FRAME_MS

@@ -50,6 +50,7 @@ from streamd.types import (
     Window,
     Word,
     frames_from_ms,
+    in_order,
     ms_from_frames,
     text_of,
 )
@@ -674,14 +675,9 @@ def lasting(words: Sequence[Word], start: int, end: int) -> list[Word]:
 
     Attention may place two words on one frame, and words of a later window before those of another.
     """
-    placed: list[Word] = []
     least = 1 if len(words) <= end - start else 0
-    for n_left, word in zip(range(len(words), 0, -1), words, strict=True):
-        latest = max(start, end - n_left * least)
-        begin = min(max(word.start, start), latest)
-        start = max(min(word.end, latest + least), begin + least)
-        placed.append(replace(word, start=begin, end=start))
-    return placed
+    times = in_order([(word.start, word.end) for word in words], start, end, least=least)
+    return [replace(word, start=at, end=to) for word, (at, to) in zip(words, times, strict=True)]
 
 
 def _inside(window: Window, words: Sequence[Word]) -> list[Word]:
