@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamd.events import Final
-from streamd.session import AGAIN_RATE, MOST_AGAIN, MOST_PARTIALS, PARTIALS_RATE
 from streamd.session.budget import Budget
+from streamd.session.session import AGAIN_RATE, MOST_AGAIN, MOST_PARTIALS, PARTIALS_RATE
 from streamd.types import Hypothesis, Suspect, Window, Word
 from tests.support.fakes import (
     WORD,

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from streamd.events import Final, Partial, timed, with_lasting_words
 from streamd.options import EndpointOptions, SessionOptions
-from streamd.session import lasting
 from streamd.session.commit import LocalAgreement
 from streamd.session.gate import GatedFrame
 from streamd.session.segment import MOVES, Move, Segment, Stage
 from streamd.session.segmenter import Segmenter
+from streamd.session.session import lasting
 from streamd.session.spelling import capitalised, split_mark
 from streamd.session.utterance import Utterance
 from streamd.types import N_AUDIO_CTX, Hypothesis, Suspect, Window, Word

@@ -1,0 +1,692 @@
+"""One stream of audio: frames in, windows out, hypotheses in, events out.
+
+The session owns all state of a stream, without I/O, clock or thread. It never pushes work: the
+owner of a free engine *asks* for the most urgent window (`next_window`) and brings back the
+hypothesis (`accept`). So steps that were missed while the engine was busy merge into one.
+
+It keeps four promises. Committed words never change. Utterances and finals depend on the audio and
+on what the recognizer makes of it, not on the engine's speed or on how the audio was cut into
+blocks; but a slow engine gets fewer and shorter windows, in which the recognizer may read other
+words. Every frame that passes the gate is in a window that was accepted, unless it is reported as
+lost. And it ends: whatever the recognizer answers, each window advances the session, so that their
+number is finite, and none is longer than 30 s.
+
+What there is between two calls:
+
+- `_segment`, the text of the oldest utterance that is not final yet, or None. Its stages are those
+  of `streamd.session.segment`, the states of its utterance those of `streamd.session.utterance`.
+- `_out`, the window that the recognizer has. There is one exactly if the segment is OUT.
+- `_previous`, what the next utterance continues from: the end of the last final, its last window,
+  and the words in it. Another process also needs it to continue the stream.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from streamd.events import Gap, GapReason, SessionEvent, TurnEvent, TurnState, Unclear
+from streamd.options import SessionOptions
+from streamd.session.budget import Budget
+from streamd.session.commit import CommitPolicy, count_ended
+from streamd.session.evidence import believable
+from streamd.session.gate import Gate
+from streamd.session.language import Change, Language, surely_read
+from streamd.session.ring import Ring
+from streamd.session.segment import Move, Segment, Stage
+from streamd.session.segmenter import Segmenter
+from streamd.session.spelling import with_numbers
+from streamd.session.timeline import Timeline
+from streamd.session.utterance import State, Trigger
+from streamd.session.who import WhoSpeaks
+from streamd.types import (
+    FRAME,
+    FRAME_MS,
+    Encoded,
+    Frames,
+    Hypothesis,
+    ResumeState,
+    Suspect,
+    Window,
+    Word,
+    frames_from_ms,
+    in_order,
+    ms_from_frames,
+    text_of,
+)
+from streamd.whisper.decode import is_probable
+from streamd.whisper.prompt import Prompt
+
+LEFT_OUT = 75
+"""Voiced frames (1.5 s) without a word after which a hypothesis is taken to have ended early.
+Without, no word of 1,170 changes; the answer that needs it is in ``tests/session/test_context.py``.
+"""
+UNREAD = 50
+"""Voiced frames (1 s) of an utterance that are not passed over in silence if no word was found in
+them: they are read once more without the words before them, and if there is still none, that is
+published (`Unclear`)."""
+LEAST_READ = 25
+"""Frames that a last window must have read to be followed by a window for the rest: half a second,
+so there are at most as many windows as for partials, whatever the recognizer answers."""
+SHORT_PAUSE = 75
+"""Frames between two utterances up to which the second continues the first: a pause of 2 s. If none
+does, 82 instead of 70 words of 1,170 are wrong."""
+REACH = 1_000
+"""Frames (20 s) before an utterance at which its first window may begin: so 10 s of the utterance
+fit into the 30 s before words have to leave."""
+LEAST_KEPT = 150
+"""Frames of committed words that stay in every window. With a `--length` of a few frames, words are
+said twice where windows meet (``tests/session/test_hostile.py``); 3 s were enough for any cut."""
+STILL_READ, BEHIND = 25, 10
+"""Frames (0.5 s) after the last possible place of a change of language up to which words of the
+language before count, and frames (0.2 s) behind its last word in which the change is looked for."""
+LONG_SILENCE = 150
+"""Frames without speech (3 s) after which the text before them is no longer a prompt, and which are
+enough of a longer gap: what follows is taken for a new subject."""
+
+
+AGAIN_RATE, MOST_AGAIN = 0.5, 1_500
+"""For each frame of audio, half a frame may be decoded again for finals, after 30 s in reserve. Of
+22 minutes of speech, conversation and music, all took at most 24 s, after music."""
+PARTIALS_RATE, MOST_PARTIALS = 2.0, 500
+"""Partials may take twice the audio, after 10 s in reserve; then steps merge, as those that an
+engine misses. The same 22 minutes took as much as the audio, and at most 5 s of the reserve."""
+
+
+class Session:
+    """One stream, with a gate, segmenter and commit policy of its own.
+
+    Call `feed` whenever frames arrive, and whenever the engine is free `next_window` and `accept`,
+    until there is no window. At the end call `flush`, then the same.
+    """
+
+    def __init__(
+        self,
+        gate: Gate,
+        segmenter: Segmenter,
+        policy: CommitPolicy,
+        options: SessionOptions | None = None,
+    ) -> None:
+        self._gate, self._segmenter, self._policy = gate, segmenter, policy
+        self._options = options or SessionOptions()
+        self._ring = Ring(self._options.backlog)
+        self._segment: Segment | None = None
+        self._out: Window | None = None
+        self._previous = ResumeState()  # in frames of this session
+        self._unbroken_since = 0  # no jump in time after this frame
+        self._prompt = Prompt(self._options.context_tokens)
+        self._language = Language(self._options.language_after, self._options.languages)
+        self._timeline = Timeline()
+        self._seg, self._rev = 1, 0
+        self._encoded: Encoded | None = None
+        self._who = WhoSpeaks()
+        self._transcribed = 0  # the end of the last accepted window
+        self._again = Budget(rate=AGAIN_RATE, most=MOST_AGAIN)
+        self._partials = Budget(rate=PARTIALS_RATE, most=MOST_PARTIALS)
+
+    def resume(self, state: ResumeState, finalised_ms: int, seg: int) -> None:
+        """Go on with the session of an earlier process; call it before any audio.
+
+        Audio comes from where its `state` begins; until `finalised_ms`, it becomes no text again,
+        but the gate adapts to it. `seg` is the number of the next segment.
+        """
+        self._timeline.jump(0, state.start_ms)
+        self._previous, self._seg = state, seg
+        self._segmenter.skip(frames_from_ms(finalised_ms - state.start_ms))
+        self._language.known = state.language
+        self._who.resume(state.voiceprints)
+        self._prompt.remember(state.prompt, language=state.language, temperature=0.0)
+
+    def adopt(self, other: "Session") -> None:
+        """Go on with the options of a session that was made with others.
+
+        They apply to the next window, those of an utterance to the next one.
+        """
+        self._options = other._options
+        self._language.allow(self._options.languages)
+        self._segmenter.next_options = other._segmenter.options
+
+    @property
+    def resume_state(self) -> ResumeState:
+        """What another session needs to continue with the audio that is not finalised here."""
+        start = max(self._finalised - SHORT_PAUSE - REACH, self._unbroken_since)
+        if start > self._finalised:
+            return ResumeState(
+                start_ms=self.finalised_ms,
+                language=self._previous.language,
+                voiceprints=self._who.voiceprints,
+            )
+        return replace(
+            self._previous,
+            start_ms=self._timeline.true_ms(ms_from_frames(start)),
+            until=self._previous.until - start,
+            anchor=self._previous.anchor - start,
+            words=tuple(
+                replace(word, start=word.start - start, end=word.end - start)
+                for word in self._previous.words
+            ),
+            voiceprints=self._who.voiceprints,
+        )
+
+    @property
+    def now(self) -> int:
+        """Frames fed so far."""
+        return self._ring.end
+
+    @property
+    def now_ms(self) -> int:
+        """Duration of the session, its gaps included."""
+        return self._timeline.true_ms(ms_from_frames(self.now))
+
+    @property
+    def language(self) -> str:
+        """The language that was heard last, or empty."""
+        return self._language.known
+
+    @property
+    def backlog(self) -> int:
+        """Frames of speech that were in no window yet."""
+        utterances = self._segmenter.utterances
+        return self.now - max(utterances[0].start, self._transcribed) if utterances else 0
+
+    @property
+    def late(self) -> bool:
+        """Whether that is more than the engine of a live stream should have left."""
+        # One step of audio waits while another is in a window; half a second is never late.
+        return self.backlog >= max(2 * self._options.step, 50)
+
+    @property
+    def idle(self) -> bool:
+        """Whether all speech so far is final."""
+        return not self._segmenter.utterances
+
+    @property
+    def finalised_ms(self) -> int:
+        """Time before which all audio is silence or in finals, so that it is not needed again."""
+        return self._timeline.true_ms(ms_from_frames(self._finalised))
+
+    @property
+    def _finalised(self) -> int:
+        return max(self._segmenter.oldest, self._previous.until)
+
+    def feed(self, frames: Frames) -> list[SessionEvent]:
+        """Take the next (n, 320) frames, and return the events that need no window."""
+        events: list[SessionEvent] = []
+        lost = self._ring.append(frames)
+        for heard in self._gate.feed(frames):
+            if self._options.speakers:
+                self._who.push(self._segmenter.end + 1, heard.silence, heard.late)
+            events += self._segmenter.push(heard)
+            events += self._release()
+        if lost:
+            events += self._lose(lost)
+        return self._after(events)
+
+    def gap(self, duration_ms: int, why: GapReason) -> list[SessionEvent]:
+        """Note that audio of this length was lost before it got here; it counts as silence."""
+        t_ms = self._timeline.true_ms(ms_from_frames(self.now))
+        gap = Gap(t_ms=t_ms, duration_ms=duration_ms, why=why)
+        pre_roll = self._segmenter.options.pre_roll
+        n_most = LONG_SILENCE + self._segmenter.options.longest_pause + pre_roll
+        n_frames = min(round(duration_ms / FRAME_MS), n_most)
+        silence = np.zeros((n_frames, FRAME), np.float32)
+        events = self.feed(silence[pre_roll:])
+        # The rest of the gap is no frames but a jump in time. It comes before the last frames of
+        # the silence: the pre-roll of the next utterance belongs to the time after the gap.
+        if duration_ms > ms_from_frames(n_frames + 1):
+            self._timeline.jump(ms_from_frames(self.now), duration_ms - ms_from_frames(n_frames))
+            self._unbroken_since = self.now
+        return [gap, *events, *self.feed(silence[:pre_roll])]
+
+    def flush(self) -> list[SessionEvent]:
+        """End the utterance here. Everything is final when `next_window` has no window any more."""
+        self._who.flush()
+        events: list[SessionEvent] = list(self._segmenter.flush(doubtful=self._gate.doubtful))
+        return self._after(events + self._release())
+
+    @property
+    def due(self) -> bool:
+        """Whether `next_window` would return one."""
+        return self._due() is not None
+
+    @property
+    def due_for_final(self) -> bool:
+        """Whether that would be the last one of an utterance, for whose final somebody waits."""
+        _, last = self._due() or (0, False)
+        return last
+
+    def _due(self) -> tuple[int, bool] | None:
+        """See `Segment.due`."""
+        segment = self._current()
+        due = segment.due(self._segmenter, self._options.step) if segment else None
+        is_too_soon = due is not None and not due[1] and due[0] < self._partials.repaid
+        return None if is_too_soon else due
+
+    def next_window(self) -> Window | None:
+        """Return the most urgent window, which must come back through `accept`, or None."""
+        if self._out is not None:
+            raise RuntimeError("the last window has not come back through accept()")
+        segment, due = self._current(), self._due()
+        if segment is None or due is None:
+            return None
+        end, last = due
+        if not last:
+            segment.next_due = end + self._options.step
+        self._remember(segment.fit(end), segment.latest)
+        n_inside = len(segment.before) + len(segment.prefix)
+        n_prompt = max(0, self._options.context_tokens - n_inside)
+        detect, detect_from = self._language.detect(segment.anchor, end)
+        segment.on(Move.SEND)
+        self._out = Window(
+            start=segment.anchor,
+            end=end,
+            samples=self._ring.read(segment.anchor, end),
+            prompt=self._prompt.tokens[-n_prompt:] if n_prompt else (),
+            before=segment.before,
+            prefix=segment.prefix,
+            prefix_end=min(max(segment.utterance.start, segment.read_until), end),
+            draft=segment.draft,
+            last=last,
+            languages=self._options.languages,
+            language=self._language.expected,
+            detect=detect,
+            detect_from=detect_from,
+            task=self._options.task,
+            initial_prompt=self._options.prompt,
+            vocabulary=self._options.vocabulary,
+            given_words=segment.given_words if last or segment.is_unmarked else None,
+            text_until=self._segmenter.voiced_from(LEFT_OUT, end),
+            turn_start=segment.utterance.start if self._asks_turn(segment) else None,
+            budget=max(0.0, self._again.left(end)),
+            clear=last and self._is_clear(segment, end),
+            encoded=self._encoded,
+            hear=self._who.request(end, self._ring.start, self._ring.read)
+            if self._options.speakers
+            else None,
+        )
+        return self._out
+
+    def accept(self, window: Window, hypothesis: Hypothesis) -> list[SessionEvent]:
+        """Take the hypothesis of the window that `next_window` returned."""
+        segment = self._segment
+        if segment is None or window is not self._out:
+            raise RuntimeError("this window did not come from next_window()")
+        segment.on(Move.RETURN)
+        self._out, self._encoded = None, hypothesis.encoded
+        self._transcribed = max(self._transcribed, window.end)
+        if window.last:
+            self._again.spend(window.end, hypothesis.extra_cost)
+        else:
+            self._partials.spend(window.end, hypothesis.cost)
+        turns = self._who.hear(hypothesis.heard)
+        segment.punctuate(hypothesis.given_words)
+        segment.latest = hypothesis = self._usable(segment, window, hypothesis)
+        utterance, events = segment.utterance, []
+        if (change := self._language.learn(window, hypothesis)) is not None:
+            self._change(segment, change)
+        elif self._left_out(segment, window):
+            self._restart(segment, hypothesis, last=window.last)
+        elif not window.last:
+            silence = 0 if utterance.pause is None else max(0, window.end - utterance.pause)
+            events = self._revise(segment, window.end, hypothesis, silence=silence)
+        elif utterance.end is not None and utterance.end <= window.end:
+            events = self._finalise(segment, window.end, hypothesis)
+        else:
+            events = self._prepare(segment, window.end, hypothesis)
+        return self._after(turns + events)
+
+    def _change(self, segment: Segment, change: Change) -> None:
+        """Go on in another language, whose first words nothing in the one before precedes.
+
+        What was read of it is forgotten: it was read in the other one.
+        """
+        segment.uncommitted = ()
+        self._policy.reset()
+        if change.between is None:
+            self._remember(segment.drop_context(), segment.latest)
+            self._prompt.forget()
+            return
+        first, last = change.between
+        sure = surely_read(segment.latest.words, behind=text_of(segment.committed[-1:]))
+        # The words that were read in the language before are more exact than spans of two seconds.
+        read = max((word.end for word in (*segment.committed, *sure)), default=first)
+        if read < first:  # in the language before, there was nothing more to read
+            first, last = read, first
+        elif read <= last + STILL_READ:
+            first, last = read, read + BEHIND
+        first = max(first, segment.read_until, segment.utterance.start + LEAST_READ)
+        self._segmenter.split(segment.utterance, first, max(first, last))
+        self._language.change(change)
+
+    def _after(self, events: list[SessionEvent]) -> list[SessionEvent]:
+        """What follows from any change: audio may have been lost, or need no more reading."""
+        events += self._pass_over()
+        self._forget()
+        return self._timeline.correct(self._who.name(events))
+
+    def _current(self) -> Segment | None:
+        """The segment of the oldest utterance that is not final yet."""
+        if self._segment is None and self._segmenter.utterances:
+            utterance = self._segmenter.utterances[0]
+            start = max(utterance.start, self._ring.start)
+            self._segment = Segment(utterance, start, start + self._options.step, rev=self._rev)
+            self._policy.reset()
+            follows = self._is_near(start) and self._previous.until > 0
+            self._language.begin(start, follows=follows)
+            if self._continues(start):
+                self._segment.continue_after(self._previous.words, self._previous.anchor)
+            else:
+                self._remember(self._previous.words, Hypothesis(language=self._previous.language))
+            is_long = start - self._previous.until > LONG_SILENCE
+            is_other = self._language.known != self._previous.language
+            if not self._options.keep_context or is_long or is_other:
+                self._prompt.forget()
+        return self._segment
+
+    def _continues(self, start: int) -> bool:
+        """Whether the windows of an utterance begin with the words of the one before.
+
+        A word that nothing precedes is often misread, and a speaker who takes a breath goes on with
+        the sentence. Not if lines of fixed length repeat the audio before them, as whisper.cpp's.
+        """
+        previous = self._previous
+        is_near = self._is_near(start) and start - previous.anchor <= REACH
+        is_stored = bool(previous.words) and previous.anchor >= self._ring.start
+        is_same = self._language.known in {"", previous.language}
+        return is_stored and is_near and is_same and not self._segmenter.options.exact_cut
+
+    def _is_near(self, start: int) -> bool:
+        """Whether an utterance that begins at `start` follows the last final at once."""
+        return start - self._previous.until <= SHORT_PAUSE
+
+    def _usable(self, segment: Segment, window: Window, hypothesis: Hypothesis) -> Hypothesis:
+        """The hypothesis without blanks, hallucinations, and words that are final already."""
+        # A word that a flush cut in two may begin where the utterance before has its end; where the
+        # decoder knows the words before, it does not repeat them.
+        until = self._previous.until
+        if segment.context and segment.context.words:
+            until = min(until, segment.context.words[-1].end)
+        words = [word for word in _inside(window, hypothesis.words) if word.text.strip()]
+        words = [word for word in words if word.start + word.end >= 2 * until]
+        segment.heard_from = words[0].start if words else None
+        words = lasting(words, max(segment.utterance.start, segment.read_until), window.end)
+        if not segment.committed and not any(c.isalnum() for c in text_of(words)):
+            words = []  # marks are no text
+        before = segment.committed[-1] if segment.committed else None
+        hypothesis = replace(hypothesis, words=with_numbers(words, before), encoded=None)
+        hypothesis = believable(hypothesis, self._segmenter.voiced_share)
+        # Loops are always probable.
+        is_text = bool(hypothesis.words) and hypothesis.suspect is not Suspect.LOOP
+        segment.was_probable |= is_text and is_probable(hypothesis)
+        segment.was_read |= is_text
+        is_said = segment.was_probable or (is_text and is_probable(hypothesis, clear=window.clear))
+        if window.last and not is_said and window.task != "translate":
+            return Hypothesis(
+                language=hypothesis.language,
+                detected=hypothesis.detected,
+                detected_prob=hypothesis.detected_prob,
+                previous_prob=hypothesis.previous_prob,
+                suspect=Suspect.NO_SPEECH,
+            )
+        return segment.without_mark(hypothesis)
+
+    def _is_clear(self, segment: Segment, end: int) -> bool:
+        """Whether an utterance is short, surely speech, and without committed words so far."""
+        is_new = not segment.committed
+        return is_new and self._segmenter.is_clear(segment.utterance.start, end)
+
+    def _is_voice(self, segment: Segment, end: int) -> bool:
+        """Whether so much of an utterance up to a frame is a voice that there should be words."""
+        is_long = self._voiced(segment.utterance.start, end) >= UNREAD
+        return is_long or self._is_clear(segment, end)
+
+    def _left_out(self, segment: Segment, window: Window) -> bool:
+        """Whether there was voice for long after the last word of a hypothesis that should go on.
+
+        The decoder sometimes takes the text that it was given for all there is, and ends.
+        """
+        new = segment.latest.words
+        if not window.last and (new or segment.latest.suspect):
+            return False  # the next window may have the rest
+        if window.last and segment.context and not (new or segment.committed):
+            return self._is_voice(segment, window.end)
+        if segment.latest.temperature > 0:
+            return False  # it did not end early: there is nothing probable in the audio
+        if window.last and self._again.left(window.end) <= 0:
+            return False  # so much was read again in vain
+        words = new or segment.in_window
+        heard = max(words[-1].end, segment.utterance.start) if words else window.start
+        least = LEAST_READ if new else 1
+        is_unread = window.text_until is not None and heard <= window.text_until
+        return heard - window.start >= least and is_unread
+
+    def _voiced(self, start: int, end: int) -> float:
+        """Frames of voice from `start` to `end`."""
+        return self._segmenter.voiced_share(start, end) * (end - start)
+
+    def _restart(self, segment: Segment, hypothesis: Hypothesis, *, last: bool) -> None:
+        """Transcribe the rest on its own, the last window of an utterance before its final."""
+        words = hypothesis.words if last else ()
+        self._remember(segment.restart(words), hypothesis)
+        self._policy.reset()
+
+    def _revise(
+        self, segment: Segment, end: int, hypothesis: Hypothesis, *, silence: int
+    ) -> list[SessionEvent]:
+        """Commit the words that the policy is sure of; the others stay uncommitted."""
+        if hypothesis.suspect:
+            self._remember([], hypothesis)
+            return []
+        # Translated words have no places of their own in the audio: no window can begin at one.
+        words, movable = hypothesis.words, self._options.task != "translate"
+        n = 0
+        if is_probable(hypothesis):
+            first = segment.heard_from
+            n = self._policy.propose(words, now=end, silence=silence, first=first)
+            n = min(n, count_ended(words, self._language.certain(end)))
+            if n == 0 and movable:
+                n = segment.overdue(words, end)
+            self._policy.committed(n)
+        segment.commit(words, n, keeps_mark=True)
+        if movable:
+            self._trim(segment, end, hypothesis)
+        hides = (
+            bool(segment.uncommitted) and segment.uncommitted[-1].prob < self._options.shown_prob
+        )
+        events = self._sentences(segment)
+        return [*events, *segment.show(self._seg, end, self.now, hides_last=hides)]
+
+    def _prepare(self, segment: Segment, end: int, hypothesis: Hypothesis) -> list[SessionEvent]:
+        """Keep the hypothesis of a pause, the final if the silence lasts."""
+        segment.prepare(end, hypothesis)
+        events: list[SessionEvent] = []
+        if segment.utterance.pause == end - self._segmenter.options.trailing_silence:
+            # It is still the pause that was asked about, so this is the answer.
+            segment.uncommitted = hypothesis.words
+            events += self._sentences(segment)
+            events += segment.show(self._seg, end, self.now)
+            # A guess ends the utterance no sooner than no text: more audio may tell what it is. Of
+            # translations none is probable, since there are many ways to translate.
+            is_text = self._options.task == "translate"
+            is_text |= is_probable(hypothesis, clear=self._is_clear(segment, end))
+            words = segment.newest if is_text else ()
+            if words and segment.utterance.state is State.ASKED:
+                segment.turn_prob = hypothesis.turn_prob
+                events += self._turn(
+                    segment, TurnState.PAUSED, end - self._segmenter.options.trailing_silence
+                )
+            events += self._segmenter.answer(
+                segment.utterance, words, segment.turn_prob, sentence=segment.last_sentence
+            )
+        return [*events, *self._release()]
+
+    def _release(self) -> list[SessionEvent]:
+        """Decide about the prepared final once its pause is over."""
+        segment = self._segment
+        if segment is None or segment.stage is not Stage.PREPARED:
+            return []
+        state = segment.utterance.state
+        if state is State.ANSWERED:
+            return []  # still silent
+        end, hypothesis = segment.release()
+        if state is State.ENDED and segment.utterance.end == end:
+            return self._finalise(segment, end, hypothesis)
+        if state is State.ENDED:
+            return []  # it was cut elsewhere, and will be transcribed up to there
+        # There was speech again, so the hypothesis is one like that of any partial. The gap is that
+        # of another pause if the hypothesis came so late that one followed.
+        pause, gap = end - self._segmenter.options.trailing_silence, segment.utterance.gap
+        resumed = gap[1] if gap is not None and gap[0] == pause else end
+        events = self._turn(segment, TurnState.RESUMED, resumed)
+        segment.turn_prob = None
+        return [*events, *self._revise(segment, end, hypothesis, silence=resumed - pause)]
+
+    def _asks_turn(self, segment: Segment) -> bool:
+        is_smart = self._segmenter.options.is_smart
+        return is_smart and segment.utterance.state is State.ASKED
+
+    def _turn(self, segment: Segment, state: TurnState, at: int) -> list[SessionEvent]:
+        """The event about a turn, if there is a probability that the speaker is done."""
+        if (prob := segment.turn_prob) is None:
+            return []
+        t_ms = ms_from_frames(at)
+        return [TurnEvent(seg=self._seg, state=state, t_ms=t_ms, prob=round(prob, 3))]
+
+    def _finalise(self, segment: Segment, end: int, hypothesis: Hypothesis) -> list[SessionEvent]:
+        """Commit everything; publish the final, or retract the partials if there is no text."""
+        self._segmenter.utterances.popleft().on(Trigger.PUBLISH)
+        self._segment = None
+        segment.on(Move.FINISH)
+        segment.commit(hypothesis.words, len(hypothesis.words))
+        events = self._sentences(segment)
+        last = segment.committed[-1].end if segment.committed else end
+        self._trim(segment, end, hypothesis)
+        self._previous = replace(
+            self._previous,
+            until=max(end, min(last, self._transcribed), self._previous.until),
+            prompt=self._prompt.tokens,
+            language=self._language.known,
+        )
+        if segment.committed:  # else, as after a cough, the next one follows what was before this
+            words = tuple(segment.in_window) if is_probable(segment.latest) else ()
+            self._previous = replace(self._previous, words=words, anchor=segment.anchor)
+        final = segment.final(self._seg, end, hypothesis)
+        if final is None:
+            events = segment.show(self._seg, end, self.now)
+            self._rev = segment.rev  # the next utterance reuses this one's number
+            start = segment.utterance.start
+            if segment.was_read or self._is_voice(segment, end):
+                start_ms, end_ms = ms_from_frames(start), ms_from_frames(end)
+                events.append(Unclear(start_ms=start_ms, end_ms=end_ms))
+            return events
+        ended = self._turn(segment, TurnState.ENDED, end)
+        self._seg, self._rev = self._seg + 1, 0
+        return [*events, final, *ended]
+
+    def _sentences(self, segment: Segment) -> list[SessionEvent]:
+        """Publish the sentences that are complete while the utterance goes on.
+
+        Not those of lines of fixed length, as whisper.cpp's.
+        """
+        events: list[SessionEvent] = []
+        if self._segmenter.options.exact_cut:
+            return events
+        changes = self._who.changes
+        while (final := segment.sentence(self._seg, segment.latest, changes)) is not None:
+            self._seg, self._rev = self._seg + 1, 0
+            self._previous = replace(
+                self._previous,
+                until=max(segment.utterance.start, self._previous.until),
+                words=tuple(segment.context.words) if segment.context else (),
+                anchor=segment.anchor,
+                prompt=self._prompt.tokens,
+                language=self._language.known,
+            )
+            events.append(final)
+        return events
+
+    def _trim(self, segment: Segment, end: int, hypothesis: Hypothesis) -> None:
+        """Let committed words leave the window: the more stay, the more new words are right."""
+        kept = max(LEAST_KEPT, self._options.length)
+        self._remember(segment.trim(self._segmenter, end, kept), hypothesis)
+
+    def _remember(self, words: Sequence[Word], hypothesis: Hypothesis) -> None:
+        """Add words that precede the next window to its prompt."""
+        self._prompt.remember(
+            [token for word in words for token in word.tokens],
+            language=hypothesis.language,
+            temperature=hypothesis.temperature,
+            doubtful=hypothesis.suspect is Suspect.LOOP,
+        )
+
+    def _lose(self, n_lost: int) -> list[Gap]:
+        """Report audio that was overwritten before it was transcribed.
+
+        More is dropped than necessary, for one gap a minute instead of fifty a second.
+        """
+        n_more = min(self._options.backlog // 10, self._ring.end - self._ring.start)
+        self._ring.forget(start := self._ring.start + n_more)
+        stretches = self._timeline.unbroken(
+            ms_from_frames(start - n_lost - n_more), ms_from_frames(start)
+        )
+        return [
+            Gap(t_ms=since, duration_ms=until - since, why=GapReason.ENGINE)
+            for since, until in stretches
+        ]
+
+    def _pass_over(self) -> list[SessionEvent]:
+        """Go on after audio that was overwritten, and after utterances that are read to their end.
+
+        The words found in lost audio so far are final. This waits for a window that is out: its
+        hypothesis may still bring words of that audio.
+        """
+        events: list[SessionEvent] = []
+        while (segment := self._current()) and segment.stage is Stage.READING:
+            if segment.anchor < self._ring.start:
+                self._remember(segment.skip(self._ring.start), segment.latest)
+                self._policy.reset()
+            end = segment.last_end(self._segmenter)
+            # Before the utterance itself, a window has only the words that precede it.
+            if end is None or end > max(segment.anchor, segment.utterance.start):
+                break
+            if segment.utterance.state is State.ASKED:
+                events += self._segmenter.answer(
+                    segment.utterance, segment.newest, sentence=segment.last_sentence
+                )
+            else:
+                events += self._finalise(segment, end, replace(segment.latest, words=()))
+        return events
+
+    def _forget(self) -> None:
+        """Free the audio that no window will need."""
+        oldest = self._segment.anchor if self._segment else self._segmenter.oldest
+        if self._segment is None and self._continues(oldest):
+            oldest = min(oldest, self._previous.anchor)
+        # Who speaks is heard in steps of its own, which may begin before the next window.
+        unheard = self._who.oldest if self._options.speakers else oldest
+        self._ring.forget(min(oldest, max(unheard, oldest - REACH)))
+        if self._encoded and self._encoded.start < oldest:
+            self._encoded = None  # tens of megabytes
+        self._segmenter.forget(oldest - 2)
+
+
+def lasting(words: Sequence[Word], start: int, end: int) -> list[Word]:
+    """The words between two frames, in order; each lasts a frame at least, if there is room.
+
+    Attention may place two words on one frame, and words of a later window before those of another.
+    """
+    least = 1 if len(words) <= end - start else 0
+    times = in_order([(word.start, word.end) for word in words], start, end, least=least)
+    return [replace(word, start=at, end=to) for word, (at, to) in zip(words, times, strict=True)]
+
+
+def _inside(window: Window, words: Sequence[Word]) -> list[Word]:
+    """The words with times inside the window that never go back, whatever the recognizer says."""
+    inside: list[Word] = []
+    start = end = window.start
+    for word in words:
+        start = min(max(word.start, start), window.end)
+        end = min(max(word.end, start, end), window.end)
+        is_so = (word.start, word.end) == (start, end)
+        inside.append(word if is_so else replace(word, start=start, end=end))
+    return inside
