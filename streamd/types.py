@@ -130,7 +130,7 @@ class Window:
     None: there is not so much in the window. Somebody who has spoken since frame `turn_start` may
     be done at the window's end; None: nobody asks. `clear`: the utterance is short and surely
     speech. `hear` asks who speaks. While what was decoded again of a `last` window has cost less
-    than `budget` (frames, as `Hypothesis.extra_cost`), more may be.
+    than `budget` (frames, as `Work.extra_cost`), more may be.
     """
 
     start: int
@@ -172,6 +172,19 @@ class Suspect(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Work:
+    """What a window took: `cost` is how much was decoded, and `extra_cost` what of that again.
+
+    Both are frames of audio whose text may take as many decoder passes. `attempts` are the ways in
+    which it was decoded again (`streamd.whisper.attempts`), and whether their text was kept.
+    """
+
+    cost: int = 0
+    extra_cost: int = 0
+    attempts: tuple[tuple[str, bool], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Hypothesis:
     """What the recognizer found in one window, after the window's `prefix`.
 
@@ -182,9 +195,7 @@ class Hypothesis:
     or is None: suspect words are never agreed upon, and unless the window is `last` they are not
     shown. `given_words` are the window's, with the marks and capitals that are right now.
     `turn_prob` is how probable it is that the speaker is done; None if the window did not ask, or
-    nothing can tell. `heard` has what is known after each step of the window's `hear`. `cost` is
-    how much was decoded, in frames of audio whose text may take as many decoder passes, and
-    `extra_cost` what of that was decoded again.
+    nothing can tell. `heard` has what is known after each step of the window's `hear`.
     """
 
     words: tuple[Word, ...] = ()
@@ -199,8 +210,7 @@ class Hypothesis:
     suspect: Suspect | None = None
     given_words: tuple[Word, ...] = ()
     turn_prob: float | None = None
-    cost: int = field(default=0, compare=False, repr=False)
-    extra_cost: int = field(default=0, compare=False, repr=False)
+    work: Work = field(default=Work(), compare=False, repr=False)
     heard: tuple[Roster, ...] = field(default=(), compare=False, repr=False)
     encoded: Encoded | None = field(default=None, compare=False, repr=False)
 

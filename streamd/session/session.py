@@ -315,9 +315,9 @@ class Session:
         self._out, self._encoded = None, hypothesis.encoded
         self._transcribed = max(self._transcribed, window.end)
         if window.last:
-            self._again.spend(window.end, hypothesis.extra_cost)
+            self._again.spend(window.end, hypothesis.work.extra_cost)
         else:
-            self._partials.spend(window.end, hypothesis.cost)
+            self._partials.spend(window.end, hypothesis.work.cost)
         turns = self._who.hear(hypothesis.heard)
         segment.punctuate(hypothesis.given_words)
         segment.latest = hypothesis = self._usable(segment, window, hypothesis)

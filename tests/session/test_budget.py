@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from streamd.events import Final
 from streamd.session.budget import Budget
 from streamd.session.session import AGAIN_RATE, MOST_AGAIN, MOST_PARTIALS, PARTIALS_RATE
-from streamd.types import Hypothesis, Suspect, Window, Word
+from streamd.types import Hypothesis, Suspect, Window, Word, Work
 from tests.support.fakes import (
     WORD,
     ScriptedRecognizer,
@@ -35,7 +35,7 @@ class Costly(ScriptedRecognizer):
         self.cost += 0 if window.last else self._cost
         self.cost_again += again
         hypothesis = super().recognize(window)
-        return replace(hypothesis, cost=self._cost + again, extra_cost=again)
+        return replace(hypothesis, work=Work(self._cost + again, again))
 
 
 @given(

@@ -5,9 +5,12 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from itertools import pairwise
+from math import ceil, inf
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from streamd.engines.onnx import OnnxEngine
 from streamd.engines.prepared import open_in_memory
@@ -15,10 +18,19 @@ from streamd.models import ModelDimensions
 from streamd.options import DecodingOptions
 from streamd.system.calls import begun
 from streamd.types import FRAME, Mel, Window, text_of
+from streamd.whisper.attempts import MOST_DECODES
 from streamd.whisper.recognizer import RIGHT_CONTEXT, Recognizer
 from streamd.whisper.tokenizer import Tokenizer
 from tests.golden import load
-from tests.support.decoders import EOT, N_VOCAB, ContextDecoder, Predict, scripted, vocabulary
+from tests.support.decoders import (
+    EOT,
+    N_VOCAB,
+    ContextDecoder,
+    Predict,
+    hashed,
+    scripted,
+    vocabulary,
+)
 
 FULL = 1500
 PLAIN = DecodingOptions(suppress_tokens=(), suppress_blank=False, tighten=False)
@@ -319,7 +331,7 @@ def test_a_last_window_is_decoded_again_within_its_budget(budget, n_fallbacks):
     assert ours.counters.fallbacks == n_fallbacks
     first, *again = [len(decoder.passes) for decoder in engine.decoders]
     frames = [np.ceil(n * 50 / 6.5) for n in (first, sum(again))]
-    assert (found.cost, found.extra_cost) == (sum(frames), frames[1])
+    assert (found.work.cost, found.work.extra_cost) == (sum(frames), frames[1])
 
 
 def test_the_token_limit_can_be_set():
@@ -607,6 +619,41 @@ def test_a_final_with_little_evidence_is_decoded_again():
     strict, _ = recognizer(script(b" ab", prob=0.32), best_of=2, least_evidence=-1.0)
     strict.recognize(window(last=True))
     assert strict.counters.fallbacks == 5
+
+
+def test_each_way_to_decode_again_is_counted_with_whether_its_text_was_kept():
+    ours, _ = recognizer(script(b" ab", prob=0.2), temperatures=(0.0, 0.5), best_of=1)
+    found = ours.recognize(window(last=True, vocabulary="as:9"))
+    assert found.work.attempts == (("phrases", True), ("fallback", False))
+    assert ours.counters.flat() == {
+        "windows": 1,
+        "encoded_frames": 200,
+        "fallbacks": 1,
+        "drafted": 0,
+        "accepted": 0,
+        "phrases tried": 1,
+        "phrases kept": 1,
+        "fallback tried": 1,
+        "fallback kept": 0,
+    }
+    ours, _ = recognizer(ends_early(b" cd ef", FRAMES))
+    assert ours.recognize(window(300, text_until=1120)).work.attempts == (("continuation", True),)
+
+
+@given(st.integers(0, 10_000), st.sampled_from([0, 20, 60, inf]), st.booleans())
+def test_a_final_costs_no_more_than_is_promised(seed, budget, clear):
+    """Whatever a decoder writes: the attempts have a bound in number and in what they take."""
+    predict = hashed(seed, eot_bias=1.0)
+    ours, engine = recognizer(predict, best_of=2)
+    asked = window(
+        300, last=True, budget=budget, clear=clear, text_until=1290, vocabulary="as\nbe:3"
+    )
+    work = ours.recognize(replace(asked, prefix=tuple(b" ab"), prefix_end=1020)).work
+    assert len(engine.decoders) <= MOST_DECODES
+    # A decode with all the tokens that the window may have, and a phrase tried at each.
+    longest = 2 * ceil(8 + 5.6 * 6.5) * 50 / 6.5
+    assert work.cost - work.extra_cost <= longest + 1
+    assert work.extra_cost <= min(budget + longest, (MOST_DECODES - 1) * longest) + 150
 
 
 # -- on real weights -------------------------------------------------------------------------------
