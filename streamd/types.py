@@ -177,11 +177,13 @@ class Work:
 
     Both are frames of audio whose text may take as many decoder passes. `attempts` are the ways in
     which it was decoded again (`streamd.whisper.attempts`), and whether their text was kept.
+    `disbelieved` is a text without words in the hypothesis, since a guard takes it for a guess.
     """
 
     cost: int = 0
     extra_cost: int = 0
     attempts: tuple[tuple[str, bool], ...] = ()
+    disbelieved: str = ""
 
 
 @dataclass(frozen=True, slots=True)

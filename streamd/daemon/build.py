@@ -1,5 +1,6 @@
 """From the configuration to the parts: the one place that sees both."""
 
+import logging
 import math
 import os
 import sys
@@ -26,6 +27,7 @@ from streamd.session import Session
 from streamd.session.channels import AnySession, SplitSession
 from streamd.session.commit import AlignAtt, CommitPolicy, LocalAgreement, Sliding
 from streamd.session.gate import Gate, WebRtcVad, any_sound
+from streamd.session.rules import RuleNote
 from streamd.session.segmenter import Segmenter
 from streamd.sources import Source
 from streamd.sources.ffmpeg import is_url
@@ -39,6 +41,8 @@ from streamd.whisper.engine import Engine
 from streamd.whisper.recognizer import Recognizer
 from streamd.whisper.tokenizer import Tokenizer
 from streamd.whisper.vocabulary import Vocabularies, Vocabulary
+
+log = logging.getLogger(__name__)
 
 _MOST_PHRASES = 500
 """That a client may expect; the list of the server may have thousands. As many names as fit into
@@ -104,9 +108,14 @@ def session_factory(config: Config) -> Callable[[Choices], AnySession]:
         sentence = min(endpoint.sentence, plain)
         ends = replace(endpoint, rule=choices.endpoint, plain=plain, sentence=sentence)
         segmenter = Segmenter(ends)
-        return Session(gate(config), segmenter, _policy(config), options)
+        report = _log_rule if log.isEnabledFor(logging.DEBUG) else None
+        return Session(gate(config), segmenter, _policy(config), options, report)
 
     return make
+
+
+def _log_rule(note: RuleNote) -> None:
+    log.debug("%s", note)
 
 
 def chooser(config: Config, model: Model) -> Chooser:

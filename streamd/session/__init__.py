@@ -2,9 +2,9 @@
 
 `session` has the `Session`, which owns all state of a stream. `gate` says which frames are speech,
 `segmenter` where an `utterance` begins and ends, `segment` has the text of the one that is being
-transcribed, `commit` says which words will never change, and `ring` keeps the audio. `language`,
-`who`, `spelling` and `evidence` decide about one thing each. `channels` has a session for each
-channel, and `clips` divides whole recordings.
+transcribed, `rules` say what a hypothesis goes through, `commit` says which words will never
+change, and `ring` keeps the audio. `language`, `who` and `spelling` decide about one thing each.
+`channels` has a session for each channel, and `clips` divides whole recordings.
 """
 
 from streamd.session.session import Session

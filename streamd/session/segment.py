@@ -24,7 +24,7 @@ because of what was heard meanwhile, or moves the anchor (`restart`). So only fi
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from itertools import pairwise, takewhile
 
@@ -248,22 +248,6 @@ class Segment:
             kept.append(bare)
         self.context = PrecedingWords(kept, last.text[-1:] in STOPS)
         self.anchor = anchor
-
-    def without_mark(self, hypothesis: Hypothesis) -> Hypothesis:
-        """Take the mark that belongs behind the context from the start of a hypothesis.
-
-        It was shown already, maybe as another one: only the decoder gets it. So what follows a full
-        stop in the captions begins with a capital, whatever the decoder has put there.
-        """
-        context, words = self.context, hypothesis.words
-        if context is None or self.committed:
-            return hypothesis
-        context.mark = None
-        if words and is_mark(words[0].text.strip()):
-            context.mark, words = words[0], words[1:]
-        if words and context.ends_sentence:
-            words = (capitalised(words[0]), *words[1:])
-        return replace(hypothesis, words=words)
 
     def overdue(self, words: Sequence[Word], end: int) -> int:
         """How many words of a window that ends at `end` must be committed without agreement."""

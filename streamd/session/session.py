@@ -20,7 +20,7 @@ What there is between two calls:
   and the words in it. Another process also needs it to continue the stream.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -29,13 +29,23 @@ from streamd.events import Gap, GapReason, SessionEvent, TurnEvent, TurnState, U
 from streamd.options import SessionOptions
 from streamd.session.budget import Budget
 from streamd.session.commit import CommitPolicy, count_ended
-from streamd.session.evidence import believable
 from streamd.session.gate import Gate
 from streamd.session.language import Change, Language, surely_read
 from streamd.session.ring import Ring
+from streamd.session.rules import (
+    Ruled,
+    RuleNote,
+    TextFacts,
+    apply,
+    has_text,
+    not_famous,
+    not_final,
+    notes,
+    probable,
+    without_closing_mark,
+)
 from streamd.session.segment import Move, Segment, Stage
 from streamd.session.segmenter import Segmenter
-from streamd.session.spelling import with_numbers
 from streamd.session.timeline import Timeline
 from streamd.session.utterance import State, Trigger
 from streamd.session.who import WhoSpeaks
@@ -50,7 +60,6 @@ from streamd.types import (
     Window,
     Word,
     frames_from_ms,
-    in_order,
     ms_from_frames,
     text_of,
 )
@@ -106,7 +115,10 @@ class Session:
         segmenter: Segmenter,
         policy: CommitPolicy,
         options: SessionOptions | None = None,
+        report: Callable[[RuleNote], None] | None = None,
     ) -> None:
+        """`report` is called with what is decided about words, if somebody wants to know."""
+        self._report = report
         self._gate, self._segmenter, self._policy = gate, segmenter, policy
         self._options = options or SessionOptions()
         self._ring = Ring(self._options.backlog)
@@ -323,10 +335,15 @@ class Session:
         segment.latest = hypothesis = self._usable(segment, window, hypothesis)
         utterance, events = segment.utterance, []
         if (change := self._language.learn(window, hypothesis)) is not None:
+            self._note(window, "another language", text_of(hypothesis.words), why=change.language)
             self._change(segment, change)
         elif self._left_out(segment, window):
+            self._note(window, "left out", text_of(hypothesis.words), why="voice without words")
             self._restart(segment, hypothesis, last=window.last)
         elif not window.last:
+            if hypothesis.suspect or not is_probable(hypothesis):
+                why = hypothesis.suspect or "only a guess"
+                self._note(window, "not committed", text_of(hypothesis.words), why=why)
             silence = 0 if utterance.pause is None else max(0, window.end - utterance.pause)
             events = self._revise(segment, window.end, hypothesis, silence=silence)
         elif utterance.end is not None and utterance.end <= window.end:
@@ -400,35 +417,33 @@ class Session:
         return start - self._previous.until <= SHORT_PAUSE
 
     def _usable(self, segment: Segment, window: Window, hypothesis: Hypothesis) -> Hypothesis:
-        """The hypothesis without blanks, hallucinations, and words that are final already."""
-        # A word that a flush cut in two may begin where the utterance before has its end; where the
-        # decoder knows the words before, it does not repeat them.
+        """The hypothesis after all rules (`streamd.session.rules`)."""
+        # Where the decoder knows the words before, it does not repeat them.
         until = self._previous.until
         if segment.context and segment.context.words:
             until = min(until, segment.context.words[-1].end)
-        words = [word for word in _inside(window, hypothesis.words) if word.text.strip()]
-        words = [word for word in words if word.start + word.end >= 2 * until]
-        segment.heard_from = words[0].start if words else None
-        words = lasting(words, max(segment.utterance.start, segment.read_until), window.end)
-        if not segment.committed and not any(c.isalnum() for c in text_of(words)):
-            words = []  # marks are no text
-        before = segment.committed[-1] if segment.committed else None
-        hypothesis = replace(hypothesis, words=with_numbers(words, before), encoded=None)
-        hypothesis = believable(hypothesis, self._segmenter.voiced_share)
-        # Loops are always probable.
-        is_text = bool(hypothesis.words) and hypothesis.suspect is not Suspect.LOOP
-        segment.was_probable |= is_text and is_probable(hypothesis)
-        segment.was_read |= is_text
-        is_said = segment.was_probable or (is_text and is_probable(hypothesis, clear=window.clear))
-        if window.last and not is_said and window.task != "translate":
-            return Hypothesis(
-                language=hypothesis.language,
-                detected=hypothesis.detected,
-                detected_prob=hypothesis.detected_prob,
-                previous_prob=hypothesis.previous_prob,
-                suspect=Suspect.NO_SPEECH,
-            )
-        return segment.without_mark(hypothesis)
+        follows = segment.context if not segment.committed else None
+        facts = TextFacts(
+            window=window,
+            final_until=until,
+            start=max(segment.utterance.start, segment.read_until),
+            before=segment.committed[-1] if segment.committed else None,
+            follows_stop=follows.ends_sentence if follows else None,
+            was_probable=segment.was_probable,
+            voiced_share=self._segmenter.voiced_share,
+        )
+        ruled = apply(replace(hypothesis, encoded=None), facts)
+        new, read = ruled.at(not_final).after.words, ruled.at(not_famous).after
+        segment.heard_from = new[0].start if new else None
+        segment.was_read |= has_text(read)
+        segment.was_probable |= has_text(read) and is_probable(read)
+        if follows and not ruled.at(probable).why:
+            step = ruled.at(without_closing_mark)
+            has_mark = len(step.after.words) < len(step.before.words)
+            follows.mark = step.before.words[0] if has_mark else None
+        if self._report is not None:
+            self._note_rules(window, hypothesis, ruled)
+        return ruled.hypothesis
 
     def _is_clear(self, segment: Segment, end: int) -> bool:
         """Whether an utterance is short, surely speech, and without committed words so far."""
@@ -459,6 +474,23 @@ class Session:
         least = LEAST_READ if new else 1
         is_unread = window.text_until is not None and heard <= window.text_until
         return heard - window.start >= least and is_unread
+
+    def _note(self, window: Window, rule: str, before: str, after: str = "", why: str = "") -> None:
+        """Report what was decided, if somebody wants to know."""
+        if self._report is not None:
+            start_ms, end_ms = (
+                self._timeline.true_ms(ms_from_frames(at)) for at in (window.start, window.end)
+            )
+            self._report(RuleNote(start_ms, end_ms, rule, before, after, why))
+
+    def _note_rules(self, window: Window, hypothesis: Hypothesis, ruled: Ruled) -> None:
+        work, text = hypothesis.work, text_of(hypothesis.words)
+        for attempt, is_kept in work.attempts:
+            self._note(window, f"decoded again, {attempt}", text, why="" if is_kept else "not kept")
+        if work.disbelieved:
+            self._note(window, "not believed", work.disbelieved, why=hypothesis.suspect or "")
+        for rule, before, after, why in notes(ruled):
+            self._note(window, rule, before, after, why)
 
     def _voiced(self, start: int, end: int) -> float:
         """Frames of voice from `start` to `end`."""
@@ -668,25 +700,3 @@ class Session:
         if self._encoded and self._encoded.start < oldest:
             self._encoded = None  # tens of megabytes
         self._segmenter.forget(oldest - 2)
-
-
-def lasting(words: Sequence[Word], start: int, end: int) -> list[Word]:
-    """The words between two frames, in order; each lasts a frame at least, if there is room.
-
-    Attention may place two words on one frame, and words of a later window before those of another.
-    """
-    least = 1 if len(words) <= end - start else 0
-    times = in_order([(word.start, word.end) for word in words], start, end, least=least)
-    return [replace(word, start=at, end=to) for word, (at, to) in zip(words, times, strict=True)]
-
-
-def _inside(window: Window, words: Sequence[Word]) -> list[Word]:
-    """The words with times inside the window that never go back, whatever the recognizer says."""
-    inside: list[Word] = []
-    start = end = window.start
-    for word in words:
-        start = min(max(word.start, start), window.end)
-        end = min(max(word.end, start, end), window.end)
-        is_so = (word.start, word.end) == (start, end)
-        inside.append(word if is_so else replace(word, start=start, end=end))
-    return inside

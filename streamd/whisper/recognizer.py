@@ -19,6 +19,7 @@ from streamd.types import (
     Encoded,
     Hypothesis,
     Samples,
+    Suspect,
     Window,
     ms_from_frames,
 )
@@ -107,7 +108,9 @@ class Recognizer(Generic[FeaturesT]):
         view = self._view(window)
         first = view.options.temperatures[0]
         text = decoded_again(WindowText(view, view.decode(first, view.context.vocabulary)))
-        hypothesis, detected = text.hypothesis, view.detected
+        hypothesis, detected, work = text.hypothesis, view.detected, view.effort.work
+        if hypothesis.suspect is Suspect.NO_SPEECH:
+            work = replace(work, disbelieved=view.tokenizer.decode(text.decoded.tokens).strip())
         turn_prob = turn.result() if turn else None
         return replace(
             hypothesis,
@@ -115,7 +118,7 @@ class Recognizer(Generic[FeaturesT]):
             detected_prob=detected.prob,
             previous_prob=detected.previous_prob,
             turn_prob=turn_prob if hypothesis.words else None,
-            work=view.effort.work,
+            work=work,
             encoded=Encoded(window.start, window.end, text.states),
         )
 

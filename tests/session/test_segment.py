@@ -11,9 +11,9 @@ from streamd.events import Final, Partial, timed, with_lasting_words
 from streamd.options import EndpointOptions, SessionOptions
 from streamd.session.commit import LocalAgreement
 from streamd.session.gate import GatedFrame
+from streamd.session.rules import in_turn
 from streamd.session.segment import MOVES, Move, Segment, Stage
 from streamd.session.segmenter import Segmenter
-from streamd.session.session import lasting
 from streamd.session.spelling import capitalised, split_mark
 from streamd.session.utterance import Utterance
 from streamd.types import N_AUDIO_CTX, Hypothesis, Suspect, Window, Word
@@ -337,13 +337,13 @@ FRAME_PAIRS = st.lists(st.tuples(st.integers(-50, 150), st.integers(-50, 150)), 
 @given(FRAME_PAIRS, st.integers(0, 40), st.integers(0, 100))
 def test_words_last_within_their_caption_whatever_times_they_come_with(times, start, n_frames):
     words = [Word(" a", begin, end, 0.5) for begin, end in times]
-    placed = lasting(words, start, start + n_frames)
+    placed = in_turn(words, start, start + n_frames)
     edges = [start, *(edge for word in placed for edge in (word.start, word.end))]
     assert edges == sorted(edges)
     assert edges[-1] <= start + n_frames
     if len(words) <= n_frames:
         assert all(word.start < word.end for word in placed)
-    assert lasting(placed, start, start + n_frames) == placed
+    assert in_turn(placed, start, start + n_frames) == placed
     start_ms, end_ms = 20 * start, 20 * start + n_frames
     final = Final(
         seq=1,

@@ -344,6 +344,7 @@ def test_silence_has_no_words_and_costs_one_decode(last):
     ours, engine = recognizer(script(b" ab", prob=0.5, nospeech=0.7))
     found = ours.recognize(window(last=last))
     assert (found.words, found.tokens, found.suspect) == ((), (), "no_speech")
+    assert found.work.disbelieved == "ab"
     assert found.no_speech_prob == pytest.approx(0.7, abs=1e-3)
     assert len(engine.encoded) == 1
     assert ours.counters.fallbacks == 0
