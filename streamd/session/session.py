@@ -13,8 +13,10 @@ number is finite, and none is longer than 30 s.
 
 What there is between two calls:
 
-- `_segment`, the text of the oldest utterance that is not final yet, or None. Its stages are those
-  of `streamd.session.segment`, the states of its utterance those of `streamd.session.utterance`.
+- `_segment`, the transcription of the oldest utterance that is not final yet, or None if there is
+  none: it begins as soon as the utterance is the oldest. Its stages are those of
+  `streamd.session.segment`, the states of its utterance those of `streamd.session.utterance`, its
+  words those of `streamd.session.text`.
 - `_out`, the window that the recognizer has. There is one exactly if the segment is OUT.
 - `_previous`, what the next utterance continues from: the end of the last final, its last window,
   and the words in it. Another process also needs it to continue the stream.
@@ -28,6 +30,7 @@ import numpy as np
 from streamd.events import Gap, GapReason, SessionEvent, TurnEvent, TurnState, Unclear
 from streamd.options import SessionOptions
 from streamd.session.budget import Budget
+from streamd.session.captions import Captions
 from streamd.session.commit import CommitPolicy, count_ended
 from streamd.session.gate import Gate
 from streamd.session.language import Change, Language, surely_read
@@ -46,6 +49,7 @@ from streamd.session.rules import (
 )
 from streamd.session.segment import Move, Segment, Stage
 from streamd.session.segmenter import Segmenter
+from streamd.session.text import SpokenText
 from streamd.session.timeline import Timeline
 from streamd.session.utterance import State, Trigger
 from streamd.session.who import WhoSpeaks
@@ -129,7 +133,7 @@ class Session:
         self._prompt = Prompt(self._options.context_tokens)
         self._language = Language(self._options.language_after, self._options.languages)
         self._timeline = Timeline()
-        self._seg, self._rev = 1, 0
+        self._captions = Captions()
         self._encoded: Encoded | None = None
         self._who = WhoSpeaks()
         self._transcribed = 0  # the end of the last accepted window
@@ -143,7 +147,7 @@ class Session:
         but the gate adapts to it. `seg` is the number of the next segment.
         """
         self._timeline.jump(0, state.start_ms)
-        self._previous, self._seg = state, seg
+        self._previous, self._captions.seg = state, seg
         self._segmenter.skip(frames_from_ms(finalised_ms - state.start_ms))
         self._language.known = state.language
         self._who.resume(state.voiceprints)
@@ -269,7 +273,7 @@ class Session:
 
     def _due(self) -> tuple[int, bool] | None:
         """See `Segment.due`."""
-        segment = self._current()
+        segment = self._segment
         due = segment.due(self._segmenter, self._options.step) if segment else None
         is_too_soon = due is not None and not due[1] and due[0] < self._partials.repaid
         return None if is_too_soon else due
@@ -278,26 +282,26 @@ class Session:
         """Return the most urgent window, which must come back through `accept`, or None."""
         if self._out is not None:
             raise RuntimeError("the last window has not come back through accept()")
-        segment, due = self._current(), self._due()
+        segment, due = self._segment, self._due()
         if segment is None or due is None:
             return None
         end, last = due
         if not last:
             segment.next_due = end + self._options.step
-        self._remember(segment.fit(end), segment.latest)
-        n_inside = len(segment.before) + len(segment.prefix)
+        self._remember(segment.text.fit(end), segment.latest)
+        n_inside = len(segment.text.before) + len(segment.text.prefix)
         n_prompt = max(0, self._options.context_tokens - n_inside)
-        detect, detect_from = self._language.detect(segment.anchor, end)
+        detect, detect_from = self._language.detect(segment.text.anchor, end)
         segment.on(Move.SEND)
         self._out = Window(
-            start=segment.anchor,
+            start=segment.text.anchor,
             end=end,
-            samples=self._ring.read(segment.anchor, end),
+            samples=self._ring.read(segment.text.anchor, end),
             prompt=self._prompt.tokens[-n_prompt:] if n_prompt else (),
-            before=segment.before,
-            prefix=segment.prefix,
-            prefix_end=min(max(segment.utterance.start, segment.read_until), end),
-            draft=segment.draft,
+            before=segment.text.before,
+            prefix=segment.text.prefix,
+            prefix_end=min(max(segment.text.start, segment.text.read_until), end),
+            draft=segment.text.draft,
             last=last,
             languages=self._options.languages,
             language=self._language.expected,
@@ -306,9 +310,9 @@ class Session:
             task=self._options.task,
             initial_prompt=self._options.prompt,
             vocabulary=self._options.vocabulary,
-            given_words=segment.given_words if last or segment.is_unmarked else None,
+            given_words=segment.text.given_words if last or segment.text.is_unmarked else None,
             text_until=self._segmenter.voiced_from(LEFT_OUT, end),
-            turn_start=segment.utterance.start if self._asks_turn(segment) else None,
+            turn_start=segment.text.start if self._asks_turn(segment) else None,
             budget=max(0.0, self._again.left(end)),
             clear=last and self._is_clear(segment, end),
             encoded=self._encoded,
@@ -331,7 +335,7 @@ class Session:
         else:
             self._partials.spend(window.end, hypothesis.work.cost)
         turns = self._who.hear(hypothesis.heard)
-        segment.punctuate(hypothesis.given_words)
+        segment.text.punctuate(hypothesis.given_words)
         segment.latest = hypothesis = self._usable(segment, window, hypothesis)
         utterance, events = segment.utterance, []
         if (change := self._language.learn(window, hypothesis)) is not None:
@@ -339,17 +343,17 @@ class Session:
             self._change(segment, change)
         elif self._left_out(segment, window):
             self._note(window, "left out", text_of(hypothesis.words), why="voice without words")
-            self._restart(segment, hypothesis, last=window.last)
+            self._restart(segment, last=window.last)
         elif not window.last:
             if hypothesis.suspect or not is_probable(hypothesis):
                 why = hypothesis.suspect or "only a guess"
                 self._note(window, "not committed", text_of(hypothesis.words), why=why)
             silence = 0 if utterance.pause is None else max(0, window.end - utterance.pause)
-            events = self._revise(segment, window.end, hypothesis, silence=silence)
+            events = self._revise(segment, window.end, silence=silence)
         elif utterance.end is not None and utterance.end <= window.end:
-            events = self._finalise(segment, window.end, hypothesis)
+            events = self._finalise(segment, window.end)
         else:
-            events = self._prepare(segment, window.end, hypothesis)
+            events = self._prepare(segment, window.end)
         return self._after(turns + events)
 
     def _change(self, segment: Segment, change: Change) -> None:
@@ -357,21 +361,21 @@ class Session:
 
         What was read of it is forgotten: it was read in the other one.
         """
-        segment.uncommitted = ()
+        segment.text.uncommitted = ()
         self._policy.reset()
         if change.between is None:
-            self._remember(segment.drop_context(), segment.latest)
+            self._remember(segment.text.drop_context(), segment.latest)
             self._prompt.forget()
             return
         first, last = change.between
-        sure = surely_read(segment.latest.words, behind=text_of(segment.committed[-1:]))
+        sure = surely_read(segment.latest.words, behind=text_of(segment.text.committed[-1:]))
         # The words that were read in the language before are more exact than spans of two seconds.
-        read = max((word.end for word in (*segment.committed, *sure)), default=first)
+        read = max((word.end for word in (*segment.text.committed, *sure)), default=first)
         if read < first:  # in the language before, there was nothing more to read
             first, last = read, first
         elif read <= last + STILL_READ:
             first, last = read, read + BEHIND
-        first = max(first, segment.read_until, segment.utterance.start + LEAST_READ)
+        first = max(first, segment.text.read_until, segment.text.start + LEAST_READ)
         self._segmenter.split(segment.utterance, first, max(first, last))
         self._language.change(change)
 
@@ -381,17 +385,19 @@ class Session:
         self._forget()
         return self._timeline.correct(self._who.name(events))
 
-    def _current(self) -> Segment | None:
-        """The segment of the oldest utterance that is not final yet."""
+    def _begun(self) -> Segment | None:
+        """Begin with the oldest utterance that is not final yet, unless that was done."""
         if self._segment is None and self._segmenter.utterances:
             utterance = self._segmenter.utterances[0]
             start = max(utterance.start, self._ring.start)
-            self._segment = Segment(utterance, start, start + self._options.step, rev=self._rev)
+            text = SpokenText(utterance.start, start)
+            self._segment = Segment(utterance, text, start + self._options.step)
+            self._captions.begin()
             self._policy.reset()
             follows = self._is_near(start) and self._previous.until > 0
             self._language.begin(start, follows=follows)
             if self._continues(start):
-                self._segment.continue_after(self._previous.words, self._previous.anchor)
+                text.continue_after(self._previous.words, self._previous.anchor)
             else:
                 self._remember(self._previous.words, Hypothesis(language=self._previous.language))
             is_long = start - self._previous.until > LONG_SILENCE
@@ -420,14 +426,14 @@ class Session:
         """The hypothesis after all rules (`streamd.session.rules`)."""
         # Where the decoder knows the words before, it does not repeat them.
         until = self._previous.until
-        if segment.context and segment.context.words:
-            until = min(until, segment.context.words[-1].end)
-        follows = segment.context if not segment.committed else None
+        if segment.text.context and segment.text.context.words:
+            until = min(until, segment.text.context.words[-1].end)
+        follows = segment.text.context if not segment.text.committed else None
         facts = TextFacts(
             window=window,
             final_until=until,
-            start=max(segment.utterance.start, segment.read_until),
-            before=segment.committed[-1] if segment.committed else None,
+            start=max(segment.text.start, segment.text.read_until),
+            before=segment.text.committed[-1] if segment.text.committed else None,
             follows_stop=follows.ends_sentence if follows else None,
             was_probable=segment.was_probable,
             voiced_share=self._segmenter.voiced_share,
@@ -447,12 +453,12 @@ class Session:
 
     def _is_clear(self, segment: Segment, end: int) -> bool:
         """Whether an utterance is short, surely speech, and without committed words so far."""
-        is_new = not segment.committed
-        return is_new and self._segmenter.is_clear(segment.utterance.start, end)
+        is_new = not segment.text.committed
+        return is_new and self._segmenter.is_clear(segment.text.start, end)
 
     def _is_voice(self, segment: Segment, end: int) -> bool:
         """Whether so much of an utterance up to a frame is a voice that there should be words."""
-        is_long = self._voiced(segment.utterance.start, end) >= UNREAD
+        is_long = self._voiced(segment.text.start, end) >= UNREAD
         return is_long or self._is_clear(segment, end)
 
     def _left_out(self, segment: Segment, window: Window) -> bool:
@@ -463,14 +469,14 @@ class Session:
         new = segment.latest.words
         if not window.last and (new or segment.latest.suspect):
             return False  # the next window may have the rest
-        if window.last and segment.context and not (new or segment.committed):
+        if window.last and segment.text.context and not (new or segment.text.committed):
             return self._is_voice(segment, window.end)
         if segment.latest.temperature > 0:
             return False  # it did not end early: there is nothing probable in the audio
         if window.last and self._again.left(window.end) <= 0:
             return False  # so much was read again in vain
-        words = new or segment.in_window
-        heard = max(words[-1].end, segment.utterance.start) if words else window.start
+        words = new or segment.text.in_window
+        heard = max(words[-1].end, segment.text.start) if words else window.start
         least = LEAST_READ if new else 1
         is_unread = window.text_until is not None and heard <= window.text_until
         return heard - window.start >= least and is_unread
@@ -496,16 +502,15 @@ class Session:
         """Frames of voice from `start` to `end`."""
         return self._segmenter.voiced_share(start, end) * (end - start)
 
-    def _restart(self, segment: Segment, hypothesis: Hypothesis, *, last: bool) -> None:
+    def _restart(self, segment: Segment, *, last: bool) -> None:
         """Transcribe the rest on its own, the last window of an utterance before its final."""
-        words = hypothesis.words if last else ()
-        self._remember(segment.restart(words), hypothesis)
+        words = segment.latest.words if last else ()
+        self._remember(segment.text.restart(words), segment.latest)
         self._policy.reset()
 
-    def _revise(
-        self, segment: Segment, end: int, hypothesis: Hypothesis, *, silence: int
-    ) -> list[SessionEvent]:
+    def _revise(self, segment: Segment, end: int, *, silence: int) -> list[SessionEvent]:
         """Commit the words that the policy is sure of; the others stay uncommitted."""
+        text, hypothesis = segment.text, segment.latest
         if hypothesis.suspect:
             self._remember([], hypothesis)
             return []
@@ -517,38 +522,36 @@ class Session:
             n = self._policy.propose(words, now=end, silence=silence, first=first)
             n = min(n, count_ended(words, self._language.certain(end)))
             if n == 0 and movable:
-                n = segment.overdue(words, end)
+                n = text.overdue(words, end)
             self._policy.committed(n)
-        segment.commit(words, n, keeps_mark=True)
+        text.commit(words, n, keeps_mark=True)
         if movable:
-            self._trim(segment, end, hypothesis)
-        hides = (
-            bool(segment.uncommitted) and segment.uncommitted[-1].prob < self._options.shown_prob
-        )
+            self._trim(segment, end)
+        hides = bool(text.uncommitted) and text.uncommitted[-1].prob < self._options.shown_prob
         events = self._sentences(segment)
-        return [*events, *segment.show(self._seg, end, self.now, hides_last=hides)]
+        return [*events, *self._captions.partial(text, end, self.now, hides_last=hides)]
 
-    def _prepare(self, segment: Segment, end: int, hypothesis: Hypothesis) -> list[SessionEvent]:
+    def _prepare(self, segment: Segment, end: int) -> list[SessionEvent]:
         """Keep the hypothesis of a pause, the final if the silence lasts."""
-        segment.prepare(end, hypothesis)
+        segment.prepare(end)
+        text, utterance, hypothesis = segment.text, segment.utterance, segment.latest
         events: list[SessionEvent] = []
-        if segment.utterance.pause == end - self._segmenter.options.trailing_silence:
+        since = end - self._segmenter.options.trailing_silence
+        if utterance.pause == since:
             # It is still the pause that was asked about, so this is the answer.
-            segment.uncommitted = hypothesis.words
+            text.uncommitted = hypothesis.words
             events += self._sentences(segment)
-            events += segment.show(self._seg, end, self.now)
+            events += self._captions.partial(text, end, self.now)
             # A guess ends the utterance no sooner than no text: more audio may tell what it is. Of
             # translations none is probable, since there are many ways to translate.
             is_text = self._options.task == "translate"
             is_text |= is_probable(hypothesis, clear=self._is_clear(segment, end))
-            words = segment.newest if is_text else ()
-            if words and segment.utterance.state is State.ASKED:
+            words = text.newest if is_text else ()
+            if words and utterance.state is State.ASKED:
                 segment.turn_prob = hypothesis.turn_prob
-                events += self._turn(
-                    segment, TurnState.PAUSED, end - self._segmenter.options.trailing_silence
-                )
+                events += self._turn(segment, TurnState.PAUSED, since)
             events += self._segmenter.answer(
-                segment.utterance, words, segment.turn_prob, sentence=segment.last_sentence
+                utterance, words, segment.turn_prob, sentence=text.last_sentence
             )
         return [*events, *self._release()]
 
@@ -557,21 +560,21 @@ class Session:
         segment = self._segment
         if segment is None or segment.stage is not Stage.PREPARED:
             return []
-        state = segment.utterance.state
-        if state is State.ANSWERED:
+        utterance = segment.utterance
+        if utterance.state is State.ANSWERED:
             return []  # still silent
-        end, hypothesis = segment.release()
-        if state is State.ENDED and segment.utterance.end == end:
-            return self._finalise(segment, end, hypothesis)
-        if state is State.ENDED:
+        end = segment.release()
+        if utterance.state is State.ENDED and utterance.end == end:
+            return self._finalise(segment, end)
+        if utterance.state is State.ENDED:
             return []  # it was cut elsewhere, and will be transcribed up to there
         # There was speech again, so the hypothesis is one like that of any partial. The gap is that
         # of another pause if the hypothesis came so late that one followed.
-        pause, gap = end - self._segmenter.options.trailing_silence, segment.utterance.gap
+        pause, gap = end - self._segmenter.options.trailing_silence, utterance.gap
         resumed = gap[1] if gap is not None and gap[0] == pause else end
         events = self._turn(segment, TurnState.RESUMED, resumed)
         segment.turn_prob = None
-        return [*events, *self._revise(segment, end, hypothesis, silence=resumed - pause)]
+        return [*events, *self._revise(segment, end, silence=resumed - pause)]
 
     def _asks_turn(self, segment: Segment) -> bool:
         is_smart = self._segmenter.options.is_smart
@@ -582,38 +585,38 @@ class Session:
         if (prob := segment.turn_prob) is None:
             return []
         t_ms = ms_from_frames(at)
-        return [TurnEvent(seg=self._seg, state=state, t_ms=t_ms, prob=round(prob, 3))]
+        return [TurnEvent(seg=self._captions.seg, state=state, t_ms=t_ms, prob=round(prob, 3))]
 
-    def _finalise(self, segment: Segment, end: int, hypothesis: Hypothesis) -> list[SessionEvent]:
+    def _finalise(self, segment: Segment, end: int) -> list[SessionEvent]:
         """Commit everything; publish the final, or retract the partials if there is no text."""
         self._segmenter.utterances.popleft().on(Trigger.PUBLISH)
         self._segment = None
         segment.on(Move.FINISH)
-        segment.commit(hypothesis.words, len(hypothesis.words))
+        text, hypothesis = segment.text, segment.latest
+        text.commit(hypothesis.words, len(hypothesis.words))
         events = self._sentences(segment)
-        last = segment.committed[-1].end if segment.committed else end
-        self._trim(segment, end, hypothesis)
+        last = text.committed[-1].end if text.committed else end
+        self._trim(segment, end)
         self._previous = replace(
             self._previous,
             until=max(end, min(last, self._transcribed), self._previous.until),
             prompt=self._prompt.tokens,
             language=self._language.known,
         )
-        if segment.committed:  # else, as after a cough, the next one follows what was before this
-            words = tuple(segment.in_window) if is_probable(segment.latest) else ()
-            self._previous = replace(self._previous, words=words, anchor=segment.anchor)
-        final = segment.final(self._seg, end, hypothesis)
-        if final is None:
-            events = segment.show(self._seg, end, self.now)
-            self._rev = segment.rev  # the next utterance reuses this one's number
-            start = segment.utterance.start
-            if segment.was_read or self._is_voice(segment, end):
-                start_ms, end_ms = ms_from_frames(start), ms_from_frames(end)
-                events.append(Unclear(start_ms=start_ms, end_ms=end_ms))
-            return events
+        if not text.committed:  # as after a cough: the next one follows what was before this
+            return [*self._captions.partial(text, end, self.now), *self._unclear(segment, end)]
+        words = tuple(text.in_window) if is_probable(hypothesis) else ()
+        self._previous = replace(self._previous, words=words, anchor=text.anchor)
         ended = self._turn(segment, TurnState.ENDED, end)
-        self._seg, self._rev = self._seg + 1, 0
+        final = self._captions.final(text.committed, text.start, end, hypothesis)
         return [*events, final, *ended]
+
+    def _unclear(self, segment: Segment, end: int) -> list[SessionEvent]:
+        """The event about an utterance without words, if it is a voice or was read as text."""
+        if not (segment.was_read or self._is_voice(segment, end)):
+            return []
+        start_ms, end_ms = ms_from_frames(segment.text.start), ms_from_frames(end)
+        return [Unclear(start_ms=start_ms, end_ms=end_ms)]
 
     def _sentences(self, segment: Segment) -> list[SessionEvent]:
         """Publish the sentences that are complete while the utterance goes on.
@@ -623,24 +626,27 @@ class Session:
         events: list[SessionEvent] = []
         if self._segmenter.options.exact_cut:
             return events
-        changes = self._who.changes
-        while (final := segment.sentence(self._seg, segment.latest, changes)) is not None:
-            self._seg, self._rev = self._seg + 1, 0
+        text, start = segment.text, segment.text.start
+        while words := text.take_sentence(self._who.changes):
+            events.append(
+                self._captions.final(words, start, text.start, segment.latest, continues=True)
+            )
+            segment.utterance.start = start = text.start
             self._previous = replace(
                 self._previous,
-                until=max(segment.utterance.start, self._previous.until),
-                words=tuple(segment.context.words) if segment.context else (),
-                anchor=segment.anchor,
+                until=max(start, self._previous.until),
+                words=tuple(text.context.words) if text.context else (),
+                anchor=text.anchor,
                 prompt=self._prompt.tokens,
                 language=self._language.known,
             )
-            events.append(final)
         return events
 
-    def _trim(self, segment: Segment, end: int, hypothesis: Hypothesis) -> None:
+    def _trim(self, segment: Segment, end: int) -> None:
         """Let committed words leave the window: the more stay, the more new words are right."""
         kept = max(LEAST_KEPT, self._options.length)
-        self._remember(segment.trim(self._segmenter, end, kept), hypothesis)
+        gone = segment.text.trim(end, kept, self._segmenter.quietest)
+        self._remember(gone, segment.latest)
 
     def _remember(self, words: Sequence[Word], hypothesis: Hypothesis) -> None:
         """Add words that precede the next window to its prompt."""
@@ -673,25 +679,26 @@ class Session:
         hypothesis may still bring words of that audio.
         """
         events: list[SessionEvent] = []
-        while (segment := self._current()) and segment.stage is Stage.READING:
-            if segment.anchor < self._ring.start:
-                self._remember(segment.skip(self._ring.start), segment.latest)
+        while (segment := self._begun()) and segment.stage is Stage.READING:
+            if segment.text.anchor < self._ring.start:
+                self._remember(segment.text.skip(self._ring.start), segment.latest)
                 self._policy.reset()
             end = segment.last_end(self._segmenter)
             # Before the utterance itself, a window has only the words that precede it.
-            if end is None or end > max(segment.anchor, segment.utterance.start):
+            if end is None or end > max(segment.text.anchor, segment.text.start):
                 break
             if segment.utterance.state is State.ASKED:
                 events += self._segmenter.answer(
-                    segment.utterance, segment.newest, sentence=segment.last_sentence
+                    segment.utterance, segment.text.newest, sentence=segment.text.last_sentence
                 )
             else:
-                events += self._finalise(segment, end, replace(segment.latest, words=()))
+                segment.latest = replace(segment.latest, words=())
+                events += self._finalise(segment, end)
         return events
 
     def _forget(self) -> None:
         """Free the audio that no window will need."""
-        oldest = self._segment.anchor if self._segment else self._segmenter.oldest
+        oldest = self._segment.text.anchor if self._segment else self._segmenter.oldest
         if self._segment is None and self._continues(oldest):
             oldest = min(oldest, self._previous.anchor)
         # Who speaks is heard in steps of its own, which may begin before the next window.

@@ -9,8 +9,8 @@ import pytest
 from streamd.events import Event, Final, Unclear
 from streamd.options import EndpointOptions, SessionOptions
 from streamd.session.commit import LocalAgreement, Sliding
-from streamd.session.segment import UNMARKED
 from streamd.session.session import LEFT_OUT, Session
+from streamd.session.text import UNMARKED
 from streamd.types import Encoded, Hypothesis, Suspect, Window, Word
 from tests.support.fakes import WORD, ScriptedRecognizer, drain, scripted_audio, scripted_session
 
