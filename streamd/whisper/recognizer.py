@@ -62,7 +62,10 @@ _SHORT = 16
 11 at the most. Of longer ones the probability of no speech says little: it was 0.6 to 0.75 for 15 s
 of poorly recorded speech that base had nearly right."""
 _ENGLISH, _OTHERS = 6.5, 13.0
-"""Tokens per second of audio: see `DecodingOptions.tokens_per_second`."""
+"""Maximum number of tokens per second of audio, in English and in other languages.
+
+This plus `_SPARE_TOKENS` ends runaway decodes. 6.5 is moonshine's; other languages are cut into
+more tokens."""
 
 
 EndOfTurn = Callable[[Samples], Future[float]]
@@ -201,7 +204,6 @@ class Recognizer(Generic[FeaturesT]):
         self.counters.encoded_frames += window.end - window.start - n_reused
         features = engine.encode(
             mel,
-            audio_ctx=self._quick.audio_ctx,
             previous=cast("FeaturesT", cached.features) if cached else None,
             n_reused=n_reused,
         )
@@ -209,15 +211,13 @@ class Recognizer(Generic[FeaturesT]):
         detected = self._detected(window, features)
         is_given = not window.detect and window.language in tokenizer.languages
         language = window.language if is_given and tokenizer.multilingual else detected.language
-        options, n_text_ctx = self._quick, engine.dims.n_text_ctx
-        rate = options.tokens_per_second
-        if rate == 0:
-            rate = _ENGLISH if tokenizer.written(language) == "en" else _OTHERS
+        n_text_ctx = engine.dims.n_text_ctx
+        rate = _ENGLISH if tokenizer.written(language) == "en" else _OTHERS
         n_new = window.end - max(window.start, window.prefix_end)
         most = math.ceil(ms_from_frames(n_new) / 1000 * rate) + _SPARE_TOKENS
         before, prefix = _forced(window, n_text_ctx)
         context = Context(
-            max_tokens=min(options.max_tokens or most, n_text_ctx // 2),
+            max_tokens=min(most, n_text_ctx // 2),
             prompt=(*tokenizer.encode_prompt(window.initial_prompt), *window.prompt),
             before=before,
             prefix=prefix,
@@ -250,7 +250,7 @@ class Recognizer(Generic[FeaturesT]):
         if first > window.start:
             samples = window.samples[(first - window.start) * FRAME :]
             mel = log_mel(samples, self._engine.dims.n_mels)
-            features = self._engine.encode(mel, audio_ctx=options.audio_ctx)
+            features = self._engine.encode(mel)
         probs = detect_language(self._engine.decoder(features, n_slots=1), tokenizer, among)
         language = spoken(probs, before, options)
         return _Detected(language, probs[language], probs.get(before, 0.0))

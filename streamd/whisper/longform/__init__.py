@@ -58,7 +58,6 @@ from streamd.whisper.longform.segments import (
     small_holes,
     split,
     with_words,
-    without_hallucinations,
 )
 from streamd.whisper.mel import RecordingMel
 from streamd.whisper.prompt import Prompt
@@ -142,8 +141,7 @@ class Transcriber(Generic[FeaturesT]):
             readings = (self._reading(engine, source, [clip], at) for at, clip in enumerate(clips))
             return read_in_order(readings, engine.together(self._is_alone), engine.n_together)
         alone = self._with_all_threads()
-        parts = [clips] if voiced is None else [[clip] for clip in clips]
-        readings = (self._reading(alone, source, part, at) for at, part in enumerate(parts))
+        readings = (self._reading(alone, source, [clip], at) for at, clip in enumerate(clips))
         return read_in_order(readings, OneByOne(alone), 1)
 
     def _with_all_threads(self) -> Engine[FeaturesT]:
@@ -159,18 +157,13 @@ class Transcriber(Generic[FeaturesT]):
             self._tokenizer,
             (
                 replace(self._decoding, best_attempt=source.voiced is not None),
-                _later(self._options) if at else self._options,
+                # Only the first clip has the initial prompt.
+                replace(self._options, initial_prompt="") if at else self._options,
             ),
             source=source,
             rng=np.random.default_rng([self._decoding.seed, at] if at else self._decoding.seed),
         )
         return reader.read(clips)
-
-
-def _later(options: LongformOptions) -> LongformOptions:
-    """Options for clips after the first one, which alone has the prefix and the initial prompt."""
-    prompt = options.initial_prompt if options.carry_initial_prompt else ""
-    return replace(options, prefix="", initial_prompt=prompt)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,12 +194,7 @@ class _Reader(Generic[FeaturesT]):
         self._mel, self._language, self._voiced = source.mel, source.language, source.voiced
         self._vocabulary = source.vocabulary
         n_most = engine.dims.n_text_ctx // 2 - 1
-        self._prefix = tokenizer.encode_prompt(longform.prefix)[:n_most]
-        self._prompt = Prompt(
-            n_most,
-            initial=tokenizer.encode_prompt(longform.initial_prompt),
-            carry=longform.carry_initial_prompt,
-        )
+        self._prompt = Prompt(n_most, initial=tokenizer.encode_prompt(longform.initial_prompt))
         self._last_speech_s = 0.0
 
     def read(self, clips: Iterable[Clip]) -> Reading:
@@ -244,32 +232,17 @@ class _Reader(Generic[FeaturesT]):
     def _window(self, stretch: Stretch, clip: Clip) -> Steps[tuple[list[TimedSegment], int]]:
         """The segments of one window of a clip, and the column where the next one begins."""
         decoded, found = yield from self._decoded(stretch, clip)
-        prefix, self._prefix = self._prefix, ()
         if found is None:
             # In the halves of an invented text, other hallucinations often look more probable.
             half = self._half(stretch) if is_silence(decoded, self._decoding) else None
             if half is not None and self._speaks(stretch):
-                self._prefix = prefix
                 return (yield from self._window(half, clip))
             return [], stretch.end
         # A timestamp may lie after the window's sound: what follows it has not been decoded.
         found = found._replace(seek=min(found.seek, stretch.end))
-        if self._options.word_timestamps and self._options.hallucination_silence_ms:
-            kept = without_hallucinations(
-                found,
-                stretch,
-                self._options.hallucination_silence_ms / 1000,
-                last_speech_s=self._last_speech_s,
-                full_end_s=(stretch.seek + 2 * self._engine.dims.n_audio_ctx) / COLUMNS_PER_S,
-                end_s=self._mel.n_columns / COLUMNS_PER_S,
-            )
-            if isinstance(kept, int):
-                return [], kept
-            found = kept
         if self._voiced is not None:
             again = missed_first(found, stretch, self._voiced) or self._misled(found, stretch)
             if again is not None:
-                self._prefix = prefix
                 return (yield from self._window(again, clip))
             if stretch.end < clip.end:
                 found = before_cut(found, stretch, self._voiced)
@@ -356,15 +329,14 @@ class _Reader(Generic[FeaturesT]):
         return stretch if self._prompt.tokens != before else self._half(stretch)
 
     def _encoding(self, stretch: Stretch) -> EncoderPass[FeaturesT]:
-        audio_ctx, n_columns = self._decoding.audio_ctx, stretch.n_columns
-        n_full = 2 * self._engine.dims.n_audio_ctx
-        if self._voiced is not None and not audio_ctx:
+        n_columns, n_full = stretch.n_columns, 2 * self._engine.dims.n_audio_ctx
+        if self._voiced is not None:
             # Only the sound is computed, as of a live window: what follows it is silence.
             width, silent = min(n_columns + _SILENT, n_full), True
         else:  # all of the context, so that the result is openai-whisper's
-            width, silent = max(2 * audio_ctx or n_full, n_columns), False
+            width, silent = n_full, False
         shown = partial(self._mel.window, stretch.seek, n_columns, width=width, silent=silent)
-        return EncoderPass(shown, n_columns, audio_ctx)
+        return EncoderPass(shown, n_columns)
 
     def _remember(self, found: Split, decoded: Decoded) -> list[TimedSegment]:
         """Keep what the next window needs of this one; return the segments that have text."""
@@ -397,9 +369,8 @@ class _Reader(Generic[FeaturesT]):
         if alone:
             options = replace(options, temperatures=options.temperatures[:1])
         context = Context(
-            max_tokens=options.max_tokens or n_text_ctx // 2,
+            max_tokens=n_text_ctx // 2,
             prompt=() if alone else self._prompt.tokens,
-            prefix=self._prefix,
             language=self._language,
             vocabulary=self._vocabulary,
             guesses=self._voiced is None,
@@ -461,7 +432,6 @@ class _Reader(Generic[FeaturesT]):
         segments = with_words(
             found.segments,
             aligned,
-            self._options,
             eot=eot,
             origin_s=stretch.start_s,
             last_speech_s=self._last_speech_s,
