@@ -36,7 +36,7 @@ import soundfile
 
 import scale
 from sounds import RECORDING
-from streamd.config import load
+from streamd.config import for_clients, load
 from streamd.daemon import build, serving
 from streamd.events import Final
 from streamd.server.client import watch
@@ -54,8 +54,8 @@ async def publish(bus: str, session: str, n_feeds: int) -> None:
 
     `n_feeds` further sessions publish one final after the other, each when the last one is stored.
     """
-    limits = {"max-streams": "1000", "max-subscribers": "1000"}
-    config = load({"port": "0", "source": "false", "bus": bus, **limits}, {})
+    limits = {"max-streams": "1000", "set": ["limits.max_subscribers=1000"]}
+    config = for_clients(load({"port": "0", "bus": bus, **limits}, {}))
     with serving.storage(config) as storage:
         every = Streams(
             lambda _: build.new_session(config), max_backlog=500, max_ingest=1000, storage=storage
@@ -268,7 +268,7 @@ async def measure_memory(n_listeners: int, minutes: float) -> list[tuple[float, 
     """Return the resident memory (MB) of a whole node by time (minutes)."""
     sound, _ = soundfile.read(RECORDING, dtype="int16")
     pcm = np.tile(sound, math.ceil(minutes)).tobytes()
-    limit = "--max-subscribers", str(2 * n_listeners)
+    limit = "--set", f"limits.max_subscribers={2 * n_listeners}"
     async with nats_server() as (bus, _):
         command = (str(BIN / "streamd"), "serve", "-m", "tiny.en", "--port", "0", "--bus", bus)
         async with program(*command, *limit, ready=b"listening on") as (pid, line):

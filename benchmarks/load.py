@@ -30,7 +30,7 @@ from lab.eventlog import Began
 from lab.load import Load, measure_load, plot
 from lab.recordings import read_recording
 from sounds import RECORDING
-from streamd.config import load
+from streamd.config import for_clients, load
 from streamd.daemon import build, serving
 from streamd.daemon.opening import open_model
 from streamd.events import Partial
@@ -51,8 +51,8 @@ PERIOD_S = 0.5
 def streams(args: argparse.Namespace) -> list[Load]:
     """Growing numbers of streams."""
     given = dict(option.split("=", 1) for option in args.option)
-    own = {"model": "tiny.en", "source": "false", "workers": args.workers, "threads": args.threads}
-    config = load(own | given, {})
+    own = {"model": "tiny.en", "threads": args.threads, "set": [f"decoding.workers={args.workers}"]}
+    config = for_clients(load(own | given, {}))
     model, engine = open_model(config, wait_for_core_ml=True)
     recording, new_session = read_recording(args.sound), partial(build.new_session, config)
     n_workers, n_threads = build.workers(config), build.threads(config)
@@ -86,7 +86,7 @@ def streams(args: argparse.Namespace) -> list[Load]:
 
 async def subscribers(n: int) -> dict[str, float]:
     """So many listeners at once."""
-    config = load({"port": "0", "max-subscribers": "10000"}, {})
+    config = load({"port": "0", "set": ["limits.max_subscribers=10000"]}, {})
     every = Streams(lambda _: build.new_session(config), max_backlog=500, max_ingest=0)
     hub = every.add(LIVE).hub
     async with serving.server(config, every) as server:

@@ -213,7 +213,7 @@ def _option(out: Path, listed: Sequence[str], strength: float, *, as_prompt: boo
         return ""
     if as_prompt:
         text = ", ".join(listed)[:_PROMPT].rpartition(",")[0] or listed[0]
-        return f"prompt={text};carry-initial-prompt=true"
+        return f"prompt={text}"
     path = (out / f"{len(listed)}-{strength}.txt").resolve()
     path.write_text("".join(f"{phrase}:{strength}\n" for phrase in listed), encoding="utf-8")
     return f"vocabulary={path}"

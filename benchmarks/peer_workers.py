@@ -16,6 +16,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
+from unittest import mock
 
 import numpy as np
 import soundfile
@@ -190,8 +191,9 @@ class Streamd:
         )  # fmt: skip
 
         def recognize(window: Window, max_tokens: int) -> Hypothesis:
-            limited = replace(options, max_tokens=max_tokens)
-            return Recognizer(self._engine, tokenizer, limited).recognize(window)
+            limits = {"_ENGLISH": 0.0, "_SPARE_TOKENS": max_tokens}
+            with mock.patch.multiple("streamd.whisper.recognizer", **limits):
+                return Recognizer(self._engine, tokenizer, options).recognize(window)
 
         self._step = partial(recognize, Window(0, 250, WINDOW), N_TOKENS)
         if not alone:

@@ -8,6 +8,7 @@ the CPU time does. A run whose name begins with "offline" is what ``streamd tran
 import asyncio
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from subprocess import run as command
@@ -75,7 +76,10 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Run:
-    """A model with options: ``NAME`` or ``NAME:option=value;set=part.field=value,...``."""
+    """A model with options: ``NAME`` or ``NAME:option=value;set=part.field=value,...``.
+
+    ``field=part.attribute=value`` changes a whole number or a share that users cannot set.
+    """
 
     def __init__(self, spec: str, model: str, folder: Path) -> None:
         """`folder`: where traces are kept, below the names of model and run."""
@@ -115,7 +119,13 @@ class Run:
         given: dict[str, str | list[str]] = {**self._options}
         if "set" in self._options:
             given["set"] = self._options["set"].split(",")
+        given.pop("field", None)
         config = load(given, {})
+        if "field" in self._options:
+            name, _, text = self._options["field"].partition("=")
+            part, _, attribute = name.partition(".")
+            value = type(getattr(getattr(config, part), attribute))(text)
+            config = replace(config, **{part: replace(getattr(config, part), **{attribute: value})})
         self._opened = self._opened or open_model(config, wait_for_core_ml=True)
         return config, *self._opened
 

@@ -26,19 +26,20 @@ from unittest import mock
 import scores
 from runs import Run
 from sounds import DATA, Sound, sets
+from streamd.config import SETTINGS
 from tables import table
 
 
 @dataclass(frozen=True)
 class Number:
-    """An option, a setting (``part.field``) or a constant (``module:NAME``), and its values."""
+    """An option, a field (``part.field``) or a constant (``module:NAME``), and its values."""
 
     name: str
     values: tuple[str, ...]
 
     @property
     def is_setting(self) -> bool:
-        """Whether the command line reaches it."""
+        """Whether it is no constant."""
         return ":" not in self.name
 
     def spec(self, value: str) -> str:
@@ -46,9 +47,8 @@ class Number:
         name = f"{self.name.rpartition(':')[2]}={value}"
         if not self.is_setting:
             return name
-        return (
-            f"{name}:set={self.name}={value}" if "." in self.name else f"{name}:{self.name}={value}"
-        )
+        kind = "set=" if self.name in SETTINGS else "field=" if "." in self.name else ""
+        return f"{name}:{kind}{self.name}={value}"
 
     @contextmanager
     def patched(self, value: str) -> Iterator[None]:
@@ -66,21 +66,18 @@ class Number:
 NUMBERS = (
     Number("session.shown_prob", ("0", "0.6")),
     Number("session.context_tokens", ("0", "100")),
-    Number("agreement.min_progress_ms", ("0", "500")),
+    Number("agreement.min_progress", ("0", "25")),
     Number("agreement.doubtful_prob", ("0", "0.9")),
     Number("agreement.doubtful_age_ms", ("700", "3000")),
     Number("gate.attack_ms", ("100", "400")),
     Number("gate.open_share", ("0.3", "0.9")),
     Number("gate.floor_db", ("-90", "-45")),
-    Number("pre-roll-ms", ("200", "1000")),
+    Number("endpoint.pre_roll", ("10", "50")),
     Number("endpoint.pre_final_ms", ("100", "400")),
     Number("endpoint-ms", ("400", "1000")),
     Number("endpoint.sentence_ms", ("200", "800")),
     Number("endpoint.unfinished_ms", ("600", "2000")),
-    Number("endpoint.empty_ms", ("600", "4000")),
-    Number("loop.word_repeats", ("4", "16")),
-    Number("loop.phrase_words", ("6", "24")),
-    Number("loop.stuck_tokens", ("5", "16")),
+    Number("endpoint.empty", ("30", "200")),
     Number("search.stop_margin", ("0", "4")),
     Number("search.least_evidence", ("-3", "-1.2")),
     Number("search.no_speech_threshold", ("0.3", "1")),

@@ -53,8 +53,8 @@ QUIET = bytes(int(2 * 16_000 * PERIOD_S))
 
 async def serve(n_letters: int) -> None:
     """The server's process: publishes until its standard input ends."""
-    options = {"port": "0", "max-subscribers": "10000", "max-streams": "20", "wyoming": "0"}
-    config = load(options, {})
+    options = {"port": "0", "max-streams": "20", "wyoming": "0"}
+    config = load(options | {"set": ["limits.max_subscribers=10000"]}, {})
     every = Streams(lambda _: build.new_session(config), max_backlog=500, max_ingest=20)
     hub = every.add(LIVE).hub
     await every.transcribe()  # by nobody; but clients' choices need not wait for a model

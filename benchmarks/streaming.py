@@ -11,7 +11,6 @@ none. Options are streamd's, such as ``model=base.en``. Prints a table and, last
 
 import argparse
 import json
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -38,10 +37,8 @@ class Bench:
         model, engine = open_model(config, wait_for_core_ml=True)
         tokenizer = build.tokenizer(config, model)
         options = build.decoding_options(config, model)
-        whole = replace(options, audio_ctx=model.dims.n_audio_ctx)
         self._config, self._model = config, model
         self.live = Recognizer(engine, tokenizer, options)
-        self._whole = Recognizer(engine, tokenizer, whole)
 
     def stream(self, recording: Recording, clock: Clock) -> Log:
         """The log of the recording, played from its beginning to its end."""
@@ -65,7 +62,7 @@ class Bench:
         said = spoken(recording.text)
         if not recording.clips or not said:
             return recording, None
-        heard = offline(self._whole, recording)
+        heard = offline(self.live, recording)
         if not all(fits(clip) for clip in recording.clips):
             return with_times(recording, heard), None
         n_wrong = n_edits(said, spoken(" ".join(text_of(each.words) for each in heard)))

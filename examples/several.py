@@ -15,7 +15,7 @@ async def caption(captions: Captioner, path: str) -> None:
 
 async def main(paths: list[str]) -> None:
     """Open the model once; every session takes its turn on it."""
-    async with Captioner(options={"workers": 2}) as captions, asyncio.TaskGroup() as tasks:
+    async with Captioner(options={"decoding.workers": 2}) as captions, asyncio.TaskGroup() as tasks:
         for path in paths:
             tasks.create_task(caption(captions, path))
 

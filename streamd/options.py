@@ -21,7 +21,8 @@ from msgspec import Meta
 FRAME_MS = 20
 FRAMES = "frames"
 DERIVED = "derived"
-"""In place of a unit: the code sets this field from others, from the model or from the command."""
+"""In place of a unit: users do not set this field. The code derives it from others, from the model
+or from the command, or its default is for everybody and only tests shorten it."""
 CREDENTIALS = r"(^|,|//)([^:/@]*:)?(?:(?!//).)*@"
 """What may stand before the host of an address, in a list with commas: a user and a password, with
 any character, or a token alone. The groups are what stands before it, and the user."""
@@ -111,7 +112,8 @@ class InputOptions:
         "FILE...",
         Option("audio files or URLs, in order; - is standard input", secret=True),
     ] = ()
-    source: Annotated[bool, Option("take audio only from network clients")] = True
+    source: Annotated[bool, DERIVED] = True
+    """Whether this machine is a source, besides clients; it is none for ``streamd serve``."""
     device: Annotated[
         str,
         "ID|NAME",
@@ -168,10 +170,7 @@ class SessionOptions:
     context_tokens: Annotated[int, Meta(ge=0, le=223)] = 32
     """Committed tokens in a window and its prompt together; if it has more, it gets no prompt."""
     # Without any, as many words are wrong where windows hold 10 s of words; each takes time.
-    keep_context: Annotated[
-        bool, Option("keep the text of earlier utterances in the prompt", flags=("-kc",))
-    ] = False
-    language_after: Span = 100
+    language_after: Annotated[Span, DERIVED] = 100
     """Length of an utterance after which its detected language is fixed."""
     # 45 of 46 recordings in nine languages were told apart by their first two seconds.
     backlog: Annotated[int, Meta(ge=1_500, le=4_320_000), "frames"] = 30_000
@@ -191,11 +190,9 @@ class CommitOptions:
     """The rule by which words of a stream become final."""
 
     rule: Annotated[
-        Literal["local-agreement", "align-att", "sliding"],
+        Literal["local-agreement", "align-att"],
         Option("rule by which words become final", name="commit"),
     ] = "local-agreement"
-    keep: Annotated[Span, Option("audio repeated from the last line, with --commit sliding")] = 10
-    # As whisper.cpp's ``stream``.
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +201,7 @@ class AgreementOptions:
 
     agree: Annotated[int, Meta(ge=2, le=8)] = 2
     """Number of consecutive hypotheses that must begin with the same words."""
-    min_progress: Span = 15
+    min_progress: Annotated[Span, DERIVED] = 15
     """New audio that a hypothesis needs in order to count as further evidence."""
     # Without it, 136 instead of 126 words of two conversations are wrong.
     doubtful_prob: Share = 0.7
@@ -220,7 +217,7 @@ class AlignAttOptions:
     # Both are SimulStreaming's.
     frame_threshold: Span = 25
     """Least distance of a committed word from the end of the window."""
-    rewind: Span = 200
+    rewind: Annotated[Span, DERIVED] = 200
     """A hypothesis whose attention jumps back further than this is ignored."""
 
 
@@ -232,11 +229,6 @@ class VadOptions:
         Literal["silero", "webrtc", "off"], Option("voice detector", name="vad")
     ] = "silero"
     """silero judges what webrtc takes for speech, which alone is also steady noise."""
-    aggressiveness: Annotated[
-        int,
-        Meta(ge=0, le=3),
-        Option("how aggressively webrtc rejects noise", name="vad-aggressiveness"),
-    ] = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,9 +274,8 @@ class EndpointOptions:
             name="endpoint",
         ),
     ] = "silence"
-    pre_roll: Annotated[
-        Span, Option("audio kept from before speech starts", name="pre-roll-ms")
-    ] = 25
+    pre_roll: Annotated[Span, DERIVED] = 25
+    """Audio before speech starts that belongs to the utterance."""
     pre_final: Span = 6
     """Silence after which the final is decoded in advance; it belongs to the utterance."""
     # What `streamd.engines.smart_turn` adds to it is for this value.
@@ -297,7 +288,7 @@ class EndpointOptions:
     unfinished: Span = 50
     """Silence that ends an utterance after a comma, an improbable word behind another one, or a
     word that cannot end a sentence."""
-    empty: Span = 50
+    empty: Annotated[Span, DERIVED] = 50
     """Silence that ends an utterance in which nothing has been recognised."""
     # With the plain pause, 136 instead of 126 words of two conversations are wrong. With 2.4 s, a
     # word that is not understood draws those after it into an utterance of which nothing is.
@@ -305,18 +296,9 @@ class EndpointOptions:
     """Silence that ends an utterance whose speaker is probably not done, with the rule smart."""
     turn_prob: Share = 0.5
     """Probability below which a speaker is not done."""
-    longest: Annotated[
-        int,
-        Meta(ge=50, le=1_500),
-        "frames",
-        Option("length at which an utterance is cut", name="max-utterance-ms"),
-    ] = 1_400
-    """From three fifths of it, an utterance is cut at the next short pause."""
+    longest: Annotated[int, Meta(ge=50, le=1_500), "frames"] = 1_400
+    """Length at which an utterance is cut; from three fifths of it, at the next short pause."""
     # Whisper takes 30 s; the rest is for the words before the utterance.
-    overlap: Annotated[int, DERIVED] = 0
-    """Audio before such a cut that the next utterance begins with (whisper.cpp's ``--keep``)."""
-    exact_cut: Annotated[bool, DERIVED] = False
-    """Cut exactly at `longest`, never before (whisper.cpp's lines)."""
 
     @property
     def shortest_pause(self) -> int:
@@ -332,7 +314,7 @@ class EndpointOptions:
     @property
     def is_smart(self) -> bool:
         """Whether it matters how the speaker sounds."""
-        return self.rule == "smart" and not self.exact_cut
+        return self.rule == "smart"
 
     @property
     def trailing_silence(self) -> int:
@@ -349,13 +331,13 @@ class LoopLimits:
     """From when on a decoder is taken to repeat itself."""
 
     # The first two are WhisperLiveKit's; SimulStreaming has seen the third.
-    word_repeats: Annotated[int, Meta(ge=2, le=100)] = 8
+    word_repeats: int = 8
     """Repetitions of one word in a row."""
-    phrase_words: Annotated[int, Meta(ge=6, le=200)] = 12
+    phrase_words: int = 12
     """Words in all repetitions of a phrase of 2 to 8 words, which are at least three."""
-    stuck_tokens: Annotated[int, Meta(ge=2, le=100)] = 8
+    stuck_tokens: int = 8
     """Tokens in a row that attend to the same 80 ms of audio."""
-    compression: Annotated[float, Meta(ge=1.0, le=100.0)] = 3.0
+    compression: float = 3.0
     """Compression ratio of the last 60 tokens, or of the letters of a word."""
     # WhisperKit has 2.4, but 60 random digits reach 2.8 (200 trials); repeated phrases of that
     # length reach 5 and more.
@@ -368,69 +350,47 @@ class DecodingOptions:
     languages: Annotated[tuple[str, ...], DERIVED] = ()
     """As `SessionOptions.languages`, of a recording. English-only models ignore them."""
     # No recording of 46 in nine languages was misheard with as much.
-    language_prob: Share = 0.5
+    language_prob: Annotated[Share, DERIVED] = 0.5
     """Probability that a newly detected language needs."""
-    language_margin: Share = 0.2
+    language_margin: Annotated[Share, DERIVED] = 0.2
     """How much more probable than the previous language it must be."""
     beam_size: Annotated[
         int, Meta(ge=1, le=32), Option("beam size for finals; 1: greedy search", flags=("-bs",))
     ] = 1
     """For windows whose words are all committed; others are decoded greedily, with their draft."""
-    patience: Annotated[float, Meta(ge=0.1, le=10.0)] = 1.0
-    """Beam search ends after `beam_size` times this many finished hypotheses."""
     whole_beams: Annotated[bool, DERIVED] = False
     """Beam search also goes on while a hypothesis is more probable than all that have ended."""
-    length_penalty: Annotated[float, Meta(ge=0.0, le=1.0)] | None = None
-    """Alpha of Google NMT's length penalty; none divides by the length."""
-    best_of: Annotated[int, Meta(ge=1, le=32)] = 5
+    best_of: Annotated[int, DERIVED] = 5
     """Number of samples drawn at temperatures above 0."""
     temperatures: tuple[Share, ...] = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
-    """Tried in turn until a result passes the thresholds; --temperature is added to each."""
+    """Tried in turn until a result passes the thresholds; 0 alone: nothing is decoded again."""
     compression_ratio_threshold: Annotated[float, Meta(ge=0.0, le=100.0)] = 2.4
     """In recordings, text that zlib compresses more is repetitive and is decoded again; if the best
     attempt is also improbable, it is left out where there are more than 5 s of speech."""
     logprob_threshold: Annotated[float, Meta(ge=-100.0, le=0.0)] = -1.0
     """In recordings, text with a lower mean log probability is a guess and is decoded again."""
-    no_speech_threshold: Annotated[
-        Share,
-        Option(
-            "drop short text above this no-speech probability", flags=("-nth", "--no-speech-thold")
-        ),
-    ] = 0.6
-    """Such a window is dropped if its text is a guess (recordings) or short (streams), too."""
+    no_speech_threshold: Share = 0.6
+    """A window with a higher probability of no speech is dropped if its text is a guess
+    (recordings) or short (streams), too."""
     least_evidence: Annotated[float, Meta(ge=-100.0, le=0.0)] = -1.5
     """In streams, text with less evidence is dropped; a final is decoded again first."""
     timestamps: Annotated[bool, DERIVED] = False
     """Sample timestamp tokens. Off for streams, whose word times come from attention."""
-    max_initial_timestamp: Span | None = 50
-    """The latest time at which a window's first segment may begin; none: any."""
-    suppress_blank: bool = True
+    suppress_blank: Annotated[bool, DERIVED] = True
     """Never begin a window's text with a blank or end it at once, unless there is a prefix."""
     begin_suppress_tokens: Annotated[tuple[int, ...] | None, DERIVED] = None
     """The tokens that `suppress_blank` suppresses; None: a blank and the end."""
-    suppress_tokens: Annotated[
-        tuple[Annotated[int, Meta(ge=-1)], ...], Option("token IDs to suppress; -1: annotations")
-    ] = (-1,)
+    suppress_tokens: Annotated[tuple[int, ...], DERIVED] = (-1,)
+    """Tokens that are never sampled; -1: annotations, such as musical notes."""
     text_only: Annotated[bool, DERIVED] = True
     """Never sample language tokens, nor timestamps that are not wanted. OpenAI leaves these to the
     model, and streams got lost in endless timestamps that way (ufal/SimulStreaming#1)."""
-    max_tokens: Annotated[int, Meta(ge=0, le=448)] = 0
-    """Maximum number of a window's tokens; 0: chosen by the length of its new audio."""
-    tokens_per_second: Annotated[float, Meta(ge=0.0, le=50.0)] = 0.0
-    """Maximum number of tokens per second of audio; 0: 6.5 in English, 13 in other languages."""
-    # This plus 8 tokens ends runaway decodes. 6.5 is moonshine's; other languages are cut into
-    # more tokens.
-    stop_margin: Annotated[float, Meta(ge=0.0, le=20.0), "nats"] = 2.0
-    """A full stop becomes a comma unless it is more probable than a comma by this much."""
+    stop_margin: Annotated[float, DERIVED] = 2.0
+    """A full stop becomes a comma unless it is more probable than a comma by so many nats."""
     # Whisper ends what it hears with a full stop, so where a live window ends, it favours one. On
     # stream A 22 commas instead of 15 were kept (28 offline), and no full stop became a comma.
     seed: Annotated[int, DERIVED] = 0
     """Seed of the samples; each window has its own generator."""
-    audio_ctx: Annotated[
-        int,
-        Meta(ge=0, le=1_500),
-        Option("limit of the encoder's context, in positions; 0: none", flags=("-ac",)),
-    ] = 0
     best_attempt: Annotated[bool, DERIVED] = True
     """Where no temperature passes the thresholds, take the best attempt instead of the last."""
     # openai-whisper takes the last, at temperature 1: text that is repetitive by nature, such as
@@ -439,10 +399,6 @@ class DecodingOptions:
     """What counts as a loop; None: nothing does, as in openai-whisper."""
     tighten: Annotated[bool, DERIVED] = True
     """Move word times inwards over frames that are 26 dB quieter than the word."""
-
-
-PREPENDED = "\"'“¿([{-"
-APPENDED = "\"'.。,，!！?？:：”)]}、"
 
 
 @dataclass(frozen=True, slots=True)
@@ -454,39 +410,11 @@ class LongformOptions:
     ] = True
     initial_prompt: Annotated[str, DERIVED] = ""
     """Text before the first window."""
-    carry_initial_prompt: Annotated[
-        bool, Option("put --prompt before every window, not only the first", common=True)
-    ] = False
-    prefix: Annotated[str, Option("text that the first window continues; it is not written")] = ""
-    """openai-whisper begins every window with it; SYSTRAN/faster-whisper the first, as here."""
     num_speakers: Annotated[
         int, Meta(ge=0, le=64), Option("how many people speak, with --speakers; 0: unknown")
     ] = 0
     word_timestamps: Annotated[bool, Option("do not compute word times", common=True)] = True
     """The next window begins after the last of the words. openai-whisper has this off."""
-    prepend_punctuations: str = PREPENDED
-    """Marks that belong to the word after them."""
-    append_punctuations: str = APPENDED
-    """Marks that belong to the word before them."""
-    hallucination_silence_ms: Annotated[
-        int,
-        Meta(ge=0, le=30_000),
-        "ms",
-        Option(
-            "skip longer silence around likely hallucinations; 0: never",
-            name="hallucination-silence-threshold-ms",
-            common=True,
-        ),
-    ] = 0
-    """Needs `word_timestamps`."""
-    without_timestamps: Annotated[
-        bool, Option("do not ask the model for timestamps", common=True)
-    ] = False
-    """Each window becomes one segment."""
-    clip_timestamps_ms: Annotated[
-        tuple[Annotated[int, Meta(ge=0)], ...], Option("transcribe only START,END,...", common=True)
-    ] = ()
-    """None: the voice detector chooses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -520,11 +448,9 @@ class ModelOptions:
             common=True,
         ),
     ] = "transcribe"
-    temperature: Annotated[Share, Option("temperature of the first attempt", flags=("-tp",))] = 0.0
-    """Added to each of `DecodingOptions.temperatures`; those above 1 are left out."""
-    fallback: Annotated[
-        bool, Option("do not retry at higher temperatures", off_flags=("-nf", "--no-fallback"))
-    ] = True
+    temperature: Annotated[Share, DERIVED] = 0.0
+    """A client's of the REST API. Added to each of `DecodingOptions.temperatures`; those above 1
+    are left out."""
     prompt: Annotated[
         Hint, Option("text that the model is given as context", flags=("--initial-prompt",))
     ] = ""
@@ -539,12 +465,10 @@ class ModelOptions:
         Threads, Option("threads per transcription; 0: up to two", flags=("-t",))
     ] = 0
     """0 is one if there are several workers."""
-    workers: Annotated[
-        Threads, Option("transcriptions at a time; 0: one, or two if only clients send audio")
-    ] = 0
-    engine_deadline_ms: Annotated[
-        DurationMs, Option("time limit of a transcription, after which streamd exits; 0: none")
-    ] = 120_000
+    workers: Threads = 0
+    """Transcriptions at a time; 0: one, or two if only clients send audio."""
+    engine_deadline_ms: DurationMs = 120_000
+    """Time limit of a transcription, after which streamd exits; 0: none."""
     precision: Annotated[
         Literal["auto", "float32", "int8"], Option("precision of weights; auto: int8 where faster")
     ] = "auto"
@@ -561,17 +485,9 @@ class ModelOptions:
 class BuildOptions:
     """How a model is built for Core ML."""
 
-    audio_contexts: Annotated[
-        tuple[Annotated[int, Meta(ge=1, le=1_500)], ...],
-        Option("encoder contexts to build besides the full one", common=True),
-    ] = ()
-    """Empty: 1024 positions."""
-    folder: Annotated[
-        str,
-        "FOLDER",
-        Option("new folder for the packages; default: the cache", name="build-to", common=True),
-    ] = ""
-    weight_bits: Literal["16", "8", "6"] = "16"
+    audio_contexts: Annotated[tuple[int, ...], DERIVED] = ()
+    """Encoder contexts besides the full one; empty: 1024 positions."""
+    weight_bits: Annotated[Literal["16", "8", "6"], DERIVED] = "16"
     """Bits per weight: 16 is float16; 8 and 6 are palettes."""
     missing: bool = False
     """On a Mac, build a model that is not built yet while captions run, and then use it."""
@@ -621,18 +537,17 @@ class OutputOptions:
         Literal["text", TimedFormat], Option("format on stdout", values={"--jsonl": "jsonl"})
     ] = "text"
     json: Annotated[bool, Option("print JSON, for programs", common=True)] = False
-    colors: Annotated[
-        Literal["auto", "always", "never"], Option("when to use colours on the terminal")
-    ] = "auto"
-    mark_low: Annotated[Share, Option("put words below this probability in brackets")] = 0.0
     timestamps: Annotated[
         Literal["off", "rel", "clock"], Option("time at the start of each line", common=True)
     ] = "off"
-    quiet: Annotated[bool, Option("show only errors", flags=("-q",), common=True)] = False
     verbose: Annotated[
         int,
-        Meta(ge=0, le=2),
-        Option("show more messages on stderr", values={"-v": "1", "-vv": "2"}, common=True),
+        Meta(ge=-1, le=2),
+        Option(
+            "show only errors on stderr (-q), or more messages (-v, -vv)",
+            values={"-q": "-1", "--quiet": "-1", "-v": "1", "-vv": "2"},
+            common=True,
+        ),
     ] = 0
     """2 includes the messages of the libraries."""
     log_format: Annotated[Literal["text", "json"], Option("format of messages on stderr")] = "text"
@@ -718,12 +633,12 @@ class ServerLimits:
     """What clients may use, and how long the server waits for them."""
 
     max_streams: Annotated[Count, Option("maximum number of clients that send audio")] = 8
-    max_subscribers: Annotated[
-        int, Meta(ge=1, le=10_000), Option("maximum number of clients that receive captions")
-    ] = 100
+    max_subscribers: Annotated[int, Meta(ge=1, le=10_000)] = 100
+    """Maximum number of clients that receive captions."""
     max_per_address: Annotated[int, Meta(ge=0, le=10_000)] = 32
     """Maximum number of connections from one other machine; 0: no limit."""
-    max_session_ms: Annotated[DurationMs, Option("audio after which a session ends; 0: never")] = 0
+    max_session_ms: DurationMs = 0
+    """Audio after which a session ends; 0: never."""
     resume_ms: DurationMs = 30_000
     """How long a session waits for its client to reconnect, if the client counts samples."""
     max_message_bytes: Annotated[int, Meta(ge=1_024, le=1 << 30), "bytes"] = 1 << 20
@@ -739,13 +654,13 @@ class ServerLimits:
     shutdown_ms: DurationMs = 10_000
     """How long the program may take to end; the last two seconds are for clients to hear of it, and
     for the end of the process."""
-    write_buffer_bytes: Annotated[int, Meta(ge=1_024), "bytes"] = 32 << 10
+    write_buffer_bytes: Annotated[int, DERIVED] = 32 << 10
     """Size of the send buffer of a connection."""
-    send_deadline_ms: DurationMs = 10_000
+    send_deadline_ms: Annotated[int, DERIVED] = 10_000
     """How long a message may wait for a client that does not read."""
     ping_ms: Annotated[int, Meta(ge=1), "ms"] = 20_000
     """Silence after which a client is pinged, and the time it has to answer."""
-    max_pending: Annotated[int, Meta(ge=1)] = 256
+    max_pending: Annotated[int, DERIVED] = 256
     """Maximum number of connections without a request; if there are more, the oldest one of the
     busiest address is dropped."""
 

@@ -88,16 +88,14 @@ class ResumeState:
 
     It is fed the audio from `start_ms` of the session on, so that its voice gate can adapt. All
     places are frames after it: the last final ended at `until`. Its last window began at `anchor`
-    and had these `words`, which the decoder gets again before an utterance that follows at once;
-    `prompt` are the tokens before them. `voiceprints` are those of its speakers
-    (`streamd.speakers.Roster`), if they are told apart.
+    and had these `words`, which the decoder gets again before an utterance that follows at once.
+    `voiceprints` are those of its speakers (`streamd.speakers.Roster`), if they are told apart.
     """
 
     start_ms: int = 0
     until: int = 0
     words: tuple[Word, ...] = ()
     anchor: int = 0
-    prompt: tuple[int, ...] = ()
     language: str = ""
     voiceprints: tuple[bytes, ...] | UnsetType = UNSET
 

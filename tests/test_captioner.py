@@ -339,7 +339,7 @@ def test_an_engine_that_hangs_fails_a_recording(monkeypatch):
         yield from ()
 
     monkeypatch.setattr("streamd.captioner.FileTranscriber.transcribe", hang)
-    with Captioner("tiny.en", options={"engine-deadline-ms": 10}) as hung:
+    with Captioner("tiny.en", options={"decoding.engine_deadline_ms": 10}) as hung:
         for _ in range(2):
             with pytest.raises(EngineError, match="has not finished a window"):
                 hung.transcribe(LAMP)
@@ -376,8 +376,8 @@ def test_options_are_checked(options, said):
 
 
 def test_options_may_be_written_as_in_python_and_reach_their_parts():
-    config = Captioner("tiny.en", language="en", options={"max_utterance_ms": 9000})._config
-    assert config.endpoint.longest == 450
+    config = Captioner("tiny.en", language="en", options={"endpoint_ms": 9000})._config
+    assert config.endpoint.plain == 450
     assert config.decoding.model == "tiny.en"
 
 

@@ -15,7 +15,19 @@ from hypothesis import strategies as st
 from msgspec import inspect
 
 from docs.make import options_page
-from streamd.config import OPTIONS, SECTIONS, SETTINGS, Config, as_toml, load, successor, value_of
+from streamd.config import (
+    OPTIONS,
+    REMOVED,
+    SECTIONS,
+    SETTINGS,
+    Config,
+    as_toml,
+    for_clients,
+    load,
+    of_options,
+    successor,
+    value_of,
+)
 from streamd.config.table import Field
 from streamd.errors import ConfigError
 from streamd.options import FRAME_MS, Option
@@ -60,10 +72,10 @@ def values_of(kind: inspect.Type, n: int = 1) -> st.SearchStrategy:
 def possible(chosen: Mapping[str, object]) -> bool:
     """Whether the values are allowed in combination."""
     every = {name: field.written(field.default) for name, field in FIELDS.items()} | chosen
-    fits = max(every["step"], every["keep"]) <= every["length"]
+    fits = every["step"] <= every["length"]
     shared = every["sharing"] == "off" or every["server"]
     played = every["realtime"] or not every["play"]
-    heard = every["device"] not in ("cuda", "cpu", "mps") and (every["server"] or every["source"])
+    heard = every["device"] not in ("cuda", "cpu", "mps")
     told_apart = every["channels"] != "split" or not every["speakers"]
     return fits and shared and played and heard and told_apart
 
@@ -119,7 +131,8 @@ def test_nothing_said_means_the_defaults():
 def test_names_and_variables_are_unique():
     flags = [flag for option in OPTIONS.values() for flag in option.every_flag]
     assert len(set(flags)) == len(flags)
-    assert len(OPTIONS) <= 86
+    assert len([option for option in OPTIONS.values() if option.flags]) <= 60
+    assert len(SETTINGS) <= 40
     paths = [(field.part, field.attribute) for field in FIELDS.values()]
     assert len(set(paths)) == len(paths)
 
@@ -255,12 +268,10 @@ def test_a_time_is_rounded_up_to_frames(ms, frames):
         ("step", "1\n2", r'must be a whole number of ms from 0 to 30000, got "1\n2"'),
         ("length", "0", "must be a whole number of ms from 20 to 30000, got 0"),
         ("endpoint-ms", "", 'must be a whole number of ms from 0 to 30000, got ""'),
-        ("vad-aggressiveness", "4", "must be a whole number from 0 to 3, got 4"),
-        ("temperature", "nan", "must be a number from 0.0 to 1.0, got nan"),
+        ("beam-size", "0", "must be a whole number from 1 to 32, got 0"),
         ("vad", "ten", "must be silero, webrtc or off, got ten"),
         ("language", "inglish", "must be auto or languages: german, de, en,es, got inglish"),
-        ("keep-context", "maybe", "must be true or false, got maybe"),
-        ("suppress-tokens", "1,x", "must be whole numbers from -1, separated by commas, got 1,x"),
+        ("speakers", "maybe", "must be true or false, got maybe"),
     ],
 )
 def test_impossible_value_is_refused_wherever_it_comes_from(name, text, complaint, toml):
@@ -334,18 +345,47 @@ def test_misspelt_variable_is_refused_and_a_foreign_one_ignored():
     assert load({}, foreign) == Config()
 
 
-def test_window_holds_at_least_a_step_and_what_is_kept():
+def test_window_holds_at_least_a_step():
     with pytest.raises(
         ConfigError, match=r"--length \(400 ms\) must be at least --step \(500 ms\)"
     ):
         load({"length": "400"}, {})
-    with pytest.raises(ConfigError, match=r"--length \(8000 ms\) must be at least STREAMD_KEEP"):
-        load({}, {"STREAMD_KEEP": "11000"})
+    with pytest.raises(ConfigError, match=r"--length \(8000 ms\) must be at least STREAMD_STEP"):
+        load({}, {"STREAMD_STEP": "11000"})
 
 
-def test_something_must_be_heard():
-    with pytest.raises(ConfigError, match="STREAMD_SERVER: without a server and a source"):
-        load({"source": "false"}, {"STREAMD_SERVER": "false"})
+def test_a_server_for_clients_has_no_source_of_its_own():
+    config = load({"port": "0"}, {})
+    assert not for_clients(config).input.source
+    with pytest.raises(ConfigError, match="without a server there are no clients"):
+        for_clients(load({}, {"STREAMD_SERVER": "false"}))
+
+
+@pytest.mark.parametrize("name", REMOVED)
+def test_who_uses_what_is_gone_is_told_what_to_do_wherever_it_stands(name, toml):
+    said = f"{re.escape(name)}.* is gone: {re.escape(REMOVED[name])}$"
+    assert name not in FIELDS
+    with pytest.raises(ConfigError, match=said):
+        of_options({name: 1})
+    section = "set" if "." in name else "streaming"
+    with pytest.raises(ConfigError, match=said):
+        load({}, {}, config_file=toml(f'[{section}]\n"{name}" = 1\n'))
+    if "." in name:
+        with pytest.raises(ConfigError, match=f"^--set {said}"):
+            load({"set": [f"{name}=1"]}, {})
+    else:
+        variable = f"STREAMD_{name.upper().replace('-', '_')}"
+        with pytest.raises(ConfigError, match=f"^{variable} is gone: {re.escape(REMOVED[name])}$"):
+            load({}, {variable: "1"})
+
+
+def test_what_is_to_be_done_instead_of_what_is_gone_can_be_done():
+    instead = " ".join(REMOVED.values())
+    settings = re.findall(r"--set ([a-z_.]+)=?", instead)
+    assert len(settings) >= 3
+    assert set(settings) <= set(SETTINGS)
+    flags = {flag for option in OPTIONS.values() for flag in option.every_flag} | {"--set"}
+    assert set(re.findall(r"--[a-z][a-z-]+", instead)) <= flags
 
 
 def test_choices_are_what_the_parts_know():
@@ -384,10 +424,6 @@ def test_nothing_that_can_be_chosen_is_without_effect():
             "--set gate.floor_db must be a number of dBFS from -200.0 to 0.0",
         ),
         (
-            "search.length_penalty=x",
-            "--set search.length_penalty must be a number from 0.0 to 1.0, or none, got x",
-        ),
-        (
             "search.temperatures=0,2",
             "--set search.temperatures must be numbers from 0.0 to 1.0, separated by commas",
         ),
@@ -409,7 +445,7 @@ def test_a_setting_that_is_taken_for_an_option_is_named():
         load({}, {"STREAMD_OPEN_SHARE": "0.5"})
     assert successor("least-evidence") == "search.least_evidence"
     assert successor("endpoint-sentence-ms") == "endpoint.sentence_ms"
-    assert successor("loop-stuck-tokens") == "loop.stuck_tokens"
+    assert successor("engine-deadline-ms") == "decoding.engine_deadline_ms"
     assert successor("xyzzy") == ""
     assert not any(successor(name) for name in OPTIONS)
 

@@ -5,7 +5,6 @@ gets the same message wherever it was made.
 """
 
 import argparse
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from itertools import groupby, takewhile
@@ -16,7 +15,7 @@ from typing import NoReturn
 from msgspec import inspect
 
 from streamd.cli.hints import meant
-from streamd.config import OPTIONS, SECTIONS, SET, SETTINGS, successor, suggestion
+from streamd.config import OPTIONS, REMOVED, SECTIONS, SET, SETTINGS, successor, suggestion
 from streamd.config.table import Field
 from streamd.errors import ConfigError
 
@@ -40,6 +39,7 @@ class Command:
     takes: tuple[str, ...] = ()
     lacks: tuple[str, ...] = ()
     preset: Mapping[str, str] = field(default_factory=dict)
+    for_clients: bool = False  # this machine is no source of audio
     needs_model: bool = False  # on this machine
     needs_microphone: bool = False  # unless files are named
 
@@ -56,9 +56,9 @@ ACTIONS = {
     "version": "show the version",
     "print-config": "print the effective configuration as TOML",
 }
+"""Flags of every command, in the order of precedence. The command itself does not run then."""
 _LISTS = ("help", "list", "?")
 """Values of ``--set`` that ask what there is."""
-"""Flags of every command, in the order of precedence. The command itself does not run then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ def parse(argv: Sequence[str], commands: Sequence[Command]) -> Request:
     # What follows -- is cut off here: Python's versions differ in how argparse treats it.
     before = list(takewhile(lambda word: word != "--", words))
     refuse_foreign(before)
-    namespace, rest = _parser(command).parse_known_args(_with_lists(before))
+    namespace, rest = _parser(command).parse_known_args(before)
     _refuse_unknown(rest, command)
     values = vars(namespace)
     asked_for = {name: values.pop(name) for name in ACTIONS}
@@ -117,17 +117,6 @@ def _command(
         if command := named.get(" ".join(argv[:n_words])):
             return command, argv[n_words:]
     return default, argv
-
-
-def _with_lists(words: Sequence[str]) -> list[str]:
-    """Join lists such as -1,50257 to the flag before them; argparse takes them for flags."""
-    joined: list[str] = []
-    for word in words:
-        if joined and joined[-1].startswith("--") and re.fullmatch(r"-\d+(,-?\d+)+", word):
-            joined[-1] += f"={word}"
-        else:
-            joined.append(word)
-    return joined
 
 
 class _Parser(argparse.ArgumentParser):
@@ -171,9 +160,12 @@ def _refuse_unknown(rest: Sequence[str], command: Command) -> None:
         if any(flag in option.every_flag for option in OPTIONS.values()):
             here = command.name or "streamd without a command"
             raise ConfigError(f"{here} has no option {flag}")
-        name = flag.removeprefix("--").removeprefix("no-").replace("_", "-")
-        if setting := successor(name):
-            raise ConfigError(f"{flag} is now --{SET} {setting}=...")
+        plain = flag.removeprefix("--").replace("_", "-")
+        for name in (plain, plain.removeprefix("no-")):
+            if name in REMOVED:
+                raise ConfigError(f"{flag} is gone: {REMOVED[name]}")
+            if setting := successor(name):
+                raise ConfigError(f"{flag} is now --{SET} {setting}=...")
         known = [known for option in command.options for known in option.every_flag]
         known += ["--config", f"--{SET}"]
         known += [known for name in ACTIONS for known in _action_flags(name)]
@@ -208,25 +200,29 @@ def _refuse_misplaced(words: Sequence[str], names: Sequence[str]) -> None:
 
 
 _OPENAI = {
-    "--clip_timestamps --clip-timestamps": "--clip-timestamps-ms, in ms",
+    "--best_of --best-of --length_penalty --length-penalty --patience": (
+        "no option: no other value was better"
+    ),
+    "--clip_timestamps --clip-timestamps": "no option: cut the file first, as with ffmpeg",
     "--condition_on_previous_text": "--no-condition-on-previous-text, to turn it off",
-    "--carry_initial_prompt": "--carry-initial-prompt, without a value",
+    "--carry_initial_prompt": "--hotwords, which count in every window",
     "--fp16": "--precision",
     "--hallucination_silence_threshold --hallucination-silence-threshold": (
-        "--hallucination-silence-threshold-ms, in ms"
+        "no option: the voice detector leaves silence out"
     ),
     "--highlight_words": "--highlight-words, without a value",
     "--model_dir --model-dir": "--model with a path, or the variables of docs/models.md",
-    "--temperature_increment_on_fallback": "--no-fallback, or --set search.temperatures=0,0.2,...",
+    "--temperature_increment_on_fallback": "--set search.temperatures=0,0.2,...",
     "--word_timestamps": "--no-word-timestamps, to turn them off",
 }
 _CPP = {
+    "-ac": "no option: the encoder computes as much as there is sound",
     # whisper.cpp's compares the loudness of two channels
     "-di --diarize": "--speakers, or --channels split where each person has a channel",
     "-tdrz --tinydiarize": "--speakers",
     "-dl --detect-language": "--language auto, the default; json and jsonl tell what it was",
     "-dtw --dtw": "no option: all word times come from attention",
-    "-bo": "--set search.best_of=N",
+    "-bo": "no option: no other value was better",
     "-et --entropy-thold": "no option: repetitions are found word by word",
     "-fa --flash-attn -nfa --no-flash-attn -ng --no-gpu -dev -oved --ov-e-device": (
         "no option: it runs on the CPU"
@@ -237,6 +233,7 @@ _CPP = {
     "--grammar --grammar-rule --grammar-penalty": (
         "no option: --vocabulary names a file with words to expect"
     ),
+    "-kc": "no option: an utterance that follows at once is read with the one before",
     "-ls --log-score -ojf --output-json-full": "--output-format json-full",
     "-lpt --logprob-thold": (
         "--set search.least_evidence=N live, search.logprob_threshold=N for transcribe"
@@ -244,33 +241,35 @@ _CPP = {
     "-mc --max-context": (
         "--set session.context_tokens=N live, --no-condition-on-previous-text for transcribe"
     ),
-    "-mt": "--set search.max_tokens=N",
+    "-mt": "no option: what a window may hold follows from its length",
+    "-nf": "--set search.temperatures=0",
     "-np --no-prints": "--quiet",
+    "-nth --no-speech-thold": "--set search.no_speech_threshold=N",
     "-nt --no-timestamps": "--format text, which has no times",
     "-oj --output-json": "--output-format json",
     **{f"-o{x} --output-{x}": f"--output-format {x}" for x in ("csv", "lrc", "srt", "txt", "vtt")},
     "-owts --output-words": "--output karaoke.ass",
     "-of --output-file": "--output, with its ending",
-    "-ot --offset-t": "--clip-timestamps-ms START",
-    "--duration": "--clip-timestamps-ms START,END",
+    "-ot --offset-t --duration": "no option: cut the file first, as with ffmpeg",
     "-on --offset-n": "no option: segments are numbered from 0",
     "-p --processors": "no option: files are processed one after the other",
     "-pc --print-colors": "--confidence",
-    "--print-confidence": "--confidence or --mark-low",
+    "--print-confidence": "--confidence",
     "-pp --print-progress": "no option: captions appear as they are found",
     "-ps --print-special": "--output-format json-full, which has every token",
     "-sa --save-audio": "--record DIR",
-    "-sns --suppress-nst": "--suppress-tokens, which is on with -1",
-    "--suppress-regex": "--suppress-tokens",
+    "-sns --suppress-nst --suppress-regex": "no option: annotations are never written",
     "-sow --split-on-word": "no option: lines are cut between words",
-    "-tpi": "--set search.temperatures=0,0.2,...",
+    "-tp -tpi": "--set search.temperatures=0,0.2,...",
     "-vm --vad-model": "--vad",
     "-vt --vad-threshold -vth --vad-thold": "--set gate.open_share=N",
     "-vspd --vad-min-speech-duration-ms": "--set gate.attack_ms=N",
     "-vsd --vad-min-silence-duration-ms": "--endpoint-ms",
-    "-vmsd --vad-max-speech-duration-s": "--max-utterance-ms, in ms",
-    "-vp --vad-speech-pad-ms -vo --vad-samples-overlap": "--pre-roll-ms",
-    "-wt --word-thold": "--mark-low",
+    "-vmsd --vad-max-speech-duration-s": "--set endpoint.longest_ms=N",
+    "-vp --vad-speech-pad-ms -vo --vad-samples-overlap": (
+        "no option: half a second before speech is always kept"
+    ),
+    "-wt --word-thold": "--confidence",
 }
 FOREIGN: Mapping[str, Mapping[str, str]] = {"openai-whisper": _OPENAI, "whisper.cpp": _CPP}
 """The flags of other programs that streamd lacks, and what to use instead."""
@@ -364,8 +363,6 @@ def _metavar(option: Field) -> str:
             return ""
         case inspect.IntType() | inspect.FloatType():
             return option.unit.upper() or "N"
-        case inspect.VarTupleType(item_type=inspect.IntType()):
-            return "N,N"
         case _:
             return option.unit or "TEXT"
 

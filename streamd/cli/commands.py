@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from streamd import __version__
 from streamd.cli.arguments import Command, Request, help_text, parse, settings_text
 from streamd.cli.hints import command_in_group
-from streamd.config import Config, as_toml, load
+from streamd.config import Config, as_toml, for_clients, load
 from streamd.errors import ConfigError, SourceError, StreamdError
 from streamd.system import stdio
 from streamd.system.heap import share_heap
@@ -132,7 +132,7 @@ def _bench(config: Config) -> Iterator[str]:
 
 _LIVE = ("streaming", "vad", "decoding", "server", "journal")
 _ENGINE = ("threads", "precision", "engine")
-_LOG = ("quiet", "verbose", "log-format")
+_LOG = ("verbose", "log-format")
 
 COMMANDS = (
     Command(
@@ -151,7 +151,7 @@ COMMANDS = (
         target="streamd.daemon:run",
         takes=(*_LIVE, *_LOG),
         lacks=("server",),
-        preset={"source": "false"},
+        for_clients=True,
         needs_model=True,
     ),
     Command(
@@ -160,7 +160,7 @@ COMMANDS = (
         target="streamd.daemon.transcribe:transcribe",
         operand="FILE...",
         takes=("input", "vad", "decoding", "longform", "output"),
-        lacks=("source", "device", "realtime", "play", "json"),
+        lacks=("device", "realtime", "play", "json"),
         preset={"realtime": "false"},
         needs_model=True,
     ),
@@ -170,7 +170,7 @@ COMMANDS = (
         target="streamd.daemon:dictate",
         operand="[FILE...]",
         takes=("input", "dictation", "streaming", "vad", "decoding", "output"),
-        lacks=("source", "skip-existing", "json"),
+        lacks=("skip-existing", "json"),
         preset={"server": "false"},
         needs_model=True,
         needs_microphone=True,
@@ -208,7 +208,7 @@ COMMANDS = (
         "doctor",
         "check this machine, and say how to fix problems",
         target="streamd.cli.doctor:report",
-        takes=("source", "model", *_ENGINE, "compute", "host", "port", "json", *_LOG),
+        takes=("model", *_ENGINE, "compute", "host", "port", "json", *_LOG),
     ),
     Command(
         "models",
@@ -249,7 +249,7 @@ COMMANDS = (
         "build a model's packages for a Mac's Neural Engine and GPU",
         target="streamd.cli.packages:build",
         operand="NAME",
-        takes=("building", "engine", *_LOG),
+        takes=("engine", *_LOG),
     ),
     Command(
         "models remove",
@@ -322,7 +322,9 @@ def _run(request: Request) -> int:
     if request.action == "print-config":
         stdio.put(sys.stdout, as_toml(config))
         return 0
+    if request.command.for_clients:
+        config = for_clients(config)
     output = config.output
-    log_to(sys.stderr, form=output.log_format, verbose=output.verbose, quiet=output.quiet)
+    log_to(sys.stderr, form=output.log_format, verbose=output.verbose)
     share_heap()
     return call(request.command, config, request.operands) or 0

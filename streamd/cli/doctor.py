@@ -23,7 +23,7 @@ from streamd.daemon.opening import LIBRARY, CoreML, best_model, built_for_core_m
 from streamd.engines.golden_clips import clips, transcribed
 from streamd.engines.precision import choose_precision
 from streamd.engines.prepared import open_in_memory
-from streamd.errors import StreamdError
+from streamd.errors import SourceError, StreamdError
 from streamd.events import encode
 from streamd.models import store
 from streamd.models.catalog import dimensions
@@ -201,9 +201,12 @@ def _core_ml(config: Config) -> Iterator[Finding]:
 
 
 def _microphone(config: Config) -> Iterator[Finding]:
-    if not config.input.source:
-        yield Finding("ok", "not needed")
-    elif devices := list_devices():
+    try:
+        devices = list_devices()
+    except SourceError as error:
+        yield Finding("--", str(error), "files and clients need none")
+        return
+    if devices:
         microphone = build.microphone(config)
         loudest = asyncio.run(_loudest(microphone))
         used = f"{len(devices)} found, {microphone.name!r} is used"
@@ -213,7 +216,7 @@ def _microphone(config: Config) -> Iterator[Finding]:
         else:
             yield Finding("!!", f"{used} and gives only silence", silence_fix())
     else:
-        yield Finding("!!", "none found", "connect one; files and clients need none")
+        yield Finding("--", "none found", "connect one; files and clients need none")
 
 
 async def _loudest(microphone: Microphone) -> float:

@@ -42,7 +42,7 @@ _MEANT = {
     "update upgrade self-update": "pip install --upgrade streamd-captions",
     "uninstall": "pip uninstall streamd-captions",
     "config settings show-config options": "--print-config; docs/options.md explains all options",
-    "print-colors color colour": "--colors always, and --confidence",
+    "print-colors color colour": "--confidence; the variable FORCE_COLOR colours pipes, too",
     "completion-script completions": "streamd completion bash|zsh|fish",
 }
 _IN_GROUP = {

@@ -120,7 +120,7 @@ def _download(
         fetch(offer, here)
         return
     log.info("downloading %s, %s, from %s to %s", name, size, here.host, here.cache)
-    plain = output.quiet or output.log_format == "json"
+    plain = output.verbose < 0 or output.log_format == "json"
     if plain or not is_terminal(sys.stderr, os.environ):
         fetch(offer, here, on_progress=_tenths(name))
         return
@@ -134,7 +134,7 @@ def _download(
 
 
 def _can_ask(output: OutputOptions) -> bool:
-    return sys.stdin.isatty() and sys.stderr.isatty() and not output.quiet
+    return sys.stdin.isatty() and sys.stderr.isatty() and output.verbose >= 0
 
 
 def _agreed(question: str) -> bool:

@@ -43,8 +43,7 @@ def build(config: Config, name: str) -> None:
         if what:
             log.info("%s: %s, %d of %d", name, what, done + 1, n_all)
 
-    folder = expanded(config.build.folder) if config.build.folder else None
-    built = build_model(name, config.build, progress, to=folder)
+    built = build_model(name, config.build, progress)
     size = megabytes(sum(each.size for each in built.meta.files.values()))
     took_s = time.perf_counter() - begun_s
     log.info("%s: built in %.0f s, %s in %s", name, took_s, size, built.folder)

@@ -11,16 +11,19 @@ from streamd.config.loading import (
     SET_VARIABLE,
     TOKEN_VARIABLE,
     as_toml,
+    for_clients,
     load,
     of_options,
     read_token,
     value_of,
 )
+from streamd.config.removed import REMOVED
 from streamd.config.table import OPTIONS, SECTIONS, SETTINGS, Config, successor, suggestion
 
 __all__ = [
     "CONFIG_VARIABLE",
     "OPTIONS",
+    "REMOVED",
     "SECTIONS",
     "SET",
     "SETTINGS",
@@ -28,6 +31,7 @@ __all__ = [
     "TOKEN_VARIABLE",
     "Config",
     "as_toml",
+    "for_clients",
     "load",
     "of_options",
     "read_token",

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from streamd.config.removed import REMOVED
 from streamd.config.table import (
     OPTIONS,
     PREFIX,
@@ -79,6 +80,7 @@ def _from_program(name: str, value: object) -> _Value:
         return _set(name, value, culprit)
     option = OPTIONS.get(name.replace("_", "-"))
     if option is None:
+        _refuse_removed(name.replace("_", "-"), f"option {name}")
         now = successor(name)
         hint = f"; it is now {now}" if now else suggestion(name, OPTIONS)
         raise ConfigError(f"unknown {culprit}{hint}")
@@ -95,6 +97,16 @@ def _merged(values: Iterable[_Value]) -> Config:
         culprits[field.setting] = culprit
     _check(config, culprits)
     return config
+
+
+def for_clients(config: Config) -> Config:
+    """Return the configuration of a server that captions only what clients send.
+
+    Raises `ConfigError` if there is no server.
+    """
+    if not config.bind.enabled:
+        raise ConfigError("server = false: without a server there are no clients; drop it")
+    return replace(config, input=replace(config.input, source=False))
 
 
 def as_toml(config: Config) -> str:
@@ -173,6 +185,7 @@ def _flat(keys: Mapping[str, object]) -> Iterator[tuple[str, object]]:
 
 def _from_key(path: str, group: str, name: str, value: object) -> _Value:
     culprit, option = f"{path}: {group}.{name}", OPTIONS.get(name)
+    _refuse_removed(name, f"{path}: {name} in [{group}]")
     if option is None and (setting := successor(name)):
         raise ConfigError(f"{path}: {name} in [{group}] is now {setting} in [{SET}]")
     if option is None or option.section != group:
@@ -194,8 +207,14 @@ def _set(name: str, value: object, culprit: str) -> _Value:
     for option in OPTIONS.values():
         if name == option.setting:
             raise ConfigError(f"{culprit}: has an option of its own, --{option.name}")
+    _refuse_removed(name, culprit)
     hint = suggestion(name, SETTINGS) or "; streamd --set help lists them"
     raise ConfigError(f"{culprit}: no such setting{hint}")
+
+
+def _refuse_removed(name: str, culprit: str) -> None:
+    if instead := REMOVED.get(name):
+        raise ConfigError(f"{culprit} is gone: {instead}")
 
 
 def _from_pairs(pairs: Sequence[str], culprit: str) -> Iterator[_Value]:
@@ -217,7 +236,9 @@ def _from_environment(environ: Mapping[str, str]) -> Iterator[_Value]:
             yield _Value(option, text, variable)
             continue
         stem = variable.removeprefix(PREFIX)
-        if setting := successor(stem.lower().replace("_", "-")):
+        name = stem.lower().replace("_", "-")
+        _refuse_removed(name, variable)
+        if setting := successor(name):
             raise ConfigError(f"{variable} is now {SET_VARIABLE}={setting}=...")
         # Only what looks like a slip is refused: others may use names with this prefix, as
         # Kubernetes does for a service called streamd.
@@ -241,10 +262,9 @@ def _check(config: Config, culprits: Mapping[str, str]) -> None:
         return culprits.get(OPTIONS[name].setting, f"--{name}")
 
     length = config.session.length
-    for name, least in (("step", config.session.step), ("keep", config.commit.keep)):
-        if least > length:
-            named = f"{culprit('length')} ({length * FRAME_MS} ms)"
-            raise ConfigError(f"{named} must be at least {culprit(name)} ({least * FRAME_MS} ms)")
+    if (step := config.session.step) > length:
+        named = f"{culprit('length')} ({length * FRAME_MS} ms)"
+        raise ConfigError(f"{named} must be at least {culprit('step')} ({step * FRAME_MS} ms)")
     if config.bind.share != "off" and not config.bind.enabled:
         raise ConfigError(f"{culprit('sharing')} needs the server; drop --no-server")
     if config.input.device in ("cuda", "cpu", "mps"):  # openai-whisper's
@@ -255,8 +275,6 @@ def _check(config: Config, culprits: Mapping[str, str]) -> None:
     if config.input.channels == "split" and config.decoding.speakers:
         split, speakers = culprit("channels"), culprit("speakers")
         raise ConfigError(f"{split}: each channel is a speaker; drop {speakers}")
-    if not (config.bind.enabled or config.input.source):
-        raise ConfigError(f"{culprit('server')}: without a server and a source there is no audio")
 
 
 def read_token(

@@ -18,7 +18,7 @@ from msgspec import Meta, inspect
 
 from streamd import options
 from streamd.errors import ConfigError
-from streamd.options import FRAME_MS, FRAMES, Option
+from streamd.options import DERIVED, FRAME_MS, FRAMES, Option
 
 PREFIX = "STREAMD_"
 """Beginning of the environment variables."""
@@ -171,8 +171,6 @@ def _allowed(kind: inspect.Type, unit: str) -> str:
         case inspect.IntType() | inspect.FloatType():
             noun = "a whole number" if isinstance(kind, inspect.IntType) else "a number"
             return noun + (f" of {unit}" if unit else "") + _range(kind)
-        case inspect.VarTupleType(item_type=inspect.IntType() as item):
-            return f"whole numbers{_range(item)}, separated by commas"
         case inspect.VarTupleType(item_type=inspect.FloatType() as item):
             return f"numbers{_range(item)}, separated by commas"
         case _:
@@ -228,9 +226,8 @@ class Config:
     search: Annotated[options.DecodingOptions, "decoding"] = field(
         default_factory=options.DecodingOptions
     )
-    loop: options.LoopLimits = field(default_factory=options.LoopLimits)
     longform: options.LongformOptions = field(default_factory=options.LongformOptions)
-    build: Annotated[options.BuildOptions, "building"] = field(default_factory=options.BuildOptions)
+    build: options.BuildOptions = field(default_factory=options.BuildOptions)
     dictation: options.DictationOptions = field(default_factory=options.DictationOptions)
     output: options.OutputOptions = field(default_factory=options.OutputOptions)
     cues: Annotated[options.CueLayout, "output"] = field(default_factory=options.CueLayout)
@@ -245,7 +242,6 @@ SECTIONS: Mapping[str, str] = {
     "vad": "What counts as speech, and when an utterance ends",
     "decoding": "The model and how it is used",
     "longform": "How whole recordings are transcribed",
-    "building": "How a model is built for Core ML",
     "dictation": "When streamd dictate types",
     "output": "Where the text goes",
     "server": "What clients may do over the network",
@@ -264,7 +260,8 @@ def _as_written(annotation: Any) -> tuple[Any, str, bool, Option]:  # noqa: ANN4
         written, *rest = _as_written(kind)
         return written | None, *rest
     kind, *marks = get_args(annotation) if hasattr(annotation, "__metadata__") else (annotation,)
-    unit = next((mark for mark in marks if isinstance(mark, str)), "")
+    units = [mark for mark in marks if isinstance(mark, str)]
+    unit = DERIVED if DERIVED in units else next(iter(units), "")
     limits = next((mark for mark in marks if isinstance(mark, Meta)), None)
     option = next((mark for mark in marks if isinstance(mark, Option)), Option(""))
     if unit == FRAMES:
@@ -286,9 +283,7 @@ _FIELDS = list(_fields())
 OPTIONS: Mapping[str, Field] = {field.name: field for field in _FIELDS if field.opt.help}
 """Every option by its name, sorted by section."""
 SETTINGS: Mapping[str, Field] = {
-    field.setting: field
-    for field in _FIELDS
-    if not field.opt.help and field.unit != options.DERIVED
+    field.setting: field for field in _FIELDS if not field.opt.help and field.unit != DERIVED
 }
 """The fields without an option, by the name that ``--set`` knows."""
 

@@ -22,10 +22,10 @@ from streamd.errors import ConfigError, SourceError
 from streamd.events import Choices
 from streamd.models.model import Model
 from streamd.models.store import known_language
-from streamd.options import DecodingOptions, EndpointOptions
+from streamd.options import DecodingOptions
 from streamd.session import Session
 from streamd.session.channels import AnySession, SplitSession
-from streamd.session.commit import AlignAtt, CommitPolicy, LocalAgreement, Sliding
+from streamd.session.commit import AlignAtt, CommitPolicy, LocalAgreement
 from streamd.session.gate import Gate, WebRtcVad, any_sound
 from streamd.session.rules import RuleNote
 from streamd.session.segmenter import Segmenter
@@ -36,7 +36,7 @@ from streamd.sources.microphone import Microphone
 from streamd.sources.stdin import StdinSource
 from streamd.sources.tracks import Selection
 from streamd.streams import Chooser
-from streamd.types import FRAME_MS, N_AUDIO_CTX, frames_from_ms, ms_from_frames
+from streamd.types import FRAME_MS, frames_from_ms, ms_from_frames
 from streamd.whisper.engine import Engine
 from streamd.whisper.recognizer import Recognizer
 from streamd.whisper.tokenizer import Tokenizer
@@ -87,7 +87,7 @@ def new_session(config: Config) -> AnySession:
 
 def session_factory(config: Config) -> Callable[[Choices], AnySession]:
     """Return what makes a session; raises `ConfigError` for options that contradict each other."""
-    endpoint = _endpoint_options(config)
+    endpoint = config.endpoint
     if endpoint.is_smart and not has_smart_turn():
         raise ConfigError("--endpoint smart: this installation lacks smart-turn's weights")
 
@@ -166,29 +166,13 @@ def gate(config: Config) -> Gate:
     if config.vad.detector == "off":
         return Gate(any_sound, replace(config.gate, floor_db=-math.inf))
     confirm = Silero() if config.vad.detector == "silero" else None
-    return Gate(WebRtcVad(config.vad.aggressiveness), config.gate, confirm=confirm)
+    return Gate(WebRtcVad(), config.gate, confirm=confirm)
 
 
 def _policy(config: Config) -> CommitPolicy:
-    if config.commit.rule == "sliding":
-        return Sliding()
     if config.commit.rule == "align-att":
         return AlignAtt(config.align_att)
     return LocalAgreement(config.agreement)
-
-
-def _endpoint_options(config: Config) -> EndpointOptions:
-    """With the rule sliding an utterance is one of whisper.cpp's lines."""
-    if config.commit.rule != "sliding":
-        return config.endpoint
-    step, keep = config.session.step, config.commit.keep
-    if step == 0:
-        raise ConfigError("--commit sliding needs a --step, got --step 0")
-    # whisper.cpp's stream breaks the line after this many steps (stream.cpp, n_new_line).
-    n_steps = max(1, config.session.length // step - 1)
-    overlap = min(keep, step)
-    longest = min(n_steps * step + overlap, N_AUDIO_CTX)
-    return replace(config.endpoint, longest=longest, overlap=overlap, exact_cut=True)
 
 
 def own_sources(config: Config) -> list[Source]:
@@ -286,13 +270,13 @@ def _check_windows(config: Config, model: Model) -> None:
     """Refuse windows longer than what the model hears at once, if that is less than 30 s."""
     ms = model.dims.n_audio_ctx * FRAME_MS
     windows = {
-        "--max-utterance-ms": ms_from_frames(config.endpoint.longest),
-        "--length": ms_from_frames(config.session.length),
+        "--set endpoint.longest_ms=": ms_from_frames(config.endpoint.longest),
+        "--length ": ms_from_frames(config.session.length),
     }
     too_long = [name for name, window_ms in windows.items() if window_ms > ms]
     if too_long:
-        cure = " and ".join(f"{name} {ms}" for name in too_long)
-        raise ConfigError(f"the model {model.name} hears only {ms} ms at once: set {cure}")
+        cure = " and ".join(f"{name}{ms}" for name in too_long)
+        raise ConfigError(f"the model {model.name} hears only {ms} ms at once: use {cure}")
 
 
 def workers(config: Config) -> int:
@@ -339,9 +323,8 @@ def decoding_options(config: Config, model: Model) -> DecodingOptions:
         config.search,
         languages=_languages(o.language),
         temperatures=_temperatures(config),
-        suppress_tokens=_suppressed(config.search.suppress_tokens, model),
+        suppress_tokens=(-1,) if model.suppress_tokens is None else model.suppress_tokens,
         begin_suppress_tokens=model.begin_suppress_tokens,
-        loops=config.loop,
     )
 
 
@@ -354,15 +337,4 @@ def _temperatures(config: Config) -> tuple[float, ...]:
     first = config.decoding.temperature
     every = [round(first + rise, 4) for rise in config.search.temperatures]
     possible = [temperature for temperature in every if temperature <= 1] or [first]
-    return tuple(possible if config.decoding.fallback else possible[:1])
-
-
-def _suppressed(tokens: tuple[int, ...], model: Model) -> tuple[int, ...]:
-    """-1 stands for what the model's own files want to be suppressed, if they say it."""
-    if unknown := [token for token in tokens if token >= model.dims.n_vocab]:
-        last = model.dims.n_vocab - 1
-        raise ConfigError(f"--suppress-tokens {unknown[0]}: {model.name}'s tokens end at {last}")
-    own = model.suppress_tokens
-    if -1 not in tokens or own is None:
-        return tokens
-    return (*(token for token in tokens if token != -1), *own)
+    return tuple(possible)

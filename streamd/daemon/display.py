@@ -41,10 +41,9 @@ def open_display(
         return StreamSink(stream, Jsonl(everything=True))
     if output.format != "text":
         return open_stream(config, stream, output.format, segments=segments)
-    ramp = confidence_ramp(output.colors, environ, is_terminal=terminal)
+    ramp = confidence_ramp(environ, is_terminal=terminal)
     look = Look(
         ramp=ramp if config.cues.confidence else (),
-        mark_low=output.mark_low,
         stamp=stamper(output.timestamps, started or datetime.now(UTC)),
         speakers=SPEAKERS if ramp else (),
     )

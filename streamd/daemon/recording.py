@@ -9,7 +9,7 @@ from bisect import bisect_left
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain, count, groupby, pairwise
+from itertools import chain, count, groupby
 from typing import Any, NamedTuple
 
 import msgspec
@@ -43,9 +43,9 @@ from streamd.types import FRAME, FRAME_MS, Frames, frames_from_ms
 from streamd.whisper.engine import Engine, urgent
 from streamd.whisper.longform import LONGEST_WINDOW, Transcriber
 from streamd.whisper.longform.segments import (
+    Clip,
     SpokenWord,
     TimedSegment,
-    clips_at,
     column_at,
     in_ms,
     ms_of,
@@ -193,7 +193,7 @@ class FileTranscriber:
         self._tokenizer = build.tokenizer(config, model)
         decoding = replace(
             build.decoding_options(config, model),
-            timestamps=not config.longform.without_timestamps,
+            timestamps=True,
         )
         longform = replace(config.longform, initial_prompt=config.decoding.prompt)
         lists = lists or build.vocabularies(config, model, build.expected(config, model))
@@ -218,7 +218,7 @@ class FileTranscriber:
     def _new_track(self) -> Track:
         config = self._config
         speech = None
-        if config.vad.detector != "off" and not config.longform.clip_timestamps_ms:
+        if config.vad.detector != "off":
             pause, around = config.endpoint.plain, config.endpoint.pre_roll
             # Pauses of one length end utterances, with as much audio after as before them.
             endpoint = replace(
@@ -242,14 +242,12 @@ class FileTranscriber:
         mel.finish(n_padding=n_padding)
         speech, voiced, first = track.speech, None, 0
         if speech is None:
-            clips = clips_at(self._config.longform.clip_timestamps_ms, mel.n_columns)
+            clips = [Clip(0, mel.n_columns)] if mel.n_columns else []
         else:
             clips = speech.clips(mel.n_columns, longest=LONGEST_WINDOW)
             voiced, first = speech.voiced, clips[0].start if clips else 0
         if clips:
             transcriber = self._new_transcriber()
-            # Clips that a user of the library names may go back.
-            in_order = all(clip.end <= following.start for clip, following in pairwise(clips))
             language = transcriber.language(mel, first)
             if self._detects:
                 log.info("detected the language %s; --language names another", language)
@@ -268,8 +266,7 @@ class FileTranscriber:
                     _with_speakers(final, turns, speakers)
                     for final in (map(with_lasting_words, made) if speech else made)
                 )
-                if in_order:
-                    mel.forget(column_at(window.reached_ms / 1000))
+                mel.forget(column_at(window.reached_ms / 1000))
                 yield FinishedWindow(finals, window.reached_ms)
 
     def _final(self, segment: TimedSegment, seg: int) -> Final:

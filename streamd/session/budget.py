@@ -1,7 +1,7 @@
 """How much a stream may have decoded: sound that says nothing must not cost more than speech.
 
-The unit is the frame of audio, for as many decoder passes as its text may take
-(`DecodingOptions.tokens_per_second`). Only audio refills a budget, no clock, so that finals do not
+The unit is the frame of audio, for as many decoder passes as its text may take (`_ENGLISH` and
+`_OTHERS` in `whisper/recognizer.py`). Only audio refills a budget, no clock, so that finals do not
 depend on the speed of the engine.
 """
 

@@ -147,19 +147,3 @@ class AlignAtt:
     def reset(self) -> None:
         """Forget where the attention was: a new utterance begins."""
         self._committed = 0
-
-
-class Sliding:
-    """Commits nothing: lines of fixed length are final at their end (whisper.cpp's ``stream``)."""
-
-    def propose(
-        self, words: Sequence[Word], *, now: int, silence: int, first: int | None = None
-    ) -> int:
-        """Return 0."""
-        return 0
-
-    def committed(self, n: int) -> None:
-        """Do nothing."""
-
-    def reset(self) -> None:
-        """Do nothing."""

@@ -43,14 +43,18 @@ class GatedFrame(NamedTuple):
     prob: float = 0.0
 
 
+_AGGRESSIVENESS = 1
+"""Of 0 (most is speech) to 3 (least is); `Silero` judges the rest."""
+
+
 class WebRtcVad:
     """Google's detector; it adapts to the noise of its stream, so each stream needs its own."""
 
-    def __init__(self, aggressiveness: int) -> None:
-        """`aggressiveness`: 0 (most is speech) to 3 (least is)."""
+    def __init__(self) -> None:
+        """Load the library."""
         import webrtcvad  # here, since it takes 100 ms and only this detector needs it
 
-        self._vad = webrtcvad.Vad(aggressiveness)
+        self._vad = webrtcvad.Vad(_AGGRESSIVENESS)
 
     def __call__(self, frames: Frames) -> list[bool]:
         """See `VoiceDetector`."""

@@ -273,7 +273,7 @@ class Segmenter:
 
         That is better than being cut within a word later.
         """
-        return not self.options.exact_cut and 5 * (now - start) >= 3 * self.options.longest
+        return 5 * (now - start) >= 3 * self.options.longest
 
     def _begin(self) -> list[Vad]:
         if not self.utterances:  # what is asked about the others depends on theirs
@@ -320,12 +320,10 @@ class Segmenter:
     def _cut(self, utterance: Utterance) -> None:
         """End the utterance although there is no pause that ends it; the rest is a new one."""
         cut = self.cursor
-        if not self.options.exact_cut:
-            # Not in the first half, where a quiet place would leave next to nothing before it.
-            earliest = max(cut - self.options.trailing_silence, cut - self.options.longest // 2)
-            cut = self.quietest(earliest, cut, near=cut)
-        self._floor = cut
-        rest = Utterance(cut - self.options.overlap)
+        # Not in the first half, where a quiet place would leave next to nothing before it.
+        earliest = max(cut - self.options.trailing_silence, cut - self.options.longest // 2)
+        self._floor = cut = self.quietest(earliest, cut, near=cut)
+        rest = Utterance(cut)
         if utterance.pause is not None:
             # The rest begins in the same pause. What is left of it may be too short to ask.
             rest.pause = max(utterance.pause, rest.start)

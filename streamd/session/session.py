@@ -94,8 +94,7 @@ STILL_READ, BEHIND = 25, 10
 """Frames (0.5 s) after the last possible place of a change of language up to which words of the
 language before count, and frames (0.2 s) behind its last word in which the change is looked for."""
 LONG_SILENCE = 150
-"""Frames without speech (3 s) after which the text before them is no longer a prompt, and which are
-enough of a longer gap: what follows is taken for a new subject."""
+"""Frames without speech (3 s) that are enough of a longer gap: what follows is another subject."""
 
 
 AGAIN_RATE, MOST_AGAIN = 0.5, 1_500
@@ -151,7 +150,6 @@ class Session:
         self._segmenter.skip(frames_from_ms(finalised_ms - state.start_ms))
         self._language.known = state.language
         self._who.resume(state.voiceprints)
-        self._prompt.remember(state.prompt, language=state.language, temperature=0.0)
 
     def adopt(self, other: "Session") -> None:
         """Go on with the options of a session that was made with others.
@@ -398,25 +396,20 @@ class Session:
             self._language.begin(start, follows=follows)
             if self._continues(start):
                 text.continue_after(self._previous.words, self._previous.anchor)
-            else:
-                self._remember(self._previous.words, Hypothesis(language=self._previous.language))
-            is_long = start - self._previous.until > LONG_SILENCE
-            is_other = self._language.known != self._previous.language
-            if not self._options.keep_context or is_long or is_other:
-                self._prompt.forget()
+            self._prompt.forget()  # one mistake would influence everything after it
         return self._segment
 
     def _continues(self, start: int) -> bool:
         """Whether the windows of an utterance begin with the words of the one before.
 
         A word that nothing precedes is often misread, and a speaker who takes a breath goes on with
-        the sentence. Not if lines of fixed length repeat the audio before them, as whisper.cpp's.
+        the sentence.
         """
         previous = self._previous
         is_near = self._is_near(start) and start - previous.anchor <= REACH
         is_stored = bool(previous.words) and previous.anchor >= self._ring.start
         is_same = self._language.known in {"", previous.language}
-        return is_stored and is_near and is_same and not self._segmenter.options.exact_cut
+        return is_stored and is_near and is_same
 
     def _is_near(self, start: int) -> bool:
         """Whether an utterance that begins at `start` follows the last final at once."""
@@ -600,7 +593,6 @@ class Session:
         self._previous = replace(
             self._previous,
             until=max(end, min(last, self._transcribed), self._previous.until),
-            prompt=self._prompt.tokens,
             language=self._language.known,
         )
         if not text.committed:  # as after a cough: the next one follows what was before this
@@ -619,13 +611,8 @@ class Session:
         return [Unclear(start_ms=start_ms, end_ms=end_ms)]
 
     def _sentences(self, segment: Segment) -> list[SessionEvent]:
-        """Publish the sentences that are complete while the utterance goes on.
-
-        Not those of lines of fixed length, as whisper.cpp's.
-        """
+        """Publish the sentences that are complete while the utterance goes on."""
         events: list[SessionEvent] = []
-        if self._segmenter.options.exact_cut:
-            return events
         text, start = segment.text, segment.text.start
         while words := text.take_sentence(self._who.changes):
             events.append(
@@ -637,7 +624,6 @@ class Session:
                 until=max(start, self._previous.until),
                 words=tuple(text.context.words) if text.context else (),
                 anchor=text.anchor,
-                prompt=self._prompt.tokens,
                 language=self._language.known,
             )
         return events

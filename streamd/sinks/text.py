@@ -319,27 +319,22 @@ def blank_between(before: str, after: str) -> str:
 class Look:
     """The user's choices for captions.
 
-    `ramp` has SGR colours from lowest to highest confidence, or none. Words less probable than
-    `mark_low` are put into brackets. `stamp` makes the text before a caption from its start in ms.
-    `speakers` has the SGR colours of speakers' names, or none.
+    `ramp` has SGR colours from lowest to highest confidence, or none. `stamp` makes the text before
+    a caption from its start in ms. `speakers` has the SGR colours of speakers' names, or none.
     """
 
     ramp: tuple[str, ...] = ()
-    mark_low: float = 0.0
     stamp: Callable[[int], str] = lambda t_ms: ""
     speakers: tuple[str, ...] = ()
 
 
-def confidence_ramp(
-    colors: Literal["auto", "always", "never"], environ: Mapping[str, str], *, is_terminal: bool
-) -> tuple[str, ...]:
+def confidence_ramp(environ: Mapping[str, str], *, is_terminal: bool) -> tuple[str, ...]:
     """Return the colours for `Look.ramp`: truecolour if the terminal has it, else of the 256.
 
-    ``auto`` colours on a terminal unless ``NO_COLOR`` is set to anything; ``always`` ignores
-    ``NO_COLOR`` (https://no-color.org).
+    There are none if ``NO_COLOR`` is set to anything (https://no-color.org), nor for what is no
+    terminal, unless ``FORCE_COLOR`` is (https://force-color.org).
     """
-    wanted = is_terminal and not environ.get("NO_COLOR") if colors == "auto" else colors == "always"
-    if not wanted:
+    if environ.get("NO_COLOR") or not (is_terminal or environ.get("FORCE_COLOR")):
         return ()
     if environ.get("COLORTERM") in ("truecolor", "24bit"):
         return tuple(f"38;2;{red};{green};{blue}" for red, green, blue in RAINBOW)
@@ -401,20 +396,17 @@ def caption(event: Partial | Final, look: Look) -> list[Span]:
 
 def _spans(text: str, words: Sequence[TimedWord], stable: int, look: Look) -> Iterator[Span]:
     # Words need no spans of their own if nothing is shown about them.
-    placed = list(aligned(text, words)) if look.ramp or look.mark_low else []
+    placed = list(aligned(text, words)) if look.ramp else []
     opens = {start: word for start, _, word in placed}
     closes = {end for _, end, _ in placed}
     edges = sorted({0, min(stable, len(text)), len(text), *opens, *closes})
     word = None
     for start, end in pairwise(edges):
         word = opens.get(start, word)
-        shown = clean(text[start:end])
-        if word is not None and word.prob < look.mark_low:
-            shown = "[" * (start in opens) + shown + "]" * (end in closes)
         codes = [FAINT] if start >= stable else []
         if word is not None and look.ramp:
             codes.append(look.ramp[rank(word.prob, len(look.ramp))])
-        yield Span(shown, ";".join(codes))
+        yield Span(clean(text[start:end]), ";".join(codes))
         if end in closes:
             word = None
 

@@ -75,7 +75,7 @@ class EngineThread(Executor):
             waiting.cancel()  # a late result is dropped
         raise HangError(
             f"the engine has not finished a window within {deadline_s:g} s: it hangs, or "
-            "the model is far too slow for this machine (then raise --engine-deadline-ms)"
+            "the model is far too slow for this machine (then raise decoding.engine_deadline_ms)"
         )
 
     def close(self) -> None:

@@ -114,19 +114,17 @@ class _JsonFormatter(logging.Formatter):
         return json.dumps(entry, ensure_ascii=False)
 
 
-def log_to(
-    stream: TextIO, *, form: Literal["text", "json"], verbose: int = 0, quiet: bool = False
-) -> None:
+def log_to(stream: TextIO, *, form: Literal["text", "json"], verbose: int = 0) -> None:
     """Send all log messages of the process to `stream`, and nowhere else.
 
-    `verbose` is 0 for information, 1 for details, 2 for the libraries' messages, too; `quiet`
-    leaves only errors.
+    `verbose` is -1 for errors only, 0 for information, 1 for details, 2 for the libraries'
+    messages, too.
     """
     handler = LogHandler(stream)
     handler.setFormatter(_JsonFormatter() if form == "json" else _TextFormatter())
-    level = logging.ERROR if quiet else logging.DEBUG if verbose else logging.INFO
+    level = {-1: logging.ERROR, 0: logging.INFO}.get(verbose, logging.DEBUG)
     logging.basicConfig(handlers=[handler], force=True)
-    logging.getLogger().setLevel(level if quiet or verbose == 2 else logging.WARNING)
+    logging.getLogger().setLevel(level if verbose in (-1, 2) else logging.WARNING)
     logging.getLogger("streamd").setLevel(level)
 
 

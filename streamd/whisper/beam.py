@@ -1,7 +1,7 @@
 """Beam search on a shared tree, and the choice among finished hypotheses.
 
 All beams take one pass per token. Source: openai/whisper ``decoding.py`` (`BeamSearchDecoder`,
-`MaximumLikelihoodRanker`); patience: Kasai et al. 2022.
+`MaximumLikelihoodRanker`).
 """
 
 from collections.abc import Sequence
@@ -31,7 +31,6 @@ def beam_search(
     `beam_size`, the most probable unfinished ones; `best` chooses among them.
     """
     beam_size = options.beam_size
-    enough = max(1, round(beam_size * options.patience))
     beams, rows = [prefill.path], prefill.logits
     finished: list[Path] = []
     for n_sampled in range(1, max_tokens + 1):
@@ -43,12 +42,12 @@ def beam_search(
         ]
         candidates.sort(key=lambda path: path.score, reverse=True)
         beams, ended = _best_open(candidates, beam_size)
-        finished += ended if options.whole_beams else ended[: enough - len(finished)]
+        finished += ended if options.whole_beams else ended[: beam_size - len(finished)]
         # Where one token is nearly certain, the runners-up are improbable ends: openai-whisper
         # counts five of them as enough, and may leave the rest of a sentence out.
         most = max((path.score for path in finished), default=-np.inf)
         ahead = options.whole_beams and beams and beams[0].score > most
-        if (len(finished) >= enough and not ahead) or not beams or n_sampled == max_tokens:
+        if (len(finished) >= beam_size and not ahead) or not beams or n_sampled == max_tokens:
             break
         cache.keep(beams)
         beams, rows = yield from cache.extend(beams)
@@ -56,19 +55,9 @@ def beam_search(
     return finished + beams[:missing]
 
 
-def best(paths: Sequence[Path], length_penalty: float | None) -> Path:
-    """The path with the highest log probability for its length.
-
-    `length_penalty` None divides by the number of tokens; otherwise Google NMT's formula.
-    """
-
-    def score(path: Path) -> float:
-        n_tokens = max(1, len(path.tokens))
-        if length_penalty is None:
-            return path.score / n_tokens
-        return path.score / float(((5 + n_tokens) / 6) ** length_penalty)
-
-    return max(paths, key=score)
+def best(paths: Sequence[Path]) -> Path:
+    """The path with the highest mean log probability of its tokens."""
+    return max(paths, key=lambda path: path.score / max(1, len(path.tokens)))
 
 
 def _continuations(

@@ -244,7 +244,7 @@ class _WindowSearch:
         # A copy: these are kept until the end, and a view keeps those of all windows of the pass.
         logits = logits[1:].copy()
         paths = yield from self._paths(Prefill(given, logits))
-        path = best(paths, self._options.length_penalty)
+        path = best(paths)
         n_tokens, tokenizer = len(path.tokens), self._tokenizer
         # The last token of a path that did not end was never run.
         n_run = self._n_given + n_tokens - (not path.ended)

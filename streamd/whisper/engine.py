@@ -158,7 +158,7 @@ class Together(Protocol[FeaturesT_co]):
         """Run passes, each with another decoder of features that were kept."""
         ...
 
-    def encode(self, mel: Mel, audio_ctx: int) -> FeaturesT_co:
+    def encode(self, mel: Mel) -> FeaturesT_co:
         """Encode a window, as `Engine.encode`, for a decoder whose passes run with others.
 
         The features serve one decoder at a time, the newest one, and take memory until the last
@@ -166,7 +166,7 @@ class Together(Protocol[FeaturesT_co]):
         """
         ...
 
-    def begin(self, mel: Callable[[], Mel], audio_ctx: int) -> Callable[[], FeaturesT_co]:
+    def begin(self, mel: Callable[[], Mel]) -> Callable[[], FeaturesT_co]:
         """Begin to encode a window beside the caller, if there is a thread for it.
 
         One window after the other is encoded like that. What is returned waits for the features,

@@ -2,16 +2,14 @@
 
 Three signs of repetition, none of which digits that are read aloud show ("eight eight eight"), are
 a run of repeated words (WhisperLiveKit) or of letters in a word, many tokens that attend to one
-spot (SimulStreaming), and text that compresses too well (WhisperKit). In recordings, invented words
-are improbable, too short or too long (openai/whisper ``transcribe.py``, `word_anomaly_score` and
-`is_segment_anomaly`).
+spot (SimulStreaming), and text that compresses too well (WhisperKit).
 """
 
 import string
 import zlib
 from collections.abc import Sequence
 
-from streamd.options import APPENDED, PREPENDED, LoopLimits
+from streamd.options import LoopLimits
 from streamd.whisper.tokenizer import Tokenizer
 
 REPEATS_OF_MANY, LONGEST_PHRASE = 3, 20
@@ -132,35 +130,6 @@ def find_stuck(frames: Sequence[int], limits: LoopLimits = USUAL) -> int | None:
         if max(run) - min(run) <= STUCK_SPREAD:
             return first
     return None
-
-
-# The numbers of word anomalies are openai-whisper's.
-IMPROBABLE = 0.15
-SHORTEST_MS = 133
-LONGEST_MS = 2000
-"""Shorter and longer words are an anomaly."""
-ANOMALOUS = 3.0
-N_FIRST = 8
-"""Only the first words of a segment count."""
-
-_SHORT_COST, _LONG_COST = 0.015, 0.001
-"""Per millisecond."""
-
-
-def word_anomaly(prob: float, duration_ms: int) -> float:
-    """Score a word: 0 if it is ordinary, 1 if it is improbable, more by its unusual duration."""
-    score = 1.0 if prob < IMPROBABLE else 0.0
-    score += max(0, SHORTEST_MS - duration_ms) * _SHORT_COST
-    return score + max(0, duration_ms - LONGEST_MS) * _LONG_COST
-
-
-def is_anomalous(words: Sequence[tuple[str, float, int]]) -> bool:
-    """Whether a segment's words (text, probability, duration) are probably a hallucination."""
-    if not words:
-        return False
-    first = [word for word in words if word[0] not in PREPENDED + APPENDED][:N_FIRST]
-    score = sum(word_anomaly(prob, duration_ms) for _, prob, duration_ms in first)
-    return score >= ANOMALOUS or score + 0.01 >= len(first)
 
 
 FAMOUS = frozenset(

@@ -14,17 +14,12 @@ TOO_HOT = 0.5
 class Prompt:
     """The newest tokens of a transcript, after an initial prompt."""
 
-    def __init__(self, longest: int, *, initial: Sequence[int] = (), carry: bool = False) -> None:
-        """Keep at most `longest` tokens; with `carry`, the `initial` ones are never forgotten."""
-        self._always = tuple(initial) if carry else ()
-        self._recent = () if carry else tuple(initial)
-        self._longest = max(0, longest - len(self._always))
-        self._language = ""
-
-    @property
-    def tokens(self) -> tuple[int, ...]:
+    def __init__(self, longest: int, *, initial: Sequence[int] = ()) -> None:
+        """Keep at most `longest` tokens."""
+        self.tokens = tuple(initial)
         """The prompt of the next window."""
-        return (*self._always, *self._recent)
+        self._longest = longest
+        self._language = ""
 
     def remember(
         self, tokens: Sequence[int], *, language: str, temperature: float, doubtful: bool = False
@@ -36,11 +31,11 @@ class Prompt:
         if language and self._language not in ("", language):
             self.forget()
         self._language = language or self._language
-        recent = (*self._recent, *tokens)
-        self._recent = recent[max(0, len(recent) - self._longest) :]
+        tokens = (*self.tokens, *tokens)
+        self.tokens = tokens[max(0, len(tokens) - self._longest) :]
         if doubtful or temperature > TOO_HOT:
             self.forget()
 
     def forget(self) -> None:
-        """Drop all tokens but an initial prompt that is carried."""
-        self._recent = ()
+        """Drop all tokens."""
+        self.tokens = ()

@@ -42,7 +42,10 @@ RIGHT_CONTEXT = 75
 """A position with this many frames (1.5 s) of sound after it is not computed again. Without this,
 nearly the same words are wrong (benchmarks/RESULTS.md), at more than twice the cost."""
 _ENGLISH, _OTHERS = 6.5, 13.0
-"""Tokens per second of audio: see `DecodingOptions.tokens_per_second`."""
+"""Maximum number of tokens per second of audio, in English and in other languages.
+
+This plus `_SPARE_TOKENS` ends runaway decodes. 6.5 is moonshine's; other languages are cut into
+more tokens."""
 
 
 EndOfTurn = Callable[[Samples], Future[float]]
@@ -149,7 +152,6 @@ class Recognizer(Generic[FeaturesT]):
         self.counters.encoded_frames += window.end - window.start - n_reused
         features = engine.encode(
             mel,
-            audio_ctx=self._quick.audio_ctx,
             previous=cast("FeaturesT", cached.features) if cached else None,
             n_reused=n_reused,
         )
@@ -157,15 +159,13 @@ class Recognizer(Generic[FeaturesT]):
         detected = self._detected(window, features)
         is_given = not window.detect and window.language in tokenizer.languages
         language = window.language if is_given and tokenizer.multilingual else detected.language
-        options, n_text_ctx = self._quick, engine.dims.n_text_ctx
-        rate = options.tokens_per_second
-        if rate == 0:
-            rate = _ENGLISH if tokenizer.written(language) == "en" else _OTHERS
+        n_text_ctx = engine.dims.n_text_ctx
+        rate = _ENGLISH if tokenizer.written(language) == "en" else _OTHERS
         n_new = window.end - max(window.start, window.prefix_end)
         most = math.ceil(ms_from_frames(n_new) / 1000 * rate) + _SPARE_TOKENS
         before, prefix = _forced(window, n_text_ctx)
         context = Context(
-            max_tokens=min(options.max_tokens or most, n_text_ctx // 2),
+            max_tokens=min(most, n_text_ctx // 2),
             prompt=(*tokenizer.encode_prompt(window.initial_prompt), *window.prompt),
             before=before,
             prefix=prefix,
@@ -185,7 +185,7 @@ class Recognizer(Generic[FeaturesT]):
             self._thorough if window.last else self._quick,
             context,
             detected,
-            np.random.default_rng([options.seed, window.start, window.end]),
+            np.random.default_rng([self._quick.seed, window.start, window.end]),
             Effort(rate, window.budget if window.last else math.inf),
             self.counters,
             self._view,
@@ -210,7 +210,7 @@ class Recognizer(Generic[FeaturesT]):
         if first > window.start:
             samples = window.samples[(first - window.start) * FRAME :]
             mel = log_mel(samples, self._engine.dims.n_mels)
-            features = self._engine.encode(mel, audio_ctx=options.audio_ctx)
+            features = self._engine.encode(mel)
         probs = detect_language(self._engine.decoder(features, n_slots=1), tokenizer, among)
         language = spoken(probs, before, options)
         return Detected(language, probs[language], probs.get(before, 0.0))

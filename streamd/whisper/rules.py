@@ -20,6 +20,8 @@ Row = NDArray[np.float32]
 _FULL_STOPS = ".。"
 _DIGITS = tuple(f" {digit}" for digit in range(10))
 """Digits that stand alone, as words."""
+_LATEST_START = 50
+"""The latest time (1 s, in frames) at which the first segment of a window may begin."""
 REFUSED = np.float32(-np.inf)
 
 
@@ -116,8 +118,7 @@ class Rules:
             row[begin : latest + (not self._ends_segment(tokens))] = REFUSED
         if not tokens:
             row[:begin] = REFUSED
-            if self._options.max_initial_timestamp is not None:
-                row[begin + self._options.max_initial_timestamp + 1 :] = REFUSED
+            row[begin + _LATEST_START + 1 :] = REFUSED
 
     def _prefer_timestamps(self, row: Row) -> None:
         """Allow only timestamps if together they are more probable than any text token."""

@@ -14,7 +14,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from streamd.options import APPENDED, PREPENDED
 from streamd.types import FRAME, Samples, Word
 from streamd.whisper.decode import Decoded
 from streamd.whisper.engine import Alignment, Decoder, Search
@@ -22,6 +21,8 @@ from streamd.whisper.marks import is_mark
 from streamd.whisper.paths import Cache, log_sum, token_prob
 from streamd.whisper.tokenizer import Tokenizer
 
+PREPENDED, APPENDED = "\"'“¿([{-", "\"'.。,，!！?？:：”)]}、"
+"""Marks that belong to the word after them, and to the word before them (openai-whisper)."""
 PADDING_SLACK = 10
 """Frames (200 ms) after the audio that the last word may still attend to: attention is inexact."""
 _BEFORE, _LEAST_REPEATED = 25, 3
@@ -208,13 +209,11 @@ class Group(NamedTuple):
     main: int
 
 
-def with_punctuation(
-    texts: Sequence[str], *, prepended: str = PREPENDED, appended: str = APPENDED
-) -> list[Group]:
-    """The words to join: `prepended` marks to the next word, `appended` ones to the last."""
+def with_punctuation(texts: Sequence[str]) -> list[Group]:
+    """The words to join: `PREPENDED` marks to the next word, `APPENDED` ones to the last."""
     groups: list[Group] = []
     for i, text in reversed(list(enumerate(texts))):
-        if groups and text.startswith(" ") and text.strip() in prepended:
+        if groups and text.startswith(" ") and text.strip() in PREPENDED:
             groups[-1] = groups[-1]._replace(first=i)
         else:
             groups.append(Group(i, i + 1, i))
@@ -222,7 +221,7 @@ def with_punctuation(
     before = ""
     for group in reversed(groups):
         text = "".join(texts[group.first : group.last])
-        if merged and not before.endswith(" ") and text in appended:
+        if merged and not before.endswith(" ") and text in APPENDED:
             merged[-1] = merged[-1]._replace(last=group.last)
             before += text
         else:

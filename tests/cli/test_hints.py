@@ -99,7 +99,7 @@ def test_programs_get_json(capsys):
     assert [model["name"] for model in models if model["default"]] == ["tiny.en"]
     assert main(["models"]) == 0
     assert "* tiny.en" in capsys.readouterr().out
-    main(["doctor", "--json", "--no-source"])
+    main(["doctor", "--json"])
     findings = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert {"state", "text", "fix", "name"} == {*findings[0]}
     assert {finding["name"] for finding in findings} >= {"processor", "port"}

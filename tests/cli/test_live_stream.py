@@ -101,7 +101,7 @@ def test_a_server_keeps_up_with_as_many_streams_as_it_has_time_for(monkeypatch, 
 def test_more_processors_count_only_with_more_workers(monkeypatch):
     monkeypatch.setattr("os.cpu_count", lambda: 8)
     assert n_streams(load({}, {}), rtf=0.095, cpu_s=0.095) == 12
-    assert n_streams(load({"workers": "8"}, {}), rtf=0.095, cpu_s=0.095) == 50
+    assert n_streams(load({"set": ["decoding.workers=8"]}, {}), rtf=0.095, cpu_s=0.095) == 50
 
 
 def test_the_figures_are_a_table_or_a_line_of_json(monkeypatch, model, engine):

@@ -85,17 +85,13 @@ def test_bare_command_is_live_captions_with_the_defaults(run):
 
 
 def test_whisper_cpp_names_work(run):
-    words = "--step 500 --length 5000 --keep 200 -c 1 -m base.en -l de -t 4 -bs 5 -ac 512"
-    config = config_of(run, *words.split(), *["-nth", "0.7", "-tp", "0.1", "-tr", "-kc", "-nf"])
+    words = "--step 500 --length 5000 -c 1 -m base.en -l de -t 4 -bs 5 -tr"
+    config = config_of(run, *words.split())
     session, decoding = config.session, config.decoding
-    assert (session.step, session.length, config.commit.keep) == (25, 250, 10)
+    assert (session.step, session.length) == (25, 250)
     assert (config.input.device, decoding.model, decoding.language) == ("1", "base.en", "de")
     assert (decoding.threads, config.search.beam_size) == (4, 5)
-    assert config.search.audio_ctx == 512
-    assert (config.search.no_speech_threshold, decoding.temperature) == (0.7, 0.1)
     assert decoding.task == "translate"
-    assert session.keep_context
-    assert not decoding.fallback
 
 
 def test_set_reaches_what_has_no_option(run):
@@ -108,20 +104,27 @@ def test_set_reaches_what_has_no_option(run):
 
 
 @pytest.mark.parametrize(
-    ("words", "verbose"), [("", 0), ("-v", 1), ("-vv", 2), ("--verbose 2", 2), ("-vv -v", 1)]
+    ("words", "verbose"),
+    [
+        ("", 0),
+        ("-v", 1),
+        ("-vv", 2),
+        ("--verbose 2", 2),
+        ("-vv -v", 1),
+        ("-q", -1),
+        ("--quiet", -1),
+    ],
 )
 def test_verbosity(words, verbose, run):
     assert config_of(run, *words.split()).output.verbose == verbose
 
 
 def test_switches_go_both_ways(run, monkeypatch):
-    monkeypatch.setenv("STREAMD_FALLBACK", "false")
     monkeypatch.setenv("STREAMD_REALTIME", "false")
-    monkeypatch.setenv("STREAMD_KEEP_CONTEXT", "true")
-    config = config_of(run, "--fallback", "--realtime", "--no-keep-context")
-    assert config.decoding.fallback
+    monkeypatch.setenv("STREAMD_SPEAKERS", "true")
+    config = config_of(run, "--realtime", "--no-speakers")
     assert config.input.realtime
-    assert not config.session.keep_context
+    assert not config.decoding.speakers
 
 
 def test_files_stand_anywhere_and_are_played_in_order(run):
@@ -134,25 +137,22 @@ def test_words_behind_two_dashes_are_files(run):
     assert config_of(run, "-q", "--", "-v.wav", "--help").input.files == ("-v.wav", "--help")
 
 
-def test_a_list_may_begin_with_a_number_below_zero(run):
-    for words in (["--suppress-tokens=-1,50257"], ["--suppress-tokens", "-1,50257"]):
-        config = config_of(run, *words, "a.wav")
-        run.runners[""].calls.clear()
-        assert config.search.suppress_tokens == (-1, 50257)
-        assert config.input.files == ("a.wav",)
-
-
 def test_serve_takes_no_audio_from_here(run):
     config = config_of(run, "serve", "--port", "0", command="serve")
     assert not config.input.source
     assert config.bind.port == 0
 
 
+def test_serve_needs_the_server(run, capsys, monkeypatch):
+    monkeypatch.setenv("STREAMD_SERVER", "false")
+    assert "without a server there are no clients" in complaint(run, capsys, "serve")
+
+
 def test_command_of_two_words(run):
     config_of(run, "models", "import", "-q", "a.pt", "mine", command="models import")
     ((config, operands),) = run.runners["models import"].calls
     assert operands == ("a.pt", "mine")
-    assert config.output.quiet
+    assert config.output.verbose == -1
 
 
 def test_help_of_a_group_lists_its_commands(run, capsys):
@@ -237,8 +237,22 @@ def test_file_named_like_a_command(run, tmp_path):
         ("-q models list", "put the command first: streamd models ..."),
         ("transcribe --device 1 a.wav", "transcribe has no option --device"),
         (
-            "--without-timestamps a.wav",
-            "streamd without a command has no option --without-timestamps",
+            "--num-speakers 2 a.wav",
+            "streamd without a command has no option --num-speakers",
+        ),
+        ("--keep 200", "--keep is gone: drop it; windows overlap by --length"),
+        (
+            "--no-source",
+            "--no-source is gone: use streamd serve, which takes audio only from clients",
+        ),
+        (
+            "transcribe --temperature=0.2 a.wav",
+            "--temperature is gone: use --set search.temperatures=N, or several",
+        ),
+        ("-tp 0.1", "-tp is whisper.cpp's; streamd has --set search.temperatures=0,0.2,..."),
+        (
+            "--no-speech-threshold 0.5",
+            "--no-speech-threshold is now --set search.no_speech_threshold=...",
         ),
         ("-osrt a.wav", "-osrt is whisper.cpp's; streamd has --output-format srt"),
         (
@@ -247,8 +261,7 @@ def test_file_named_like_a_command(run, tmp_path):
             "--no-condition-on-previous-text for transcribe",
         ),
         ("transcribe --fp16=False", "--fp16 is openai-whisper's; streamd has --precision"),
-        ("--loop-compression 2", "--loop-compression is now --set loop.compression=..."),
-        ("--no-suppress-blank", "--no-suppress-blank is now --set search.suppress_blank=..."),
+        ("--max-subscribers 2", "--max-subscribers is now --set limits.max_subscribers=..."),
         (
             "--set gate.atack_ms=1",
             "--set gate.atack_ms: no such setting; did you mean gate.attack_ms?",
@@ -273,7 +286,6 @@ def test_file_named_like_a_command(run, tmp_path):
         ),
         ("--token secret", "unknown option --token: use --token-file FILE, or STREAMD_TOKEN"),
         ("serve --no-server", "serve has no option --no-server"),
-        ("--no-server --no-source", "--server: without a server and a source there is no audio"),
         ("--config", "--config: expected one argument"),
         ("--config none.toml", "--config: cannot read none.toml: No such file or directory"),
     ],

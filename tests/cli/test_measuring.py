@@ -81,7 +81,7 @@ def test_of_other_weights_what_was_said_is_expected(capsys, tmp_path):
 def test_words_that_a_live_stream_would_doubt_count_in_a_clip_of_speech():
     config = load({"model": "tiny.en", "threads": "1"}, {})
     model, engine = open_model(config)
-    doubting = load({"model": "tiny.en", "no-speech-threshold": "0"}, {})
+    doubting = load({"model": "tiny.en", "set": ["search.no_speech_threshold=0"]}, {})
     (*_, digits) = hear("tiny.en", build.recognizer(doubting, model, engine))
     assert (digits.clip.name, digits.text) == ("digits", "")
     (*_, digits) = hear("tiny.en", listener(doubting, model, engine))
@@ -105,7 +105,7 @@ def _random_rows(weights):
 @pytest.mark.parametrize("broken", [_scaled, _random_rows])
 def test_weights_that_are_whole_but_wrong_are_refused(broken):
     model = load_model("tiny.en")
-    config = load({"model": "tiny.en", "threads": "1", "fallback": False}, {})
+    config = load({"model": "tiny.en", "threads": "1", "set": ["search.temperatures=0"]}, {})
     model = replace(model, weights={**model.weights, **broken(model.weights)})
     engine = open_in_memory(model, threads=1, precision="int8").engine
     heard = hear("tiny.en", build.recognizer(config, model, engine))
@@ -153,7 +153,7 @@ def test_the_bench_gives_a_table_to_a_terminal_and_one_line_of_json_to_a_pipe(
         assert figures["stream"]["rtf"] == 0.24
 
 
-DOCTOR = ("doctor", "--no-source", "-t", "1")
+DOCTOR = ("doctor", "-t", "1")
 
 
 def test_the_doctor_finds_nothing_wrong_where_nothing_is(capsys):

@@ -28,6 +28,7 @@ from tests.support.hub import hub, repo_of
 
 ROOT = Path(__file__).resolve().parents[2]
 SOUND = ROOT / "tests" / "golden" / "lamp.flac"
+COLD = ("--set", "search.temperatures=0")
 PROGRAM = str(Path(sys.executable).with_name("streamd"))
 
 
@@ -443,7 +444,7 @@ def test_a_downloaded_model_is_no_bundled_one_of_the_same_name(serving, capsys):
 def test_without_a_terminal_nothing_is_downloaded(serving, run):
     how = "run: streamd models get some/tiny"
     why = f"streamd: model some/tiny is not downloaded; {how}\n"
-    assert run("transcribe", "-m", "some/tiny", str(SOUND), "--no-fallback") == (4, "", why)
+    assert run("transcribe", "-m", "some/tiny", str(SOUND), *COLD) == (4, "", why)
     assert not serving.seen, "nobody was asked"
 
 
@@ -453,8 +454,8 @@ def test_a_downloaded_model_writes_what_its_folder_does(serving, folder, run):
     announced, *lines = told.splitlines()
     assert announced == f"streamd: downloading some/tiny, 0.5 MB, from {host} to {cache}"
     assert "streamd: some/tiny: 100 % of 0.5 MB" in lines
-    used = run("transcribe", "-m", "some/tiny", str(SOUND), "--no-fallback")
-    own = run("transcribe", "-m", str(folder), str(SOUND), "--no-fallback")
+    used = run("transcribe", "-m", "some/tiny", str(SOUND), *COLD)
+    own = run("transcribe", "-m", str(folder), str(SOUND), *COLD)
     assert used[:2] == own[:2]
     assert used[0] == 0
     assert "downloading" not in used[2]
@@ -472,7 +473,7 @@ def test_got_in_one_process_used_in_the_next(serving):
     assert (got.returncode, got.stdout) == (0, "")
     assert got.stderr.endswith("streamd: some/tiny is here; use it with --model some/tiny\n")
     serving.repos.clear()
-    assert started("transcribe", "-m", "some/tiny", str(SOUND), "--no-fallback").returncode == 0
+    assert started("transcribe", "-m", "some/tiny", str(SOUND), *COLD).returncode == 0
 
 
 def test_a_start_without_a_download_is_not_slowed_down(serving):

@@ -7,6 +7,9 @@ import pytest
 
 from streamd.cli import main
 from streamd.engines.coreml.package import GOLDEN, Function
+from streamd.engines.coreml.package_builder import write
+from streamd.models.store import load_model
+from streamd.options import BuildOptions
 from tests.coreml.check import compared
 from tests.coreml.check import main as check_main
 from tests.coreml.programs import Changed, sign
@@ -24,8 +27,8 @@ def model(tmp_path_factory):
 def folder(model, tmp_path_factory):
     """What is built of it, in a folder of its own, with palettes."""
     out = tmp_path_factory.mktemp("to") / "built"
-    to = ["--build-to", str(out), "--set", "build.weight_bits=6"]
-    assert main(["models", "build", str(model), *to, "-q"]) == 0
+    out.mkdir()
+    write(out, load_model(str(model)), BuildOptions(weight_bits="6"))
     return out
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from streamd.config import load
+from streamd.config import for_clients, load
 from streamd.daemon import build
 from streamd.daemon.opening import open_model
 from streamd.errors import ConfigError
@@ -37,55 +37,45 @@ NO_ENGINE = _Engine(ModelDimensions(80, 1500, 8, 1, 1, 51_865, 448, 8, 1, 1))
         {"set": ["endpoint.pre_final_ms=30000"]},
         {"set": ["endpoint.pre_final_ms=400"]},
         {"set": ["endpoint.pre_final_ms=0"], "endpoint-ms": "0"},
-        {"set": ["endpoint.empty_ms=0"]},
-        {"max-utterance-ms": "1000", "step": "20", "length": "20", "keep": "0"},
+        {"set": ["endpoint.longest_ms=1000"], "step": "20", "length": "20"},
     ],
 )
 def test_any_pauses_that_the_options_allow_make_a_session(given):
     assert build.new_session(load(given, {})).idle
 
 
-@pytest.mark.parametrize(
-    ("option", "own", "expected"),
-    [
-        ("-1", None, (-1,)),
-        ("-1", (), ()),
-        ("-1,3", (5, 7), (3, 5, 7)),
-        ("3", (5, 7), (3,)),
-    ],
-)
-def test_the_usual_suppression_is_the_models_own(option, own, expected):
+@pytest.mark.parametrize(("own", "expected"), [(None, (-1,)), ((), ()), ((5, 7), (5, 7))])
+def test_suppressed_is_what_the_model_wants_to_be(own, expected):
     model = replace(shaped(51_864), suppress_tokens=own, begin_suppress_tokens=own)
-    options = build.decoding_options(load({"suppress-tokens": option}, {}), model)
+    options = build.decoding_options(load({}, {}), model)
     assert options.suppress_tokens == expected
     assert options.begin_suppress_tokens == own
 
 
-def test_a_token_that_the_model_lacks_cannot_be_suppressed():
-    with pytest.raises(ConfigError, match=r"^--suppress-tokens 51864: tiny's tokens end at 51863$"):
-        build.decoding_options(load({"suppress-tokens": "3,51864"}, {}), shaped(51_864))
-
-
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("given", "temperature", "expected"),
     [
-        ({"temperature": "0.5"}, (0.5, 0.7, 0.9)),
-        ({"fallback": "false"}, (0.0,)),
-        ({"set": ["search.temperatures=0,0.5"], "temperature": "0.1"}, (0.1, 0.6)),
-        ({"temperature": "1"}, (1.0,)),
+        ({}, 0.5, (0.5, 0.7, 0.9)),
+        ({"set": ["search.temperatures=0"]}, 0.0, (0.0,)),
+        ({"set": ["search.temperatures=0,0.5"]}, 0.1, (0.1, 0.6)),
+        ({}, 1.0, (1.0,)),
     ],
 )
-def test_temperatures_rise_to_1_at_most(given, expected):
-    assert build.decoding_options(load(given, {}), shaped(51_864)).temperatures == expected
+def test_temperatures_rise_to_1_at_most_from_what_a_client_wants(given, temperature, expected):
+    config = load(given, {})
+    config = replace(config, decoding=replace(config.decoding, temperature=temperature))
+    assert build.decoding_options(config, shaped(51_864)).temperatures == expected
 
 
 def test_a_model_that_hears_less_than_a_window_is_refused_with_the_cure():
     model = shaped(51_864)
     model = replace(model, dims=replace(model.dims, n_audio_ctx=128))
     engine = _Engine(model.dims)
-    with pytest.raises(ConfigError, match=r"set --max-utterance-ms 2560 and --length 2560$"):
+    with pytest.raises(
+        ConfigError, match=r"use --set endpoint\.longest_ms=2560 and --length 2560$"
+    ):
         build.recognizer(load({}, {}), model, engine)
-    cured = load({"max-utterance-ms": "2560", "length": "2560"}, {})
+    cured = load({"set": ["endpoint.longest_ms=2560"], "length": "2560"}, {})
     assert build.recognizer(cured, model, engine)
 
 
@@ -225,15 +215,6 @@ def test_a_language_that_the_model_knows_is_taken(n_vocab, given, language):
     assert build.recognizer(load(given, {}), shaped(n_vocab), NO_ENGINE) is not None
 
 
-def test_openai_s_options_of_the_search_are_ours():
-    settings = ["search.patience=2", "search.length_penalty=0.5", "search.best_of=3"]
-    given = {"beam-size": "5", "set": settings}
-    options = build.decoding_options(load(given, {}), shaped(51_865))
-    assert (options.patience, options.length_penalty) == (2.0, 0.5)
-    assert (options.beam_size, options.best_of) == (5, 3)
-    assert build.decoding_options(load({}, {}), shaped(51_865)).length_penalty is None
-
-
 def sound(kind: str, n_frames: int, level_db: int = -25) -> np.ndarray:
     """White, pink or brown noise, hum, or nothing at all; (n_frames, 320)."""
     n = n_frames * FRAME
@@ -304,14 +285,15 @@ def test_without_its_weights_smart_is_an_error_of_the_option_and_no_choice_of_cl
 
 @pytest.mark.parametrize(
     ("given", "each", "urgent"),
-    [({}, 1, 2), ({"threads": "3"}, 3, 3), ({"workers": "1"}, 2, 2), ({"source": True}, 2, 2)],
+    [({}, 1, 2), ({"threads": "3"}, 3, 3), ({"set": ["decoding.workers=1"]}, 2, 2)],
 )
 def test_a_server_has_more_threads_for_a_window_that_a_final_waits_for(
     monkeypatch, given, each, urgent
 ):
     monkeypatch.setattr(build.os, "cpu_count", lambda: 4)
-    config = load({"source": False, **given}, {})
+    config = for_clients(load(given, {}))
     assert (build.threads(config), build.urgent_threads(config)) == (each, urgent)
+    assert build.threads(load({}, {})) == 2
 
 
 def live(sound: np.ndarray, **options: str) -> list[tuple[int, Event]]:

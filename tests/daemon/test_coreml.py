@@ -32,9 +32,24 @@ pytestmark = [
 ROOT = Path(__file__).resolve().parents[2]
 STAND_IN = CoreML("tests.support.coreml_stand_in", answer_s=10.0)
 
+# Random weights write other texts at another context, and only the CPU has states of silence.
+SHORT = """
+import sys
+from streamd.cli import main
+from streamd.engines.coreml.runtime.core_ml_engine import CoreMLEngine
+from streamd.engines.onnx import OnnxEngine
+
+
+def shortened(encode):
+    return lambda self, mel, *, audio_ctx=0, **known: encode(self, mel, audio_ctx=384, **known)
+
+
+for kind in (OnnxEngine, CoreMLEngine):
+    kind.encode = shortened(kind.encode)
+"""
 # The program with the stand-in. So that each engine has its share, a window waits for Core ML. From
 # then on that goes wrong.
-PROGRAM = """
+PROGRAM = f"""{SHORT}
 import os
 import sys
 from functools import partial
@@ -111,9 +126,8 @@ def sound(tmp_path_factory) -> Path:
 
 def run(program: list[str], model: str, sound: Path, **environ: str) -> subprocess.CompletedProcess:
     command = [sys.executable, "-W", "error", *program, "--model", model, "--precision", "float32"]
-    command += ["--beam-size", "1", "--no-fallback", "--fast", "--no-server", "--jsonl"]
-    # Random weights write other texts at another context, and only the CPU has states of silence.
-    command += ["--audio-ctx", "384"]
+    command += ["--beam-size", "1", "--set", "search.temperatures=0", "--fast", "--no-server"]
+    command += ["--jsonl"]
     return subprocess.run(
         [*command, str(sound)],
         env={**os.environ, "PYTHONPATH": str(ROOT), **environ},
@@ -131,11 +145,13 @@ def test_the_text_is_the_same_through_the_takeover_deaths_and_hangs(small, cache
     environ = {
         "STREAMD_CACHE": str(cache),
         "STREAMD_COMPUTE": "ane",
-        "STREAMD_ENGINE_DEADLINE_MS": "0",  # a window waits for Core ML
+        "STREAMD_SET": "decoding.engine_deadline_ms=0",  # a window waits for Core ML
         FOLDER: str(tmp_path),
     }
     with_core_ml = run([str(script)], small, sound, **environ)
-    on_cpu = run([str(Path(sys.executable).with_name("streamd"))], small, sound)
+    plain = tmp_path / "plain.py"
+    plain.write_text(f"{SHORT}\n\nsys.exit(main())\n")
+    on_cpu = run([str(plain)], small, sound)
     log = with_core_ml.stderr.decode()
     assert "ended by SIGKILL; starting another" in log
     assert "did not answer within 4 s; starting another" in log

@@ -337,7 +337,7 @@ async def post(url: str, sound: str) -> tuple[int, dict]:
 
 
 async def test_a_recording_whose_engine_hangs_gets_an_answer(started, sound):
-    process, url = await started("upload", "serve", "--engine-deadline-ms", "100")
+    process, url = await started("upload", "serve", "--set", "decoding.engine_deadline_ms=100")
     status, answer = await post(url, sound)
     assert (status, answer["error"]["code"]) == (500, "engine")
     assert "has not finished a window" in answer["error"]["message"]

@@ -258,7 +258,7 @@ def test_a_long_text_takes_no_memory_for_the_other_windows_of_a_recording():
     _, engine = open_model(load({"model": "tiny.en"}, {}))
     together = engine.together(lambda: False)
     mel = np.zeros((80, 20), np.float32)
-    decoders = [engine.decoder(together.encode(mel, 10), 448) for _ in range(N_TOGETHER)]
+    decoders = [engine.decoder(together.encode(mel), 448) for _ in range(N_TOGETHER)]
 
     def read(decoder, first: int, n: int) -> None:
         tokens = np.arange(first, first + n)

@@ -63,7 +63,7 @@ def sentences(tmp_path_factory) -> Path:
 
 
 def test_an_engine_that_does_not_come_back_in_time_ends_the_program(sentence):
-    done = run("--no-server", "--fast", "--engine-deadline-ms", "1", str(sentence))
+    done = run("--no-server", "--fast", "--set", "decoding.engine_deadline_ms=1", str(sentence))
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].startswith(b"streamd: the engine has not finished a window")
 
@@ -168,7 +168,7 @@ def test_silence_says_nothing(tmp_path, said):
         (["--no-such-option"], 2, "--no-such-option"),
         (["--step", "half", str(RECORDING)], 2, "half"),
         (["-l", "de", str(RECORDING)], 2, "knows en only"),
-        (["--commit", "sliding", "--step", "0", str(RECORDING)], 2, "--step"),
+        (["--commit", "sliding", str(RECORDING)], 2, "--commit"),
         (["--host", "0.0.0.0", str(RECORDING)], 2, "token"),
         (["-o", "no/such/folder/x.srt", str(RECORDING)], 2, "no/such/folder"),
         (

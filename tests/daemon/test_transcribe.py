@@ -119,26 +119,6 @@ def test_without_words_there_are_none(opened):
     assert not any(final.words for final in found)
 
 
-def test_only_the_clips_that_the_user_names(opened):
-    points = {"clip-timestamps-ms": "100,5080", "word-timestamps": "false"}
-    found, heard = finals(opened, **points)
-    assert [final.text for final in found] == [recorded.SENTENCE]
-    assert len(heard) == 1
-
-
-def test_clips_that_go_back_are_heard_whole(opened):
-    """The command line refuses them; the library does not."""
-    given = {"word-timestamps": "false", "condition-on-previous-text": "false"}
-    late, early = (
-        [(final.start_ms, final.text) for final in finals(opened, n_times=5, **given, **clips)[0]]
-        for clips in ({"clip-timestamps-ms": at} for at in ("61000,78000", "0,17000"))
-    )
-    found, _ = finals(opened, n_times=5, **given, **{"clip-timestamps-ms": "61000,78000,0,17000"})
-    assert [(final.start_ms, final.text) for final in found] == late + early
-    assert late
-    assert early
-
-
 TOKENS = Tokenizer(vocabulary(), N_VOCAB, multilingual=False)
 DICTATED = [" dial", " 9", "-0", "-2", "-1", "-0.", " 018", "-03"]
 
@@ -233,20 +213,13 @@ def test_numbers_stay_where_the_text_is_openai_whispers_or_words_are_missing(
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        (
-            {"word-timestamps": "false", "hallucination-silence-threshold-ms": "900"},
-            "--hallucination-silence-threshold-ms needs word timestamps",
-        ),
-        (
-            {"word-timestamps": "false", "highlight-words": "true"},
-            "--highlight-words needs word timestamps",
-        ),
-        ({"clip-timestamps-ms": "0,900,800"}, "must not go back, got 0,900,800"),
+        ({"highlight-words": "true"}, "--highlight-words needs word timestamps"),
+        ({"speakers": "true"}, "--speakers needs word timestamps"),
     ],
 )
 def test_options_that_contradict_each_other(given, says):
     with pytest.raises(ConfigError, match=says):
-        check(load(given, {}))
+        check(load({"word-timestamps": "false"} | given, {}))
 
 
 def test_lost_audio_is_told_and_silence_takes_its_place(opened):
@@ -411,7 +384,7 @@ async def test_a_window_that_never_returns_cannot_prevent_the_end(
 
 async def test_an_engine_that_hangs_ends_it_after_the_deadline(hung, long, tmp_path):
     text = tmp_path / "a.txt"
-    process = await hung(long, "in C", "-o", str(text), "--engine-deadline-ms", "1500")
+    process = await hung(long, "in C", "-o", str(text), "--set", "decoding.engine_deadline_ms=1500")
     out, complaints = await asyncio.wait_for(process.communicate(), 60)
     assert process.returncode == 1, complaints
     last = complaints.decode().splitlines()[-1]

@@ -20,6 +20,7 @@ from streamd.engines.onnx.builder import Linear
 from streamd.engines.onnx.graphs import decoder_graph, encoder_graph, graphs, joint_decoder_graph
 from streamd.engines.reference import ReferenceEngine
 from streamd.errors import EngineError, EngineMemoryError
+from streamd.models.model import Model
 from streamd.models.silence import SilenceStates, silence_shape
 from streamd.system.stdio import ENGINE_THREAD
 from streamd.types import Mel
@@ -199,21 +200,32 @@ def test_messages_are_those_of_the_onnx_package(attributes, shape, names):
     assert onnx.load_model_from_string(ours) == theirs
 
 
+def with_silence(model: Model, precision: str) -> OnnxEngine:
+    """Its windows have the positions of their sound, and the same ones of silence."""
+    states = np.random.default_rng(1).standard_normal(silence_shape(model.dims)) / 10
+    return build(
+        model.dims,
+        model.weights,
+        alignment_heads=model.alignment_heads,
+        silence=SilenceStates(states.astype(np.float16)),
+        precision=precision,
+    )
+
+
 @pytest.mark.parametrize("precision", ["float32", "int8"])
 def test_windows_at_once_are_what_they_are_one_after_the_other(precision):
     """Ragged passes of windows of other lengths, which come, go and use slots out of order."""
     model, rng = load.model("random"), np.random.default_rng(0)
-    heads = model.alignment_heads
-    engine = build(model.dims, model.weights, alignment_heads=heads, precision=precision)
+    engine = with_silence(model, precision)
     mel = log_mel(load.samples("lamp", 1500), model.dims.n_mels)
-    features = [engine.encode(mel[:, : 2 * n], audio_ctx=n) for n in (192, 40, 300)]
+    features = [engine.encode(mel[:, : 2 * n]) for n in (192, 40, 300)]
     together = engine.together(lambda: True)
     order = [np.array([0, 1, 2, 3]), np.array([4]), np.array([6, 5]), np.array([7])]
     seen = np.zeros((8, 8), np.bool_)
     for first, slots in ((0, order[0]), (4, order[1]), (5, order[2]), (7, order[3])):
         seen[slots] = [[*[True] * first, *[False] * (8 - first)]] * len(slots)
         seen[slots, slots] = True
-    kept = [together.encode(mel[:, : 2 * n], n) for n in (192, 40, 300)]
+    kept = [together.encode(mel[:, : 2 * n]) for n in (192, 40, 300)]
     alone, joint = ([engine.decoder(each, n_slots=8) for each in both] for both in (features, kept))
     for at in range(len(order) + 2):  # each begins a pass later than the one before
         steps = [order[at - i] if 0 <= at - i < len(order) else None for i in range(3)]
@@ -239,18 +251,15 @@ def one_token(decoder) -> Pass:
 def test_what_a_window_says_does_not_depend_on_the_others():
     """To the last bit, in whatever seat, and whichever thread has encoded it."""
     model = load.model("random")
-    heads = model.alignment_heads
-    engine = build(model.dims, model.weights, alignment_heads=heads, precision="int8")
+    engine = with_silence(model, "int8")
     engine.urgent = engine  # so there is a thread for it
     mel = log_mel(load.samples("lamp", 1500), model.dims.n_mels)
     together = engine.together(lambda: True)
     lengths = [40 + 16 * i for i in range(N_TOGETHER)]
     for _ in range(2):  # the second time in seats that are free again, in another order
         lengths.reverse()
-        begun = [
-            together.begin(partial(mel.__getitem__, np.s_[:, : 2 * n]), n) for n in lengths[::2]
-        ]
-        kept = [together.encode(mel[:, : 2 * n], n) for n in lengths[1::2]]
+        begun = [together.begin(partial(mel.__getitem__, np.s_[:, : 2 * n])) for n in lengths[::2]]
+        kept = [together.encode(mel[:, : 2 * n]) for n in lengths[1::2]]
         kept += [wait() for wait in begun]
         del begun
         assert sorted(each.seat for each in kept) == list(range(N_TOGETHER))
@@ -275,8 +284,8 @@ def test_no_other_thread_is_used_while_others_need_the_engine(monkeypatch):
     (engine, mel), begun = with_another_thread(), []
     monkeypatch.setattr("streamd.engines.onnx.begun", begun.append)
     together = engine.together(lambda: False)
-    wait = together.begin(lambda: mel, 50)
-    np.testing.assert_array_equal(wait().bias, together.encode(mel, 50).bias)
+    wait = together.begin(lambda: mel)
+    np.testing.assert_array_equal(wait().bias, together.encode(mel).bias)
     assert begun == []
 
 
@@ -296,10 +305,10 @@ def test_whoever_waits_for_a_late_thread_encodes_what_comes_after():
         return mel
 
     together = engine.together(lambda: True)
-    waits = [together.begin(partial(begun, number), 50) for number in range(4)]
+    waits = [together.begin(partial(begun, number)) for number in range(4)]
     assert is_first.wait(60)
     first = waits[0]()
-    np.testing.assert_array_equal(first.bias, together.encode(mel, 50).bias)
+    np.testing.assert_array_equal(first.bias, together.encode(mel).bias)
     assert threads[0] is not current_thread()
     assert threads[2] is threads[3] is current_thread()
     # Only who needs it has its error.
@@ -321,7 +330,7 @@ def test_no_window_is_encoded_ahead_if_others_need_the_engine_or_nobody_waits_fo
 
     is_alone = True
     together = engine.together(lambda: is_alone)
-    waits = [together.begin(partial(begun, number), 50) for number in range(3)]
+    waits = [together.begin(partial(begun, number)) for number in range(3)]
     is_alone = False
     if why == "nobody waits for them":
         del waits[1:]
@@ -340,7 +349,7 @@ def test_what_runs_windows_together_goes_with_its_last_reference():
     engine = build(model.dims, model.weights, alignment_heads=model.alignment_heads)
     together = engine.together(lambda: True)
     mel = log_mel(load.samples("lamp", 192), model.dims.n_mels)[:, :100]
-    kept = together.encode(mel, 50)
+    kept = together.encode(mel)
     decoder, gone = engine.decoder(kept, n_slots=8), weakref.ref(together)
     together([one_token(decoder)])
     gc.disable()

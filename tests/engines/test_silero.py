@@ -40,14 +40,14 @@ def swell() -> np.ndarray:
 @pytest.mark.parametrize("sound", ["music", "swell"])
 def test_what_webrtc_takes_for_speech_does_not_open_the_gate(sound, request):
     samples = request.getfixturevalue(sound)
-    assert open_share(samples, Gate(WebRtcVad(1))) > 0.8
-    assert open_share(samples, Gate(WebRtcVad(1), confirm=Silero())) == 0
+    assert open_share(samples, Gate(WebRtcVad())) > 0.8
+    assert open_share(samples, Gate(WebRtcVad(), confirm=Silero())) == 0
 
 
 def test_speech_opens_the_gate_but_not_the_pauses_in_it():
     speech = recorded.three_sentences()
-    alone = open_share(speech, Gate(WebRtcVad(1)))
-    assert open_share(speech, Gate(WebRtcVad(1), confirm=Silero())) > 0.75 * alone
+    alone = open_share(speech, Gate(WebRtcVad()))
+    assert open_share(speech, Gate(WebRtcVad(), confirm=Silero())) > 0.75 * alone
 
 
 @pytest.mark.parametrize("before", ["music", "swell", "rumble"])
@@ -144,7 +144,7 @@ def test_a_gate_that_heard_the_last_20_s_decides_as_one_that_heard_all(after_s):
     """What a session is fed again elsewhere warms the gate up: there is no state to carry."""
     heard = SHORT_PAUSE + REACH
     frames, at = recorded.frames(recorded.whole()), after_s * 50
-    first, second = (Gate(WebRtcVad(1), confirm=Silero()) for _ in range(2))
+    first, second = (Gate(WebRtcVad(), confirm=Silero()) for _ in range(2))
     opened = [each.silence == 0 for each in first.feed(frames)]
     again = [each.silence == 0 for each in second.feed(frames[at - heard :])][heard:]
     differ = sum(one != other for one, other in zip(opened[at:], again, strict=True))

@@ -21,7 +21,7 @@ from streamd.models.model import Model, only_language, openai_vocabulary, parame
 from streamd.options import DecodingOptions, LongformOptions
 from streamd.whisper.decode import Context, Decoded, detect_language, slots_needed
 from streamd.whisper.longform import TranscribedWindow, Transcriber
-from streamd.whisper.longform.segments import clips_at
+from streamd.whisper.longform.segments import Clip
 from streamd.whisper.mel import RecordingMel, log_mel
 from streamd.whisper.tokenizer import Tokenizer
 from tests.golden import load
@@ -143,15 +143,10 @@ def decoding_options(chosen: dict[str, Any]) -> dict[str, Any]:
     ours["timestamps"] = not ours.pop("without_timestamps", False)
     if "suppress_tokens" in ours:
         ours["suppress_tokens"] = tuple(ours["suppress_tokens"] or ())
-    if (seconds := ours.get("max_initial_timestamp")) is not None:
-        ours["max_initial_timestamp"] = round(seconds * 50)
     return ours
 
 
-_LONGFORM = (
-    *("condition_on_previous_text", "initial_prompt", "carry_initial_prompt", "word_timestamps"),
-    *("prepend_punctuations", "append_punctuations"),
-)
+_LONGFORM = ("condition_on_previous_text", "initial_prompt", "word_timestamps")
 
 
 def transcribe(
@@ -159,12 +154,8 @@ def transcribe(
 ) -> tuple[str, list[TranscribedWindow]]:
     """Transcribe a recording with options of ``whisper.transcribe``; return its language, too."""
     o = dict(options)
-    clips = o.pop("clip_timestamps", [])
-    points = map(float, clips.split(",")) if isinstance(clips, str) else clips
     temperature = o.pop("temperature", (0.0, 0.2, 0.4, 0.6, 0.8, 1.0))
-    silence = o.pop("hallucination_silence_threshold", None)
     longform = LongformOptions(
-        hallucination_silence_ms=round(1000 * (silence or 0)),
         **{"word_timestamps": False} | {name: o.pop(name) for name in _LONGFORM if name in o},
     )
     decoding = DecodingOptions(
@@ -172,13 +163,11 @@ def transcribe(
         best_of=o.pop("best_of", 1),  # openai-whisper's default outside its command line
         languages=(o.pop("language"),) if "language" in o else (),
         loops=None,
-        audio_ctx=1500,
         **decoding_options(o),
     )
     transcriber = Transcriber(engine, tokenizer, decoding, longform)
-    clips = clips_at([round(seconds * 1000) for seconds in points], mel.n_columns)
-    language = transcriber.language(mel)
-    return language, list(transcriber.transcribe(mel, clips, language=language))
+    language, whole = transcriber.language(mel), [Clip(0, mel.n_columns)]
+    return language, list(transcriber.transcribe(mel, whole, language=language))
 
 
 def within(segments: Sequence[dict[str, Any]], end_ms: int) -> list[dict[str, Any]]:

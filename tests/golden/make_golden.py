@@ -241,8 +241,6 @@ def decode_cases(name: str, model: Whisper, tokenizer: Tokenizer) -> list[dict[s
         plain | prompt,
         plain | prefix,
         beam | prompt | prefix,
-        prompt | {"max_initial_timestamp": None},
-        beam | {"patience": 2.0, "length_penalty": 0.6},
         beam | {"beam_size": 2},
         plain | {"suppress_tokens": "", "suppress_blank": False},
     ]

@@ -51,9 +51,7 @@ def cases(name: str) -> dict[str, Any]:
         ],
         "sample": [
             decode(model, "cards", 384, {"temperature": t, "best_of": n, **more}, seed=seed)
-            for seed, (t, n, more) in enumerate(
-                [(0.2, 3, PLAIN), (0.6, 5, {}), (1.0, 3, {"length_penalty": 0.5}), (1.0, 2, PLAIN)]
-            )
+            for seed, t, n, more in [(0, 0.2, 3, PLAIN), (1, 0.6, 5, {}), (3, 1.0, 2, PLAIN)]
         ],
         # tiny's heads hear half of the longer clip as well with one token as with any other:
         # normalised, that is the noise of rounding, and so are the times
@@ -83,14 +81,9 @@ def options(name: str, tokenizer: Tokenizer) -> list[dict[str, Any]]:
     """openai-whisper's own, tokens instead of text as context; the first three are always there."""
     prompt = {"prompt": tokenizer.encode(" nine of clubs please")}
     prefix = {"prefix": tokenizer.encode(" would you")}
-    chosen = [PLAIN, {}, BEAM, {"beam_size": 5}, BEAM | {"patience": 2.0, "length_penalty": 0.6}]
-    chosen += [prompt, PLAIN | prefix | prompt]
+    chosen = [PLAIN, {}, BEAM, {"beam_size": 5}, prompt, PLAIN | prefix | prompt]
     if name in ("tiny.en", "tiny"):
         chosen += [
-            {"beam_size": 3, "patience": 1.5},
-            BEAM | {"length_penalty": 1.0},
-            {"max_initial_timestamp": None} | prompt,
-            {"max_initial_timestamp": 0.1, "beam_size": 2},
             {"suppress_tokens": [0, 831], "suppress_blank": False},
             PLAIN | {"prompt": tokenizer.encode(" seven of hearts" * 80)},
             prefix | {"beam_size": 5},

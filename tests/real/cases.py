@@ -20,7 +20,6 @@ LANGUAGES = {
     "zh": f"{_EVAL}/zh__zh-CN_training_audio1.flac",
 }
 """Their two windows of Chinese make a prompt of the first one's text, too."""
-ENGLISH = "tests/speech/recording.flac"
 TRANSLATED = {"task": "translate", "temperature": 0.0}
 """Left to itself, base doubts its translations, and openai-whisper falls back to chance."""
 CASES: list[tuple[str, dict[str, Any]]] = [
@@ -28,7 +27,6 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     *((LANGUAGES[code], TRANSLATED) for code in ("es", "de", "fr", "ja")),
     ("tests/golden/lamp.flac", {}),
     ("tests/golden/cards.flac", {"initial_prompt": "Poker: 4 of hearts, 9 of diamonds."}),
-    (ENGLISH, {"initial_prompt": "A CLASSIC, IN CAPITALS.", "carry_initial_prompt": True}),
 ]
 """A sound and options of ``whisper.transcribe``; the language is detected, words have times."""
 

@@ -32,12 +32,12 @@ def transcribed(sound: Path, folder: Path, options: list[str]) -> dict:
 
 def told(options: dict) -> list[str]:
     """Options of ``whisper.transcribe`` as the command line has them."""
-    chosen = [
-        f"--{name.replace('_', '-')}" + ("" if value is True else f"={value}")
+    # one temperature means for openai-whisper that there is nothing to fall back to
+    one = {"temperature": "--set=search.temperatures="}
+    return [
+        f"{one.get(name) or f'--{name}='}".replace("_", "-") + str(value)
         for name, value in options.items()
     ]
-    # one temperature means for openai-whisper that there is nothing to fall back to
-    return [*chosen, "--no-fallback"] if "temperature" in options else chosen
 
 
 def name_of(case: dict) -> str:

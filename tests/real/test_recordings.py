@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from tests.golden import recordings
-from tests.whisper.longform.test_golden import CASES_OF_MODELS, SLOW, check
 
 MODELS = os.environ.get("STREAMD_TEST_MODELS", "")
 BATCHES = {
@@ -40,10 +39,3 @@ def test_the_weights_in_the_box(tmp_path):
     cases = [case for case in recordings.golden(recordings.IN_THE_BOX) if "speech" in case["sound"]]
     (found,) = recordings.transcribed(tmp_path, cases, model="tiny.en")
     recordings.check(found, *cases)
-
-
-@in_full
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("case", CASES_OF_MODELS[SLOW])
-def test_a_part_of_a_recording_with_the_weights_in_the_box(case):
-    check(case)

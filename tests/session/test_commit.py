@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from streamd.events import Final
 from streamd.options import AgreementOptions, AlignAttOptions
-from streamd.session.commit import AlignAtt, CommitPolicy, LocalAgreement, Sliding, normalised
+from streamd.session.commit import AlignAtt, CommitPolicy, LocalAgreement, normalised
 from streamd.types import Hypothesis, Window, Word
 from tests.support.fakes import WORD, ScriptedRecognizer, played, scripted_audio, scripted_session
 
@@ -124,7 +124,3 @@ def test_align_att_notices_in_a_session_that_the_decoder_jumps_back():
     session = scripted_session(policy=AlignAtt())
     events, _ = played(session, JumpsBack(), scripted_audio(speech), [1])
     assert not any("wrong" in event.text for event in events if isinstance(event, Final))
-
-
-def test_sliding_commits_nothing():
-    assert commit(Sliding(), words("and so my"), now=1000, silence=100) == 0

@@ -8,7 +8,7 @@ import pytest
 
 from streamd.events import Event, Final, Unclear
 from streamd.options import EndpointOptions, SessionOptions
-from streamd.session.commit import LocalAgreement, Sliding
+from streamd.session.commit import LocalAgreement
 from streamd.session.session import LEFT_OUT, Session
 from streamd.session.text import UNMARKED
 from streamd.types import Encoded, Hypothesis, Suspect, Window, Word
@@ -19,7 +19,7 @@ def listen(
     speech: list[bool],
     recognize: Callable[[Window], Hypothesis],
     endpoint: EndpointOptions | None = None,
-    policy: LocalAgreement | Sliding | None = None,
+    policy: LocalAgreement | None = None,
     options: SessionOptions | None = None,
 ) -> tuple[list[str], list[Window]]:
     """The texts of the finals, and the windows."""
@@ -104,15 +104,6 @@ def test_after_a_long_pause_it_does_not():
     _, windows = listen(spoken((30, LONG), (10, LONG)), ScriptedRecognizer().recognize)
     assert not any(window.before for window in windows)
     assert all(window.start >= 33 * WORD for window in windows if window.end > 37 * WORD)
-
-
-def test_lines_of_fixed_length_have_an_overlap_of_their_own():
-    endpoint = EndpointOptions(longest=100, exact_cut=True, overlap=10)
-    _, windows = listen(
-        spoken((60, LONG)), ScriptedRecognizer().recognize, endpoint, policy=Sliding()
-    )
-    assert len(windows) > 5
-    assert not any(window.before for window in windows)
 
 
 def test_words_are_not_lost_where_the_decoder_ends_after_the_text_that_it_got():

@@ -42,17 +42,16 @@ def test_levels():
     assert levels_db(frames) == pytest.approx([SILENCE_DB, 0.0, -20.0], abs=1e-4)
 
 
-@pytest.mark.parametrize("aggressiveness", [0, 1, 2, 3])
 @pytest.mark.parametrize("db", [-50, -25, -16])
 @pytest.mark.parametrize("kind", ["white", "pink", "brown"])
-def test_steady_noise_never_opens_the_gate(kind, db, aggressiveness):
-    gate = Gate(WebRtcVad(aggressiveness), confirm=Silero())
+def test_steady_noise_never_opens_the_gate(kind, db):
+    gate = Gate(WebRtcVad(), confirm=Silero())
     heard = gate.feed(noise(kind, 10, db).reshape(-1, FRAME))
     assert not any(each.silence == 0 or each.voice for each in heard)
 
 
 def test_without_a_second_detector_webrtc_takes_noise_for_speech():
-    gate = Gate(WebRtcVad(2))
+    gate = Gate(WebRtcVad())
     assert silences(gate, noise("white", 4, -25)).count(0) > 100
 
 
@@ -60,12 +59,12 @@ def test_digital_silence_and_hum_never_open_the_gate():
     t = np.arange(10 * SAMPLE_RATE) / SAMPLE_RATE
     hum = (0.1 * np.sin(2 * np.pi * 50 * t) + 0.02 * np.sin(2 * np.pi * 150 * t)).astype(np.float32)
     for sound in (hum, np.zeros_like(hum)):
-        assert 0 not in silences(Gate(WebRtcVad(1), confirm=Silero()), sound)
+        assert 0 not in silences(Gate(WebRtcVad(), confirm=Silero()), sound)
 
 
 def test_a_voice_opens_the_gate_and_its_end_closes_it():
     still = np.full(SAMPLE_RATE, 1e-4, np.float32)
-    seen = silences(Gate(WebRtcVad(1)), np.concatenate([still, syllables(2), still]))
+    seen = silences(Gate(WebRtcVad()), np.concatenate([still, syllables(2), still]))
     assert 0 not in seen[:50]
     assert seen[50:150].count(0) >= 50
     assert 0 not in seen[-35:]
@@ -75,7 +74,7 @@ def test_a_voice_opens_the_gate_and_its_end_closes_it():
 def test_speech_in_noise_opens_the_gate_again_and_again():
     speech = np.concatenate([np.zeros(3 * SAMPLE_RATE, np.float32), syllables(2)] * 3)
     noisy = speech + noise("pink", 15, -40)
-    seen = np.array(silences(Gate(WebRtcVad(1)), noisy)).reshape(3, 250) == 0
+    seen = np.array(silences(Gate(WebRtcVad()), noisy)).reshape(3, 250) == 0
     assert (seen[:, 150:].sum(axis=1) > 60).all()
     assert (seen[:, 60:145].sum(axis=1) == 0).all()
 
@@ -85,7 +84,7 @@ def test_a_voice_without_high_tones_opens_the_gate_in_any_noise_at_10_db(kind):
     voice = syllables(2) * np.float32(0.3)
     hiss = noise(kind, 5, 20 * np.log10(voice.std()) - 10)
     hiss[SAMPLE_RATE * 2 : SAMPLE_RATE * 4] += voice
-    seen = np.array(silences(Gate(WebRtcVad(1)), hiss)) == 0
+    seen = np.array(silences(Gate(WebRtcVad()), hiss)) == 0
     assert seen[:100].sum() == 0
     assert seen[105:200].mean() > 0.8
 
@@ -153,7 +152,7 @@ def test_a_click_is_no_voice():
     for n in range(10):
         length = 80 * (n + 1)
         sound[n * SAMPLE_RATE :][:length] += rng.normal(0, 0.3, length)
-    gate = Gate(WebRtcVad(1), confirm=Silero())
+    gate = Gate(WebRtcVad(), confirm=Silero())
     assert 0 not in silences(gate, sound.astype(np.float32))
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from streamd.events import Event, Final
 from streamd.options import AgreementOptions, EndpointOptions, SessionOptions
 from streamd.session import Session
-from streamd.session.commit import AlignAtt, LocalAgreement, Sliding
+from streamd.session.commit import AlignAtt, LocalAgreement
 from streamd.types import Window
 from tests.support.fakes import WORD, ScriptedRecognizer, scripted_audio, scripted_session
 from tests.support.promises import check_speaking, check_transcript
@@ -36,14 +36,12 @@ options = st.builds(
     step=st.sampled_from([0, 1, 5, 25, 100]),
     length=st.sampled_from([1, 10, 250, 1500]),
     context_tokens=st.sampled_from([0, 3, 64]),
-    keep_context=st.booleans(),
 )
 policies = st.sampled_from(
     [
         LocalAgreement,
         lambda: LocalAgreement(AgreementOptions(min_progress=0, doubtful_prob=0.0)),
         AlignAtt,
-        Sliding,
     ]
 )
 sessions = st.builds(scripted_session, options, endpoints(), policies.map(lambda make: make()))

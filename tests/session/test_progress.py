@@ -29,7 +29,7 @@ from streamd.options import (
     SessionOptions,
 )
 from streamd.session import Session
-from streamd.session.commit import AlignAtt, LocalAgreement, Sliding
+from streamd.session.commit import AlignAtt, LocalAgreement
 from streamd.session.gate import Gate, GatedFrame
 from streamd.session.segmenter import Segmenter
 from streamd.types import FRAME, FRAME_MS, N_AUDIO_CTX, Hypothesis, Suspect, Window, Word
@@ -220,7 +220,6 @@ class NotingGate(Gate):
 POLICIES = (
     LocalAgreement,
     AlignAtt,
-    Sliding,
     lambda: LocalAgreement(AgreementOptions(agree=3)),
     lambda: LocalAgreement(AgreementOptions(min_progress=0, doubtful_prob=0.0)),
     lambda: AlignAtt(AlignAttOptions(frame_threshold=0, rewind=1500)),
@@ -245,7 +244,6 @@ session_options = st.builds(
     step=st.sampled_from([25, 0, 100, 7, 1]),
     length=st.sampled_from([400, 50, 250, 1500, 1]),
     context_tokens=st.sampled_from([32, 0, 3, 64]),
-    keep_context=st.booleans(),
     language_after=st.sampled_from([100, 0, 1500]),
     backlog=st.sampled_from([30_000, 1500, 500]),
     languages=st.sampled_from([(), ("en",), ("en", "de")]),
@@ -260,7 +258,6 @@ def endpoints(draw) -> EndpointOptions:
         return EndpointOptions()
     silences = [draw(pauses)] * 4 if draw(st.booleans()) else [draw(pauses) for _ in range(4)]
     longest = draw(st.sampled_from([1400, 50, 225, 1500]))
-    exact = draw(st.booleans())
     return EndpointOptions(
         pre_roll=draw(st.sampled_from([25, 0, 60, 400])),
         pre_final=draw(st.sampled_from([10, 0, 60])),
@@ -269,8 +266,6 @@ def endpoints(draw) -> EndpointOptions:
         unfinished=silences[2],
         empty=silences[3],
         longest=longest,
-        overlap=draw(st.sampled_from([0, 10, 25])) if exact else 0,
-        exact_cut=exact,
     )
 
 
@@ -438,17 +433,14 @@ def most_windows(told: Run) -> int:
     n_frames, endpoint = len(told.voiced), told.world.endpoint
     pairs = zip([False, *told.voiced], told.voiced, strict=False)
     n_pauses = sum(now and not before for before, now in pairs) + 1
-    furthest = endpoint.longest
-    if not endpoint.exact_cut:
-        furthest -= min(endpoint.trailing_silence, endpoint.longest // 2)
-    n_cuts = n_frames // (furthest - endpoint.overlap)
+    furthest = endpoint.longest - min(endpoint.trailing_silence, endpoint.longest // 2)
+    n_cuts = n_frames // furthest
     answers = (*told.world.steps, *told.world.lasts)
     n_changes = n_frames // LEAST_READ if any(each.about.detected for each in answers) else 0
     n_utterances = n_pauses + told.n_flushes + n_cuts + n_changes
     step = told.world.options.step
     n_partials = n_frames // step + n_utterances if step else 0
-    overlaps = n_cuts * endpoint.overlap
-    n_again = (n_frames + overlaps) // LEAST_READ + n_pauses + n_utterances
+    n_again = n_frames // LEAST_READ + n_pauses + n_utterances
     return n_partials + n_pauses + n_utterances + n_again
 
 
@@ -481,9 +473,7 @@ def check_lasts(told: Run) -> None:
         for each in told.windows
         if each.last
     ]
-    # Two lines of which one repeats the end of the other may have lost all but that end.
-    most = 2 if told.world.endpoint.overlap else 1
-    assert max(Counter(lasts).values(), default=0) <= most, "again the same"
+    assert max(Counter(lasts).values(), default=0) <= 1, "again the same"
 
 
 def check_heard(told: Run) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from streamd.events import Event, Final, Gap, Partial
 from streamd.options import AgreementOptions, AlignAttOptions, EndpointOptions, SessionOptions
-from streamd.session.commit import AlignAtt, LocalAgreement, Sliding
+from streamd.session.commit import AlignAtt, LocalAgreement
 from streamd.types import FRAME_MS, Hypothesis, Suspect, Window, Word
 from tests.support.fakes import (
     WORD,
@@ -130,19 +130,6 @@ def test_finals_do_not_depend_on_how_the_audio_was_cut(stretches, cuts):
         at, i = at + cuts[i % len(cuts)], i + 1
     events += session.flush() + drain(session, recognizer, [])
     assert finals(events) == finals(run(speech, [0], block=5)[0])
-
-
-@given(runs, delays, blocks)
-def test_lines_of_the_sliding_policy_have_a_fixed_length_and_repeat_nothing(
-    stretches, engine, block
-):
-    speech = speech_of(stretches)
-    endpoint = EndpointOptions(longest=9 * 25, overlap=10, exact_cut=True)
-    events, windows = run(speech, engine, Sliding(), block=block, endpoint=endpoint)
-    said = " ".join(text for text, _, _ in finals(events)).split()
-    assert said == words_said(speech)
-    assert all(window.end - window.start <= 9 * 25 + 10 for window in windows)
-    assert all(event.stable == 0 for event in events if isinstance(event, Partial))
 
 
 @given(runs)

@@ -26,15 +26,14 @@ def test_the_newest_tokens_are_kept():
         assert prompt.tokens == kept
 
 
-@pytest.mark.parametrize("carry", [True, False])
-def test_an_initial_prompt_is_there_from_the_beginning(carry):
-    prompt = Prompt(7, initial=(8, 9), carry=carry)
+def test_an_initial_prompt_is_there_from_the_beginning():
+    prompt = Prompt(7, initial=(8, 9))
     assert prompt.tokens == (8, 9)
     prompt.remember(TOKENS, **GOOD)
     prompt.remember((5,), **GOOD)
-    assert prompt.tokens == (*((8, 9) if carry else (9, 0)), 1, 2, 3, 4, 5)
+    assert prompt.tokens == (9, 0, 1, 2, 3, 4, 5)
     prompt.forget()
-    assert prompt.tokens == ((8, 9) if carry else ())
+    assert prompt.tokens == ()
 
 
 @pytest.mark.parametrize("window", [{"doubtful": True}, {"temperature": 0.6}])
@@ -47,17 +46,14 @@ def test_another_language_clears_what_came_before():
     assert prompt_after({}, {"language": "de"}) == TOKENS
 
 
-@pytest.mark.parametrize(
-    ("keep", "quiet", "told"), [(True, 140, True), (True, 300, False), (False, 140, False)]
-)
-def test_the_last_utterance_is_the_prompt_if_it_is_wanted_and_not_long_ago(keep, quiet, told):
-    session = scripted_session(SessionOptions(keep_context=keep))
+def test_an_utterance_after_a_pause_has_no_prompt():
+    session = scripted_session()
     recognizer, windows = ScriptedRecognizer(), []
     utterance = [True] * (5 * WORD)
-    for frame in scripted_audio([*utterance, *[False] * quiet, *utterance]):
+    for frame in scripted_audio([*utterance, *[False] * 140, *utterance]):
         session.feed(frame[None])
         drain(session, recognizer, windows)
-    assert (len(windows[-1].prompt) == 5) is told
+    assert windows[-1].prompt == ()
 
 
 @pytest.mark.parametrize("most", [18, 21])

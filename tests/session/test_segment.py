@@ -285,16 +285,6 @@ def test_another_speaker_and_a_mark_or_a_gap_end_a_sentence(words, changes, firs
     assert (text_of(text_so_far.take_sentence(changes)) or None) == first
 
 
-def test_lines_of_fixed_length_are_not_cut_at_sentences():
-    session = scripted_session(endpoint=EndpointOptions(longest=200, overlap=10, exact_cut=True))
-    words = (said("No.", 10, 30), said("Yes.", 60, 90))
-    events = session.feed(scripted_audio([True] * 100))
-    events += session.flush()
-    while (window := session.next_window()) is not None:
-        events += session.accept(window, Hypothesis(words=words if window.last else ()))
-    assert [event.text for event in events if isinstance(event, Final)] == ["No. Yes."]
-
-
 def test_who_resumes_after_a_sentence_hears_the_next_one():
     """A crash may come between two finals: what the first leaves is all that is lost."""
     session = scripted_session()

@@ -161,18 +161,6 @@ def test_an_endless_utterance_is_cut_where_it_is_quietest():
     assert 1391 <= first.end <= 1395
 
 
-def test_lines_of_fixed_length_overlap():
-    options = EndpointOptions(longest=225, overlap=10, exact_cut=True)
-    segmenter = Segmenter(options)
-    for _ in range(700):
-        segmenter.push(GatedFrame(0, LOUD))
-    assert [(u.start, u.end) for u in list(segmenter.utterances)[:3]] == [
-        (0, 225),
-        (215, 440),
-        (430, 655),
-    ]
-
-
 def test_flush_ends_the_utterance_now_and_speech_may_go_on():
     segmenter = Segmenter()
     for _ in range(30):

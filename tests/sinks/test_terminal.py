@@ -287,15 +287,15 @@ def test_the_tentative_end_is_faint():
     assert "committed\x1b[2m tentative\x1b[m" in drawn
 
 
-def test_words_are_coloured_by_confidence_and_doubtful_ones_marked():
-    look = Look(ramp=("31", "32"), mark_low=0.4)
+def test_words_are_coloured_by_confidence():
+    look = Look(ramp=("31", "32"))
     emulator, sink = terminal(look=look)
     sure = TimedWord(text="sure", start_ms=0, end_ms=1, prob=0.99, final=True)
     unsure = TimedWord(text="unsure,", start_ms=1, end_ms=2, prob=0.3, final=True)
     sink.write(final("sure unsure,", words=(sure, unsure)))
-    assert emulator.rows() == ["sure [unsure,]"]
+    assert emulator.rows() == ["sure unsure,"]
     assert emulator.cell("sure ").fg == "green"
-    assert emulator.cell("[unsure,]").fg == "red"
+    assert emulator.cell("unsure,").fg == "red"
 
 
 def test_an_escape_sequence_in_a_transcript_does_nothing():
@@ -419,13 +419,13 @@ def test_an_encoding_without_the_character_does_not_end_the_program():
 
 
 def test_colours_are_for_terminals_unless_the_user_insists():
-    def ramp(mode, environ=None, *, tty=True):
-        return confidence_ramp(mode, environ or {}, is_terminal=tty)
+    def ramp(tty=True, **environ):
+        return confidence_ramp(environ, is_terminal=tty)
 
-    assert ramp("auto")[0] == "38;5;160"
-    assert ramp("auto", {"COLORTERM": "truecolor"})[6] == "38;2;78;178;101"
-    assert ramp("auto", tty=False) == ramp("never") == ramp("auto", {"NO_COLOR": "1"}) == ()
-    assert len(ramp("always", {"NO_COLOR": "1"}, tty=False)) == 7
+    assert ramp()[0] == "38;5;160"
+    assert ramp(COLORTERM="truecolor")[6] == "38;2;78;178;101"
+    assert ramp(tty=False) == ramp(NO_COLOR="1") == ramp(NO_COLOR="1", FORCE_COLOR="1") == ()
+    assert len(ramp(tty=False, FORCE_COLOR="1")) == 7
 
 
 def test_an_accent_on_the_last_character_of_a_row_begins_no_other_row():

@@ -118,14 +118,8 @@ def test_styles_add_nothing_to_the_text(text, stable):
     event = Partial(
         seg=1, rev=1, start_ms=0, end_ms=1, text=text, stable=stable, words=timed(*text.split())
     )
-    look = Look(ramp=("31", "32"), mark_low=0.5)
+    look = Look(ramp=("31", "32"))
     assert "".join(span.text for span in caption(event, look)) == clean(text)
-
-
-def test_marks_surround_each_doubtful_word():
-    words = (*timed("maybe", prob=0.2), *timed("so"), *timed("it", "is.", prob=0.1))
-    spans = caption(final("maybe so it is.", words), Look(mark_low=0.4))
-    assert "".join(span.text for span in spans) == "[maybe] so [it] [is.]"
 
 
 def test_confidence_runs_through_the_ramp():

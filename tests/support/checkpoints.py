@@ -88,9 +88,7 @@ def transcribe(model: Model) -> Hypothesis:
     engine = build(model.dims, model.weights, alignment_heads=heads, threads=1)
     tokenizer = Tokenizer(model.vocabulary, model.dims.n_vocab, multilingual=model.language is None)
     # random weights find nothing probable
-    options = DecodingOptions(
-        temperatures=(0.0,), least_evidence=-100.0, audio_ctx=min(192, model.dims.n_audio_ctx)
-    )
+    options = DecodingOptions(temperatures=(0.0,), least_evidence=-100.0)
     n_frames = min(120, model.dims.n_audio_ctx)
     sound = samples("digits", 1500)[: n_frames * 320]
     window = Window(start=0, end=n_frames, samples=sound, prompt=(), prefix=(), draft=(), last=True)

@@ -35,17 +35,17 @@ def say(stream: io.StringIO) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("verbose", "quiet", "levels", "of_libraries"),
+    ("verbose", "levels", "of_libraries"),
     [
-        (0, False, [20, 30, 40], [30, 40]),
-        (1, False, [10, 20, 30, 40], [30, 40]),
-        (2, False, [10, 20, 30, 40], [10, 20, 30, 40]),
-        (2, True, [40], [40]),
+        (0, [20, 30, 40], [30, 40]),
+        (1, [10, 20, 30, 40], [30, 40]),
+        (2, [10, 20, 30, 40], [10, 20, 30, 40]),
+        (-1, [40], [40]),
     ],
 )
-def test_how_much_is_said(verbose, quiet, levels, of_libraries):
+def test_how_much_is_said(verbose, levels, of_libraries):
     stream = io.StringIO()
-    log_to(stream, form="text", verbose=verbose, quiet=quiet)
+    log_to(stream, form="text", verbose=verbose)
     expected = [f"streamd at {level}" for level in levels]
     expected += [f"websockets at {level}" for level in of_libraries]
     assert [line.split(": ")[-1] for line in say(stream)] == expected

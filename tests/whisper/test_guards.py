@@ -15,9 +15,7 @@ from streamd.whisper.guards import (
     find_repeated,
     find_repetition,
     find_stuck,
-    is_anomalous,
     letter_ratio,
-    word_anomaly,
 )
 from streamd.whisper.tokenizer import Tokenizer
 
@@ -188,44 +186,3 @@ def test_a_loop_inside_a_word_is_cut_where_it_begins_to_compress(text, kept):
 @given(st.text(st.characters(categories=["L"]), min_size=1, max_size=4), st.integers(60, 200))
 def test_any_letters_repeated_for_long_are_a_loop_in_any_script(unit, n):
     assert letter_ratio((unit * n)[:n]) > LoopLimits().compression
-
-
-def word(n_frames: int, prob: float = 0.9, text: str = " a") -> tuple[str, float, int]:
-    return text, prob, 20 * n_frames
-
-
-def openai_score(seconds: float, probability: float) -> float:
-    """`word_anomaly_score` of openai/whisper 20250625, which takes seconds."""
-    score = 0.0
-    if probability < 0.15:
-        score += 1.0
-    if seconds < 0.133:
-        score += (0.133 - seconds) * 15
-    if seconds > 2.0:
-        score += seconds - 2.0
-    return score
-
-
-@given(st.integers(0, 1500), st.floats(0.0, 1.0))
-def test_a_word_s_score_is_openai_s(n_frames, prob):
-    ours = word_anomaly(prob, 20 * n_frames)
-    assert ours == pytest.approx(openai_score(n_frames / 50, prob), abs=1e-9)
-
-
-@pytest.mark.parametrize(
-    ("words", "anomalous"),
-    [
-        ([], False),
-        ([word(20)] * 3, False),
-        ([word(20, 0.1)], True),
-        ([word(20, 0.1)] * 2 + [word(20)] * 2, False),
-        ([word(20, 0.1)] * 3 + [word(20)] * 20, True),
-        ([word(20)] * 8 + [word(20, 0.1)] * 8, False),  # it shows at once, or is none
-        ([word(0)], True),  # score 1.995 for one word
-        ([word(0)] + [word(20)] * 3, False),
-        ([word(250)] + [word(20)] * 3, True),
-        ([word(20, 0.1, ".")] * 3 + [word(20)] * 3, False),  # a full stop's length says nothing
-    ],
-)
-def test_words_that_are_an_anomaly_together(words, anomalous):
-    assert is_anomalous(words) is anomalous

@@ -34,7 +34,6 @@ OPTIONS = DecodingOptions(
     least_evidence=-100.0,
     no_speech_threshold=1.0,
     temperatures=(0.0,),
-    tokens_per_second=50.0,
     loops=None,
 )
 """Random text fails every guard."""

@@ -278,7 +278,6 @@ def textbook_beam_search(
     *,
     beam_size: int,
     max_tokens: int,
-    length_penalty: float | None,
 ) -> tuple[int, ...]:
     """Sequences and their scores; the whole context is run for every one of them, every time."""
     alive: list[tuple[tuple[int, ...], float]] = [((), 0.0)]
@@ -304,28 +303,19 @@ def textbook_beam_search(
             break
     done += alive[: beam_size - len(done)]
 
-    def rank(option: tuple[tuple[int, ...], float]) -> float:
-        n = max(1, len(option[0]))
-        return option[1] / (n if length_penalty is None else ((5 + n) / 6) ** length_penalty)
-
-    return max(done, key=rank)[0]
+    return max(done, key=lambda option: option[1] / max(1, len(option[0])))[0]
 
 
-@given(
-    seeds, st.integers(2, 7), tokens, st.sampled_from([None, 0.0, 0.6]), st.sampled_from([0, 4, 8])
-)
-def test_beam_search_is_the_textbook_s(seed, beam_size, prefix, length_penalty, eot_bias):
+@given(seeds, st.integers(2, 7), tokens, st.sampled_from([0, 4, 8]))
+def test_beam_search_is_the_textbook_s(seed, beam_size, prefix, eot_bias):
     predict = hashed(seed, eot_bias=eot_bias)
-    options = DecodingOptions(
-        beam_size=beam_size, length_penalty=length_penalty, suppress_tokens=()
-    )
+    options = DecodingOptions(beam_size=beam_size, suppress_tokens=())
     rules = Rules(TOKENIZER, options, something_said=bool(prefix))
     expected = textbook_beam_search(
         lambda sequence: predict((SOT, NOTIMESTAMPS, *prefix, *sequence))[0],
         rules,
         beam_size=beam_size,
         max_tokens=8,
-        length_penalty=length_penalty,
     )
     assert run(predict, Context(8, prefix=tuple(prefix)), options).tokens == expected
 
@@ -475,8 +465,9 @@ def test_a_sample_s_luck_does_not_depend_on_how_long_the_others_are():
 def test_the_best_path_is_the_likeliest_for_its_length():
     short = Path(tokens=(1,), logprobs=(-1.0, -1.0), ended=True)
     long = Path(tokens=(1, 2, 3, 4), logprobs=(-1.0,) * 4 + (-0.5,), ended=True)
-    assert best([short, long], None) is long
-    assert best([short, long], 0.0) is short
+    assert best([short, long]) is long
+    likelier = Path(tokens=(1,), logprobs=(-0.5, -0.5), ended=True)
+    assert best([likelier, long]) is likelier
 
 
 def test_a_prompt_gives_way_to_prefix_and_transcript():
@@ -585,7 +576,6 @@ def test_beam_search_on_a_model_is_the_textbook_s(name, beam_size):
         Rules(tokenizer, options),
         beam_size=beam_size,
         max_tokens=12,
-        length_penalty=None,
     )
     assert found.tokens == expected
 

@@ -63,34 +63,26 @@ def built_model(name: str) -> BuiltModel | None:
     return open_built(folder) if folder and (folder / META).exists() else None
 
 
-def build_model(
-    name: str, options: BuildOptions, on_progress: OnProgress, *, to: Path | None = None
-) -> BuiltModel:
-    """Build the model, in the cache or in a new folder `to`; an interrupted build leaves nothing.
+def build_model(name: str, options: BuildOptions, on_progress: OnProgress) -> BuiltModel:
+    """Build the model in the cache; an interrupted build leaves nothing.
 
     An earlier build of it stays in use until the new one is complete.
 
     Raises `ModelError` if there is no such model, or it cannot be built or written.
     """
-    target = to or _cached(name)
+    target = _cached(name)
     model = load_model(name)
     if target is None:
-        raise ModelError(
-            f"there is no cache folder; name one with {CACHE_VARIABLE}, or use --build-to"
-        )
+        raise ModelError(f"there is no cache folder; name one with {CACHE_VARIABLE}")
 
     def fill(folder: Path) -> None:
         write(folder, model, options, on_progress)
-        if not to:
-            discard(target)
+        discard(target)
 
     try:
-        if to and to.exists():
-            raise ModelError(f"{to} exists already; name a new folder")
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         put_folder(target, fill)
-        if not to:
-            prune(target.parent, keep=target, max_bytes=0)
+        prune(target.parent, keep=target, max_bytes=0)
     except OSError as error:
         raise ModelError(f"{target}: cannot be written ({error.strerror or error})") from error
     return open_built(target)

@@ -381,10 +381,10 @@ class MlxTogether:
         """Run passes, each of another window."""
         return self._engine.run(passes)
 
-    def encode(self, mel: Mel, audio_ctx: int) -> MlxFeatures:
+    def encode(self, mel: Mel) -> MlxFeatures:
         """Encode a window, as `Together.encode` says; nothing of it is reused."""
-        return replace(self._engine.encode(mel, audio_ctx=audio_ctx), sound=[])
+        return replace(self._engine.encode(mel), sound=[])
 
-    def begin(self, mel: Callable[[], Mel], audio_ctx: int) -> Callable[[], MlxFeatures]:
+    def begin(self, mel: Callable[[], Mel]) -> Callable[[], MlxFeatures]:
         """Encode a window when it is waited for: a GPU is no faster with two threads."""
-        return lambda: self.encode(mel(), audio_ctx)
+        return lambda: self.encode(mel())

@@ -612,20 +612,20 @@ class OnnxTogether:
         self._sound = self._no_sound()
         self._bound: tuple[int, int] | None = None
 
-    def encode(self, mel: Mel, audio_ctx: int) -> JointFeatures:
+    def encode(self, mel: Mel) -> JointFeatures:
         """Encode a window into a seat, as `Together.encode` says."""
         with self._taking:
             before, self._spare = self._spare, None
-        features = self._engine.encode(mel, audio_ctx=audio_ctx, previous=before)
+        features = self._engine.encode(mel, previous=before)
         kept = self._keep(features)
         self._spare = features
         return kept
 
-    def begin(self, mel: Callable[[], Mel], audio_ctx: int) -> Callable[[], JointFeatures]:
+    def begin(self, mel: Callable[[], Mel]) -> Callable[[], JointFeatures]:
         """Encode a window in another thread, after those begun before, as `Together.begin` says."""
         if self._engine.urgent is None or not self._is_alone():
-            return lambda: self.encode(mel(), audio_ctx)
-        window = _QueuedWindow(lambda: self.encode(mel(), audio_ctx))
+            return lambda: self.encode(mel())
+        window = _QueuedWindow(lambda: self.encode(mel()))
         with self._taking:
             self._queue.append(weakref.ref(window))
         begun(self._encode_next)

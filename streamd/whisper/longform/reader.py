@@ -49,7 +49,6 @@ from streamd.whisper.longform.segments import (
     small_holes,
     split,
     with_words,
-    without_hallucinations,
 )
 from streamd.whisper.mel import RecordingMel
 from streamd.whisper.prompt import Prompt
@@ -97,12 +96,7 @@ class Reader(Generic[FeaturesT]):
         self._mel, self._language, self._voiced = source.mel, source.language, source.voiced
         self._vocabulary = source.vocabulary
         n_most = engine.dims.n_text_ctx // 2 - 1
-        self._prefix = tokenizer.encode_prompt(longform.prefix)[:n_most]
-        self._prompt = Prompt(
-            n_most,
-            initial=tokenizer.encode_prompt(longform.initial_prompt),
-            carry=longform.carry_initial_prompt,
-        )
+        self._prompt = Prompt(n_most, initial=tokenizer.encode_prompt(longform.initial_prompt))
         self._last_speech_s = 0.0
 
     def read(self, clips: Iterable[Clip]) -> Reading:
@@ -140,32 +134,17 @@ class Reader(Generic[FeaturesT]):
     def _window(self, stretch: Stretch, clip: Clip) -> Steps[tuple[list[TimedSegment], int]]:
         """The segments of one window of a clip, and the column where the next one begins."""
         decoded, found = yield from self._decoded(stretch, clip)
-        prefix, self._prefix = self._prefix, ()
         if found is None:
             # In the halves of an invented text, other hallucinations often look more probable.
             half = self._half(stretch) if is_silence(decoded, self._decoding) else None
             if half is not None and self._speaks(stretch):
-                self._prefix = prefix
                 return (yield from self._window(half, clip))
             return [], stretch.end
         # A timestamp may lie after the window's sound: what follows it has not been decoded.
         found = found._replace(seek=min(found.seek, stretch.end))
-        if self._options.word_timestamps and self._options.hallucination_silence_ms:
-            kept = without_hallucinations(
-                found,
-                stretch,
-                self._options.hallucination_silence_ms / 1000,
-                last_speech_s=self._last_speech_s,
-                full_end_s=(stretch.seek + 2 * self._engine.dims.n_audio_ctx) / COLUMNS_PER_S,
-                end_s=self._mel.n_columns / COLUMNS_PER_S,
-            )
-            if isinstance(kept, int):
-                return [], kept
-            found = kept
         if self._voiced is not None:
             again = missed_first(found, stretch, self._voiced) or self._misled(found, stretch)
             if again is not None:
-                self._prefix = prefix
                 return (yield from self._window(again, clip))
             if stretch.end < clip.end:
                 found = before_cut(found, stretch, self._voiced)
@@ -252,15 +231,14 @@ class Reader(Generic[FeaturesT]):
         return stretch if self._prompt.tokens != before else self._half(stretch)
 
     def _encoding(self, stretch: Stretch) -> EncoderPass[FeaturesT]:
-        audio_ctx, n_columns = self._decoding.audio_ctx, stretch.n_columns
-        n_full = 2 * self._engine.dims.n_audio_ctx
-        if self._voiced is not None and not audio_ctx:
+        n_columns, n_full = stretch.n_columns, 2 * self._engine.dims.n_audio_ctx
+        if self._voiced is not None:
             # Only the sound is computed, as of a live window: what follows it is silence.
             width, silent = min(n_columns + _SILENT, n_full), True
         else:  # all of the context, so that the result is openai-whisper's
-            width, silent = max(2 * audio_ctx or n_full, n_columns), False
+            width, silent = n_full, False
         shown = partial(self._mel.window, stretch.seek, n_columns, width=width, silent=silent)
-        return EncoderPass(shown, n_columns, audio_ctx)
+        return EncoderPass(shown, n_columns)
 
     def _remember(self, found: Split, decoded: Decoded) -> list[TimedSegment]:
         """Keep what the next window needs of this one; return the segments that have text."""
@@ -293,9 +271,8 @@ class Reader(Generic[FeaturesT]):
         if alone:
             options = replace(options, temperatures=options.temperatures[:1])
         context = Context(
-            max_tokens=options.max_tokens or n_text_ctx // 2,
+            max_tokens=n_text_ctx // 2,
             prompt=() if alone else self._prompt.tokens,
-            prefix=self._prefix,
             language=self._language,
             vocabulary=self._vocabulary,
             guesses=self._voiced is None,
@@ -357,7 +334,6 @@ class Reader(Generic[FeaturesT]):
         segments = with_words(
             found.segments,
             aligned,
-            self._options,
             eot=eot,
             origin_s=stretch.start_s,
             last_speech_s=self._last_speech_s,

@@ -50,9 +50,9 @@ class TranscribedWindow:
 class EncoderPass(Generic[FeaturesT]):
     """A window that a reading asks to have encoded; it goes on when it can `take` the features."""
 
-    def __init__(self, mel: Callable[[], Mel], n_columns: int, audio_ctx: int) -> None:
-        """Of the log-mel, `n_columns` are sound; `audio_ctx` is as in `Engine.encode`."""
-        self.mel, self.n_columns, self.audio_ctx = mel, n_columns, audio_ctx
+    def __init__(self, mel: Callable[[], Mel], n_columns: int) -> None:
+        """Of the log-mel, `n_columns` are sound."""
+        self.mel, self.n_columns = mel, n_columns
         self.ready_at: int | None = None
         """When the features can be taken, in passes; None until somebody encodes the window."""
         self.wait: Callable[[], FeaturesT]
@@ -81,19 +81,19 @@ class OneByOne(Generic[FeaturesT]):
         """Run passes one after the other."""
         return [answer(each) for each in passes]
 
-    def encode(self, mel: Mel, audio_ctx: int) -> FeaturesT:
+    def encode(self, mel: Mel) -> FeaturesT:
         """Encode a window, as `Together.encode` does."""
         engine = self._engine
         if not isinstance(engine, BatchEngine):
-            return engine.encode(mel, audio_ctx=audio_ctx)
+            return engine.encode(mel)
         # Nothing of the window before is known, but its memory is taken.
-        features: FeaturesT = engine.encode(mel, audio_ctx=audio_ctx, previous=self._latest)
+        features: FeaturesT = engine.encode(mel, previous=self._latest)
         self._latest = features
         return features
 
-    def begin(self, mel: Callable[[], Mel], audio_ctx: int) -> Callable[[], FeaturesT]:
+    def begin(self, mel: Callable[[], Mel]) -> Callable[[], FeaturesT]:
         """Encode a window when it is waited for."""
-        return lambda: self.encode(mel(), audio_ctx)
+        return lambda: self.encode(mel())
 
 
 def read_in_order(
@@ -163,12 +163,12 @@ class _Schedule:
 
     def _begin(self, encoding: EncoderPass[Any]) -> None:
         """Have the other thread encode a window."""
-        encoding.wait = self._together.begin(encoding.mel, encoding.audio_ctx)
+        encoding.wait = self._together.begin(encoding.mel)
         encoding.ready_at = self._free_at = max(self._free_at, self._now) + _n_passes(encoding)
 
     def _encode(self, encoding: EncoderPass[Any]) -> None:
         """Encode a window in this thread."""
-        features = [self._together.encode(encoding.mel(), encoding.audio_ctx)]
+        features = [self._together.encode(encoding.mel())]
         encoding.wait = features.pop
         self._now += _n_passes(encoding)
         encoding.ready_at = self._now

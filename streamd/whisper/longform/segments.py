@@ -1,10 +1,8 @@
 """From the tokens of a window to segments and their words, and to where the next window starts.
 
-Transcribed are the parts of a recording that the user chose, or those with speech. A window's text
-may hold hallucinations in silence, which are improbable, too short or too long. Source of all that:
-openai/whisper ``transcribe.py`` and ``timing.py`` (`add_word_timestamps`), rule for rule.
-Conversely, Whisper may end the text after a few words, or leave a hole in it, though there is more
-speech; then the times of the words are compared with what the voice detector found.
+Source: openai/whisper ``transcribe.py`` and ``timing.py`` (`add_word_timestamps`), rule for rule.
+Whisper may end the text after a few words, or leave a hole in it, though there is more speech; then
+the times of the words are compared with what the voice detector found.
 """
 
 from collections.abc import Sequence
@@ -15,10 +13,8 @@ from typing import NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from streamd.options import LongformOptions
 from streamd.types import FRAME, SAMPLE_RATE, Word
 from streamd.whisper.decode import Decoded
-from streamd.whisper.guards import is_anomalous
 from streamd.whisper.marks import STOPS
 from streamd.whisper.mel import HOP
 from streamd.whisper.tokenizer import Tokenizer
@@ -181,7 +177,6 @@ def in_ms(seconds: float) -> int:
 def with_words(
     segments: Sequence[TimedSegment],
     aligned: Sequence[Word],
-    options: LongformOptions,
     *,
     eot: int,
     origin_s: float,
@@ -197,11 +192,7 @@ def with_words(
     times = [(word.start / FRAMES_PER_S, word.end / FRAMES_PER_S) for word in aligned]
     median_s = _median(times)
     times = _cut_at_sentence_ends(aligned, times, 2 * median_s)
-    groups = with_punctuation(
-        [word.text for word in aligned],
-        prepended=options.prepend_punctuations,
-        appended=options.append_punctuations,
-    )
+    groups = with_punctuation([word.text for word in aligned])
     timed = []
     for segment in segments:
         # Words are never cut, so a segment may take one whose last tokens belong to the next.
@@ -277,9 +268,6 @@ def _agreed(segment: TimedSegment, words: list[SpokenWord], median_s: float) -> 
 Voiced = NDArray[np.bool_]
 """For each frame of a recording, whether there is speech."""
 
-_NEAR_S = 2.0
-"""Beyond an end of its window that is closer than this, a segment may have silence."""
-_LEAST_STEP_S = 1.0
 _MOST_MISSED = 250
 """Voiced frames (5 s): more of them without a word are speech that was missed."""
 _LEAST_MISSED = 100
@@ -302,99 +290,6 @@ class Clip:
     start: int
     end: int
     silent_end: bool = False
-
-
-def clips_at(points_ms: Sequence[int], n_columns: int) -> list[Clip]:
-    """The clips between pairs of points: start, end, start, end, ... (``clip_timestamps``).
-
-    The last end may be missing, and no points at all mean the whole recording.
-    """
-    points = [min(column_at(ms / 1000), n_columns) for ms in points_ms] or [0]
-    if len(points) % 2:
-        points.append(n_columns)
-    clips = (Clip(start, end) for start, end in zip(points[::2], points[1::2], strict=True))
-    return [clip for clip in clips if clip.start < clip.end]
-
-
-def without_hallucinations(
-    split: Split,
-    stretch: Stretch,
-    longest_s: float,
-    *,
-    last_speech_s: float,
-    full_end_s: float,
-    end_s: float,
-) -> Split | int:
-    """Drop hallucinations in silence from a window's segments, which have their words.
-
-    More silence than `longest_s` is skipped. The last word before the window ended at
-    `last_speech_s`, the window would end at `full_end_s` if it were full, and the recording ends at
-    `end_s`. Returns the rest, or the column to decode from, if the window begins with silence and a
-    hallucination.
-    """
-    seek = split.seek
-    words_end_s = end_of_words_s(split.segments)
-    if not split.complete and words_end_s is not None and words_end_s > stretch.start_s:
-        rest_s = full_end_s - words_end_s
-        seek = column_at(words_end_s) if rest_s > longest_s else stretch.end
-    first = _next_with_words(split.segments)
-    if first is not None and _is_anomalous(first):
-        gap_s = first.start_s - stretch.start_s
-        if gap_s > longest_s:
-            return stretch.seek + column_at(gap_s)
-    n_kept = _n_before_hallucination(
-        split.segments, stretch, longest_s, last_end_s=last_speech_s, full_end_s=full_end_s
-    )
-    if n_kept == len(split.segments):
-        return split._replace(seek=seek)
-    invented = split.segments[n_kept]
-    seek = column_at(max(stretch.start_s + _LEAST_STEP_S, invented.start_s))
-    if end_s - invented.end_s < longest_s:
-        seek = column_at(end_s)
-    return Split(split.segments[:n_kept], seek, split.complete)
-
-
-def _n_before_hallucination(
-    segments: Sequence[TimedSegment],
-    stretch: Stretch,
-    longest_s: float,
-    *,
-    last_end_s: float,
-    full_end_s: float,
-) -> int:
-    """How many segments come before a hallucination, amid silence or other hallucinations."""
-    for i, segment in enumerate(segments):
-        if not segment.words:
-            continue
-        if _is_anomalous(segment):
-            following = _next_with_words(segments[i + 1 :])
-            next_s = stretch.start_s + stretch.length_s
-            if following is not None:
-                next_s = following.words[0].start_s
-            silence_before = (
-                segment.start_s - last_end_s > longest_s
-                or segment.start_s < longest_s
-                or segment.start_s - stretch.start_s < _NEAR_S
-            )
-            silence_after = (
-                next_s - segment.end_s > longest_s
-                or (following is not None and _is_anomalous(following))
-                or full_end_s - segment.end_s < _NEAR_S
-            )
-            if silence_before and silence_after:
-                return i
-        last_end_s = segment.end_s
-    return len(segments)
-
-
-def _is_anomalous(segment: TimedSegment) -> bool:
-    return is_anomalous(
-        [(w.text, w.prob, in_ms(w.end_s) - in_ms(w.start_s)) for w in segment.words]
-    )
-
-
-def _next_with_words(segments: Sequence[TimedSegment]) -> TimedSegment | None:
-    return next((segment for segment in segments if segment.words), None)
 
 
 def before_missed(found: Split, stretch: Stretch, voiced: Voiced) -> Split:

@@ -82,8 +82,7 @@ class Transcriber(Generic[FeaturesT]):
             readings = (self._reading(engine, source, [clip], at) for at, clip in enumerate(clips))
             return read_in_order(readings, engine.together(self._is_alone), engine.n_together)
         alone = self._with_all_threads()
-        parts = [clips] if voiced is None else [[clip] for clip in clips]
-        readings = (self._reading(alone, source, part, at) for at, part in enumerate(parts))
+        readings = (self._reading(alone, source, [clip], at) for at, clip in enumerate(clips))
         return read_in_order(readings, OneByOne(alone), 1)
 
     def _with_all_threads(self) -> Engine[FeaturesT]:
@@ -99,15 +98,10 @@ class Transcriber(Generic[FeaturesT]):
             self._tokenizer,
             (
                 replace(self._decoding, best_attempt=source.voiced is not None),
-                _later(self._options) if at else self._options,
+                # Only the first clip has the initial prompt.
+                replace(self._options, initial_prompt="") if at else self._options,
             ),
             source=source,
             rng=np.random.default_rng([self._decoding.seed, at] if at else self._decoding.seed),
         )
         return reader.read(clips)
-
-
-def _later(options: LongformOptions) -> LongformOptions:
-    """Options for clips after the first one, which alone has the prefix and the initial prompt."""
-    prompt = options.initial_prompt if options.carry_initial_prompt else ""
-    return replace(options, prefix="", initial_prompt=prompt)

@@ -1,7 +1,6 @@
 """``streamd models build``: a built model is there whole or not at all, and is found again."""
 
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -13,8 +12,9 @@ import pytest
 
 from streamd.cli import main
 from streamd.engines.coreml import package
-from streamd.engines.coreml.package_builder import built_model
+from streamd.engines.coreml.package_builder import build_model, built_model
 from streamd.errors import ModelError
+from streamd.options import BuildOptions
 from tests.support.checkpoints import checkpoint, huggingface
 
 
@@ -69,8 +69,7 @@ def test_what_was_built_is_found_until_the_model_changes(cache, small, capsys):
 @pytest.mark.coreml
 def test_building_again_replaces_what_was_built(cache, small):
     for bits in ("16", "6"):
-        options = ["-q", "--audio-contexts", "64", "--set", f"build.weight_bits={bits}"]
-        assert main(["models", "build", small, *options]) == 0
+        build_model(small, BuildOptions((64,), weight_bits=bits), lambda done, n, what: None)
     built = built_model(small)
     assert (built.meta.contexts, built.meta.bits) == ((64, 128), 6)
     assert len(in_cache(cache)) == 1
@@ -78,17 +77,6 @@ def test_building_again_replaces_what_was_built(cache, small):
     shutil.copytree(built.folder, other)
     assert main(["models", "build", small, "-q"]) == 0
     assert in_cache(cache) == [built.folder / "meta.json"]
-
-
-@pytest.mark.coreml
-def test_a_folder_of_the_users_own(cache, small, tmp_path, capsys):
-    folder = tmp_path / "deep" / "built"
-    command = ["models", "build", small, "-q", "--build-to", str(folder)]
-    assert main(command) == 0
-    assert "decoder_mix.mlpackage" in os.listdir(folder)
-    assert built_model(small) is None
-    assert main(command) == 4
-    assert capsys.readouterr().err == (f"streamd: {folder} exists already; name a new folder\n")
 
 
 @pytest.mark.coreml
@@ -145,10 +133,9 @@ def test_what_cannot_be_built(cache, small, tmp_path, monkeypatch, capsys):
         return capsys.readouterr().err
 
     assert "--engine onnx needs no packages" in complaint(small, "--engine", "onnx")
-    assert "contexts from 1 to 128" in complaint(small, "--audio-contexts", "129")
+    with pytest.raises(ModelError, match="contexts from 1 to 128"):
+        build_model(small, BuildOptions((129,)), lambda done, n, what: None)
     assert "not found" in complaint("nothere")
     (tmp_path / "file").touch()
-    told = complaint(small, "--build-to", str(tmp_path / "file" / "built"))
-    assert "cannot be written" in told
     monkeypatch.setenv("STREAMD_CACHE", str(tmp_path / "file"))
     assert "there is no cache folder" in complaint(small)

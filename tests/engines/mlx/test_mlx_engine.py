@@ -181,7 +181,7 @@ def test_windows_at_once_are_what_they_are_one_after_the_other(arithmetic):
     together, rng = engine.together(lambda: True), np.random.default_rng(0)
     mel = mel_of(128)
     lengths = [40 + 30 * i for i in range(N_TOGETHER)]
-    kept = [together.begin(lambda n=n: mel[:, : 2 * n], 0)() for n in lengths]
+    kept = [together.begin(lambda n=n: mel[:, : 2 * n])() for n in lengths]
     alone = [engine.encode(mel[:, : 2 * n]) for n in lengths]
     decoders = [[engine.decoder(each, 96) for each in both] for both in (kept, alone)]
     begins = [0] * N_TOGETHER

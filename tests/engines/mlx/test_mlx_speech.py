@@ -78,7 +78,7 @@ def test_live_captions_are_the_same():
     "given",
     [
         {"beam-size": "5"},
-        {"set": ["search.temperatures=0.6", "search.best_of=3"]},
+        {"set": ["search.temperatures=0.6"]},
         {"hotwords": "Fosdick, cards"},
     ],
 )

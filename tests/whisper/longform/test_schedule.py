@@ -35,11 +35,11 @@ class Together:
         self.passes.append([each.decoder.number for each in passes])
         return [each.decoder.number for each in passes]
 
-    def encode(self, mel: int, audio_ctx: int) -> Features:
+    def encode(self, mel: int) -> Features:
         self.here.append(mel)
         return Features(mel)
 
-    def begin(self, mel: Callable[[], int], audio_ctx: int) -> Callable[[], Features]:
+    def begin(self, mel: Callable[[], int]) -> Callable[[], Features]:
         number = mel()
         self.begun.append(number)
         if self._delays_s is None:
@@ -57,7 +57,7 @@ class Together:
 def reading(number: int, windows: Sequence[tuple[int, int]]) -> Reading:
     """Windows of so many columns and passes; each is encoded, decoded, and told."""
     for at, (n_columns, n_passes) in enumerate(windows):
-        yield (asked := EncoderPass(lambda at=at: 10 * number + at, n_columns, 0))
+        yield (asked := EncoderPass(lambda at=at: 10 * number + at, n_columns))
         features = asked.take()
         for _ in range(n_passes):
             answer = yield Pass(features, *[None] * 5)
@@ -105,7 +105,7 @@ def test_windows_are_few_at_a_time_and_most_are_encoded_beside_the_passes(n_clip
 
 def test_an_error_of_the_other_thread_is_raised_by_the_window_that_needs_it():
     class Failing(Together):
-        def begin(self, mel, audio_ctx):
+        def begin(self, mel):
             def fail() -> Features:
                 raise EngineError("no memory")
 

@@ -229,7 +229,7 @@ class Engine:
     def __init__(self) -> None:
         self.ran: list[int] = []
 
-    def encode(self, mel: Window, *, audio_ctx: int = 0, previous: Window | None = None) -> Window:
+    def encode(self, mel: Window, *, previous: Window | None = None) -> Window:
         return mel
 
     def decoder(self, features: Window, n_slots: int) -> Window:
@@ -247,10 +247,10 @@ class Together:
         self._ran.append(len(passes))
         return [None] * len(passes)
 
-    def encode(self, mel: Window, audio_ctx: int) -> Window:
+    def encode(self, mel: Window) -> Window:
         return mel
 
-    def begin(self, mel: Callable[[], Window], audio_ctx: int) -> Callable[[], Window]:
+    def begin(self, mel: Callable[[], Window]) -> Callable[[], Window]:
         return mel
 
 
@@ -457,15 +457,13 @@ def test_sentences_have_full_stops_in_the_prompt(transcribe, text, prompt):
     assert told[1][3] == "".join(text.splitlines())  # as openai-whisper
 
 
-@pytest.mark.parametrize("carry", [False, True])
-def test_a_window_whose_text_ends_at_once_is_decoded_by_halves(transcribe, carry):
+def test_a_window_whose_text_ends_at_once_is_decoded_by_halves(transcribe):
     def write(window: Window, temperature: float) -> Said:
         if window.n_columns > 900:
             return Said("well", times=((0, 0.4),))
         return Said("and then it was over", times=((0, window.n_columns / 100),))
 
-    options = {"initial_prompt": "so", "carry_initial_prompt": True} if carry else {}
-    windows, told, _ = transcribe(write, CLIP, **options)
+    windows, told, _ = transcribe(write, CLIP)
     assert texts(windows) == ["and then it was over"] * 2
     assert [n for _, n, *_ in told] == [1_800, 900, 900]
 
@@ -580,6 +578,3 @@ def test_clips_are_decoded_at_once_in_order_and_do_not_depend_on_each_other(tran
     reached = [window.reached_ms for window in windows]
     assert reached == sorted(reached)
     assert {prompt.strip() for *_, prompt in told} == {"well", ""}
-    _, told, ran = transcribe(write, *clips, voiced=False, initial_prompt="well")
-    assert not ran
-    assert told[-1][-1].endswith("from 9000")

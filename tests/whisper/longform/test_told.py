@@ -1,4 +1,4 @@
-"""What each window's decoder is told: phrases, a prefix, and what was said before."""
+"""What each window's decoder is told: phrases, and what was said before."""
 
 from dataclasses import dataclass, field
 
@@ -7,10 +7,10 @@ import numpy as np
 from streamd.models import ModelDimensions
 from streamd.options import DecodingOptions, LongformOptions
 from streamd.whisper.longform import Transcriber
-from streamd.whisper.longform.segments import clips_at
+from streamd.whisper.longform.segments import Clip
 from streamd.whisper.tokenizer import Tokenizer
 from streamd.whisper.vocabulary import Vocabularies
-from tests.support.decoders import NOTIMESTAMPS, SOT, ContextDecoder, vocabulary
+from tests.support.decoders import NOTIMESTAMPS, ContextDecoder, vocabulary
 
 N_VOCAB = 256 + 1608
 TOKENIZER = Tokenizer(vocabulary(), N_VOCAB, multilingual=False)
@@ -25,7 +25,7 @@ class Engine:
     n_cheap = 4
     given: list[tuple[int, ...]] = field(default_factory=list)
 
-    def encode(self, mel: np.ndarray, *, audio_ctx: int = 0) -> None:
+    def encode(self, mel: np.ndarray) -> None:
         """There is nothing to hear."""
 
     def decoder(self, features: None, n_slots: int) -> ContextDecoder:
@@ -64,7 +64,7 @@ def told(expected: str = "", **options) -> tuple[list[tuple[int, ...]], str]:
     longform = LongformOptions(word_timestamps=False, **options)
     vocabulary = Vocabularies(TOKENIZER).of(expected)
     transcriber = Transcriber(engine, TOKENIZER, decoding, longform, vocabulary)
-    heard = transcriber.transcribe(Mel(), clips_at((), 6_000), language="en")
+    heard = transcriber.transcribe(Mel(), [Clip(0, 6_000)], language="en")
     text = "".join(segment.text for window in heard for segment in window.segments)
     return engine.given, text
 
@@ -76,12 +76,3 @@ def test_phrases_are_expected_in_every_window(monkeypatch):
     monkeypatch.setattr("streamd.whisper.decode.PROBABLE", -100.0)
     assert told("東:9\ny")[1] == "東東"
     assert told("y")[1] == "abab"
-
-
-def test_a_prefix_begins_the_first_window_and_is_not_written_again():
-    given, text = told(prefix=" well ")
-    assert given == [
-        (SOT, NOTIMESTAMPS, *b" well"),
-        (STARTOFPREV, *b"ab", SOT, NOTIMESTAMPS),
-    ]
-    assert text == "abab"

@@ -1,12 +1,11 @@
 """Any recording, any clips, whatever the model writes: every window is visited, and it ends."""
 
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import pairwise
 from unittest.mock import patch
 
 import numpy as np
-import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -14,7 +13,7 @@ from streamd.models import ModelDimensions
 from streamd.options import DecodingOptions, LongformOptions
 from streamd.whisper.longform import TranscribedWindow, Transcriber, reader
 from streamd.whisper.longform.reader import LEAST_SILENT_REST
-from streamd.whisper.longform.segments import clips_at, in_ms, ms_of, small_holes
+from streamd.whisper.longform.segments import Clip, in_ms, ms_of, small_holes
 from streamd.whisper.tokenizer import Tokenizer
 from tests.support.decoders import TIMESTAMP_BEGIN, ContextDecoder, hashed, vocabulary
 
@@ -32,8 +31,7 @@ class Engine:
     dims = ModelDimensions(80, 1500, 8, 1, 1, N_VOCAB, 448, 8, 1, 1)
     n_cheap = 4
 
-    def encode(self, mel: np.ndarray, *, audio_ctx: int = 0) -> int:
-        assert audio_ctx == 0
+    def encode(self, mel: np.ndarray) -> int:
         assert 1 <= len(mel) <= 3_000
         return int(mel[0])
 
@@ -71,14 +69,16 @@ def transcribe(
 
 
 recordings = st.integers(1, 7_000)
-points = st.lists(st.integers(0, 80_000), max_size=6).map(sorted)
+places = st.lists(st.integers(0, 8_000), max_size=6).map(sorted)
 engines = st.builds(Engine, st.integers(0, 99), st.floats(4.0, 8.0), st.floats(3.0, 7.0))
 
 
-@given(recordings, points, engines, st.booleans(), st.booleans(), st.booleans())
-def test_every_window_is_visited(n_columns, points_ms, engine, timestamps, words, silent_end):
+@given(recordings, places, engines, st.booleans(), st.booleans(), st.booleans())
+def test_every_window_is_visited(n_columns, points, engine, timestamps, words, silent_end):
     mel = Mel(n_columns)
-    clips = [replace(clip, silent_end=silent_end) for clip in clips_at(points_ms, n_columns)]
+    bounds = [min(point, n_columns) for point in points] + [n_columns] * (len(points) % 2)
+    pairs = zip(bounds[::2], bounds[1::2], strict=True)
+    clips = [Clip(start, end, silent_end) for start, end in pairs if start < end]
     options = LongformOptions(word_timestamps=words)
     heard = transcribe(mel, clips, engine, options, timestamps=timestamps)
     assert len(heard) == len(mel.seen)
@@ -99,24 +99,13 @@ def test_every_window_is_visited(n_columns, points_ms, engine, timestamps, words
             )
 
 
-@given(recordings, engines, st.integers(1, 4_000), st.booleans())
-def test_it_ends_and_goes_forward_where_hallucinations_are_skipped(
-    n_columns, engine, silence_ms, times
-):
-    mel = Mel(n_columns)
-    options = LongformOptions(hallucination_silence_ms=silence_ms)
-    heard = transcribe(mel, clips_at((), n_columns), engine, options, timestamps=times)
-    assert all(before[0] < after[0] for before, after in pairwise(mel.seen))
-    _check_times(heard, n_columns)
-
-
 @given(recordings, engines, st.booleans(), st.booleans(), st.booleans())
 @example(2_097, Engine(0, 4.0, 3.0), True, True, False)  # a timestamp after the window's end
 def test_it_ends_and_goes_forward_where_speech_is_tried_again(
     n_columns, engine, timestamps, words, silent_end
 ):
     mel = Mel(n_columns)
-    clips = [replace(clip, silent_end=silent_end) for clip in clips_at((), n_columns)]
+    clips = [Clip(0, n_columns, silent_end)]
     options, voiced = LongformOptions(word_timestamps=words), np.ones(n_columns // 2 + 1, np.bool_)
     with patch.object(reader, "small_holes", return_value=[]):
         heard = transcribe(mel, clips, engine, options, voiced=voiced, timestamps=timestamps)
@@ -137,7 +126,7 @@ def test_small_holes_are_filled_within_their_window(n_columns, engine, timestamp
         return parts
 
     options, voiced = LongformOptions(word_timestamps=words), np.ones(n_columns // 2 + 1, np.bool_)
-    clips = clips_at((), n_columns)
+    clips = [Clip(0, n_columns)]
     with patch.object(reader, "small_holes", found):
         heard = transcribe(mel, clips, engine, options, voiced=voiced, timestamps=timestamps)
     starts_s = {first: hole.start_s for first, hole in holes.items()}
@@ -168,19 +157,3 @@ def test_no_clips_no_windows():
     mel = Mel(500)
     assert transcribe(mel, [], Engine(0, 6.0, 5.0), LongformOptions()) == []
     assert mel.seen == []
-
-
-@pytest.mark.parametrize(
-    ("points_ms", "expected"),
-    [
-        ([], [(0, 1000)]),
-        ([2_000], [(200, 1000)]),
-        ([0, 5_000], [(0, 500)]),
-        ([0, 5_000, 7_004], [(0, 500), (700, 1000)]),
-        ([5_000, 5_000], []),
-        ([9_000, 12_000, 13_000, 14_000], [(900, 1000)]),
-        ([12_000], []),
-    ],
-)
-def test_clips(points_ms, expected):
-    assert [(clip.start, clip.end) for clip in clips_at(points_ms, 1000)] == expected

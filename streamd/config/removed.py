@@ -1,0 +1,46 @@
+"""Options and settings of earlier versions that are gone, and what to do instead.
+
+Those that became a setting of their own name need no entry: `config.table.successor` finds them.
+"""
+
+from collections.abc import Mapping
+
+_DROP = "drop it; no other value was worth the choice"
+
+REMOVED: Mapping[str, str] = {
+    "audio-contexts": "drop it; a build has the contexts that captions need",
+    "audio-ctx": "drop it; the encoder computes as much as there is sound",
+    "build-to": "set STREAMD_CACHE to another folder",
+    "carry-initial-prompt": "use --hotwords, which count in every window",
+    "clip-timestamps-ms": "cut the file first: ffmpeg -ss START -to END -i FILE part.flac",
+    "colors": "set the variable NO_COLOR, or FORCE_COLOR, to 1",
+    "fallback": "use --set search.temperatures=0, if nothing is to be decoded again",
+    "hallucination-silence-threshold-ms": "drop it; the voice detector leaves silence out",
+    "keep": "drop it; windows overlap by --length",
+    "keep-context": "drop it; an utterance that follows at once is read with the one before",
+    "mark-low": "use --confidence, which colours words by their probability",
+    "max-utterance-ms": "use --set endpoint.longest_ms=N",
+    "pre-roll-ms": "drop it; half a second before speech is always kept",
+    "prefix": "use --prompt",
+    "quiet": "use verbose, with -1",
+    "source": "use streamd serve, which takes audio only from clients",
+    "suppress-tokens": "drop it; annotations are never written",
+    "temperature": "use --set search.temperatures=N, or several",
+    "vad-aggressiveness": "use --vad silero, or a larger --set gate.open_share",
+    "without-timestamps": "drop it; where a window has sentences, they are segments",
+    **dict.fromkeys(
+        (
+            *("agreement.min_progress_ms", "align_att.rewind_ms", "build.weight_bits"),
+            *("endpoint.empty_ms", "limits.max_pending"),
+            *("limits.send_deadline_ms", "limits.write_buffer_bytes", "loop.compression"),
+            *("loop.phrase_words", "loop.stuck_tokens", "loop.word_repeats"),
+            *("longform.append_punctuations", "longform.prepend_punctuations"),
+            *("search.best_of", "search.language_margin", "search.language_prob"),
+            *("search.length_penalty", "search.max_initial_timestamp_ms", "search.max_tokens"),
+            *("search.patience", "search.stop_margin", "search.suppress_blank"),
+            *("search.tokens_per_second", "session.language_after_ms"),
+        ),
+        _DROP,
+    ),
+}
+"""By the option's long name, or by the setting's."""
