@@ -18,6 +18,8 @@ from typing import Annotated, Literal, get_args
 
 from msgspec import Meta
 
+from streamd.language import LANGUAGE_CODES
+
 FRAME_MS = 20
 FRAMES = "frames"
 DERIVED = "derived"
@@ -72,34 +74,6 @@ Transcript = Annotated[str, Meta(pattern=rf"\.({'|'.join({*FORMAT_NAMES} - {'jso
 """The name of a file; ``.full.json`` is json-full."""
 
 EndpointRule = Literal["silence", "smart"]
-
-_LANGUAGES = """
-en English, zh Chinese, de German, es Spanish, ru Russian, ko Korean, fr French, ja Japanese,
-pt Portuguese, tr Turkish, pl Polish, ca Catalan, nl Dutch, ar Arabic, sv Swedish, it Italian,
-id Indonesian, hi Hindi, fi Finnish, vi Vietnamese, he Hebrew, uk Ukrainian, el Greek, ms Malay,
-cs Czech, ro Romanian, da Danish, hu Hungarian, ta Tamil, no Norwegian, th Thai, ur Urdu,
-hr Croatian, bg Bulgarian, lt Lithuanian, la Latin, mi Maori, ml Malayalam, cy Welsh, sk Slovak,
-te Telugu, fa Persian, lv Latvian, bn Bengali, sr Serbian, az Azerbaijani, sl Slovenian,
-kn Kannada, et Estonian, mk Macedonian, br Breton, eu Basque, is Icelandic, hy Armenian,
-ne Nepali, mn Mongolian, bs Bosnian, kk Kazakh, sq Albanian, sw Swahili, gl Galician,
-mr Marathi, pa Punjabi, si Sinhala, km Khmer, sn Shona, yo Yoruba, so Somali, af Afrikaans,
-oc Occitan, ka Georgian, be Belarusian, tg Tajik, sd Sindhi, gu Gujarati, am Amharic,
-yi Yiddish, lo Lao, uz Uzbek, fo Faroese, ht Haitian Creole, ps Pashto, tk Turkmen, nn Nynorsk,
-mt Maltese, sa Sanskrit, lb Luxembourgish, my Myanmar, bo Tibetan, tl Tagalog, mg Malagasy,
-as Assamese, tt Tatar, haw Hawaiian, ln Lingala, ha Hausa, ba Bashkir, jw Javanese,
-su Sundanese, yue Cantonese, my Burmese, ca Valencian, nl Flemish, ht Haitian,
-lb Letzeburgesch, ps Pushto, pa Panjabi, ro Moldavian, ro Moldovan, si Sinhalese,
-es Castilian, zh Mandarin, de Deutsch, es Español, fr Français, pt Português, it Italiano,
-nl Nederlands, pl Polski, tr Türkçe, sv Svenska, da Dansk, no Norsk, fi Suomi, cs Čeština,
-ro Română, hu Magyar, id Bahasa Indonesia, vi Tiếng Việt, ru Русский, uk Українська, el Ελληνικά,
-he עברית, ar العربية, fa فارسی, hi हिन्दी, th ไทย, ja 日本語, ko 한국어, zh 中文
-"""
-LANGUAGE_CODES: Mapping[str, str] = {
-    name.casefold(): code
-    for code, _, name in (entry.strip().partition(" ") for entry in _LANGUAGES.split(","))
-}
-"""Names in lower case and codes, as openai-whisper has them; codes in the order of their tokens. At
-the end, what the most frequent ones call themselves."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ stream began; milliseconds exist only at the edges.
 """
 
 import math
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -224,3 +225,9 @@ def evidence(avg_logprob: float, no_speech_prob: float, temperature: float) -> f
 def text_of(words: Sequence[Word]) -> str:
     """The words' text as one line, without the blank in front."""
     return "".join(word.text for word in words).strip()
+
+
+def compression_ratio(text: str) -> float:
+    """How many times zlib shrinks the text."""
+    data = text.encode()
+    return len(data) / len(zlib.compress(data))

@@ -29,12 +29,13 @@ from enum import Enum, auto
 from itertools import pairwise, takewhile
 
 from streamd.events import Final, Partial, SessionEvent, timed, with_lasting_words
+from streamd.language import ends_sentence
 from streamd.session.commit import count_ended
 from streamd.session.segmenter import Segmenter
 from streamd.session.spelling import capitalised, split_mark
 from streamd.session.utterance import State, Utterance
 from streamd.types import N_AUDIO_CTX, Hypothesis, Word, ms_from_frames, text_of
-from streamd.whisper.marks import STOPS, ends_sentence, is_mark, with_marks
+from streamd.whisper.marks import is_mark, with_marks
 
 SENTENCE_GAP = 5
 """Frames (100 ms) between the words of two sentences, for the first to be a final of its own. Where
@@ -246,7 +247,7 @@ class Segment:
         if not is_mark(last.text):
             bare, _ = split_mark(last) or (last, None)
             kept.append(bare)
-        self.context = PrecedingWords(kept, last.text[-1:] in STOPS)
+        self.context = PrecedingWords(kept, ends_sentence(last.text))
         self.anchor = anchor
 
     def without_mark(self, hypothesis: Hypothesis) -> Hypothesis:

@@ -239,9 +239,6 @@ class Span(NamedTuple):
     sgr: str = ""
 
 
-_TITLE = r"(?<!\bM[rs])(?<!\bMrs)(?<!\bDr)(?<!\bSt)(?<!\bProf)(?<!\b[A-HJ-Z])"
-SENTENCE_END = re.compile(rf"(?:[?!…。？！]|{_TITLE}\.)[\"'”’»)」』]*$")
-"""A full stop behind a title or an initial ends no sentence."""
 PARAGRAPH_PAUSE_MS = 2000
 """A silence after which a reader expects a new paragraph, as on the caption page."""
 LONG_PARAGRAPH = 330
