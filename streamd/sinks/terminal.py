@@ -30,12 +30,11 @@ from streamd.sinks.text import (
     gap_notice,
     named,
     paint,
-    revised,
-    with_speakers,
     wrapped,
 )
 from streamd.speakers import SpokenTurn
 from streamd.system.stdio import put
+from streamd.turns import revised, with_speakers
 from streamd.types import frames_from_ms
 
 Size = Callable[[], tuple[int, int]]
