@@ -11,7 +11,6 @@ from typing import Any, ClassVar, Literal, TypeVar
 
 import msgspec
 
-from streamd.options import EndpointOptions, EndpointRule, ModelOptions
 from streamd.types import FRAME_MS, Word, in_order, ms_from_frames
 
 PROTOCOL = "streamd.v1"
@@ -49,23 +48,6 @@ class EndReason(StrEnum):
     LIMIT = "limit"  # the session reached its longest duration
     SHUTDOWN = "shutdown"  # the server ends; it may resume the session when it runs again
     FORGOTTEN = "forgotten"  # an earlier run, dropped from memory without listeners; not sent
-
-
-_MODEL, _ENDPOINT = ModelOptions(), EndpointOptions()
-
-
-class Choices(msgspec.Struct, frozen=True, kw_only=True):
-    """What the client that feeds a session may choose: options, under their names."""
-
-    language: str = "auto"
-    task: str = _MODEL.task
-    prompt: str = _MODEL.prompt
-    hotwords: str = _MODEL.hotwords
-    endpoint: EndpointRule = _ENDPOINT.rule
-    endpoint_ms: int = ms_from_frames(_ENDPOINT.plain)
-    speakers: bool | msgspec.UnsetType = msgspec.UNSET
-    split: bool | msgspec.UnsetType = msgspec.UNSET
-    """Whether each channel has captions of its own."""
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):

@@ -16,7 +16,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from math import ceil
 from typing import Annotated, Literal, get_args
 
-from msgspec import Meta
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from streamd.language import LANGUAGE_CODES
 
@@ -765,3 +765,20 @@ class JournalOptions:
     record: Annotated[str, "DIR", Option("folder for the audio, as WAV files")] = ""
     rotate_bytes: Annotated[int, Meta(ge=1), "bytes"] = 2 << 20
     """Size at which a new file begins."""
+
+
+_MODEL, _ENDPOINT = ModelOptions(), EndpointOptions()
+
+
+class Choices(Struct, frozen=True, kw_only=True):
+    """What the client that feeds a session may choose: options, under their names."""
+
+    language: str = "auto"
+    task: str = _MODEL.task
+    prompt: str = _MODEL.prompt
+    hotwords: str = _MODEL.hotwords
+    endpoint: EndpointRule = _ENDPOINT.rule
+    endpoint_ms: int = _ENDPOINT.plain * FRAME_MS
+    speakers: bool | UnsetType = UNSET
+    split: bool | UnsetType = UNSET
+    """Whether each channel has captions of its own."""

@@ -15,8 +15,6 @@ import numpy as np
 from msgspec import UNSET, UnsetType
 from numpy.typing import NDArray
 
-from streamd.speakers import HearingRequest, Roster
-
 SAMPLE_RATE = 16_000
 """Hertz, of all audio after the framer."""
 FRAME = 320
@@ -130,8 +128,9 @@ class Window:
     words are to be decided anew. Text that ends before frame `text_until` leaves much voice unread;
     None: there is not so much in the window. Somebody who has spoken since frame `turn_start` may
     be done at the window's end; None: nobody asks. `clear`: the utterance is short and surely
-    speech. `hear` asks who speaks. While what was decoded again of a `last` window has cost less
-    than `budget` (frames, as `Hypothesis.extra_cost`), more may be.
+    speech. `hear` asks who speaks, in a form that sessions and the models of voices know. While
+    what was decoded again of a `last` window has cost less than `budget` (frames, as
+    `Hypothesis.extra_cost`), more may be.
     """
 
     start: int
@@ -155,7 +154,7 @@ class Window:
     turn_start: int | None = None
     budget: float = math.inf
     clear: bool = False
-    hear: HearingRequest | None = field(default=None, compare=False, repr=False)
+    hear: object = field(default=None, compare=False, repr=False)
     encoded: Encoded | None = field(default=None, compare=False, repr=False)
 
 
@@ -183,9 +182,9 @@ class Hypothesis:
     or is None: suspect words are never agreed upon, and unless the window is `last` they are not
     shown. `given_words` are the window's, with the marks and capitals that are right now.
     `turn_prob` is how probable it is that the speaker is done; None if the window did not ask, or
-    nothing can tell. `heard` has what is known after each step of the window's `hear`. `cost` is
-    how much was decoded, in frames of audio whose text may take as many decoder passes, and
-    `extra_cost` what of that was decoded again.
+    nothing can tell. `heard` answers the window's `hear`. `cost` is how much was decoded, in frames
+    of audio whose text may take as many decoder passes, and `extra_cost` what of that was decoded
+    again.
     """
 
     words: tuple[Word, ...] = ()
@@ -202,7 +201,7 @@ class Hypothesis:
     turn_prob: float | None = None
     cost: int = field(default=0, compare=False, repr=False)
     extra_cost: int = field(default=0, compare=False, repr=False)
-    heard: tuple[Roster, ...] = field(default=(), compare=False, repr=False)
+    heard: tuple[object, ...] = field(default=(), compare=False, repr=False)
     encoded: Encoded | None = field(default=None, compare=False, repr=False)
 
     @property

@@ -56,9 +56,9 @@ ACTIONS = {
     "version": "show the version",
     "print-config": "print the effective configuration as TOML",
 }
+"""Flags of every command, in the order of precedence. The command itself does not run then."""
 _LISTS = ("help", "list", "?")
 """Values of ``--set`` that ask what there is."""
-"""Flags of every command, in the order of precedence. The command itself does not run then."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ from streamd.events import (
     of_channel,
     with_lasting_words,
 )
+from streamd.labels import numbered, with_speakers
 from streamd.models.model import Model
 from streamd.session.clips import SpeechClips
 from streamd.session.segmenter import Segmenter
@@ -37,7 +38,6 @@ from streamd.speakers import SpokenTurn
 from streamd.streams import Streams
 from streamd.system.calls import begun, outcome
 from streamd.system.heap import keep_for_passes
-from streamd.turns import numbered, with_speakers
 from streamd.types import FRAME, FRAME_MS, Frames, frames_from_ms
 from streamd.whisper.engine import Engine, urgent
 from streamd.whisper.longform import LONGEST_WINDOW, Transcriber

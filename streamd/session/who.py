@@ -12,6 +12,7 @@ from streamd.events import (
     SpeakerTurns,
     TimedWord,
 )
+from streamd.labels import changed, numbered, with_speaker
 from streamd.speakers import (
     REMEMBERED,
     VOICEPRINT_BYTES,
@@ -21,7 +22,6 @@ from streamd.speakers import (
     SpokenTurn,
     changes,
 )
-from streamd.turns import changed, numbered, with_speaker
 from streamd.types import Samples, frames_from_ms, ms_from_frames
 
 
@@ -80,10 +80,10 @@ class WhoSpeaks:
         start = min(step.start for step in steps)
         return HearingRequest(steps, start, read(start, steps[-1].end), self._roster)
 
-    def hear(self, heard: Sequence[Roster]) -> list[SessionEvent]:
+    def hear(self, heard: Sequence[object]) -> list[SessionEvent]:
         """Take what was heard, step by step, and return who talks wherever that changes."""
         events: list[SessionEvent] = []
-        for roster in heard:
+        for roster in (each for each in heard if isinstance(each, Roster)):
             since = self._roster.heard if self._roster else 0
             self._roster, self._turns = roster, roster.turns
             oldest_ms = ms_from_frames(roster.heard - REMEMBERED)

@@ -14,6 +14,7 @@ from itertools import takewhile
 from typing import TextIO
 
 from streamd.events import Event, Fault, Final, Gap, Lag, Partial, SpeakerTurns
+from streamd.labels import revised, with_speakers
 from streamd.language import ends_sentence
 from streamd.sinks.text import (
     BREATH_MS,
@@ -34,7 +35,6 @@ from streamd.sinks.text import (
 )
 from streamd.speakers import SpokenTurn
 from streamd.system.stdio import put
-from streamd.turns import revised, with_speakers
 from streamd.types import frames_from_ms
 
 Size = Callable[[], tuple[int, int]]

@@ -10,10 +10,10 @@ from unicodedata import category
 from msgspec.structs import replace
 
 from streamd.events import Correction, Event, Final, Gap, SpeakerTurns
+from streamd.labels import revised, with_speakers
 from streamd.sinks import Format
 from streamd.sinks.text import aligned
 from streamd.speakers import SpokenTurn
-from streamd.turns import revised, with_speakers
 from streamd.types import frames_from_ms
 
 

@@ -18,7 +18,6 @@ import msgspec
 
 from streamd.events import (
     Ack,
-    Choices,
     Correction,
     Eos,
     Event,
@@ -32,8 +31,9 @@ from streamd.events import (
     Stats,
     encode,
 )
+from streamd.labels import joined
+from streamd.options import Choices
 from streamd.streams.journal import Fed, Journal
-from streamd.turns import joined
 
 EventT = TypeVar("EventT", bound=SessionEvent)
 

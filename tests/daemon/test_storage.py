@@ -13,8 +13,8 @@ import soundfile
 from streamd.config import Config
 from streamd.daemon.display import written
 from streamd.errors import StreamdError, WireError
-from streamd.events import Choices, Eos, Fault, Final, Gap, Partial
-from streamd.options import JournalOptions
+from streamd.events import Eos, Fault, Final, Gap, Partial
+from streamd.options import Choices, JournalOptions
 from streamd.server import Transcripts
 from streamd.streams import SessionStorage, Streams
 from streamd.streams import hub as streams_hub

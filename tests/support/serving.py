@@ -19,8 +19,8 @@ from websockets.exceptions import ConnectionClosed
 from streamd.config import Config
 from streamd.daemon.display import written
 from streamd.errors import WireError
-from streamd.events import Choices, Correction, Final, Partial, TimedWord
-from streamd.options import BindOptions, ServerLimits
+from streamd.events import Correction, Final, Partial, TimedWord
+from streamd.options import BindOptions, Choices, ServerLimits
 from streamd.server import Recordings, Server, ServerInfo, Transcripts
 from streamd.streams.hub import Hub
 from streamd.streams.metrics import Metrics
