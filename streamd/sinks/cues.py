@@ -36,7 +36,7 @@ _ORPHAN_CELLS = 12
 """Less text than this should not be left for a cue of its own."""
 
 _LATIN = re.compile(r"[-\u2010\u2011'\u2019A-Za-z\u00c0-\u024f]")
-_CLAUSE_END = re.compile(r"[,;:–—、，；：][\"'”’»)」』]*$")
+_CLAUSE_END = re.compile(r"(?:[,;:–—、，；：…]|\.\.)[\"'”’»)」』]*$")
 
 
 @dataclass(frozen=True, slots=True)
