@@ -6,6 +6,7 @@ stream began; milliseconds exist only at the edges.
 """
 
 import math
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -13,8 +14,6 @@ from enum import StrEnum
 import numpy as np
 from msgspec import UNSET, UnsetType
 from numpy.typing import NDArray
-
-from streamd.speakers import HearingRequest, Roster
 
 SAMPLE_RATE = 16_000
 """Hertz, of all audio after the framer."""
@@ -127,8 +126,9 @@ class Window:
     words are to be decided anew. Text that ends before frame `text_until` leaves much voice unread;
     None: there is not so much in the window. Somebody who has spoken since frame `turn_start` may
     be done at the window's end; None: nobody asks. `clear`: the utterance is short and surely
-    speech. `hear` asks who speaks. While what was decoded again of a `last` window has cost less
-    than `budget` (frames, as `Work.extra_cost`), more may be.
+    speech. `hear` asks who speaks, in a form that sessions and the models of voices know. While
+    what was decoded again of a `last` window has cost less than `budget` (frames, as
+    `Work.extra_cost`), more may be.
     """
 
     start: int
@@ -152,7 +152,7 @@ class Window:
     turn_start: int | None = None
     budget: float = math.inf
     clear: bool = False
-    hear: HearingRequest | None = field(default=None, compare=False, repr=False)
+    hear: object = field(default=None, compare=False, repr=False)
     encoded: Encoded | None = field(default=None, compare=False, repr=False)
 
 
@@ -195,7 +195,7 @@ class Hypothesis:
     or is None: suspect words are never agreed upon, and unless the window is `last` they are not
     shown. `given_words` are the window's, with the marks and capitals that are right now.
     `turn_prob` is how probable it is that the speaker is done; None if the window did not ask, or
-    nothing can tell. `heard` has what is known after each step of the window's `hear`.
+    nothing can tell. `heard` answers the window's `hear`.
     """
 
     words: tuple[Word, ...] = ()
@@ -211,7 +211,7 @@ class Hypothesis:
     given_words: tuple[Word, ...] = ()
     turn_prob: float | None = None
     work: Work = field(default=Work(), compare=False, repr=False)
-    heard: tuple[Roster, ...] = field(default=(), compare=False, repr=False)
+    heard: tuple[object, ...] = field(default=(), compare=False, repr=False)
     encoded: Encoded | None = field(default=None, compare=False, repr=False)
 
     @property
@@ -234,3 +234,9 @@ def evidence(avg_logprob: float, no_speech_prob: float, temperature: float) -> f
 def text_of(words: Sequence[Word]) -> str:
     """The words' text as one line, without the blank in front."""
     return "".join(word.text for word in words).strip()
+
+
+def compression_ratio(text: str) -> float:
+    """How many times zlib shrinks the text."""
+    data = text.encode()
+    return len(data) / len(zlib.compress(data))

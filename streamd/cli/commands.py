@@ -16,7 +16,6 @@ from inspect import iscoroutine
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from streamd import __version__
 from streamd.cli.arguments import Command, Request, help_text, parse, settings_text
 from streamd.cli.hints import command_in_group
 from streamd.config import Config, as_toml, for_clients, load
@@ -24,6 +23,7 @@ from streamd.errors import ConfigError, SourceError, StreamdError
 from streamd.system import stdio
 from streamd.system.heap import share_heap
 from streamd.system.stdio import log_to
+from streamd.version import __version__
 
 if TYPE_CHECKING:
     from streamd.sources.microphone import Device

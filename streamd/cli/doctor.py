@@ -15,7 +15,6 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-import streamd
 from streamd.cli.bench import n_edits, spoken
 from streamd.config import OPTIONS, SETTINGS, Config, value_of
 from streamd.daemon import build
@@ -36,6 +35,7 @@ from streamd.system import stdio
 from streamd.system.disk import CACHE_VARIABLE, asset, cache_folder, megabytes
 from streamd.system.processor import machine
 from streamd.types import FRAME_MS
+from streamd.version import __version__
 
 _PACKAGES = (
     "onnxruntime",
@@ -102,7 +102,7 @@ def _processor(config: Config) -> Iterator[Finding]:
 
 
 def _versions(config: Config) -> Iterator[Finding]:
-    program = f"streamd {streamd.__version__}, Python {platform.python_version()}"
+    program = f"streamd {__version__}, Python {platform.python_version()}"
     verbose = config.output.verbose
     packages = (f"{name} {version(name)}" for name in (_PACKAGES if verbose else _PACKAGES[:1]))
     system = platform.platform() if verbose else f"{platform.system()} {platform.machine()}"

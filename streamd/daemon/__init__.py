@@ -14,7 +14,6 @@ from contextlib import AsyncExitStack, suppress
 from functools import partial
 from signal import SIGHUP, SIGUSR1, SIGUSR2
 
-from streamd import __version__
 from streamd.config import Config
 from streamd.daemon import build, phrases, serving
 from streamd.daemon.control import Control, until_first_error
@@ -36,6 +35,7 @@ from streamd.streams.inference import EngineThread, WindowRecognizer
 from streamd.streams.metrics import Metrics
 from streamd.streams.stream import Stream
 from streamd.types import ms_from_frames
+from streamd.version import __version__
 
 log = logging.getLogger(__name__)
 

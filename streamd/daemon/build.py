@@ -19,10 +19,9 @@ from streamd.engines import smart_turn, voices
 from streamd.engines.silero import Silero
 from streamd.engines.smart_turn import begin_smart_turn, has_smart_turn
 from streamd.errors import ConfigError, SourceError
-from streamd.events import Choices
 from streamd.models.model import Model
 from streamd.models.store import known_language
-from streamd.options import DecodingOptions
+from streamd.options import Choices, DecodingOptions
 from streamd.session import Session
 from streamd.session.channels import AnySession, SplitSession
 from streamd.session.commit import AlignAtt, CommitPolicy, LocalAgreement

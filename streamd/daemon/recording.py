@@ -25,17 +25,16 @@ from streamd.events import (
     Gap,
     TimedWord,
     Token,
-    numbered,
     of_channel,
     with_lasting_words,
-    with_speaker,
 )
+from streamd.labels import numbered, with_speakers
 from streamd.models.model import Model
 from streamd.session.clips import SpeechClips
 from streamd.session.segmenter import Segmenter
 from streamd.session.spelling import number_of, numbers
 from streamd.sources import Lost, Source
-from streamd.speakers import REMEMBERED, SpokenTurn
+from streamd.speakers import SpokenTurn
 from streamd.streams import Streams
 from streamd.system.calls import begun, outcome
 from streamd.system.heap import keep_for_passes
@@ -377,16 +376,9 @@ def _with_speakers(final: Final, turns: Sequence[SpokenTurn], numbers: dict[int,
 
     `numbers` has the numbers of those who have said something, and gets those of others.
     """
-    if not turns:
-        return final
-    first = bisect_left(turns, frames_from_ms(final.start_ms) - REMEMBERED, key=_begin)
-    near = turns[first : bisect_left(turns, frames_from_ms(final.end_ms) + REMEMBERED, key=_begin)]
-    words = tuple(numbered(with_speaker(word, near), numbers) for word in final.words)
-    return msgspec.structs.replace(final, words=words)
-
-
-def _begin(turn: SpokenTurn) -> int:
-    return turn.start
+    named = with_speakers(final, turns)
+    words = tuple(numbered(word, numbers) for word in named.words)
+    return msgspec.structs.replace(named, words=words)
 
 
 async def finals_between(

@@ -7,17 +7,19 @@ import resource
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from socket import AF_UNIX, SOCK_DGRAM, socket
 from typing import TYPE_CHECKING
 
 from streamd.config import Config, read_token
+from streamd.daemon.display import written
 from streamd.daemon.sharing import fragment, invite, open_to_others
 from streamd.errors import BindError, ConfigError
 from streamd.models.store import known_language
 from streamd.options import BindOptions
-from streamd.server import Recordings, Server, ServerInfo
+from streamd.server import Recordings, Server, ServerInfo, Transcripts
 from streamd.streams import SessionStorage, Streams
 from streamd.streams.journal.files import Folder, JournalPolicy, place
 from streamd.system.disk import warn_of_writers
@@ -102,6 +104,7 @@ async def server(
             listening=listening,
         ) as running:
             running.end_by = end_by
+            running.transcripts = Transcripts(streams, partial(written, config))
             yield running
             notify(os.environ, "STOPPING=1")
 

@@ -37,7 +37,7 @@ class ReferenceFeatures:
 
 
 class ReferenceEngine:
-    """A Whisper model on numpy; an `Engine` (streamd/engines/__init__.py)."""
+    """A Whisper model on numpy; an `Engine` (streamd/whisper/engine.py)."""
 
     def __init__(
         self,

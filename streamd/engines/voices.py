@@ -18,6 +18,7 @@ from streamd.speakers import (
     Activity,
     Chances,
     Describe,
+    HearingRequest,
     HearingStep,
     HearingSteps,
     Roster,
@@ -54,7 +55,7 @@ class Listener:
     def recognize(self, window: Window) -> Hypothesis:
         """Transcribe the window, and hear what its `hear` asks for."""
         hypothesis = self._recognizer.recognize(window)
-        if (request := window.hear) is None:
+        if not isinstance(request := window.hear, HearingRequest):
             return hypothesis
         heard = [request.roster]
         for step in request.steps:

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
+from streamd.language import ends_sentence
 from streamd.types import Hypothesis, Window, Word
-from streamd.whisper.marks import ends_sentence
 
 SURE = 0.5
 """Probability below which a language is asked for again: of the first two seconds of 46 recordings

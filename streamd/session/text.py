@@ -19,10 +19,11 @@ from dataclasses import dataclass, field
 from itertools import pairwise, takewhile
 from typing import Protocol
 
+from streamd.language import ends_sentence
 from streamd.session.commit import count_ended
 from streamd.session.spelling import capitalised, split_mark
 from streamd.types import N_AUDIO_CTX, Word
-from streamd.whisper.marks import STOPS, ends_sentence, is_mark, with_marks
+from streamd.whisper.marks import is_mark, with_marks
 
 SENTENCE_GAP = 5
 """Frames (100 ms) between the words of two sentences, for the first to be a final of its own. Where
@@ -141,7 +142,7 @@ class SpokenText:
         if not is_mark(last.text):
             bare, _ = split_mark(last) or (last, None)
             kept.append(bare)
-        self.context = PrecedingWords(kept, last.text[-1:] in STOPS)
+        self.context = PrecedingWords(kept, ends_sentence(last.text))
         self.anchor = anchor
 
     def overdue(self, words: Sequence[Word], end: int) -> int:

@@ -29,7 +29,8 @@ from streamd.errors import (
     is_bug,
     lacks_memory,
 )
-from streamd.events import Choices, EndReason, Fault
+from streamd.events import EndReason, Fault
+from streamd.options import Choices
 from streamd.session.channels import AnySession
 from streamd.streams.hub import Hub
 from streamd.streams.inference import STEP_DEADLINES, InferenceThread, WindowRecognizer

@@ -18,7 +18,6 @@ import msgspec
 
 from streamd.events import (
     Ack,
-    Choices,
     Correction,
     Eos,
     Event,
@@ -32,6 +31,8 @@ from streamd.events import (
     Stats,
     encode,
 )
+from streamd.labels import joined
+from streamd.options import Choices
 from streamd.streams.journal import Fed, Journal
 
 EventT = TypeVar("EventT", bound=SessionEvent)
@@ -272,7 +273,7 @@ class Hub:
             case Final():
                 self._finals.append(event)
             case SpeakerTurns():
-                self._turns = event.after(self._turns, most=self._finals.maxlen or 0)
+                self._turns = joined(self._turns, event, most=self._finals.maxlen or 0)
             case Partial():
                 self._partials[event.channel or 0] = event
             case Correction(seq=seq) if seq:

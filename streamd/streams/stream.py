@@ -13,7 +13,6 @@ from msgspec.structs import replace
 
 from streamd.errors import StreamdError, WireError, is_bug, lacks_memory
 from streamd.events import (
-    Choices,
     Correction,
     EndReason,
     Fault,
@@ -25,6 +24,7 @@ from streamd.events import (
     SessionEvent,
     Stats,
 )
+from streamd.options import Choices
 from streamd.session.channels import AnySession, SplitSession, adopt
 from streamd.streams.hub import Hub
 from streamd.streams.journal import Fed, Journal, proof_of

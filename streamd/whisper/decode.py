@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamd.options import DecodingOptions
-from streamd.types import Hypothesis, evidence
+from streamd.types import Hypothesis, compression_ratio, evidence
 from streamd.whisper.beam import beam_search, best
 from streamd.whisper.engine import Decoder, Search, alone
 from streamd.whisper.greedy import Draft, Sampler, greedy, sample
-from streamd.whisper.guards import compression_ratio, find_loop
+from streamd.whisper.guards import find_loop
 from streamd.whisper.paths import Cache, CachedTokens, Path, Prefill, log_softmax, log_sum
 from streamd.whisper.rules import Rules
 from streamd.whisper.tokenizer import Tokenizer

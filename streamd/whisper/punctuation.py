@@ -15,10 +15,11 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from streamd.language import SPACELESS
 from streamd.types import Word
 from streamd.whisper.engine import Decoder, alone
 from streamd.whisper.paths import Cache, Path
-from streamd.whisper.tokenizer import SPACELESS, Tokenizer
+from streamd.whisper.tokenizer import Tokenizer
 
 _MARKS = (",", ".", "?", "!")
 _KEPT = 1.0

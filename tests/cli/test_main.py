@@ -17,8 +17,7 @@ from streamd.cli.arguments import Command
 from streamd.cli.commands import COMMANDS
 from streamd.config import OPTIONS, SECTIONS, Config, as_toml
 from streamd.errors import BindError, ConfigError, EngineError, ModelError, SourceError
-from streamd.options import LANGUAGE_CODES
-from streamd.whisper.tokenizer import LANGUAGES
+from streamd.language import LANGUAGE_CODES, LANGUAGES
 
 ROOT = Path(__file__).parents[2]
 NAMES = [command.name for command in COMMANDS]

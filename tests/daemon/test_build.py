@@ -11,12 +11,13 @@ from streamd.config import for_clients, load
 from streamd.daemon import build
 from streamd.daemon.opening import open_model
 from streamd.errors import ConfigError
-from streamd.events import Choices, Event, Final
+from streamd.events import Event, Final
+from streamd.language import LANGUAGES
 from streamd.models import ModelDimensions
 from streamd.models.model import Model, only_language, openai_vocabulary
+from streamd.options import Choices
 from streamd.session import Session
 from streamd.types import FRAME, SAMPLE_RATE, Hypothesis, Window, frames_from_ms, ms_from_frames
-from streamd.whisper.tokenizer import LANGUAGES
 from tests.support import recorded
 
 

@@ -3,15 +3,19 @@
 import asyncio
 import os
 from datetime import datetime, timedelta
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
 import pytest
 import soundfile
 
+from streamd.config import Config
+from streamd.daemon.display import written
 from streamd.errors import StreamdError, WireError
-from streamd.events import Choices, Eos, Fault, Final, Gap, Partial
-from streamd.options import JournalOptions
+from streamd.events import Eos, Fault, Final, Gap, Partial
+from streamd.options import Choices, JournalOptions
+from streamd.server import Transcripts
 from streamd.streams import SessionStorage, Streams
 from streamd.streams import hub as streams_hub
 from streamd.streams import stream as streams_stream
@@ -19,6 +23,7 @@ from streamd.streams.journal import proof_of
 from streamd.streams.journal.files import Folder, JournalPolicy, transcript
 from streamd.streams.stream import Stream
 from tests.support.fakes import WORD, ScriptedRecognizer, scripted_audio, scripted_session
+from tests.support.said import spoken
 from tests.support.serving import client, serving
 
 SECRET = "5ec4e7"
@@ -545,3 +550,18 @@ async def test_a_change_is_stored_at_once_if_there_was_none_for_long(tmp_path):
     again = Daemon(tmp_path)
     assert again.streams.hub("talk").choices.prompt == "Two."
     await again.die()
+
+
+async def test_the_transcript_of_an_earlier_process_is_written_whole(tmp_path):
+    first = Daemon(tmp_path)
+    stream = first.streams.open("talk")
+    for n in range(3):
+        stream.hub.publish(spoken(f"number {n}", start_ms=1000 * n))
+    await stream.finish("stop")
+    await first.die()
+
+    second = Daemon(tmp_path)
+    transcripts = Transcripts(second.streams, partial(written, Config()))
+    answer = await transcripts.answer("talk", "format=txt")
+    assert answer.body.decode().splitlines() == [f"number {n}" for n in range(3)]
+    await second.die()

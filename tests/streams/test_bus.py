@@ -13,7 +13,8 @@ from nats.errors import TimeoutError as NoAnswerError
 from websockets.asyncio.client import connect
 
 from streamd.errors import ConfigError, WireError
-from streamd.events import Choices, EndReason, Eos, Fault, Final, Gap, Missed, Partial
+from streamd.events import EndReason, Eos, Fault, Final, Gap, Missed, Partial
+from streamd.options import Choices
 from streamd.streams import SessionStorage, Streams
 from streamd.streams.hub import Subscription
 from streamd.streams.journal import JournalError, bus

@@ -190,7 +190,7 @@ class _InFile:
 
 
 class OnnxEngine:
-    """A Whisper model on ONNX Runtime; an `Engine` (streamd/engines/__init__.py)."""
+    """A Whisper model on ONNX Runtime; an `Engine` (streamd/whisper/engine.py)."""
 
     def __init__(
         self,

@@ -13,8 +13,8 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from streamd.errors import StreamdError
-from streamd.events import Choices, Eos, Final, Gap, SessionEvent
-from streamd.options import EndpointOptions, ModelOptions
+from streamd.events import Eos, Final, Gap, SessionEvent
+from streamd.options import Choices, EndpointOptions, ModelOptions
 from streamd.speakers import VOICEPRINT_BYTES
 from streamd.types import ResumeState, frames_from_ms
 
