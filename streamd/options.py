@@ -21,7 +21,7 @@ from msgspec import Meta
 FRAME_MS = 20
 FRAMES = "frames"
 DERIVED = "derived"
-"""In place of a unit: the code sets this field from others, from the model or from the command."""
+"""Stands in for a unit and marks fields that are computed, not set by users."""
 CREDENTIALS = r"(^|,|//)([^:/@]*:)?(?:(?!//).)*@"
 """What may stand before the host of an address, in a list with commas: a user and a password, with
 any character, or a token alone. The groups are what stands before it, and the user."""
