@@ -103,7 +103,7 @@ def session_factory(config: Config) -> Callable[[Choices], AnySession]:
             vocabulary=phrases.one_a_line(choices.hotwords),
             speakers=choices.speakers is True,
         )
-        # Who is content with a shorter pause does not want a longer one behind a sentence.
+        # A shorter `--endpoint-ms` also caps the pause after a sentence.
         sentence = min(endpoint.sentence, plain)
         ends = replace(endpoint, rule=choices.endpoint, plain=plain, sentence=sentence)
         segmenter = Segmenter(ends)

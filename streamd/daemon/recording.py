@@ -249,7 +249,7 @@ class FileTranscriber:
             transcriber = self._new_transcriber()
             language = transcriber.language(mel, first)
             if self._detects:
-                log.info("detected the language %s; --language names another", language)
+                log.info("detected language: %s (set it with --language)", language)
             seg = count(1)
             n_speakers = self._config.longform.num_speakers
             turns = track.voices.turns(n_speakers) if track.voices else []

@@ -1,6 +1,6 @@
-"""Text for all sinks: harmless, measured in terminal cells, with its words in their places.
+"""Text for all sinks: cleaned of control characters, measured in cells, wrapped at words.
 
-And the style of captions: colours by confidence, marks on doubtful words, time stamps.
+Also styles captions: colours by confidence, brackets around doubtful words, time stamps.
 """
 
 import re

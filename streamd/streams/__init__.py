@@ -96,7 +96,7 @@ class SessionStorage:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BackgroundStep:
-    """Something to compute when no live window is due, and where its result goes."""
+    """A low-priority task for the recognizer threads, and the future for its result."""
 
     call: Callable[[], Any]
     answer: asyncio.Future[Any]

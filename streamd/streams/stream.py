@@ -52,7 +52,7 @@ _MOST_TRIES = 30
 """How often in a row a window is tried, about once a second, while there is too little memory."""
 
 log = logging.getLogger(__name__)
-HEARD = "session %s: detected the language %s; --language names another"
+HEARD = "session %s: detected language: %s (set it with --language)"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Calls whose result or error is kept in a future: another thread's, or those of one of many."""
+"""Run calls in threads, and capture what they return or raise."""
 
 import atexit
 from collections.abc import Callable

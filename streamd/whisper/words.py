@@ -250,10 +250,10 @@ def n_attended(decoded: Decoded, tokenizer: Tokenizer, n_frames: int) -> int:
 
 
 def is_repeated(decoded: Decoded, tokenizer: Tokenizer, *, heard_until: int, n_frames: int) -> bool:
-    """Whether a text says again what was given before it.
+    """Whether a text repeats the prefix.
 
-    That happens where nobody says a word behind the given text, which ends at frame `heard_until`:
-    less than half of the tokens attend to the sound behind it. Marks do not count.
+    This happens when no new word follows the prefix, which ends at frame `heard_until`: fewer than
+    half of the tokens attend to the sound after it. Punctuation marks do not count.
     """
     rows = zip(decoded.tokens, decoded.frames[decoded.n_given - 1 :], strict=False)
     heard = [frame for token, frame in rows if any(map(str.isalnum, tokenizer.decode([token])))]

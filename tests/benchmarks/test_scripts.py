@@ -38,19 +38,6 @@ def refusal(script: str, *args: str | Path) -> str:
     return done.stderr
 
 
-def test_a_stream_and_its_log_give_the_same_scores(tmp_path):
-    sound, text = short_clip(tmp_path)
-    sound.with_suffix(".txt").write_text(text)
-    log = tmp_path / "log.jsonl"
-    table, told = run("streaming.py", "--clock", "free", "--log", log, sound, "threads=1")
-    (row,) = told["streaming"]
-    assert (row["words"], row["commit_violations"], row["dropped_ms"]) == (8, 0, 0)
-    assert row["first"]["n"] > 0
-    assert "word error rate" in table
-    _, again = run("streaming.py", log, "--sound", sound, "threads=1")
-    assert {**again["streaming"][0], "file": sound.name} == row
-
-
 def test_cues_that_break_a_limit_are_counted(tmp_path):
     (tmp_path / "a.srt").write_text(
         "1\n00:00:00,000 --> 00:00:01,000\nTwenty-one characters\n\n"

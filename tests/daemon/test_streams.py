@@ -103,7 +103,7 @@ async def test_the_language_that_was_heard_first_is_told_once(prob, n_lines, ser
             await turn()
         await stream.finish("stop")
     told = [line for line in caplog.messages if "language" in line]
-    line = "session s: detected the language de; --language names another"
+    line = "session s: detected language: de (set it with --language)"
     assert told == [line] * n_lines
 
 

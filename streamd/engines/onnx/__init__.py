@@ -86,10 +86,10 @@ _FAILURES = (
 """ONNX Runtime's exceptions have no common base of their own."""
 
 _SPIN_US = "20"
-"""For how long a thread waits for work before it sleeps: about as long as waking it up takes.
+"""How long (µs) an idle thread spins before it sleeps: about as long as waking it takes.
 
-A step of `base` is faster by a fifth than without, and not slower on a busy machine
-(benchmarks/RESULTS.md).
+This makes a step of `base` a fifth faster on an idle machine (benchmarks/RESULTS.md, "What
+helped").
 """
 log = logging.getLogger(__name__)
 _POOL_STEP = 64
@@ -118,12 +118,12 @@ Stored = NDArray[np.float16] | NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class OnnxFeatures:
-    """A window's keys and values, in memory that the windows after it go on writing.
+    """A window's cross-attention keys and values, in buffers that later windows reuse.
 
-    Each of the `buffers`, (1, n_positions + n_audio_ctx, width), has rows for the positions of the
-    states of silence and behind them for those of the context. The window attends to one piece of
-    each, the `views`, (1, n_ctx, width): the `n_silence` positions that stand for the silence after
-    it, then its own. `bias` (n_ctx,) is added to the scores.
+    Each of the `buffers`, (1, n_positions + n_audio_ctx, width), begins with rows for the states of
+    silence; the rows of the context follow. The window attends to a slice of each buffer, the
+    `views`, (1, n_ctx, width): `n_silence` positions that stand for the silence after the sound,
+    then its own positions. `bias` (n_ctx,) is added to the attention scores.
     """
 
     buffers: Mapping[str, Stored]
@@ -133,10 +133,10 @@ class OnnxFeatures:
 
 
 class JointFeatures:
-    """A window's keys and values for passes of several windows: a seat of `OnnxTogether`.
+    """A window's keys and values in a batch of several windows: a seat of `OnnxTogether`.
 
-    It is free again when these features are not referred to any more. They serve one decoder at a
-    time, the newest one.
+    The seat is released when the features are garbage-collected. Only the newest decoder may use
+    them.
     """
 
     __slots__ = ("__weakref__", "bias", "n_silence", "seat", "together")
