@@ -5,7 +5,7 @@
 transcribed, and `text` its words. `rules` say what a hypothesis goes through, `commit` which words
 will never change, `captions` writes events, and `ring` keeps the audio. `language`, `who` and
 `spelling` decide about one thing each. `channels` has a session for each channel, and `clips`
-divides whole recordings.
+divides whole recordings. Read `simple` first: the shortest session that keeps the promises.
 """
 
 from streamd.session.session import Session
