@@ -36,7 +36,7 @@ LONGEST = 1_400
 
 
 @dataclass
-class Stretch:
+class SimpleUtterance:
     """An utterance: where it begins and ends, if it has ended, and its words so far."""
 
     text: SpokenText
@@ -52,8 +52,8 @@ class SimpleSession:
     def __init__(self, gate: Gate) -> None:
         self._gate = gate
         self._frames: deque[Samples] = deque()  # those that a window may still need
-        self._utterances: deque[Stretch] = deque()  # that are not final, the oldest first
-        self._open: Stretch | None = None  # the newest of them, while somebody speaks
+        self._utterances: deque[SimpleUtterance] = deque()  # that are not final, the oldest first
+        self._open: SimpleUtterance | None = None  # the newest of them, while somebody speaks
         self._floor = 0  # where the last utterance ended
         self._out: Window | None = None
         self._captions = Captions()
@@ -91,7 +91,7 @@ class SimpleSession:
 
     def _begin(self, at: int) -> list[SessionEvent]:
         start = max(at - PRE_ROLL, self._floor)
-        self._open = Stretch(SpokenText(start, start), next_due=start + STEP)
+        self._open = SimpleUtterance(SpokenText(start, start), next_due=start + STEP)
         self._utterances.append(self._open)
         return [Vad(speech=True, t_ms=ms_from_frames(start))]
 
@@ -156,7 +156,7 @@ class SimpleSession:
         return self._captions.partial(text, window.end, self.now)
 
     def _finish(
-        self, utterance: Stretch, words: list[Word], hypothesis: Hypothesis
+        self, utterance: SimpleUtterance, words: list[Word], hypothesis: Hypothesis
     ) -> list[SessionEvent]:
         """Publish the final, or take back what was shown if nothing was said."""
         self._utterances.popleft()
