@@ -7,7 +7,7 @@ along with the next window.
 from collections import deque
 from dataclasses import dataclass
 from itertools import count
-from typing import Any
+from typing import Any, cast
 from weakref import finalize
 
 import numpy as np
@@ -20,6 +20,8 @@ from streamd.types import Mel
 from streamd.whisper.engine import Answer, Decoder, Engine, ProjectingEngine
 
 _Indices = NDArray[np.int64]
+Asked = tuple[_Indices, _Indices, _Indices, NDArray[np.bool_], _Indices, _Indices | None]
+"""What `Decoder.step` is called with."""
 
 
 # -- in the worker --------------------------------------------------------------------------------
@@ -78,7 +80,7 @@ class ServedEngine:
         """Take the first `n` slots of another window's decoder."""
         return self._decoders[decoder].adopt(self._decoders[before], n)
 
-    def step(self, decoder: int, *asked: Any) -> Answer:
+    def step(self, decoder: int, asked: Asked) -> Answer:
         """Run a pass."""
         return self._decoders[decoder].step(*asked)
 
@@ -107,7 +109,7 @@ class RemoteEngine:
 
     def __init__(self, worker: Worker) -> None:
         self.worker, self._numbers = worker, count()
-        self.dims, self.n_cheap = worker.call("about")
+        self.dims, self.n_cheap = cast(tuple[ModelDimensions, int], worker.call("about"))
         self._dropped = deque[int]()
 
     def encode(
@@ -179,11 +181,11 @@ class RemoteDecoder:
     ) -> Answer:
         """Run k tokens in one pass. NaN or infinity counts as a lost worker."""
         asked = tokens, positions, slots, visible, want, among
-        logits, alignment = self.engine.worker.call("step", self.number, *asked)
-        if not (np.isfinite(logits).all() and np.isfinite(alignment).all()):
+        answer = cast(Answer, self.engine.worker.call("step", self.number, asked))
+        if not all(np.isfinite(part).all() for part in answer):
             self.engine.close()
             raise WorkerLostError("computed infinity or NaN")
-        return logits, alignment
+        return answer
 
     def adopt(self, before: Decoder, n: int) -> bool:
         """Take the first `n` slots of another window's decoder in the same worker."""

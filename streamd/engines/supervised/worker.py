@@ -19,7 +19,7 @@ from multiprocessing import active_children, get_context
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from threading import Lock
-from typing import Any, Literal
+from typing import Literal
 from weakref import finalize
 
 from streamd.errors import EngineError, StreamdError
@@ -55,9 +55,7 @@ class Job:
     background: bool = False
 
 
-Request = tuple[str, tuple[Any, ...]]
-"""The name of a method, and its arguments."""
-Reply = tuple[Literal["progress", "failed"], str] | tuple[Literal["done"], Any]
+Reply = tuple[Literal["progress", "failed"], str] | tuple[Literal["done"], object]
 """``progress`` while the worker loads, and what it does; ``done`` when it has loaded, or with what
 a method returned; ``failed`` with an error, after which the worker ends."""
 
@@ -142,7 +140,7 @@ class Worker:
         with self._lock:
             self._answer(start_s, "was not ready")
 
-    def call(self, method: str, *arguments: Any) -> Any:
+    def call(self, method: str, *arguments: object) -> object:
         """Call a method of what `Job.make` returned; return what it returns."""
         with self._lock:
             if not self._end.alive:
@@ -163,7 +161,7 @@ class Worker:
         """Return how much memory it takes, but for what macOS holds for it elsewhere."""
         return process_bytes(self._process.pid or 0)
 
-    def _answer(self, within_s: float, otherwise: str) -> Any:
+    def _answer(self, within_s: float, otherwise: str) -> object:
         begun_s, state = time.monotonic(), "starting"
         while True:
             left_s = within_s - (time.monotonic() - begun_s)
