@@ -80,8 +80,8 @@ $(MLX): $(INSTALLED)
 
 check: lint test ## everything that a change must pass
 
-check-coreml: $(INSTALLED) ## Core ML packages, evaluated without a Mac; MODEL=tiny.en: those built of it
-	$(BIN)/$(if $(MODEL),python -m tests.coreml.check $(MODEL),pytest -m "not macos" --numprocesses auto --dist loadfile tests/coreml tests/engines/coreml tests/daemon/test_coreml.py tests/benchmarks/test_scripts.py::test_what_building_for_core_ml_costs)
+check-coreml: $(INSTALLED) ## Core ML packages, evaluated without a Mac
+	$(BIN)/pytest -m "not macos" --numprocesses auto --dist loadfile tests/coreml tests/engines/coreml tests/daemon/test_coreml.py tests/benchmarks/test_scripts.py::test_what_building_for_core_ml_costs
 
 # MLX's own products of many rows take ten times as long on a CPU as OpenBLAS's.
 check-mlx: $(MLX) ## the MLX engine against the others, on a CPU or a Mac's GPU (Debian: make system-packages)

@@ -571,8 +571,9 @@ class BuildOptions:
         "FOLDER",
         Option("new folder for the packages; default: the cache", name="build-to", common=True),
     ] = ""
-    weight_bits: Literal["16", "8", "6"] = "16"
-    """Bits per weight: 16 is float16; 8 and 6 are palettes."""
+    weight_bits: Literal["auto", "16", "8"] = "auto"
+    """Bits per weight: 16 is float16; 8 a palette for each matrix; auto is 16, and 8 from medium
+    on."""
     missing: bool = False
     """On a Mac, build a model that is not built yet while captions run, and then use it."""
 

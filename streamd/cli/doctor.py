@@ -193,10 +193,8 @@ def _core_ml(config: Config) -> Iterator[Finding]:
         yield Finding("--", f"{name} runs on the CPU", fix)
         return
     from streamd.cli.packages import functions  # only a Mac needs it
-    from streamd.engines.coreml.runtime.programs import PLACEMENTS
 
-    placement = PLACEMENTS["ane" if config.decoding.compute == "ane" else "gpu"][0]
-    for line in (str(placement), *functions(built, placement, LIBRARY)):
+    for line in functions(built, LIBRARY):
         yield Finding("ok", line)
 
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
 from subprocess import PIPE, Popen
-from threading import Event, Thread
 from typing import TYPE_CHECKING, Any
 
 from streamd.config import Config
@@ -33,6 +32,7 @@ from streamd.whisper.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from streamd.engines.coreml.package import BuiltModel
+    from streamd.engines.coreml.runtime.hybrid import HybridEngine
 
 log = logging.getLogger(__name__)
 
@@ -232,37 +232,33 @@ def _with_core_ml(
     Without `built` the model is built first. With `wait_for_core_ml` this returns when Core
     ML serves or was rejected, which may take minutes.
     """
-    from streamd.engines.coreml.runtime.core_ml_engine import WorkerLimits
-    from streamd.engines.coreml.runtime.programs import PLACEMENTS, Unit
-    from streamd.engines.coreml.runtime.switchover import (
-        SwitchingEngine,
-        make_compiled_folder,
-        take_over,
-    )
-    from streamd.engines.coreml.runtime.worker import Job
+    from streamd.engines.supervised.switchover import SwitchingEngine
 
-    switching, stopped = SwitchingEngine(engine), Event()
-    limits = WorkerLimits(answer_s=core_ml.answer_s)
-    unit: Unit = "ane" if config.decoding.compute == "ane" else "gpu"
-
-    def run() -> None:
-        try:
-            found = built or _build(config.decoding.model)
-            compiled, first = make_compiled_folder(found), PLACEMENTS[unit][0]
-            job = Job(found, compiled, first, core_ml.library)
-            # Handlers run in reverse order. The one that kills the workers was registered when
-            # their module was imported, so this one runs first, and their end is not taken for a
-            # failure of Core ML.
-            atexit.register(stopped.set)
-            take_over(switching, job, unit, limits=limits, is_stopped=stopped.is_set)
-        except ModelError as error:
-            log.warning("on the CPU: %s", error)
-
-    thread = Thread(target=run, name="core-ml", daemon=True)
-    thread.start()
+    switching = SwitchingEngine(engine)
+    candidate = _BuiltFirst(config.decoding.model, engine, built, core_ml.library)
+    switching.start([candidate], lambda fast: "")
+    atexit.register(switching.stop)
     if wait_for_core_ml:
-        thread.join()
+        switching.settled.wait()
     return switching
+
+
+@dataclass(slots=True)
+class _BuiltFirst:
+    """A `Candidate` that builds the model if there is no `built` one yet."""
+
+    model: str
+    decoding: Any
+    built: "BuiltModel | None"
+    library: str
+    name: str = "the Neural Engine"
+
+    def load(self) -> "HybridEngine[Any]":
+        """Build if necessary, and load. Raises `EngineError` or `ModelError`."""
+        from streamd.engines.coreml.runtime.hybrid import CoreMLCandidate
+
+        self.built = self.built or _build(self.model)
+        return CoreMLCandidate(self.built, self.decoding, self.library).load()
 
 
 def _build(name: str) -> "BuiltModel":

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import threading
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,7 +14,7 @@ import pytest
 from streamd.config import load
 from streamd.daemon import opening
 from streamd.daemon.opening import CoreML, built_for_core_ml, open_model
-from streamd.engines.coreml.runtime.core_ml_engine import CoreMLEngine
+from streamd.engines.coreml.runtime.hybrid import HybridEngine
 from streamd.engines.prepared import Opened
 from streamd.errors import ConfigError, ModelError
 from tests.support import coreml_runs as runs
@@ -30,48 +29,32 @@ pytestmark = [
 ]
 
 ROOT = Path(__file__).resolve().parents[2]
-STAND_IN = CoreML("tests.support.coreml_stand_in", answer_s=10.0)
+STAND_IN = CoreML("tests.support.coreml_stand_in")
 
-# The program with the stand-in. So that each engine has its share, a window waits for Core ML. From
-# then on that goes wrong.
+# The program with the stand-in: its second window waits for Core ML.
 PROGRAM = """
-import os
 import sys
 from functools import partial
-from pathlib import Path
-from threading import Event
 from streamd import daemon
 from streamd.cli import main
 from streamd.daemon.opening import CoreML
-from streamd.engines.coreml.runtime import switchover
 from streamd.whisper.recognizer import Recognizer
-from tests.support.coreml_stand_in import FOLDER, Faults
 
-recognize, take_over = Recognizer.recognize, switchover.take_over
-moved = Event()
-n_windows = 0
+recognize, n_windows = Recognizer.recognize, 0
 
 
 def recognize_in_turns(self, window):
     global n_windows
     n_windows += 1
     if n_windows == 2:
-        assert moved.wait(250)
+        assert self._engine.settled.wait(250)
     return recognize(self, window)
 
 
-def take_over_and_tell(*arguments, **options):
-    take_over(*arguments, **options)
-    faults = Faults(Path(os.environ[FOLDER]))
-    faults.add("kill", unit="CPU_AND_GPU", function="step", after=5)
-    faults.add("hang", unit="CPU_AND_NE", function="ctx", after=1)
-    moved.set()
-
-
 if __name__ == "__main__":
-    stand_in = CoreML("tests.support.coreml_stand_in", answer_s=4.0)
+    stand_in = CoreML("tests.support.coreml_stand_in")
     daemon.open_model = partial(daemon.open_model, core_ml=stand_in)
-    Recognizer.recognize, switchover.take_over = recognize_in_turns, take_over_and_tell
+    Recognizer.recognize = recognize_in_turns
     sys.exit(main())
 """
 
@@ -125,7 +108,7 @@ def run(program: list[str], model: str, sound: Path, **environ: str) -> subproce
 
 
 @pytest.mark.coreml
-def test_the_text_is_the_same_through_the_takeover_deaths_and_hangs(small, cache, sound, tmp_path):
+def test_the_text_is_the_same_when_the_encoder_takes_over(small, cache, sound, tmp_path):
     script = tmp_path / "program.py"
     script.write_text(PROGRAM)
     environ = {
@@ -136,9 +119,6 @@ def test_the_text_is_the_same_through_the_takeover_deaths_and_hangs(small, cache
     }
     with_core_ml = run([str(script)], small, sound, **environ)
     on_cpu = run([str(Path(sys.executable).with_name("streamd"))], small, sound)
-    log = with_core_ml.stderr.decode()
-    assert "ended by SIGKILL; starting another" in log
-    assert "did not answer within 4 s; starting another" in log
     found, expected = finals(with_core_ml), finals(on_cpu)
     assert [final["text"] for final in found] == [final["text"] for final in expected]
     for final, other in zip(found, expected, strict=True):
@@ -189,13 +169,12 @@ def test_captions_move_over_when_the_model_has_been_built_meanwhile(tmp_path, mo
     config = load({"model": model, "compute": "gpu"}, {})
     config = replace(config, build=replace(config.build, missing=True))
     engine = open_model(config, core_ml=STAND_IN)[1]
-    assert not isinstance(engine.current, CoreMLEngine), "it is not built, and captions run"
-    (bringing_up,) = (thread for thread in threading.enumerate() if thread.name == "core-ml")
-    bringing_up.join()
-    assert isinstance(engine.current, CoreMLEngine)
-    engine.current.close()
+    assert not isinstance(engine.current, HybridEngine), "it is not built, and captions run"
+    assert engine.settled.wait(300)
+    assert isinstance(engine.current, HybridEngine)
+    engine.stop()
     told = [message for message in caplog.messages if "mlpackage" in message]
-    assert told[-1].endswith("decoder_mix.mlpackage, 5 of 6")
+    assert told[-1].endswith("encoder.mlpackage, 2 of 2")
 
 
 @pytest.mark.coreml
@@ -206,10 +185,10 @@ def test_a_model_that_cannot_be_built_stays_on_the_cpu(tmp_path, monkeypatch, ca
     config = load({"model": str(huggingface.write(checkpoint("few"), tmp_path))}, {})
     config = replace(config, build=replace(config.build, missing=True))
     engine = open_model(config, core_ml=STAND_IN, wait_for_core_ml=True)[1]
-    assert not isinstance(engine.current, CoreMLEngine)
-    *_, why, told = caplog.messages
-    assert "there is no cache folder" in why
-    assert told == f"on the CPU: {config.decoding.model} was not built for Core ML"
+    assert not isinstance(engine.current, HybridEngine)
+    assert any("there is no cache folder" in message for message in caplog.messages)
+    name = config.decoding.model
+    assert f"not on the Neural Engine: {name} was not built for Core ML" in caplog.messages
 
 
 @pytest.mark.coreml

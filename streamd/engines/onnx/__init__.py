@@ -66,7 +66,7 @@ FILES = (*(name + suffix for name in _GRAPHS for suffix in ("", _WEIGHTS)), *_OT
 """The files that `save` writes."""
 _OUTPUT = "output.npy"
 OPTIONAL = (_OUTPUT, _CROSS + _WEIGHTS)
-"""More files, of models whose output layer is not the embeddings, and of those that are not tiny."""
+"""More files: of models whose output layer is not the embeddings, and of all but tiny ones."""
 
 _ARENA_BYTES = 16 * 1024**2
 """Memory for what all sessions compute on the way; as much of it is resident as was ever in use.
@@ -205,7 +205,7 @@ class OnnxEngine:
         buffers: "_Buffers",
         arrays: Sequence[NDArray[Any]] = (),
     ) -> None:
-        """`sessions` are encoder, decoder, decoder for several windows, and projection to cross K/V.
+        """`sessions` are encoder, decoder, decoder for several windows, and `cross_graph`.
 
         Each is opened when it is first needed. `rows` make the decoders' input of tokens, and
         `buffers` are made for the keys and values of a window. `arrays` are in use by the sessions,
@@ -261,7 +261,7 @@ class OnnxEngine:
 
     def project(
         self,
-        encoded: NDArray[np.float16] | NDArray[np.float32],
+        encoded: NDArray[np.float16],
         extent: Extent,
         *,
         previous: OnnxFeatures | None = None,
