@@ -126,7 +126,7 @@ class Run:
             part, _, attribute = name.partition(".")
             value = type(getattr(getattr(config, part), attribute))(text)
             config = replace(config, **{part: replace(getattr(config, part), **{attribute: value})})
-        self._opened = self._opened or open_model(config, wait_for_core_ml=True)
+        self._opened = self._opened or open_model(config, wait=True)
         return config, *self._opened
 
     def _live(self, sound: Sound) -> Trace:

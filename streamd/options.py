@@ -446,12 +446,9 @@ class ModelOptions:
     precision: Annotated[
         Literal["auto", "float32", "int8"], Option("precision of weights; auto: int8 where faster")
     ] = "auto"
-    engine: Annotated[
-        Literal["auto", "onnx", "coreml"], Option("runtime that executes the model")
-    ] = "auto"
     compute: Annotated[
-        Literal["auto", "ane", "gpu", "cpu"],
-        Option("processor of a Mac; ane: Neural Engine", common=True),
+        Literal["auto", "cpu", "gpu", "ane"],
+        Option("processor; ane: a Mac's Neural Engine", common=True),
     ] = "auto"
 
 
@@ -461,10 +458,9 @@ class BuildOptions:
 
     audio_contexts: Annotated[tuple[int, ...], DERIVED] = ()
     """Encoder contexts besides the full one; empty: 1024 positions."""
-    weight_bits: Annotated[Literal["16", "8", "6"], DERIVED] = "16"
-    """Bits per weight: 16 is float16; 8 and 6 are palettes."""
-    missing: bool = False
-    """On a Mac, build a model that is not built yet while captions run, and then use it."""
+    weight_bits: Annotated[Literal["auto", "16", "8"], DERIVED] = "auto"
+    """Bits per weight: 16 is float16; 8 a palette for each matrix; auto is 16, and 8 from medium
+    on."""
 
 
 @dataclass(frozen=True, slots=True)

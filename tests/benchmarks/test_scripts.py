@@ -356,9 +356,8 @@ def test_what_building_for_core_ml_costs():
     pytest.importorskip("coremltools")
     table, told = run("coreml_build.py", "--dims", "tiny", "--contexts", "384")
     (row,) = told["builds"]
-    assert (row["bits"], row["functions"]) == (16, 2 + 2 + 2 + 4 + 8)
-    assert row["packages_mb"]["embedding.npy"] < row["disk_mb"]
-    assert row["weights_mb"] < row["peak_mb"]
+    assert (row["bits"], row["functions"]) == (16, 3)
+    assert row["packages_mb"]["encoder.mlpackage"] < row["disk_mb"] < row["peak_mb"]
     assert "| tiny | 16 |" in table
 
 

@@ -23,7 +23,7 @@ from functools import cache, partial
 from itertools import pairwise, product
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from zipfile import BadZipFile
 
 import numpy as np
@@ -47,22 +47,26 @@ from onnxruntime.capi import onnxruntime_pybind11_state as ort
 from streamd.engines import Precision
 from streamd.errors import EngineError, EngineMemoryError
 from streamd.models import ModelDimensions, Weights
-from streamd.models.silence import SilenceStates, average, bias, extend
+from streamd.models.silence import Extent, SilenceStates, average, bias, extend
 from streamd.system.calls import begun, settle
 from streamd.system.disk import discard, in_utf8
 from streamd.system.pages import Template, whole_pages, zeros
 from streamd.types import Mel
 from streamd.whisper.engine import Answer, Decoder, Pass
 
+if TYPE_CHECKING:
+    from streamd.engines.onnx.builder import Graph
+
 _WEIGHTS = ".weights"
 _GRAPHS, _SILENCE, _EMBEDDING = ("encoder.onnx", "decoder.onnx"), "silence.npz", "embedding.npy"
 _MANY = "decoder_many.onnx"
-_OTHERS = (_MANY, _SILENCE, _EMBEDDING)
+_CROSS = "cross.onnx"
+_OTHERS = (_MANY, _CROSS, _SILENCE, _EMBEDDING)
 FILES = (*(name + suffix for name in _GRAPHS for suffix in ("", _WEIGHTS)), *_OTHERS)
 """The files that `save` writes."""
 _OUTPUT = "output.npy"
-OPTIONAL = (_OUTPUT,)
-"""One more file for models whose output layer is not the embeddings."""
+OPTIONAL = (_OUTPUT, _CROSS + _WEIGHTS)
+"""More files: of models whose output layer is not the embeddings, and of all but tiny ones."""
 
 _ARENA_BYTES = 16 * 1024**2
 """Size of the arena for temporary results of all sessions; what was ever in use stays resident.
@@ -195,13 +199,13 @@ class OnnxEngine:
     def __init__(
         self,
         dims: ModelDimensions,
-        sessions: tuple[Open, Open, Open],
+        sessions: tuple[Open, Open, Open, Open],
         *,
         rows: TokenRows,
         buffers: "_Buffers",
         arrays: Sequence[NDArray[Any]] = (),
     ) -> None:
-        """`sessions` are the encoder, the decoder and the decoder for several windows.
+        """`sessions` are encoder, decoder, decoder for several windows, and `cross_graph`.
 
         Each is opened when it is first needed. `rows` make the decoders' input of tokens, and
         `buffers` are made for the keys and values of a window. `arrays` are in use by the sessions,
@@ -212,7 +216,7 @@ class OnnxEngine:
         self.urgent: OnnxEngine | None = None
         """The same engine on more threads, or None; set by the code that opens the engine."""
         self.n_together = N_TOGETHER
-        self._encoder, self._decoder, self._many = map(cache, sessions)
+        self._encoder, self._decoder, self._many, self._cross = map(cache, sessions)
         self._rows = rows
         self._arrays = arrays
         self._buffers = buffers
@@ -245,28 +249,37 @@ class OnnxEngine:
     ) -> OnnxFeatures:
         """Encode log-mel as `Engine.encode` says."""
         mel, extent = extend(mel, self.dims, has_silence=self.has_silence, audio_ctx=audio_ctx)
-        if not self.has_silence:
-            previous = None
+        if previous is None or not self.has_silence:
+            previous, n_reused = None, 0
+        features = self._features(extent, previous)
+        inputs: dict[str, NDArray[Any]] = {
+            "mel": np.ascontiguousarray(mel[None, :, max(0, 2 * n_reused - 2) :]),
+            "first": np.array([n_reused], np.int64),
+        }
+        _write_rows(self._encoder(), inputs, features, n_reused)
+        return features
+
+    def project(
+        self,
+        encoded: NDArray[np.float16],
+        extent: Extent,
+        *,
+        previous: OnnxFeatures | None = None,
+        n_reused: int = 0,
+    ) -> OnnxFeatures:
+        """Make features of an encoder's output, as `ProjectingEngine.project` says."""
+        features = self._features(extent, previous)
+        inputs = {"encoded": np.ascontiguousarray(encoded, np.float32)}
+        _write_rows(self._cross(), inputs, features, n_reused)
+        return features
+
+    def _features(self, extent: Extent, previous: OnnxFeatures | None) -> OnnxFeatures:
+        """Return features in memory of their own, or in that of the window before."""
         buffers = previous.buffers if previous else self._buffers.new()
-        n_reused = n_reused if previous else 0
         # The last states of silence are just before the window's first one.
         n_silence = max(0, self._n_kept - extent.first)
         begin, end = self._n_kept - n_silence, self._n_kept + extent.n
         views = {name: buffer[:, begin:end] for name, buffer in buffers.items()}
-        rows = np.zeros((extent.n - n_reused, 2), np.int64)
-        rows[:, 1] = np.arange(n_silence + n_reused, n_silence + extent.n)
-        inputs: dict[str, NDArray[Any]] = {
-            "mel": np.ascontiguousarray(mel[None, :, max(0, 2 * n_reused - 2) :]),
-            "first": np.array([n_reused], np.int64),
-            "rows": rows,
-        }
-        encoder = self._encoder()
-        io = encoder.io_binding()
-        for name, view in views.items():
-            shared = OrtValue.ortvalue_from_numpy(view)  # shares our memory
-            io.bind_ortvalue_input(name, shared)
-            io.bind_ortvalue_output(f"new_{name}", shared)
-        _run(encoder, io, inputs, {}, shrinks=not _together)
         return OnnxFeatures(buffers, views, self._bias[begin:end], n_silence)
 
     def decoder(
@@ -836,6 +849,26 @@ def _widening() -> bytes:
 _NO_TOKENS = np.zeros(0, np.int64)
 
 
+def _write_rows(
+    session: InferenceSession,
+    inputs: Mapping[str, NDArray[Any]],
+    features: OnnxFeatures,
+    n_reused: int,
+) -> None:
+    """Run a session that writes a window's keys and values behind the first `n_reused`."""
+    first, end = features.n_silence + n_reused, len(features.bias)
+    rows = np.zeros((end - first, 2), np.int64)
+    rows[:, 1] = np.arange(first, end)
+    io = session.io_binding()
+    wanted = {each.name for each in session.get_inputs()}
+    for name, view in features.views.items():
+        if name in wanted:
+            shared = OrtValue.ortvalue_from_numpy(view)  # shares our memory
+            io.bind_ortvalue_input(name, shared)
+            io.bind_ortvalue_output(f"new_{name}", shared)
+    _run(session, io, {**inputs, "rows": rows}, {}, shrinks=not _together)
+
+
 def _run(
     session: InferenceSession,
     io: IOBinding,
@@ -913,6 +946,7 @@ def build(
     """
     # here because few starts need to write graphs
     from streamd.engines.onnx.graphs import (
+        cross_graph,
         embedding,
         graphs,
         joint_decoder_graph,
@@ -930,17 +964,20 @@ def build(
         arrays += graph.tensors.values()
     encoder, decoder = sessions
 
-    def many() -> InferenceSession:
-        made = joint_decoder_graph(dims, weights, precision, alignment_heads=alignment_heads)
+    def opened(make: "Callable[[], Graph]") -> InferenceSession:
+        made = make()
         arrays.extend(made.tensors.values())
         return _new_session(made.model, threads, tensors=made.tensors)
+
+    many = partial(joint_decoder_graph, dims, weights, precision, alignment_heads=alignment_heads)
+    cross = partial(cross_graph, dims, weights, precision)
 
     embeddings, outputs = embedding(weights, precision), output(weights, precision)
     if outputs is None:
         outputs = embeddings
     return OnnxEngine(
         dims,
-        (lambda: encoder, lambda: decoder, many),
+        (lambda: encoder, lambda: decoder, partial(opened, many), partial(opened, cross)),
         rows=TokenRows(_in_memory(embeddings), _in_memory(outputs)),
         buffers=_Buffers(silence_rows(dims, weights, silence, precision), dims.n_audio_ctx),
         arrays=arrays,
@@ -962,6 +999,7 @@ def save(
     """
     # for the reason above
     from streamd.engines.onnx.graphs import (
+        cross_graph,
         embedding,
         graphs,
         joint_decoder_graph,
@@ -982,6 +1020,8 @@ def save(
     place = folder / _MANY
     _new_session(many.model, threads=1, tensors=many.tensors, save=place, saved_weights=shared.name)
     del many  # as above
+    cross = cross_graph(dims, weights, precision)
+    _new_session(cross.model, threads=1, tensors=cross.tensors, save=folder / _CROSS)
     if _digest(shared) != before:
         raise EngineError("the graphs of the decoder do not agree on their weights")
     np.save(folder / _EMBEDDING, embedding(weights, precision))
@@ -1050,6 +1090,7 @@ def open_folder(
                 partial(_open_file, folder / encoder, n),
                 partial(_open_file, folder / decoder, n),
                 partial(_open_file, folder / _MANY, n),
+                partial(_open_file, folder / _CROSS, n),
             ),
             rows=rows,
             buffers=buffers,
