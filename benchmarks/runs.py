@@ -201,7 +201,7 @@ class Traced:
         """`tokenizer`: to write down what the decoder is given."""
         self.windows: list[dict[str, Any]] = []
         self.counters = recognizer.counters
-        self._recognizer, self._tokenizer = recognizer, tokenizer
+        self._recognizer, self._tokenizer = build.answering(recognizer), tokenizer
 
     def recognize(self, window: Window) -> Hypothesis:
         """As the recognizer does."""

@@ -18,6 +18,7 @@ from streamd.daemon import phrases
 from streamd.engines import smart_turn, voices
 from streamd.engines.silero import Silero
 from streamd.engines.smart_turn import begin_smart_turn, has_smart_turn
+from streamd.engines.voices import Listener
 from streamd.errors import ConfigError, SourceError
 from streamd.models.model import Model
 from streamd.models.store import known_language
@@ -39,6 +40,7 @@ from streamd.types import FRAME_MS, frames_from_ms, ms_from_frames
 from streamd.whisper.engine import Engine
 from streamd.whisper.recognizer import Recognizer
 from streamd.whisper.tokenizer import Tokenizer
+from streamd.whisper.turns import TurnJudge
 from streamd.whisper.vocabulary import Vocabularies, Vocabulary
 
 log = logging.getLogger(__name__)
@@ -237,9 +239,14 @@ def recognizer(
     """
     _check_windows(config, model)
     options, words = decoding_options(config, model), tokenizer(config, model)
-    ends = begin_smart_turn if has_smart_turn() else None
     lists = lists or vocabularies(config, model, expected(config, model))
-    return Recognizer(runs, words, options, end_of_turn=ends, working=working, vocabularies=lists)
+    return Recognizer(runs, words, options, working=working, vocabularies=lists)
+
+
+def answering(recognizer: Recognizer[Any]) -> Listener:
+    """Return a recognizer that also answers what sessions ask about turns and voices."""
+    judge = TurnJudge(recognizer, begin_smart_turn) if has_smart_turn() else recognizer
+    return Listener(judge)
 
 
 def expected(config: Config, model: Model, known: str | None = None) -> Vocabulary | None:

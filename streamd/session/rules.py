@@ -23,7 +23,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from streamd.session.spelling import capitalised, with_numbers
-from streamd.types import Hypothesis, Suspect, Window, Word, in_order, text_of
+from streamd.types import DetectedLanguage, Hypothesis, Suspect, Window, Word, in_order, text_of
 from streamd.whisper.decode import is_probable
 from streamd.whisper.guards import FAMOUS_NO_SPEECH, is_famous
 from streamd.whisper.marks import is_mark
@@ -67,9 +67,7 @@ class Reason:
             return replace(hypothesis, words=(), tokens=(), suspect=suspect)
         return Hypothesis(
             language=hypothesis.language,
-            detected=hypothesis.detected,
-            detected_prob=hypothesis.detected_prob,
-            previous_prob=hypothesis.previous_prob,
+            answers=tuple(filter(None, [hypothesis.answer(DetectedLanguage)])),
             suspect=suspect,
         )
 
@@ -172,9 +170,9 @@ def not_famous(hypothesis: Hypothesis, facts: TextFacts) -> Hypothesis | Reason:
 def probable(hypothesis: Hypothesis, facts: TextFacts) -> Hypothesis | Reason:
     """At its end, an utterance needs a text that is more than a guess; a translation does not."""
     window = facts.window
-    if not window.last or facts.was_probable or window.task == "translate":
+    if not window.last or facts.was_probable or window.options.task == "translate":
         return hypothesis
-    if has_text(hypothesis) and is_probable(hypothesis, clear=window.clear):
+    if has_text(hypothesis) and is_probable(hypothesis, clear=window.retry.clear):
         return hypothesis
     return Reason("no text of the utterance was probable", Suspect.NO_SPEECH, is_void=True)
 

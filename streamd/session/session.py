@@ -53,6 +53,7 @@ from streamd.session.text import SpokenText
 from streamd.session.timeline import Timeline
 from streamd.session.utterance import State, Trigger
 from streamd.session.who import WhoSpeaks
+from streamd.speakers import HeardVoices
 from streamd.types import (
     FRAME,
     FRAME_MS,
@@ -60,7 +61,9 @@ from streamd.types import (
     Frames,
     Hypothesis,
     ResumeState,
+    RetryRequest,
     Suspect,
+    TextOptions,
     Window,
     Word,
     frames_from_ms,
@@ -69,6 +72,8 @@ from streamd.types import (
 )
 from streamd.whisper.decode import is_probable
 from streamd.whisper.prompt import Prompt
+from streamd.whisper.punctuation import MarksAnswer, MarksQuestion
+from streamd.whisper.turns import TurnAnswer, TurnQuestion
 
 LEFT_OUT = 75
 """Voiced frames (1.5 s) without a word after which a hypothesis is taken to have ended early.
@@ -289,7 +294,6 @@ class Session:
         self._remember(segment.text.fit(end), segment.latest)
         n_inside = len(segment.text.before) + len(segment.text.prefix)
         n_prompt = max(0, self._options.context_tokens - n_inside)
-        detect, detect_from = self._language.detect(segment.text.anchor, end)
         segment.on(Move.SEND)
         self._out = Window(
             start=segment.text.anchor,
@@ -301,24 +305,37 @@ class Session:
             prefix_end=min(max(segment.text.start, segment.text.read_until), end),
             draft=segment.text.draft,
             last=last,
-            languages=self._options.languages,
-            language=self._language.expected,
-            detect=detect,
-            detect_from=detect_from,
-            task=self._options.task,
-            initial_prompt=self._options.prompt,
-            vocabulary=self._options.vocabulary,
-            given_words=segment.text.given_words if last or segment.text.is_unmarked else None,
-            text_until=self._segmenter.voiced_from(LEFT_OUT, end),
-            turn_start=segment.text.start if self._asks_turn(segment) else None,
-            budget=max(0.0, self._again.left(end)),
-            clear=last and self._is_clear(segment, end),
+            options=TextOptions(
+                languages=self._options.languages,
+                language=self._language.expected,
+                task=self._options.task,
+                initial_prompt=self._options.prompt,
+                vocabulary=self._options.vocabulary,
+            ),
+            asks=self._questions(segment, end, last=last),
             encoded=self._encoded,
-            hear=self._who.request(end, self._ring.start, self._ring.read)
+        )
+        return self._out
+
+    def _questions(self, segment: Segment, end: int, *, last: bool) -> tuple[object, ...]:
+        """What a window up to frame `end` asks besides its words."""
+        text, asks_turn = segment.text, self._segmenter.options.is_smart
+        asks_turn &= segment.utterance.state is State.ASKED
+        asks_marks = last or text.is_unmarked
+        questions = (
+            RetryRequest(
+                budget=max(0.0, self._again.left(end)),
+                text_until=self._segmenter.voiced_from(LEFT_OUT, end),
+                clear=last and self._is_clear(segment, end),
+            ),
+            self._language.question(text.anchor, end),
+            MarksQuestion(text.given_words) if asks_marks else None,
+            TurnQuestion(text.start) if asks_turn else None,
+            self._who.request(end, self._ring.start, self._ring.read)
             if self._options.speakers
             else None,
         )
-        return self._out
+        return tuple(question for question in questions if question is not None)
 
     def accept(self, window: Window, hypothesis: Hypothesis) -> list[SessionEvent]:
         """Take the hypothesis of the window that `next_window` returned."""
@@ -332,8 +349,9 @@ class Session:
             self._again.spend(window.end, hypothesis.work.extra_cost)
         else:
             self._partials.spend(window.end, hypothesis.work.cost)
-        turns = self._who.hear(hypothesis.heard)
-        segment.text.punctuate(hypothesis.given_words)
+        voices, marks = hypothesis.answer(HeardVoices), hypothesis.answer(MarksAnswer)
+        turns = self._who.hear(voices.rosters if voices else ())
+        segment.text.punctuate(marks.words if marks else ())
         segment.latest = hypothesis = self._usable(segment, window, hypothesis)
         utterance, events = segment.utterance, []
         if (change := self._language.learn(window, hypothesis)) is not None:
@@ -471,7 +489,8 @@ class Session:
         words = new or segment.text.in_window
         heard = max(words[-1].end, segment.text.start) if words else window.start
         least = LEAST_READ if new else 1
-        is_unread = window.text_until is not None and heard <= window.text_until
+        until = window.retry.text_until
+        is_unread = until is not None and heard <= until
         return heard - window.start >= least and is_unread
 
     def _note(self, window: Window, rule: str, before: str, after: str = "", why: str = "") -> None:
@@ -541,7 +560,8 @@ class Session:
             is_text |= is_probable(hypothesis, clear=self._is_clear(segment, end))
             words = text.newest if is_text else ()
             if words and utterance.state is State.ASKED:
-                segment.turn_prob = hypothesis.turn_prob
+                turn = hypothesis.answer(TurnAnswer)
+                segment.turn_prob = turn.prob if turn else None
                 events += self._turn(segment, TurnState.PAUSED, since)
             events += self._segmenter.answer(
                 utterance, words, segment.turn_prob, sentence=text.last_sentence
@@ -568,10 +588,6 @@ class Session:
         events = self._turn(segment, TurnState.RESUMED, resumed)
         segment.turn_prob = None
         return [*events, *self._revise(segment, end, silence=resumed - pause)]
-
-    def _asks_turn(self, segment: Segment) -> bool:
-        is_smart = self._segmenter.options.is_smart
-        return is_smart and segment.utterance.state is State.ASKED
 
     def _turn(self, segment: Segment, state: TurnState, at: int) -> list[SessionEvent]:
         """The event about a turn, if there is a probability that the speaker is done."""

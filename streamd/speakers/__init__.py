@@ -8,7 +8,7 @@ changes meanwhile (`boundaries`). `Roster` has the voices of a stream, and clust
 """
 
 from streamd.speakers.boundaries import Activity, Chances, Describe
-from streamd.speakers.roster import VOICEPRINT_BYTES, HearingRequest, Roster
+from streamd.speakers.roster import VOICEPRINT_BYTES, HeardVoices, HearingRequest, Roster
 from streamd.speakers.steps import HearingStep, HearingSteps
 from streamd.speakers.turns import REMEMBERED, SpokenTurn, changes, speaker_at
 
@@ -18,6 +18,7 @@ __all__ = [
     "Activity",
     "Chances",
     "Describe",
+    "HeardVoices",
     "HearingRequest",
     "HearingStep",
     "HearingSteps",

@@ -99,6 +99,13 @@ class HearingRequest:
     roster: "Roster"
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class HeardVoices:
+    """What is known of the voices after each step of a `HearingRequest`."""
+
+    rosters: tuple["Roster", ...]
+
+
 class Roster:
     """The speakers of one stream, and who of them talked when.
 

@@ -18,9 +18,11 @@ What a final costs at most: it is decoded `MOST_DECODES` times, since no attempt
 attempt takes is counted in frames of audio whose text may take as many passes (`Effort`), and no
 attempt begins, but that for marks, when those before have taken the window's budget. So a final
 costs as much as its first decode, the budget (`streamd.session.session.MOST_AGAIN` at most, 30 s),
-and one attempt more: with `Effort`'s counts, 35 s of audio at the usual six seconds of speech. A
-decode takes at most a pass for each token that the window may have, and with phrases one more for
-each. Marks take a pass for each 24 words, and one more for each choice that changes.
+and one attempt more: for the longest utterance, 28 s of English, 29 + 30 + 43 s of audio (43 are
+those of digits, whose window is encoded again). On the average of a stream it is half of the audio
+(`AGAIN_RATE`). A decode takes at most a pass for each token that the window may have, and with
+phrases one more for each. Marks take a pass for each 24 words, and one more for each choice that
+changes.
 
 One more way is the session's: where a final left out voice all the same, the session asks for a
 window that begins there, as long as there is a budget (`Session.accept`).
@@ -37,7 +39,7 @@ from streamd.whisper.decode import Decoded, is_probable, needs_fallback, with_fa
 from streamd.whisper.engine import Search, alone
 from streamd.whisper.guards import is_famous
 from streamd.whisper.marks import MARKS, with_marks
-from streamd.whisper.punctuation import punctuated
+from streamd.whisper.punctuation import MarksAnswer, MarksQuestion, punctuated
 from streamd.whisper.view import AnyText, WindowText
 
 MOST_DECODES = 9
@@ -63,7 +65,7 @@ class Attempt:
 def _is_improbable_final(text: AnyText) -> bool:
     window, decoded = text.view.window, text.decoded
     is_expecting = text.view.context.vocabulary is not None and decoded.temperature == 0
-    return window.last and is_expecting and not is_probable(decoded, clear=window.clear)
+    return window.last and is_expecting and not is_probable(decoded, clear=window.retry.clear)
 
 
 def _without_phrases(text: AnyText) -> AnyText:
@@ -79,7 +81,7 @@ def _fallback_options(text: AnyText) -> DecodingOptions:
     # There are many ways to translate, so none is probable, and no other try is better. A word
     # alone is improbable, too, and of so short a text a sample is another word.
     view, options = text.view, text.view.options
-    takes_any = view.tokenizer.translates or view.window.clear
+    takes_any = view.tokenizer.translates or view.window.retry.clear
     return replace(options, least_evidence=-inf) if takes_any else options
 
 
@@ -123,8 +125,8 @@ def _without_commas(text: AnyText) -> AnyText:
     are refused costs the other text nothing.
     """
     view, window = text.view, text.view.window
-    given = replace(window, detect=False, detect_from=None, language=view.context.language)
-    anew = view.anew(replace(given, encoded=None, draft=()))
+    options = replace(window.options, language=view.context.language)
+    anew = view.anew(replace(window, options=options, asks=(), encoded=None, draft=()))
     context = replace(anew.context, joins_digits=True)
     anew = replace(anew, window=window, context=context, detected=view.detected, effort=view.effort)
     view.effort.encode(window.end - window.start)
@@ -149,7 +151,7 @@ def _read_until(text: AnyText) -> int:
 
 def _ends_early(text: AnyText) -> bool:
     view, hypothesis = text.view, text.hypothesis
-    until, context = view.window.text_until, view.context
+    until, context = view.window.retry.text_until, view.context
     if until is None or _read_until(text) >= until or view.tokenizer.translates:
         return False
     n_given = len(context.before) + len(context.prefix) + len(hypothesis.tokens)
@@ -195,12 +197,15 @@ def _adds_text(_: AnyText, after: AnyText) -> bool:
 
 
 def _asks_for_marks(text: AnyText) -> bool:
-    return text.view.window.given_words is not None and not text.view.tokenizer.translates
+    asks = text.view.window.asked(MarksQuestion) is not None
+    return asks and not text.view.tokenizer.translates
 
 
 def _punctuated(text: AnyText) -> AnyText:
     """Decide the marks and capitals of what is known of the whole text."""
-    view, hypothesis, given = text.view, text.hypothesis, text.view.window.given_words or ()
+    view, hypothesis = text.view, text.hypothesis
+    question = view.window.asked(MarksQuestion)
+    given = question.words if question else ()
     vocabulary = view.context.vocabulary
     words = punctuated(
         with_marks((*given, *hypothesis.words)),
@@ -211,8 +216,8 @@ def _punctuated(text: AnyText) -> AnyText:
     )
     new = tuple(words[len(given) :])
     tokens = tuple(token for word in new for token in word.tokens)
-    given = tuple(words[: len(given)])
-    return replace(text, known=replace(hypothesis, words=new, tokens=tokens, given_words=given))
+    marked = replace(hypothesis, words=new, tokens=tokens)
+    return replace(text, known=marked.answered(MarksAnswer(tuple(words[: len(given)]))))
 
 
 def _always(_: AnyText, __: AnyText) -> bool:

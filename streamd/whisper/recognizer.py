@@ -6,8 +6,6 @@ may come in any order.
 """
 
 import math
-from collections.abc import Callable
-from concurrent.futures import Future
 from dataclasses import replace
 from typing import Generic, cast
 
@@ -16,9 +14,10 @@ import numpy as np
 from streamd.options import DecodingOptions
 from streamd.types import (
     FRAME,
+    DetectedLanguage,
     Encoded,
     Hypothesis,
-    Samples,
+    LanguageQuestion,
     Suspect,
     Window,
     ms_from_frames,
@@ -32,7 +31,7 @@ from streamd.whisper.decode import (
 from streamd.whisper.engine import Engine, FeaturesT, urgent
 from streamd.whisper.mel import log_mel, window_log_mel
 from streamd.whisper.tokenizer import Tokenizer
-from streamd.whisper.view import Counters, Detected, Effort, States, View, WindowText
+from streamd.whisper.view import Counters, Effort, States, View, WindowText
 from streamd.whisper.vocabulary import Vocabularies
 
 _SPARE_TOKENS = 8
@@ -48,10 +47,6 @@ This plus `_SPARE_TOKENS` ends runaway decodes. 6.5 is moonshine's; other langua
 more tokens."""
 
 
-EndOfTurn = Callable[[Samples], Future[float]]
-"""Begins to tell how probable it is that somebody is done, from all that they have said, (n,)."""
-
-
 class Recognizer(Generic[FeaturesT]):
     """A model with its vocabulary and options, ready for windows. Not thread-safe."""
 
@@ -61,7 +56,6 @@ class Recognizer(Generic[FeaturesT]):
         tokenizer: Tokenizer,
         options: DecodingOptions | None = None,
         *,
-        end_of_turn: EndOfTurn | None = None,
         working: set["Recognizer[FeaturesT]"] | None = None,
         vocabularies: Vocabularies | None = None,
     ) -> None:
@@ -70,7 +64,6 @@ class Recognizer(Generic[FeaturesT]):
         `vocabularies` have what is expected in all sessions.
         """
         options = options or DecodingOptions()
-        self._end_of_turn = end_of_turn
         self.counters = Counters()
         self._engine = engine
         self._urgent = urgent(engine)
@@ -107,33 +100,14 @@ class Recognizer(Generic[FeaturesT]):
         n_vocab = self._engine.dims.n_vocab
         if not all(0 <= token < n_vocab for token in given):
             raise ValueError(f"text of another model: it has tokens beyond {n_vocab}")
-        turn = self._turn(window)
         view = self._view(window)
         first = view.options.temperatures[0]
         text = decoded_again(WindowText(view, view.decode(first, view.context.vocabulary)))
-        hypothesis, detected, work = text.hypothesis, view.detected, view.effort.work
+        hypothesis, work = text.hypothesis, view.effort.work
         if hypothesis.suspect is Suspect.NO_SPEECH:
             work = replace(work, disbelieved=view.tokenizer.decode(text.decoded.tokens).strip())
-        turn_prob = turn.result() if turn else None
-        return replace(
-            hypothesis,
-            detected=detected.language,
-            detected_prob=detected.prob,
-            previous_prob=detected.previous_prob,
-            turn_prob=turn_prob if hypothesis.words else None,
-            work=work,
-            encoded=Encoded(window.start, window.end, text.states),
-        )
-
-    def _turn(self, window: Window) -> Future[float] | None:
-        """Begin to tell, while the words are decoded, whether somebody is done, if that is asked.
-
-        It takes about as long as the words.
-        """
-        if self._end_of_turn is None or window.turn_start is None:
-            return None
-        since = max(window.turn_start, window.start) - window.start
-        return self._end_of_turn(window.samples[since * FRAME :])
+        encoded = Encoded(window.start, window.end, text.states)
+        return replace(hypothesis.answered(view.detected), work=work, encoded=encoded)
 
     def _engine_for(self, window: Window) -> Engine[FeaturesT]:
         is_alone = len(self._working) == 1
@@ -155,10 +129,9 @@ class Recognizer(Generic[FeaturesT]):
             previous=cast("FeaturesT", cached.features) if cached else None,
             n_reused=n_reused,
         )
-        tokenizer = self._tokenizer.with_task(window.task)
+        tokenizer = self._tokenizer.with_task(window.options.task)
         detected = self._detected(window, features)
-        is_given = not window.detect and window.language in tokenizer.languages
-        language = window.language if is_given and tokenizer.multilingual else detected.language
+        language = self._language(window, detected)
         n_text_ctx = engine.dims.n_text_ctx
         rate = _ENGLISH if tokenizer.written(language) == "en" else _OTHERS
         n_new = window.end - max(window.start, window.prefix_end)
@@ -166,14 +139,14 @@ class Recognizer(Generic[FeaturesT]):
         before, prefix = _forced(window, n_text_ctx)
         context = Context(
             max_tokens=min(most, n_text_ctx // 2),
-            prompt=(*tokenizer.encode_prompt(window.initial_prompt), *window.prompt),
+            prompt=(*tokenizer.encode_prompt(window.options.initial_prompt), *window.prompt),
             before=before,
             prefix=prefix,
             draft=window.draft,
             language=language,
             n_frames=window.end - window.start,
             cached=cached.tokens if cached else None,
-            vocabulary=self._vocabularies.of(window.vocabulary),
+            vocabulary=self._vocabularies.of(window.options.vocabulary),
             n_cheap=engine.n_cheap,
         )
         return View(
@@ -186,34 +159,41 @@ class Recognizer(Generic[FeaturesT]):
             context,
             detected,
             np.random.default_rng([self._quick.seed, window.start, window.end]),
-            Effort(rate, window.budget if window.last else math.inf),
+            Effort(rate, window.retry.budget if window.last else math.inf),
             self.counters,
             self._view,
         )
 
-    def _detected(self, window: Window, features: FeaturesT) -> Detected:
-        """What language is spoken from `Window.detect_from` on.
+    def _language(self, window: Window, detected: DetectedLanguage) -> str:
+        """The language in which to decode the window."""
+        question, known = window.asked(LanguageQuestion), window.options.language
+        is_given = not (question and question.decides) and known in self._tokenizer.languages
+        return known if is_given and self._tokenizer.multilingual else detected.language
+
+    def _detected(self, window: Window, features: FeaturesT) -> DetectedLanguage:
+        """What language is spoken, if the window asks, or if none is known.
 
         It is that of the sound alone: in the window's states, the voice before it counts as well.
         """
-        tokenizer, options = self._tokenizer, self._quick
+        tokenizer, options, question = self._tokenizer, self._quick, window.asked(LanguageQuestion)
         if not tokenizer.multilingual:
-            return Detected(tokenizer.language)
+            return DetectedLanguage(tokenizer.language)
         # A session may be older than the model, which may lack its languages.
-        before = window.language if window.language in tokenizer.languages else ""
-        among = [code for code in window.languages if code in tokenizer.languages]
-        if before and window.detect_from is None:
-            return Detected(before)
+        known = window.options.language
+        before = known if known in tokenizer.languages else ""
+        among = [code for code in window.options.languages if code in tokenizer.languages]
+        if before and question is None:
+            return DetectedLanguage(before)
         if len(among) == 1:
-            return Detected(among[0])
-        first = max(window.start, window.detect_from or 0)
+            return DetectedLanguage(among[0])
+        first = max(window.start, question.since if question else 0)
         if first > window.start:
             samples = window.samples[(first - window.start) * FRAME :]
             mel = log_mel(samples, self._engine.dims.n_mels)
             features = self._engine.encode(mel)
         probs = detect_language(self._engine.decoder(features, n_slots=1), tokenizer, among)
         language = spoken(probs, before, options)
-        return Detected(language, probs[language], probs.get(before, 0.0))
+        return DetectedLanguage(language, probs[language], probs.get(before, 0.0))
 
 
 def _reusable(window: Window) -> tuple[States | None, int]:

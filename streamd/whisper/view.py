@@ -8,7 +8,7 @@ from typing import Any, Generic
 import numpy as np
 
 from streamd.options import DecodingOptions
-from streamd.types import FRAME_MS, Hypothesis, Suspect, Window, Word, Work
+from streamd.types import FRAME_MS, DetectedLanguage, Hypothesis, Suspect, Window, Word, Work
 from streamd.whisper.decode import Context, Decoded, decode, is_probable, slots_needed
 from streamd.whisper.engine import Engine, FeaturesT, Search, alone
 from streamd.whisper.mel import WindowColumns
@@ -111,15 +111,6 @@ class States:
 
 
 @dataclass(frozen=True, slots=True)
-class Detected:
-    """A language and its probability, None unless it was detected; that of the one before."""
-
-    language: str
-    prob: float | None = None
-    previous_prob: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
 class View(Generic[FeaturesT]):
     """A window as the decoder gets it: features of its sound, and the context of its text.
 
@@ -133,7 +124,7 @@ class View(Generic[FeaturesT]):
     tokenizer: Tokenizer
     options: DecodingOptions
     context: Context
-    detected: Detected
+    detected: DetectedLanguage
     rng: np.random.Generator
     effort: Effort
     counters: Counters
@@ -191,7 +182,7 @@ class View(Generic[FeaturesT]):
             return True
         if self.tokenizer.translates or decoded.evidence >= self.options.least_evidence:
             return False
-        return not is_probable(decoded, clear=self.window.clear)
+        return not is_probable(decoded, clear=self.window.retry.clear)
 
     def _words(self, decoded: Decoded) -> tuple[Word, ...]:
         """Words in frames of the stream, without repetitions or any after the end of the audio."""

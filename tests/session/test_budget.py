@@ -31,7 +31,7 @@ class Costly(ScriptedRecognizer):
         self.cost = self.cost_again = 0
 
     def recognize(self, window: Window) -> Hypothesis:
-        again = self._again if window.last and window.budget > 0 else 0
+        again = self._again if window.last and window.retry.budget > 0 else 0
         self.cost += 0 if window.last else self._cost
         self.cost_again += again
         hypothesis = super().recognize(window)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from streamd.session.rules import RULES, TextFacts, apply, notes
-from streamd.types import Hypothesis, Suspect, Window, Word, text_of
+from streamd.types import Hypothesis, Suspect, TextOptions, Window, Word, text_of
 from tests.support.fakes import ScriptedRecognizer, drain, scripted_audio, scripted_session
 
 WINDOW = Window(100, 300, np.zeros(0, np.float32))
@@ -81,7 +81,7 @@ def test_a_text_that_breaks_no_rule_stays():
         (saying(" was", avg_logprob=-1.2), replace(ENDED, was_probable=True)),
         (
             saying(" translated", avg_logprob=-1.2),
-            replace(ENDED, window=replace(LAST, task="translate")),
+            replace(ENDED, window=replace(LAST, options=TextOptions(task="translate"))),
         ),
         (saying(" partial", avg_logprob=-1.2), replace(FACTS, was_probable=False)),
     ],
