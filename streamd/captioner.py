@@ -675,10 +675,12 @@ def transcribe(
 
 
 def _with_model(config: Config) -> Config:
-    """Return the configuration with the best model here if it names none."""
+    """Return the configuration with a model of the store, the best one here if it names none."""
     wanted, here = config.decoding, places()
     if wanted.model:
-        return config
+        return replace(
+            config, decoding=replace(wanted, model=store.in_one_form(wanted.model, here))
+        )
     name, better = best_model(config, here), offered(wanted).name
     if name is None:
         raise ModelError(f"no model here suits; run: streamd models get {better}")

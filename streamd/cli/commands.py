@@ -231,7 +231,7 @@ COMMANDS = (
     ),
     Command(
         "models import",
-        "copy a model's file or folder into the store, under its own or another name",
+        "bring a model's file or folder into the store, under its own or another name",
         target="streamd.cli.models:add",
         operand="PATH [NAME]",
         takes=_LOG,

@@ -20,9 +20,8 @@ from streamd.events import encode
 from streamd.models import store
 from streamd.models.catalog import CATALOG, ENGLISH, entry, languages, offered
 from streamd.models.model import Outline
-from streamd.models.store import cache, imports
+from streamd.models.store import cache, imports, layouts
 from streamd.models.store.cache import Repository, StorePaths, places, repository_of
-from streamd.models.store.layouts import layout_of
 from streamd.options import ModelOptions, OutputOptions
 from streamd.sinks.progress import Progress, download_line
 from streamd.sinks.terminal import TerminalSink, is_terminal
@@ -45,6 +44,7 @@ def with_model(config: Config) -> Config:
     elif store.find(name, here) is None or store.is_bundled(name, here):
         _refuse_wrong_language(name, config.decoding)
         _ask_for(name, config, here)
+    name = store.in_one_form(name, here)
     return replace(config, decoding=replace(config.decoding, model=name))
 
 
@@ -169,14 +169,13 @@ def get(config: Config, name: str) -> None:
 
 
 def add(config: Config, path: str, name: str = "") -> None:
-    """Copy a model into the store after loading it as a check; raises `ModelError`."""
+    """Bring a model into the store in the form that streamd reads; raises `ModelError`."""
     source = expanded(path).resolve()
     if not os.path.exists(source):  # Path.exists raises for a name that is too long
         raise ModelError(f"{path}: no such file or folder")
     name = name or (source.name if source.is_dir() else source.stem)
-    store.load_model(str(source))
-    imports.add(places().imported, source, name)
-    log.info("%s, %s, is imported; use it with --model %s", name, _size(source), name)
+    kept = imports.add(places().imported, source, name)
+    log.info("%s, %s, is imported; use it with --model %s", name, _size(kept), name)
     if other := entry(name):
         log.info("%s means this one from now on; the hub's is %s", name, other.repository)
 
@@ -252,7 +251,7 @@ def _rows(here: StorePaths) -> Iterator[Row]:
 def _known(model: Path) -> str:
     """Return the languages of a model on this machine, or nothing if it is damaged."""
     try:
-        return _languages(layout_of(model).outline(model))
+        return _languages(layouts.outline(model))
     except ModelError:
         return ""
 
@@ -265,6 +264,6 @@ def _languages(outline: Outline) -> str:
 def _size(model: Path) -> str:
     """Return the size of the files that the loader reads."""
     try:
-        return megabytes(sum(path.stat().st_size for path in layout_of(model).files(model)))
+        return megabytes(sum(path.stat().st_size for path in layouts.files(model)))
     except (ModelError, OSError):  # OSError: one of the files is gone
         return "damaged"

@@ -39,7 +39,7 @@ from streamd.models.model import Model
 from streamd.models.silence import SilenceStates
 from streamd.models.store import find, load_model, opened_model
 from streamd.models.store.cache import places
-from streamd.models.store.layouts import layout_of
+from streamd.models.store.layouts import files, outline
 from streamd.models.text_tokens import TextTokens, unpacked
 from streamd.system.disk import (
     asset,
@@ -84,7 +84,7 @@ def open_engine(
     urgent_threads: int = 0,
     recordings: bool = False,
 ) -> Opened:
-    """Open a model by name, folder or file, and prepare it if necessary.
+    """Open a model by name or folder, and prepare it if necessary.
 
     If `urgent_threads` are more than `threads`, there is an engine for urgent windows, too, unless
     the model cannot be prepared: its weights would be in memory twice. For `recordings`, the parts
@@ -116,13 +116,12 @@ def cache_key(name: str) -> tuple[Path, str, ModelDimensions] | None:
     folder, path = cache_folder(), find(name, places())
     with suppress(OSError, ModelError):
         if folder and path:
-            layout = layout_of(path)
             parts = ["" if expanded(name) == path else name, str(path.resolve())]
-            for file in sorted(layout.files(path)):
+            for file in sorted(files(path)):
                 s = file.stat()
                 state = (s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns)
                 parts.append(f"{file.name} {state}")
-            return folder, "\n".join(parts), layout.outline(path).dims
+            return folder, "\n".join(parts), outline(path).dims
     return None
 
 
@@ -262,18 +261,18 @@ def _read(
 
 
 def _sizes(folder: Path) -> dict[str, int]:
-    files = [*FILES, _ABOUT, *(name for name in OPTIONAL if (folder / name).exists())]
-    return {name: (folder / name).stat().st_size for name in files}
+    names = [*FILES, _ABOUT, *(name for name in OPTIONAL if (folder / name).exists())]
+    return {name: (folder / name).stat().st_size for name in names}
 
 
 @cache
 def _code() -> str:
     """Return a digest of all code on which the content of a prepared model depends."""
     package = Path(__file__).parents[1]
-    files = [
+    every = [
         file for name in ("engines", "models", "whisper") for file in (package / name).rglob("*")
     ]
-    return code_digest(sorted(file for file in files if file.suffix in (".py", ".toml")))
+    return code_digest(sorted(file for file in every if file.suffix in (".py", ".toml")))
 
 
 def code_digest(files: Iterable[Path]) -> str:

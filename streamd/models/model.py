@@ -8,6 +8,7 @@ they use. The shipped files are openai-whisper's, unchanged (MIT, vocabularies/L
 import base64
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -153,6 +154,10 @@ class StoredWeights(Mapping[str, NDArray[np.float32]]):
     def __init__(self, stored: Mapping[str, Stored]) -> None:
         self._stored = stored
 
+    def stored(self, name: str) -> Stored:
+        """Return where and how a parameter is stored."""
+        return self._stored[name]
+
     def __getitem__(self, name: str) -> NDArray[np.float32]:
         stored = self._stored[name]
         # Engines need contiguous rows. What is on disk can only be read, so it is copied.
@@ -171,7 +176,7 @@ class StoredWeights(Mapping[str, NDArray[np.float32]]):
         return len(self._stored)
 
 
-def gather(path: Path, dims: ModelDimensions, stored: Mapping[str, Stored]) -> Weights:
+def gather(path: Path, dims: ModelDimensions, stored: Mapping[str, Stored]) -> StoredWeights:
     """Return a model's parameters as float32, which are read when they are asked for.
 
     Names, shapes and types are compared with `dims` before any data is read, so that a damaged or
@@ -270,14 +275,26 @@ def spelled(path: Path, texts: Sequence[str]) -> TextTokens:
 
     Raises `ModelError` if a token is duplicated, a byte is missing, or a letter stands for no byte.
     """
-    # GPT-2 shows bytes that are no visible Latin-1 letter as letters from U+0100 on
-    visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    hidden = [byte for byte in range(256) if byte not in visible]
-    letters = {chr(byte): byte for byte in visible}
-    letters |= {chr(0x100 + i): byte for i, byte in enumerate(hidden)}
+    letters = {letter: byte for byte, letter in _letters().items()}
     eot = texts.index(_EOT.decode()) if _EOT.decode() in texts else len(texts)
     try:
         tokens = [bytes(letters[letter] for letter in text) for text in texts[:eot]]
     except KeyError as error:
         raise ModelError(f"{path}: {error} stands for no byte; not Whisper's tokens") from error
     return numbered(path, tokens)
+
+
+def letters_of(token: bytes) -> str:
+    """Return a token in GPT-2's letters."""
+    letters = _letters()
+    return "".join(letters[byte] for byte in token)
+
+
+@cache
+def _letters() -> Mapping[int, str]:
+    """GPT-2 shows bytes that are no visible Latin-1 letter as letters from U+0100 on."""
+    visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    hidden = [byte for byte in range(256) if byte not in visible]
+    return {byte: chr(byte) for byte in visible} | {
+        byte: chr(0x100 + i) for i, byte in enumerate(hidden)
+    }

@@ -107,8 +107,8 @@ def test_programs_get_json(capsys):
 
 def completed(script: str, *words: str) -> list[str]:
     line = " ".join(f"'{word}'" for word in words)
-    ask = f'COMP_WORDS=({line}); COMP_CWORD={len(words) - 1}; _streamd; echo "${{COMPREPLY[@]}}"'
-    bash = ["bash", "-c", f"{script}\n{ask}"]
+    ask = f"COMP_WORDS=({line}); COMP_CWORD={len(words) - 1}; _shtab_streamd"
+    bash = ["bash", "-c", f'{script}\n{ask}; echo "${{COMPREPLY[@]}}"']
     return subprocess.run(bash, capture_output=True, text=True, check=True).stdout.split()
 
 
@@ -121,6 +121,20 @@ def test_bash_completes_commands_options_and_values(capsys):
     assert completed(script, "streamd", "transcribe", "--skip") == ["--skip-existing"]
     assert completed(script, "streamd", "--compute", "g") == ["gpu"]
     assert completed(script, "streamd", "--skip") == []  # it is not an option of live captions
+
+
+def test_bash_completes_files_folders_and_models(capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "talk.flac").touch()
+    (tmp_path / "talks").mkdir()
+    assert main(["completion", "bash"]) == 0
+    script = capsys.readouterr().out
+    assert {*completed(script, "streamd", "transcribe", "ta")} == {"talk.flac", "talks"}
+    assert completed(script, "streamd", "--output-dir", "ta") == ["talks"]
+    assert completed(script, "streamd", "-m", "base") == ["base.en", "base"]
+    assert {*completed(script, "streamd", "-m", "tal")} == {"talk.flac", "talks"}
+    assert completed(script, "streamd", "models", "get", "base") == ["base.en", "base"]
+    assert "complete -o bashdefault -o default" in script  # files, where no command is meant
 
 
 @pytest.mark.parametrize(("shell", "check"), [("zsh", ["-n"]), ("fish", ["--no-execute"])])

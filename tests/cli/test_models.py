@@ -210,7 +210,7 @@ def test_an_imported_folder_is_a_model_by_name(serving, folder, capsys):
     expected = "streamd: mine, 0.5 MB, is imported; use it with --model mine\n"
     assert capsys.readouterr().err == expected
     assert load_model("mine").name == "mine"
-    copied = {path.name for path in (places().imported / "mine").iterdir()}
+    copied = {path.name for path in (places().imported / "mine").glob("[!.]*")}
     assert copied == {path.name for path in folder.iterdir()} & copied
     assert "preprocessor_config.json" not in copied
     assert rows(capsys)["mine"].split()[3:] == ["English", "imported"]

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from streamd.engines.onnx.builder import quantised
 from streamd.models import ModelDimensions
 from streamd.models.model import OUTPUT, openai_vocabulary, parameter_shapes
-from streamd.models.store import load_model
 from tests.golden.random_model import random_weights
 from tests.support import folders
 from tests.support.checkpoints import (
@@ -20,6 +19,7 @@ from tests.support.checkpoints import (
     damaged_copy,
     little_memory,
     load_damaged,
+    read_model,
     refusal,
 )
 
@@ -46,7 +46,7 @@ def variables(weights) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize("kind", ["float16", "float32"])
 def test_the_same_weights(kind, weights, tmp_path):
-    model = load_model(str(folders.ct2(tmp_path / "mine", DIMS, weights, TOKENS, kind)))
+    model = read_model(str(folders.ct2(tmp_path / "mine", DIMS, weights, TOKENS, kind)))
     assert model.name == "mine"
     assert model.dims == DIMS
     assert model.language == "en"
@@ -61,7 +61,7 @@ def test_the_same_weights(kind, weights, tmp_path):
 
 @pytest.mark.parametrize("kind", ["int8", "int8_float16"])
 def test_int8_gives_the_engine_the_integers_of_the_file(kind, weights, tmp_path):
-    model = load_model(str(folders.ct2(tmp_path / "mine", DIMS, weights, TOKENS, kind)))
+    model = read_model(str(folders.ct2(tmp_path / "mine", DIMS, weights, TOKENS, kind)))
     for name, values in weights.items():
         if name.endswith(".weight") and values.ndim > 1:
             rows = values.reshape(len(values), -1)
@@ -90,14 +90,14 @@ def test_bfloat16(variables, weights, folder):
     changed = struct.pack("<BIBI", 1, 8, 5, 16) + half.tobytes()
     (folder / "model.bin").write_bytes(content[:at] + changed + content[at + len(changed) :])
     expected = (half.astype("<u4") << 16).view("f4")
-    np.testing.assert_array_equal(load_model(str(folder)).weights["decoder.ln.weight"], expected)
+    np.testing.assert_array_equal(read_model(str(folder)).weights["decoder.ln.weight"], expected)
 
 
 def test_an_output_layer_of_its_own(variables, folder):
     output = variables["decoder/embeddings/weight"][::-1].copy()
     untied = variables | {"decoder/projection/weight": output}
     (folder / "model.bin").write_bytes(folders.ct2_file(untied))
-    np.testing.assert_array_equal(load_model(str(folder)).weights[OUTPUT], output.astype("f4"))
+    np.testing.assert_array_equal(read_model(str(folder)).weights[OUTPUT], output.astype("f4"))
 
 
 def test_equal_variables_are_stored_once(variables, weights, folder):
@@ -106,18 +106,18 @@ def test_equal_variables_are_stored_once(variables, weights, folder):
     rest = {name: values for name, values in variables.items() if name not in same}
     aliases = same | {"decoder/projection/weight": "decoder/embeddings/weight"}
     (folder / "model.bin").write_bytes(folders.ct2_file(rest, aliases=aliases))
-    found = load_model(str(folder)).weights
+    found = read_model(str(folder)).weights
     np.testing.assert_array_equal(
         found["encoder.blocks.1.mlp_ln.bias"], weights["encoder.blocks.0.mlp_ln.bias"]
     )
 
 
 def test_old_converters_wrote_the_vocabulary_as_lines(folder):
-    expected = load_model(str(folder)).vocabulary
+    expected = read_model(str(folder)).vocabulary
     lines = json.loads((folder / "vocabulary.json").read_text())
     (folder / "vocabulary.json").unlink()
     (folder / "vocabulary.txt").write_text("".join(f"{line}\n" for line in lines))
-    assert load_model(str(folder)).vocabulary == expected
+    assert read_model(str(folder)).vocabulary == expected
     (folder / "vocabulary.txt").write_bytes(b"\xff\n")
     assert "vocabulary.txt" in refusal(folder)
 

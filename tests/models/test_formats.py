@@ -7,7 +7,6 @@ import pytest
 from safetensors.numpy import load_file
 
 from streamd.models.model import Model
-from streamd.models.store import load_model
 from tests.support import folders
 from tests.support.checkpoints import (
     SHAPES,
@@ -15,6 +14,7 @@ from tests.support.checkpoints import (
     checkpoint,
     ggml,
     huggingface,
+    read_model,
     transcribe,
     write_openai,
 )
@@ -51,7 +51,7 @@ def test_the_same_checkpoint_has_the_same_text(tmp_path):
     own = checkpoint("tiny")
     expected = transcribe(own)
     assert len(expected.tokens) > 1
-    found = load_model(str(ggml.write(own, tmp_path)))
+    found = read_model(str(ggml.write(own, tmp_path)))
     heard = transcribe(replace(found, alignment_heads=own.alignment_heads))
     assert heard.tokens == expected.tokens
     assert heard.words == expected.words
@@ -63,7 +63,7 @@ def test_the_same_checkpoint_is_the_same_model(shape, tmp_path):
     upper_half = range(own.dims.n_text_layer // 2, own.dims.n_text_layer)
     for kind, write in FOREIGN.items():
         path = write(own, tmp_path)
-        found = load_model(str(path))
+        found = read_model(str(path))
         assert_same(found, own)
         assert found.name == path.stem
         assert (found.alignment_heads == own.alignment_heads) is (

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from streamd.errors import ModelError
 from streamd.models.formats.ggml import GGML_TYPES, dequantise
-from streamd.models.store import load_model
 from tests.support.checkpoints import (
     assert_only_read,
     assert_same,
@@ -19,6 +18,7 @@ from tests.support.checkpoints import (
     damaged_copy,
     ggml,
     little_memory,
+    read_model,
     refusal,
     transcribe,
 )
@@ -83,9 +83,9 @@ def test_the_exporter_and_we_agree_on_where_the_tensors_begin(path):
 @pytest.mark.parametrize("kind", QUANTISED)
 def test_quantised_weights_are_what_gguf_makes_of_them(kind, tmp_path):
     path = ggml.write(checkpoint("few"), tmp_path)
-    whole = load_model(str(path))
+    whole = read_model(str(path))
     expected = quantise(path, kind)
-    found = load_model(str(path))
+    found = read_model(str(path))
     assert found.weights.keys() == expected.keys()
     n_changed = 0
     for name, values in expected.items():
@@ -137,14 +137,14 @@ def test_float32(path):
     content = path.read_bytes()[: first_tensor()]
     for name, values in whole.weights.items():
         content += record(name, values.shape, 0, values.astype("<f4").tobytes())
-    expected = load_model(str(path))
+    expected = read_model(str(path))
     path.write_bytes(content)
-    assert_same(load_model(str(path)), expected)
+    assert_same(read_model(str(path)), expected)
 
 
 def test_end_of_text_may_be_among_the_text_tokens(path):
     """whisper.cpp's own English-only files have it there."""
-    expected = load_model(str(path))
+    expected = read_model(str(path))
     content = path.read_bytes()
     at = first_tensor()
     n_tokens = len(checkpoint("few").vocabulary)
@@ -158,7 +158,7 @@ def test_end_of_text_may_be_among_the_text_tokens(path):
         + eot
         + content[at:]
     )
-    assert_same(load_model(str(path)), expected)
+    assert_same(read_model(str(path)), expected)
 
 
 # -- damage ------------------------------------------------------------------------------------
@@ -246,7 +246,7 @@ def test_damaged_copies_are_whole_models_or_refused(data, path):
     copy.write_bytes(damaged)
     expected = checkpoint("few")
     try:
-        model = load_model(str(copy))
+        model = read_model(str(copy))
     except ModelError:
         return
     assert {name: values.shape for name, values in model.weights.items()} == {

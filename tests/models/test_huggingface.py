@@ -14,7 +14,6 @@ from safetensors.numpy import load_file, save_file
 from streamd.engines.onnx import build
 from streamd.engines.reference import ReferenceEngine
 from streamd.models.model import OUTPUT
-from streamd.models.store import load_model
 from tests.support import folders, torch_file
 from tests.support.checkpoints import (
     assert_same,
@@ -22,6 +21,7 @@ from tests.support.checkpoints import (
     damaged_copy,
     huggingface,
     load_damaged,
+    read_model,
     refusal,
     transcribe,
 )
@@ -54,31 +54,31 @@ def split(folder: Path) -> tuple[str, str]:
 
 
 def test_vocab_json_of_old_models(folder):
-    expected = load_model(str(folder)).vocabulary
+    expected = read_model(str(folder)).vocabulary
     vocab = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]
     (folder / "vocab.json").write_text(json.dumps(vocab | {"<|endoftext|>": len(vocab)}))
     (folder / "tokenizer.json").unlink()
-    assert load_model(str(folder)).vocabulary == expected
+    assert read_model(str(folder)).vocabulary == expected
 
 
 def test_shards(folder):
-    expected = load_model(str(folder))
+    expected = read_model(str(folder))
     split(folder)
-    assert_same(load_model(str(folder)), expected)
+    assert_same(read_model(str(folder)), expected)
 
 
 def test_weights_without_the_prefix_of_the_whole(folder):
-    expected = load_model(str(folder))
+    expected = read_model(str(folder))
     weights = {n.removeprefix("model."): w for n, w in load_file(folder / MODEL).items()}
     save_file(weights, folder / MODEL)
-    assert_same(load_model(str(folder)), expected)
+    assert_same(read_model(str(folder)), expected)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
 def test_types_of_weights(folder, dtype):
     weights = {name: values.astype(dtype) for name, values in load_file(folder / MODEL).items()}
     save_file(weights, folder / MODEL)
-    found = load_model(str(folder)).weights["decoder.ln.bias"]
+    found = read_model(str(folder)).weights["decoder.ln.bias"]
     assert found.dtype == np.float32
     np.testing.assert_array_equal(
         found, weights["model.decoder.layer_norm.bias"].astype(np.float32)
@@ -89,16 +89,16 @@ def test_a_tied_output_that_was_saved_is_not_read_twice(folder):
     weights = load_file(folder / MODEL)
     save_file(weights | {"proj_out.weight": weights["model.decoder.embed_tokens.weight"]},
               folder / MODEL)  # fmt: skip
-    assert OUTPUT not in load_model(str(folder)).weights
+    assert OUTPUT not in read_model(str(folder)).weights
 
 
 def test_an_output_of_its_own(folder):
-    tied = load_model(str(folder))
+    tied = read_model(str(folder))
     weights = load_file(folder / MODEL)
     output = weights["model.decoder.embed_tokens.weight"][::-1].copy()
     save_file(weights | {"proj_out.weight": output}, folder / MODEL)
     change(folder / "config.json", tie_word_embeddings=False)
-    model = load_model(str(folder))
+    model = read_model(str(folder))
     np.testing.assert_array_equal(model.weights[OUTPUT], output.astype(np.float32))
     mel = np.random.default_rng(0).standard_normal((80, 256), dtype=np.float32)
     logits = []
@@ -117,24 +117,24 @@ def test_an_output_of_its_own(folder):
 @pytest.mark.parametrize("heads", ["gone", None, [], [[7, 0], [10, 17]]])
 def test_heads_of_nobody_or_of_a_teacher(folder, heads):
     change(folder / "generation_config.json", alignment_heads=heads)
-    assert load_model(str(folder)).alignment_heads == ((1, 0), (1, 1)), "the upper half"
+    assert read_model(str(folder)).alignment_heads == ((1, 0), (1, 1)), "the upper half"
 
 
 def test_what_is_suppressed(folder):
     n_text, path = 300, folder / "generation_config.json"
     change(path, suppress_tokens=[7, 1, -1, n_text, 10**9], begin_suppress_tokens=[5, n_text])
-    model = load_model(str(folder))
+    model = read_model(str(folder))
     assert model.suppress_tokens == (1, 7)
     assert model.begin_suppress_tokens == (5, n_text)
     change(path, suppress_tokens="gone", begin_suppress_tokens=None)
-    model = load_model(str(folder))
+    model = read_model(str(folder))
     assert model.suppress_tokens is None
     assert model.begin_suppress_tokens is None
 
 
 def test_old_models_have_no_generation_config(folder):
     (folder / "generation_config.json").unlink()
-    model = load_model(str(folder))
+    model = read_model(str(folder))
     assert model.language == "en"
     assert transcribe(model).tokens
 
@@ -157,19 +157,19 @@ TORCH, TORCH_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
 
 
 def test_torch_s_weights_are_read_where_there_are_no_others(folder):
-    expected = load_model(str(folder))
+    expected = read_model(str(folder))
     weights = load_file(folder / MODEL)
     tied = weights | {"proj_out.weight": weights["model.decoder.embed_tokens.weight"]}
     folders.torch_weights(folder / TORCH, {name: w[:0] for name, w in weights.items()})
-    assert_same(load_model(str(folder)), expected)
+    assert_same(read_model(str(folder)), expected)
     (folder / MODEL).unlink()
     assert "has a tensor that reaches beyond" in refusal(folder)
     folders.torch_weights(folder / TORCH, tied)
-    assert_same(load_model(str(folder)), expected)
+    assert_same(read_model(str(folder)), expected)
 
 
 def test_torch_s_shards(folder):
-    expected = load_model(str(folder))
+    expected = read_model(str(folder))
     weights = load_file(folder / MODEL)
     (folder / MODEL).unlink()
     names = sorted(weights)
@@ -179,7 +179,7 @@ def test_torch_s_shards(folder):
         folders.torch_weights(folder / file, {name: weights[name] for name in part})
         places |= dict.fromkeys(part, file)
     (folder / TORCH_INDEX).write_text(json.dumps({"weight_map": places}))
-    assert_same(load_model(str(folder)), expected)
+    assert_same(read_model(str(folder)), expected)
     (folder / file).unlink()
     assert f"{file}: no such file" in refusal(folder)
     (folder / TORCH_INDEX).write_text('{"weight_map": {"x": "../x.bin"}}')

@@ -7,7 +7,7 @@ from streamd.engines.onnx.builder import quantised
 from streamd.models.model import Model
 from streamd.models.store import load_model
 from tests.support import folders
-from tests.support.checkpoints import refusal
+from tests.support.checkpoints import read_model, refusal
 
 CURE = "which streamd does not read; get the same model as Hugging Face's safetensors or "
 
@@ -90,7 +90,7 @@ def assert_same_model(found: Model, box: Model) -> None:
 def test_openai_s_weights_in_ctranslate2_s_int8(box, tmp_path):
     tokens, heads = list(box.vocabulary), [list(head) for head in box.alignment_heads]
     folder = folders.ct2(tmp_path / "x", box.dims, box.weights, tokens, "int8_float16", heads)
-    found = load_model(str(folder))
+    found = read_model(str(folder))
     assert_same_model(found, box)
     for name, values in box.weights.items():
         if values.ndim == 2 and not name.endswith("positional_embedding"):
@@ -105,7 +105,7 @@ def test_openai_s_weights_in_ctranslate2_s_int8(box, tmp_path):
 
 def test_openai_s_weights_in_mlx_s_layout(box, half, tmp_path):
     """Also the positions, which MLX does not store: OpenAI's own are in the box."""
-    found = load_model(str(folders.mlx(tmp_path / "x", box.dims, half)))
+    found = read_model(str(folders.mlx(tmp_path / "x", box.dims, half)))
     assert_same_model(found, box)
     for name, values in half.items():
         np.testing.assert_array_equal(found.weights[name], values.astype("f4"), err_msg=name)

@@ -15,10 +15,9 @@ from safetensors.numpy import load_file, save_file
 from streamd.models import ModelDimensions
 from streamd.models.formats.mlx import sinusoids
 from streamd.models.model import parameter_shapes
-from streamd.models.store import load_model
 from tests.golden.random_model import random_weights
 from tests.support import folders, torch_file
-from tests.support.checkpoints import damaged_copy, little_memory, load_damaged, refusal
+from tests.support.checkpoints import damaged_copy, little_memory, load_damaged, read_model, refusal
 
 DIMS = replace(ModelDimensions(**torch_file.DIMS), n_audio_ctx=6, n_text_layer=3)
 FILES = ["weights.npz", "weights.safetensors", "model.safetensors"]
@@ -45,7 +44,7 @@ def configure(folder: Path, **changes: object) -> None:
 @pytest.mark.parametrize("item", ["f2", "f4"])
 def test_the_same_weights(file, item, weights, tmp_path):
     stored = {name: values.astype(item) for name, values in weights.items()}
-    model = load_model(str(folders.mlx(tmp_path / "mine", DIMS, stored, file, [[2, 0]])))
+    model = read_model(str(folders.mlx(tmp_path / "mine", DIMS, stored, file, [[2, 0]])))
     assert model.name == "mine"
     assert model.dims == DIMS
     assert model.language == "en"
@@ -69,7 +68,7 @@ def test_positions_as_openai_has_them():
 @pytest.mark.parametrize("heads", [None, [[1, 0], [2, 0]], [[7, 0]]])
 def test_heads_of_nobody_are_the_usual_ones(heads, weights, tmp_path):
     """The upper half is what is listed where none are known."""
-    model = load_model(str(folders.mlx(tmp_path / "mine", DIMS, weights, heads=heads)))
+    model = read_model(str(folders.mlx(tmp_path / "mine", DIMS, weights, heads=heads)))
     assert model.alignment_heads == ((1, 0), (2, 0))
 
 
@@ -80,7 +79,7 @@ def test_heads_of_another_shape_are_ignored(heads, weights, tmp_path):
     folder = folders.mlx(tmp_path / "mine", DIMS, weights, "model.safetensors")
     stored = load_file(folder / "model.safetensors")
     save_file(stored | {"alignment_heads": heads}, folder / "model.safetensors")
-    assert load_model(str(folder)).alignment_heads == ((1, 0), (2, 0))
+    assert read_model(str(folder)).alignment_heads == ((1, 0), (2, 0))
 
 
 def test_columns_before_rows(folder, weights):
@@ -90,7 +89,7 @@ def test_columns_before_rows(folder, weights):
         turned = {name: np.asfortranarray(values) for name, values in stored.items()}
     np.savez(path, **turned)
     assert b"'fortran_order': True" in path.read_bytes()
-    for name, values in load_model(str(folder)).weights.items():
+    for name, values in read_model(str(folder)).weights.items():
         np.testing.assert_array_equal(values, weights[name].astype("f4"), err_msg=name)
 
 
@@ -99,7 +98,7 @@ def test_bfloat16_in_an_npz(folder, weights):
     values = weights["decoder.ln.weight"].astype(ml_dtypes.bfloat16)
     header = "{'descr': '<V2', 'fortran_order': False, 'shape': (2,), }"
     rewrite(folder, "decoder.ln.weight", array(header, values.tobytes()))
-    found = load_model(str(folder)).weights["decoder.ln.weight"]
+    found = read_model(str(folder)).weights["decoder.ln.weight"]
     np.testing.assert_array_equal(found, values.astype("f4"))
 
 
@@ -145,7 +144,7 @@ def test_quantised_matrices_are_what_their_integers_stand_for(file, bits, group,
         stored |= {f"{name}.{kind}": values for kind, values in parts.items()}
     folder = folders.mlx(tmp_path / "mine", WIDE, stored, file)
     configure(folder, quantization={"group_size": group, "bits": bits})
-    found = load_model(str(folder)).weights
+    found = read_model(str(folder)).weights
     assert found.keys() == wide.keys()
     for name, values in expected.items():
         np.testing.assert_allclose(found[name], values.astype("f4"), rtol=1e-6, err_msg=name)

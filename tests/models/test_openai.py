@@ -17,9 +17,8 @@ from streamd.errors import ModelError
 from streamd.models import ModelDimensions
 from streamd.models.formats.openai import NotPlainError, unpickle
 from streamd.models.model import parameter_shapes
-from streamd.models.store import load_model
 from tests.support import torch_file
-from tests.support.checkpoints import little_memory, refusal
+from tests.support.checkpoints import little_memory, read_model, refusal
 from tests.support.torch_file import mapping, named, pickled, plain, tensor, write_zip
 
 REAL = Path(__file__).parent / "torch.pt"
@@ -37,7 +36,7 @@ def refused(tmp_path: Path, description: bytes) -> str:
 
 def test_what_torch_wrote():
     """Half, float and bfloat16; a transposed view, a shared storage, a Parameter, metadata."""
-    model = load_model(str(REAL))
+    model = read_model(str(REAL))
     assert model.dims == ModelDimensions(**torch_file.DIMS)
     assert model.language == "en"
     assert model.name == "torch"
@@ -48,8 +47,8 @@ def test_what_torch_wrote():
 
 
 def test_our_imitation_of_torch_says_the_same(weights, tmp_path):
-    model = load_model(str(torch_file.write(tmp_path / "own.pt", torch_file.DIMS, weights)))
-    for name, values in load_model(str(REAL)).weights.items():
+    model = read_model(str(torch_file.write(tmp_path / "own.pt", torch_file.DIMS, weights)))
+    for name, values in read_model(str(REAL)).weights.items():
         np.testing.assert_array_equal(model.weights[name], values, err_msg=name)
 
 
@@ -59,7 +58,7 @@ def test_a_large_vocabulary_has_languages(weights, tmp_path):
     path = torch_file.write(
         tmp_path / "m.pt", dims, weights | {"decoder.token_embedding.weight": rows}
     )
-    model = load_model(str(path))
+    model = read_model(str(path))
     assert model.language is None
     assert len(model.vocabulary) == 50_257
     assert model.vocabulary.find(b"") == 50_256
@@ -331,7 +330,7 @@ def test_damaged_copies_are_the_same_model_or_refused(data, tmp_path):
     path = tmp_path / "torch.pt"
     path.write_bytes(damaged)
     try:
-        model = load_model(str(path))
+        model = read_model(str(path))
     except ModelError:
         return
     for name, shape in SHAPES.items():

@@ -3,7 +3,7 @@
 import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cache
 from itertools import islice
 from pathlib import Path
@@ -16,7 +16,7 @@ from streamd.engines.onnx import build
 from streamd.errors import ModelError
 from streamd.models import ModelDimensions
 from streamd.models.model import Model, only_language, openai_vocabulary, parameter_shapes
-from streamd.models.store import load_model, opened_model
+from streamd.models.store.layouts import layout_of, opened
 from streamd.models.text_tokens import TextTokens
 from streamd.options import DecodingOptions
 from streamd.types import Hypothesis, Window
@@ -95,10 +95,24 @@ def transcribe(model: Model) -> Hypothesis:
     return Recognizer(engine, tokenizer, options).recognize(window)
 
 
+@contextmanager
+def reading(name: str) -> Iterator[Model]:
+    """A folder or file in any layout that can be imported."""
+    path = Path(name)
+    with opened(path, path.stem if path.is_file() else path.name, layout_of(path)) as model:
+        yield model
+
+
+def read_model(name: str) -> Model:
+    """The same, with all its weights."""
+    with reading(name) as model:
+        return replace(model, weights=dict(model.weights))
+
+
 def refusal(path: Path) -> str:
     """The one line with which the model is refused."""
     with pytest.raises(ModelError) as caught:
-        load_model(str(path))
+        read_model(str(path))
     message = str(caught.value)
     assert "\n" not in message
     assert str(path) in message
@@ -121,7 +135,7 @@ def assert_only_read(name: str, path: Path) -> None:
     maps = Path("/proc/self/maps")
     if not maps.exists():
         pytest.skip("needs /proc")
-    with opened_model(name) as model:
+    with reading(name) as model:
         for weight in model.weights:
             values = model.weights[weight]
             assert str(path) not in maps.read_text(), weight
@@ -155,7 +169,7 @@ def load_damaged(folder: Path, path: Path, damaged: bytes) -> Model | None:
     whole = path.read_bytes()
     try:
         path.write_bytes(damaged)
-        return load_model(str(folder))
+        return read_model(str(folder))
     except ModelError:
         return None
     finally:

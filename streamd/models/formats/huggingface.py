@@ -4,16 +4,15 @@ The tokenizer's merges are not read: in Whisper's vocabularies their order is th
 Names of parameters and fields: transformers ``modeling_whisper.py``, ``configuration_whisper.py``.
 """
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
 
 from streamd.errors import ModelError
 from streamd.models import ModelDimensions
-from streamd.models.formats import bad_file, existing, present, read_json, safetensors
-from streamd.models.formats.openai import open_torch
+from streamd.models.formats import bad_file, present, read_json, safetensors
 from streamd.models.model import (
     OUTPUT,
     Contents,
@@ -29,7 +28,6 @@ CONFIG, GENERATION = "config.json", "generation_config.json"
 _TOKENIZER = "tokenizer.json"
 VOCABULARIES = (_TOKENIZER, "vocab.json")
 """One is needed; the first is preferred."""
-_TORCH, _TORCH_INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"
 
 _RENAMED = (
     ("encoder.layer_norm.", "encoder.ln_post."),
@@ -106,40 +104,46 @@ def outline(folder: Path) -> Outline:
     return Outline(dims, None if is_multilingual else "en")
 
 
+def is_one(folder: Path) -> bool:
+    """Return whether there are weights that `contents` could open."""
+    return bool(present(folder, (safetensors.SINGLE, safetensors.INDEX)))
+
+
 @contextmanager
 def contents(folder: Path) -> Iterator[Contents]:
     """Read all small files, and open those with parameters."""
+    yield contents_of(folder, safetensors.open_folder(folder))
+
+
+def contents_of(folder: Path, stored: Mapping[str, Stored]) -> Contents:
+    """Read all small files beside these parameters, whose names may also be OpenAI's."""
     tied = read_json(folder / CONFIG, _HfConfig).tie_word_embeddings
-    generation, vocabulary = _generation(folder), read_vocabulary(folder)
-    with _opened(folder) as stored:
-        renamed = {}
-        for name, tensor in stored.items():
-            # without "model.": saved from transformers' WhisperModel, which has no output layer
-            name = name.removeprefix("model.")
-            for theirs, ours in _RENAMED:
-                name = name.replace(theirs, ours)
-            renamed[name] = tensor
-        if tied:
-            renamed.pop(OUTPUT, None)  # repeats the embedding
-        yield Contents(
-            renamed,
-            vocabulary,
-            generation.alignment_heads,
-            generation.suppress_tokens,
-            generation.begin_suppress_tokens,
-        )
+    generation, renamed = _generation(folder), {}
+    for name, tensor in stored.items():
+        # without "model.": saved from transformers' WhisperModel, which has no output layer
+        name = name.removeprefix("model.")
+        for theirs, ours in _RENAMED:
+            name = name.replace(theirs, ours)
+        renamed[name] = tensor
+    if tied:
+        renamed.pop(OUTPUT, None)  # repeats the embedding
+    return Contents(
+        renamed,
+        read_vocabulary(folder),
+        generation.alignment_heads,
+        generation.suppress_tokens,
+        generation.begin_suppress_tokens,
+    )
 
 
 def files(folder: Path) -> list[Path]:
     """Return all files with any of that. Raises `ModelError` if an index of them is damaged."""
-    small = present(folder, (CONFIG, GENERATION))
-    return [*small, *vocabularies(folder), *_weights(folder)]
+    return [*small_files(folder), *safetensors.files(folder)]
 
 
-def has_weights(folder: Path) -> bool:
-    """Return whether there are weights that `contents` could open."""
-    names = (safetensors.SINGLE, safetensors.INDEX, _TORCH, _TORCH_INDEX)
-    return bool(present(folder, names))
+def small_files(folder: Path) -> list[Path]:
+    """Return all files that `contents` reads beside the parameters."""
+    return [*present(folder, (CONFIG, GENERATION)), *vocabularies(folder)]
 
 
 def vocabularies(folder: Path) -> list[Path]:
@@ -177,30 +181,6 @@ def read_dimensions(path: Path) -> ModelDimensions:
     )
     check_dimensions(path, dims, usual=usual)
     return dims
-
-
-def _weights(folder: Path) -> list[Path]:
-    """Return the files with the weights, an index first; torch's, if there are no others."""
-    others = present(folder, (safetensors.SINGLE, safetensors.INDEX))
-    is_torch = not others and present(folder, (_TORCH, _TORCH_INDEX))
-    return safetensors.files(folder, _TORCH if is_torch else safetensors.SINGLE)
-
-
-@contextmanager
-def _opened(folder: Path) -> Iterator[dict[str, Stored]]:
-    parts = [path for path in _weights(folder) if path.suffix == ".bin"]
-    if not parts:
-        yield safetensors.open_folder(folder)
-        return
-    with ExitStack() as stack:
-        stored: dict[str, Stored] = {}
-        for path in parts:
-            file = stack.enter_context(open_torch(existing(path)))
-            found = file.stored(file.content)
-            if found is None:
-                raise bad_file(path, "holds more than weights")
-            stored |= found
-        yield stored
 
 
 def read_vocabulary(folder: Path) -> TextTokens | None:

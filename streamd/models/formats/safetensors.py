@@ -20,7 +20,7 @@ from streamd.models.model import INT8_ROWS, Stored
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 _MAX_SHARDS = 1000
-_SCALE, _OFFSET = "_scale", "_offset"
+SCALE, _OFFSET = "_scale", "_offset"
 _SCALE_TYPES = ("F16", "BF16", "F32")
 
 
@@ -103,11 +103,11 @@ def with_scales(stored: dict[str, Stored]) -> dict[str, Stored]:
     """Join each int8 matrix with its scales and its offset, which are no parameters themselves."""
     joined = dict(stored)
     for name, matrix in stored.items():
-        if matrix.dtype != "I8" or name + _SCALE not in stored:
+        if matrix.dtype != "I8" or name + SCALE not in stored:
             continue
         parts = [matrix.read]
         for suffix, shape, what in (
-            (_SCALE, (*matrix.shape[:1], 1), "a scale for each row"),
+            (SCALE, (*matrix.shape[:1], 1), "a scale for each row"),
             (_OFFSET, (1, *matrix.shape[1:]), "an offset for each column"),
         ):
             if part := joined.pop(name + suffix, None):

@@ -1,21 +1,24 @@
-"""Finds and loads a model by name, folder or file.
+"""Finds and loads a model by name or folder.
 
 A name is looked for among files and folders, the imported models, those downloaded from the hub and
-the bundled one, in this order. `layouts` chooses the reader; `download` downloads.
+the bundled one, in this order. All are read in one form; `imports` brings others into it, and
+`download` downloads.
 """
 
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, suppress
+from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
 
 from streamd.errors import ModelError
-from streamd.models.catalog import CATALOG, quality, suits
+from streamd.models.catalog import CATALOG, entry, quality, suits
+from streamd.models.formats import huggingface
 from streamd.models.model import Model, Outline
 from streamd.models.store import cache, imports
 from streamd.models.store.cache import Repository, StorePaths, places, repository_of
-from streamd.models.store.layouts import layout_of, load, opened
+from streamd.models.store.layouts import layout_of, opened, outline
 from streamd.options import ModelOptions
 from streamd.system.disk import asset, expanded
 
@@ -24,12 +27,13 @@ BUNDLED = ("tiny.en",)
 
 
 def load_model(name: str) -> Model:
-    """Load a model by its name, folder or file.
+    """Load a model by its name or folder.
 
-    Raises `ModelError` if there is no such model here, or its files are missing, damaged or of
-    another architecture.
+    Raises `ModelError` if there is no such model here, it has to be imported, or its files are
+    missing, damaged or of another architecture.
     """
-    return load(*_place(name))
+    with opened_model(name) as model:
+        return replace(model, weights=dict(model.weights))
 
 
 def opened_model(name: str) -> AbstractContextManager[Model]:
@@ -48,7 +52,7 @@ def _place(name: str) -> tuple[Path, str]:
     label = name
     if path == expanded(name):
         folder = path.resolve()
-        label = path.stem if path.is_file() else cache.name_of(folder) or folder.name
+        label = cache.name_of(folder) or folder.name
     return path, label
 
 
@@ -77,6 +81,17 @@ def find(name: str, here: StorePaths) -> Path | None:
     return imports.find(here.imported, name) or downloaded or bundled
 
 
+def in_one_form(name: str, here: StorePaths) -> str:
+    """Return a model's name, or if it is a file or folder of another form, that of its import.
+
+    It is imported if it was not yet. Raises `ModelError` if that is not possible.
+    """
+    path = expanded(name)
+    if not name or find(name, here) != path or layout_of(path) is huggingface:
+        return name
+    return imports.imported(here.imported, path.resolve(), is_free=lambda each: not entry(each))
+
+
 def known_language(name: str) -> str | None:
     """Return the one language that a model knows, by its files without the weights.
 
@@ -84,7 +99,7 @@ def known_language(name: str) -> str | None:
     """
     with suppress(OSError, ModelError):
         if path := find(name, places()):
-            return layout_of(path).outline(path).language
+            return outline(path).language
     return None
 
 
@@ -119,7 +134,7 @@ def _candidates(here: StorePaths) -> Iterator[tuple[str, Outline]]:
     """Yield names and outlines of all models, the preferred ones first."""
     for name, path in imports.every(here.imported):
         with suppress(ModelError):
-            yield name, layout_of(path).outline(path)
+            yield name, outline(path)
     for each in CATALOG:
         if cache.find(here.cache, Repository(each.repository)):
             name = each.repository if imports.find(here.imported, each.name) else each.name

@@ -1,8 +1,7 @@
-"""Loads a folder or file with the reader of `formats` for its layout, or names a layout without."""
+"""Loads the folders that streamd keeps, and finds the reader of `formats` for what is imported."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
 from math import prod
 from pathlib import Path
 from typing import Protocol
@@ -23,6 +22,7 @@ from streamd.models.formats import (
     present,
     read_start,
     safetensors,
+    torch_folder,
 )
 from streamd.models.model import (
     INT8_ROWS,
@@ -70,23 +70,34 @@ class ModelLayout(Protocol):
     def files(self, path: Path, /) -> list[Path]: ...  # noqa: D102
 
 
-def load(path: Path, name: str) -> Model:
-    """Load the model in a folder or file, and call it `name`.
+def outline(path: Path) -> Outline:
+    """Read what a kept model is, without its weights. Raises `ModelError` as `opened` does."""
+    return kept(path).outline(path)
 
-    Raises `ModelError` as `layout_of` does, or if files are missing, damaged or of another
-    architecture.
+
+def files(path: Path) -> list[Path]:
+    """Return the files of a kept model. Raises `ModelError` as `opened` does."""
+    return kept(path).files(path)
+
+
+def kept(path: Path) -> ModelLayout:
+    """Return the reader of the one form in which streamd keeps models.
+
+    Raises `ModelError` for a folder or file of another, which has to be imported.
     """
-    with opened(path, name) as model:
-        return replace(model, weights=dict(model.weights))
+    if (layout := layout_of(path)) is not huggingface:
+        raise ModelError(f"{path} must be read once: streamd models import {path}")
+    return layout
 
 
 @contextmanager
-def opened(path: Path, name: str) -> Iterator[Model]:
+def opened(path: Path, name: str, layout: ModelLayout | None = None) -> Iterator[Model]:
     """Open a model, whose weights are read in the block, each time that one is asked for.
 
-    Raises `ModelError` as `load` does; in the block, too, where a parameter is damaged.
+    Without `layout`, it has to be a kept one. Raises `ModelError` as `kept` does, or if files are
+    missing, damaged or of another architecture; in the block, too, where a parameter is damaged.
     """
-    layout = layout_of(path)
+    layout = layout or kept(path)
     outline = layout.outline(path)
     dims = outline.dims
     with layout.contents(path) as found:
@@ -138,8 +149,10 @@ def _of_folder(folder: Path) -> ModelLayout:
         return ct2
     if mlx.is_one(folder):
         return mlx
-    if huggingface.has_weights(folder):
+    if huggingface.is_one(folder):
         return huggingface
+    if torch_folder.is_one(folder):
+        return torch_folder
     for pattern, what in _OTHERS.items():
         if folder.resolve().match(pattern) or any(folder.glob(pattern)):
             raise _not_read(folder, what)
