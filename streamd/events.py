@@ -146,7 +146,7 @@ def with_speaker(word: TimedWord, turns: Iterable[SpokenTurn]) -> TimedWord:
 
 
 def numbered(word: TimedWord, numbers: dict[int, int]) -> TimedWord:
-    """Return a word with the number of its speaker; who has none in `numbers` gets the next one."""
+    """Return the word with its speaker's number; a speaker not in `numbers` gets the next one."""
     if not word.speaker:
         return word
     number = numbers.setdefault(word.speaker, max(numbers.values(), default=0) + 1)
