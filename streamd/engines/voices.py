@@ -1,4 +1,4 @@
-"""Who speaks in a piece of audio: the models of community-1 (models/community-1) on ONNX Runtime.
+"""Speaker models: community-1's segmentation and embedding (models/community-1) on ONNX Runtime.
 
 The segmentation (pyannote.audio, arXiv 2104.04045) says in which steps of 16.875 ms each of three
 local speakers talks. The embedding is WeSpeaker's ResNet34 (arXiv 2210.17016), which hears Kaldi's
@@ -186,7 +186,7 @@ def _run(name: str, values: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def release() -> None:
-    """Free the models, 11 MB; whoever listens next loads them again, which takes a core 0.03 s."""
+    """Free the models (11 MB); the next call loads them again, in 0.03 s of CPU time."""
     _model.cache_clear()
 
 

@@ -1,4 +1,4 @@
-"""The websocket server: who may connect, who listens to a session and who feeds one.
+"""The websocket server: authentication, listeners of sessions, and clients that feed them.
 
 `Server` runs it. docs/protocol.md describes the protocol,
 `wire` defines its messages, and `streamd.server.client` is the other end.

@@ -221,7 +221,7 @@ class Server:
                 opened.close(close_connections=False)
             for wyoming in self._wyoming:
                 wyoming.close()
-            # If the engine failed, whoever has sent a recording is just being told so.
+            # If the engine failed, clients that sent recordings are being told so.
             told = self._uploads if self._sessions.has_failed else set()
             for exchange in self._exchanges - told:
                 exchange.cancel()

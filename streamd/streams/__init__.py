@@ -236,7 +236,7 @@ class Streams:
         """Return whether the client fed this session's run in an earlier process.
 
         Others wait until that client had the time to come back; then the run is over. A client
-        that cannot resume has no such right: whoever feeds its session next continues it.
+        that cannot resume has no such right: the next client that feeds its session continues it.
         """
         self.hub(session)  # of the journal
         stream = self._streams.get(session)
