@@ -1,7 +1,7 @@
 # Two commands: `make demo` shows live captions, `make test` passes the tests. They need nothing but
 # python3 (3.11 or newer); where uv is, it is used and faster. PYTHON=python3.13 names another Python.
 
-# coremltools has no wheels for Python 3.14, and without it a Mac's GPU and Neural Engine are not used.
+# coremltools has no wheels for Python 3.14, and without it a Mac's Neural Engine is not used.
 MAC := $(filter Darwin,$(shell uname -s))
 PYTHON ?= $(if $(MAC),$(or $(firstword $(foreach p,python3.13 python3.12 python3.11,$(shell command -v $(p)))),python3),python3)
 VENV := .venv
@@ -75,7 +75,7 @@ lint: $(MLX) ## format, lint, types, direction of imports
 	$(BIN)/lint-imports
 
 $(MLX): $(INSTALLED)
-	$(if $(UV),$(UV) pip install --quiet --python $(BIN)/python,$(BIN)/python -m pip install --quiet --disable-pip-version-check) --group mlx
+	$(if $(UV),$(UV) pip install --quiet --python $(BIN)/python,$(BIN)/python -m pip install --quiet --disable-pip-version-check) --editable '.[mlx]'
 	@touch $@
 
 check: lint test ## everything that a change must pass

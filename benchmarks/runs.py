@@ -117,7 +117,7 @@ class Run:
         if "set" in self._options:
             given["set"] = self._options["set"].split(",")
         config = load(given, {})
-        self._opened = self._opened or open_model(config, wait_for_core_ml=True)
+        self._opened = self._opened or open_model(config, wait=True)
         return config, *self._opened
 
     def _live(self, sound: Sound) -> Trace:

@@ -226,7 +226,7 @@ def by_voices(dialogue: Dialogue) -> dict[str, Any]:
 def captioned(dialogue: Dialogue, model: str) -> list[dict[str, Any]]:
     """Return the events of live captions, with the time `shown_ms` at which each comes."""
     config = load({"model": model, "language": "en", "speakers": "true"}, {})
-    recognizer = build.recognizer(config, *open_model(config, wait_for_core_ml=True))
+    recognizer = build.recognizer(config, *open_model(config, wait=True))
     listener: Any = SimpleNamespace(
         recognize=Listener(recognizer).recognize, counters=recognizer.counters
     )

@@ -35,7 +35,7 @@ class Bench:
 
     def __init__(self, config: Config) -> None:
         """Open the configured model; raises as `open_model` does."""
-        model, engine = open_model(config, wait_for_core_ml=True)
+        model, engine = open_model(config, wait=True)
         tokenizer = build.tokenizer(config, model)
         options = build.decoding_options(config, model)
         whole = replace(options, audio_ctx=model.dims.n_audio_ctx)

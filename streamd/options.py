@@ -548,12 +548,9 @@ class ModelOptions:
     precision: Annotated[
         Literal["auto", "float32", "int8"], Option("precision of weights; auto: int8 where faster")
     ] = "auto"
-    engine: Annotated[
-        Literal["auto", "onnx", "coreml"], Option("runtime that executes the model")
-    ] = "auto"
     compute: Annotated[
-        Literal["auto", "ane", "gpu", "cpu"],
-        Option("processor of a Mac; ane: Neural Engine", common=True),
+        Literal["auto", "cpu", "gpu", "ane"],
+        Option("processor; ane: a Mac's Neural Engine", common=True),
     ] = "auto"
 
 
@@ -574,8 +571,6 @@ class BuildOptions:
     weight_bits: Literal["auto", "16", "8"] = "auto"
     """Bits per weight: 16 is float16; 8 a palette for each matrix; auto is 16, and 8 from medium
     on."""
-    missing: bool = False
-    """On a Mac, build a model that is not built yet while captions run, and then use it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,12 +45,7 @@ def with_model(config: Config) -> Config:
     elif store.find(name, here) is None or store.is_bundled(name, here):
         _refuse_wrong_language(name, config.decoding)
         _ask_for(name, config, here)
-    config = replace(config, decoding=replace(config.decoding, model=name))
-    if sys.platform == "darwin" and _can_ask(config.output):
-        from streamd.cli.packages import offer  # only a Mac needs it
-
-        return offer(config, _agreed)
-    return config
+    return replace(config, decoding=replace(config.decoding, model=name))
 
 
 def _ask_for(name: str, config: Config, here: StorePaths) -> None:

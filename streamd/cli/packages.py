@@ -2,14 +2,13 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 
 from streamd.cli.model_check import line
 from streamd.config import Config
-from streamd.daemon.opening import LIBRARY, CoreML, lacks_packages, unavailable
+from streamd.daemon.acceleration import CORE_ML, core_ml_unavailable
 from streamd.engines.coreml.golden import GOLDEN_TOLERANCE, against_golden, golden_vectors
 from streamd.engines.coreml.package import META, BuiltModel, check_files, open_built
 from streamd.engines.coreml.package_builder import build_model, built_model
@@ -29,12 +28,8 @@ _FEW = 3
 def build(config: Config, name: str) -> None:
     """Build the packages of a model that is on this machine.
 
-    Raises `ConfigError` if the engine needs no packages, `ModelError` if there is no such model, or
-    it cannot be built or written.
+    Raises `ModelError` if there is no such model, or it cannot be built or written.
     """
-    engine = config.decoding.engine
-    if engine not in ("auto", "coreml"):
-        raise ConfigError(f"--engine {engine} needs no packages; only coreml does")
     begun_s = time.perf_counter()
 
     def progress(done: int, n_all: int, what: str) -> None:
@@ -48,22 +43,6 @@ def build(config: Config, name: str) -> None:
     log.info("%s: built in %.0f s, %s in %s", name, took_s, size, built.folder)
 
 
-def offer(config: Config, ask: Callable[[str], bool]) -> Config:
-    """Offer to build the configured model while captions run, where that helps.
-
-    `ask` puts a question to whoever is at the terminal. Raises `ModelError` if packages that are
-    here are damaged.
-    """
-    name = config.decoding.model
-    question = (
-        f"streamd: build {name} for the Neural Engine while captions run (a minute or two; "
-        "--compute cpu does not ask)?"
-    )
-    if not lacks_packages(config, CoreML()) or not ask(question):
-        return config
-    return replace(config, build=replace(config.build, missing=True))
-
-
 def report(config: Config) -> Iterator[str]:
     """Compare what Core ML computes with the golden vectors.
 
@@ -71,12 +50,12 @@ def report(config: Config) -> Iterator[str]:
     if this machine has no Core ML, `ModelError` if the model is not built, is damaged, or is wrong.
     """
     name = config.decoding.model
-    if why := unavailable():
-        raise ConfigError(f"{why}; drop --engine coreml to check {name} on the CPU")
+    if why := core_ml_unavailable():
+        raise ConfigError(f"{why}; drop --compute ane to check {name} on the CPU")
     built = open_packages(name)
     yield from facts(built)
     check_files(built)
-    yield compared(built, LIBRARY)
+    yield compared(built, CORE_ML)
 
 
 def compared(built: BuiltModel, library: str) -> str:
@@ -103,9 +82,7 @@ def open_packages(name: str) -> BuiltModel:
         raise not_here(name)
     if found := built_model(name):
         return found
-    raise ModelError(
-        f"{name} is not built for Core ML; run: streamd models build {name} --engine coreml"
-    )
+    raise ModelError(f"{name} is not built for Core ML; run: streamd models build {name}")
 
 
 def facts(built: BuiltModel) -> Iterator[str]:

@@ -254,7 +254,7 @@ def _check(config: Config, culprits: Mapping[str, str]) -> None:
     if config.bind.share != "off" and not config.bind.enabled:
         raise ConfigError(f"{culprit('sharing')} needs the server; drop --no-server")
     if config.input.device in ("cuda", "cpu", "mps"):  # openai-whisper's
-        hint = "models run on the CPU, or on a Mac as --compute says"
+        hint = "--compute says what runs the model"
         raise ConfigError(f"{culprit('device')} names a microphone: {hint}")
     if config.input.play and not config.input.realtime:
         raise ConfigError(f"{culprit('play')} needs real time; drop --fast")

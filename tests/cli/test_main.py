@@ -269,7 +269,7 @@ def test_file_named_like_a_command(run, tmp_path):
         ),
         (
             "--device cuda a.wav",
-            "--device names a microphone: models run on the CPU, or on a Mac as --compute says",
+            "--device names a microphone: --compute says what runs the model",
         ),
         ("--token secret", "unknown option --token: use --token-file FILE, or STREAMD_TOKEN"),
         ("serve --no-server", "serve has no option --no-server"),

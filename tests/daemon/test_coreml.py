@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,10 +12,11 @@ import pytest
 
 from streamd.config import load
 from streamd.daemon import opening
-from streamd.daemon.opening import CoreML, built_for_core_ml, open_model
+from streamd.daemon.acceleration import Hardware
+from streamd.daemon.opening import open_model
 from streamd.engines.coreml.runtime.hybrid import HybridEngine
 from streamd.engines.prepared import Opened
-from streamd.errors import ConfigError, ModelError
+from streamd.errors import ConfigError
 from tests.support import coreml_runs as runs
 from tests.support import huggingface_folder, recorded
 from tests.support.checkpoints import checkpoint, huggingface
@@ -29,7 +29,7 @@ pytestmark = [
 ]
 
 ROOT = Path(__file__).resolve().parents[2]
-STAND_IN = CoreML("tests.support.coreml_stand_in")
+STAND_IN = Hardware("tests.support.coreml_stand_in")
 
 # The program with the stand-in: its second window waits for Core ML.
 PROGRAM = """
@@ -37,7 +37,7 @@ import sys
 from functools import partial
 from streamd import daemon
 from streamd.cli import main
-from streamd.daemon.opening import CoreML
+from streamd.daemon.acceleration import Hardware
 from streamd.whisper.recognizer import Recognizer
 
 recognize, n_windows = Recognizer.recognize, 0
@@ -52,8 +52,8 @@ def recognize_in_turns(self, window):
 
 
 if __name__ == "__main__":
-    stand_in = CoreML("tests.support.coreml_stand_in")
-    daemon.open_model = partial(daemon.open_model, core_ml=stand_in)
+    stand_in = Hardware("tests.support.coreml_stand_in")
+    daemon.open_model = partial(daemon.open_model, hardware=stand_in)
     Recognizer.recognize = recognize_in_turns
     sys.exit(main())
 """
@@ -130,35 +130,18 @@ def test_the_text_is_the_same_when_the_encoder_takes_over(small, cache, sound, t
     assert ["predict", "CPU_AND_NE", "ctx384"] in Faults(tmp_path).done()
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"compute": "ane"}, "Core ML exists only on macOS; drop --compute ane"),
-        ({"engine": "coreml"}, "Core ML exists only on macOS; drop --engine coreml"),
-        ({"compute": "gpu", "engine": "onnx"}, "--compute gpu needs Core ML; drop --engine onnx"),
-        ({"compute": "cpu", "engine": "coreml"}, "--engine coreml cannot run on the CPU alone"),
-    ],
-)
-def test_what_cannot_be_is_refused(given, message, monkeypatch):
+def test_without_a_mac_the_neural_engine_is_refused(monkeypatch):
     monkeypatch.setattr(sys, "platform", "linux")
-    with pytest.raises(ConfigError, match=message):
-        built_for_core_ml(load(given | {"model": "tiny.en"}, {}), CoreML())
+    with pytest.raises(ConfigError, match="Core ML exists only on macOS; drop --compute ane"):
+        open_model(load({"model": "tiny.en", "compute": "ane"}, {}))
 
 
-def test_without_a_mac_the_cpu_runs_everything(monkeypatch):
-    monkeypatch.setattr(sys, "platform", "linux")
-    assert built_for_core_ml(load({"model": "tiny.en"}, {}), CoreML()) is None
-
-
-def test_a_model_that_is_not_built_runs_on_the_cpu_unless_core_ml_is_asked_for(caplog):
-    caplog.set_level("INFO")
-    assert built_for_core_ml(load({"model": "tiny.en"}, {}), STAND_IN) is None
-    assert "streamd models build tiny.en --engine coreml" in caplog.text
-    for given in ({"compute": "gpu"}, {"engine": "coreml"}):
-        with pytest.raises(
-            ModelError, match=r"tiny\.en is not built for Core ML: streamd models build"
-        ):
-            built_for_core_ml(load(given | {"model": "tiny.en"}, {}), STAND_IN)
+def test_without_the_library_it_is_refused():
+    config, hardware = load({"model": "tiny.en", "compute": "ane"}, {}), Hardware("no_such_library")
+    with pytest.raises(
+        ConfigError, match=r"no_such_library is not installed: pip install '.*\[ane"
+    ):
+        open_model(config, hardware=hardware)
 
 
 @pytest.mark.coreml
@@ -166,13 +149,11 @@ def test_captions_move_over_when_the_model_has_been_built_meanwhile(tmp_path, mo
     caplog.set_level("INFO")
     monkeypatch.setenv("STREAMD_CACHE", str(tmp_path / "cache"))
     model = str(huggingface.write(checkpoint("few"), tmp_path))
-    config = load({"model": model, "compute": "gpu"}, {})
-    config = replace(config, build=replace(config.build, missing=True))
-    engine = open_model(config, core_ml=STAND_IN)[1]
+    engine = open_model(load({"model": model, "compute": "ane"}, {}), hardware=STAND_IN)[1]
     assert not isinstance(engine.current, HybridEngine), "it is not built, and captions run"
     assert engine.settled.wait(300)
     assert isinstance(engine.current, HybridEngine)
-    engine.stop()
+    engine.close()
     told = [message for message in caplog.messages if "mlpackage" in message]
     assert told[-1].endswith("encoder.mlpackage, 2 of 2")
 
@@ -182,41 +163,26 @@ def test_a_model_that_cannot_be_built_stays_on_the_cpu(tmp_path, monkeypatch, ca
     caplog.set_level("INFO")
     (tmp_path / "file").touch()
     monkeypatch.setenv("STREAMD_CACHE", str(tmp_path / "file"))
-    config = load({"model": str(huggingface.write(checkpoint("few"), tmp_path))}, {})
-    config = replace(config, build=replace(config.build, missing=True))
-    engine = open_model(config, core_ml=STAND_IN, wait_for_core_ml=True)[1]
+    name = str(huggingface.write(checkpoint("few"), tmp_path))
+    config = load({"model": name, "compute": "ane"}, {})
+    engine = open_model(config, hardware=STAND_IN, wait=True)[1]
     assert not isinstance(engine.current, HybridEngine)
     assert any("there is no cache folder" in message for message in caplog.messages)
-    name = config.decoding.model
-    assert f"not on the Neural Engine: {name} was not built for Core ML" in caplog.messages
-
-
-@pytest.mark.coreml
-def test_a_model_that_is_built_runs_on_core_ml_unless_the_cpu_is_asked_for(
-    small, cache, monkeypatch
-):
-    monkeypatch.setenv("STREAMD_CACHE", str(cache))
-    built = built_for_core_ml(load({"model": small}, {}), STAND_IN)
-    assert built.meta.name == Path(small).name
-    for given in ({"compute": "cpu"}, {"engine": "onnx"}):
-        assert built_for_core_ml(load(given | {"model": small}, {}), STAND_IN) is None
+    where = "the Neural Engine, decoder on the CPU"
+    assert f"not on {where}: {name} was not built for Core ML" in caplog.messages
 
 
 def test_what_is_for_macs_is_not_loaded_elsewhere():
     code = "import streamd.cli.doctor, streamd.daemon, sys; print(*sys.modules, sep='\\n')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    core_ml = [name for name in done.stdout.split() if "coreml" in name]
-    assert core_ml == []
+    found = [name for name in done.stdout.split() if "coreml" in name or name.startswith("mlx")]
+    assert found == []
 
 
-def test_without_the_library_the_cpu_runs_everything(caplog):
-    caplog.set_level("INFO")
-    assert built_for_core_ml(load({"model": "tiny.en"}, {}), CoreML("no_such_library")) is None
-    assert "no_such_library is not installed: pip install" in caplog.text
-
-
-@pytest.mark.parametrize(("built", "threads"), [(None, (1, 2)), (object(), (2, 0))])
-def test_until_core_ml_is_ready_recordings_have_all_threads(monkeypatch, built, threads):
+@pytest.mark.parametrize(("compute", "threads"), [("cpu", (1, 2)), ("ane", (2, 0))])
+def test_until_the_neural_engine_is_ready_recordings_have_all_threads(
+    monkeypatch, compute, threads
+):
     """On the CPU, half of them encode while the others decode."""
     asked = []
 
@@ -228,7 +194,6 @@ def test_until_core_ml_is_ready_recordings_have_all_threads(monkeypatch, built, 
         return Opened(SimpleNamespace(name=name), None, "int8", "prepared")
 
     monkeypatch.setattr(opening, "open_engine", open_engine)
-    monkeypatch.setattr(opening, "built_for_core_ml", lambda config, core_ml: built)
-    monkeypatch.setattr(opening, "_with_core_ml", lambda config, engine, built, **_: engine)
-    open_model(load({"threads": "2"}, {}), recordings=True)
+    monkeypatch.setattr(opening, "stages", lambda *given: [])
+    open_model(load({"threads": "2", "compute": compute}, {}), recordings=True)
     assert asked == [threads]

@@ -22,7 +22,8 @@ from streamd.cli.bench import n_edits, spoken
 from streamd.cli.packages import functions
 from streamd.config import load
 from streamd.daemon import build
-from streamd.daemon.opening import CoreML, open_model
+from streamd.daemon.acceleration import Hardware
+from streamd.daemon.opening import open_model
 from streamd.engines.coreml.golden import GOLDEN_TOLERANCE, against_golden, golden_vectors
 from streamd.engines.coreml.runtime.hybrid import (
     HybridEngine,
@@ -173,7 +174,7 @@ def windows() -> list[tuple[Window, str]]:
 def test_captions_go_on_while_the_encoder_takes_over(built, report, on_cpu):
     recognizer, expected, _ = on_cpu
     config = load({"model": MODEL, "compute": "ane"}, {})
-    _, relay = open_model(config, core_ml=CoreML(CORE_ML))
+    _, relay = open_model(config, hardware=Hardware(CORE_ML))
     seen: dict[str, list[bool]] = {}
     is_over = False
     while not is_over:
@@ -222,7 +223,7 @@ def test_the_doctor_finds_no_error_of_ours(cache, report):
     for line in done.stdout.splitlines():
         report("doctor", line)
     assert done.returncode in (0, 1), done.stderr  # 1: something that only the user can change
-    assert "core ml" in done.stdout or sys.platform != "darwin"
+    assert " gpu " in done.stdout or sys.platform != "darwin"
 
 
 def test_the_microphone_hears_something(report):

@@ -2,7 +2,7 @@
 
 import os
 import signal
-import time
+import threading
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -82,7 +82,7 @@ def fail(fault: str) -> None:
         case "raise":
             raise RuntimeError("the device\nis gone")
         case "hang":
-            time.sleep(1000)
+            threading.Event().wait()
         case "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         case "grow":

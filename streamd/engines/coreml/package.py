@@ -68,7 +68,7 @@ MASKED = -40_000.0
 """What a mask adds to the scores of hidden positions; the Neural Engine's softmax takes no -inf."""
 LIBRARY = "coremltools"
 """The Python library that builds and runs Core ML packages."""
-BUILD_AGAIN = "build it again: streamd models build NAME --engine coreml"
+BUILD_AGAIN = "build it again: streamd models build NAME"
 
 _ALIGN = 32
 _PART_WEIGHTS = 40_000_000

@@ -12,9 +12,11 @@ On a GPU, arrays are padded to few sizes (`device`), since MLX's CUDA back end m
 shape, and each new shape takes new memory on Apple's GPUs. What pads them is not attended to.
 """
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from importlib.metadata import version
 from itertools import pairwise
 from threading import Lock
 
@@ -33,6 +35,7 @@ from streamd.engines.mlx.layers import (
     gelu,
     joined,
 )
+from streamd.engines.supervised.remote import Figures
 from streamd.errors import EngineError
 from streamd.models import ModelDimensions, Weights
 from streamd.models.model import OUTPUT
@@ -83,7 +86,7 @@ class MlxEngine:
         self.pads = on_gpu if arithmetic.pads is None else arithmetic.pads
         floats = arithmetic.floats or ("float16" if on_gpu else "float32")
         self.dtype = mx.float16 if floats == "float16" else mx.float32
-        self._lock = Lock()
+        self._lock, self._graph_s = Lock(), 0.0
         with self.computing():
             moved = WeightsOnDevice(weights, self.dtype)
             self._encoder = _EncoderLayers(dims, moved, silence)
@@ -123,12 +126,13 @@ class MlxEngine:
         if self.pads:
             n_new = device.padded(n_new, device.POSITIONS)
         with self.computing():
+            begun_s = time.perf_counter()
             added, n_silence = self._added(extent)
             before = [each[:, :, :n_reused] for each in previous.sound]
             x, sound = self._encoder(mel, before, n_new, added, n_silence)
             features = self._features(x, extent, previous, n_reused)
             features = replace(features, sound=sound)
-            mx.eval(sound, features.cross, features.added)
+            self._evaluate(begun_s, sound, features.cross, features.added)
         return features
 
     def project(
@@ -178,6 +182,24 @@ class MlxEngine:
         ]
         return MlxFeatures([], cross, added, n_silence, extent.n)
 
+    def figures(self) -> Figures:
+        """Return the device, the bytes that a GPU has, that are in use, and that are cached."""
+        info = mx.device_info()
+        memory = info.get("max_recommended_working_set_size", info.get("memory_size", 0))
+        return {
+            "device": str(info["device_name"]),
+            "library": f"MLX {version('mlx')}",
+            "memory": int(memory),
+            "active": mx.get_active_memory(),
+            "cached": mx.get_cache_memory(),
+            "graph_s": self._graph_s,
+        }
+
+    def _evaluate(self, begun_s: float, *arrays: object) -> None:
+        """Compute what was begun at that time, which until now was building graphs."""
+        self._graph_s += time.perf_counter() - begun_s
+        mx.eval(arrays)
+
     def decoder(self, features: MlxFeatures, n_slots: int) -> "MlxDecoder":
         """Give a decoder for these features with an empty pool of `n_slots` cache slots."""
         return MlxDecoder(self, features, n_slots)
@@ -192,9 +214,10 @@ class MlxEngine:
         Raises `EngineError` if MLX fails.
         """
         with self.computing():
+            begun_s = time.perf_counter()
             placed = [_PlacedPass(each, pads=self.pads) for each in passes]
             logits, scores = self._decoder(placed)
-            mx.eval(logits, scores, [one.decoder.pool for one in placed])
+            self._evaluate(begun_s, logits, scores, [one.decoder.pool for one in placed])
             return [
                 (np.array(ours), one.sound_first(np.array(its_scores)))
                 for one, ours, its_scores in zip(placed, logits, scores, strict=True)

@@ -7,7 +7,7 @@ along with the next window.
 from collections import deque
 from dataclasses import dataclass
 from itertools import count
-from typing import Any, cast
+from typing import Any, Protocol, cast, runtime_checkable
 from weakref import finalize
 
 import numpy as np
@@ -24,6 +24,16 @@ Asked = tuple[_Indices, _Indices, _Indices, NDArray[np.bool_], _Indices, _Indice
 """What `Decoder.step` is called with."""
 
 
+Figures = dict[str, str | float]
+"""``device``, ``library``; ``memory``, ``active`` and ``cached`` bytes; ``graph_s``, seconds that
+were spent on graphs, without what they compute."""
+
+
+@runtime_checkable
+class _Measured(Protocol):
+    def figures(self) -> Figures: ...
+
+
 # -- in the worker --------------------------------------------------------------------------------
 
 
@@ -38,6 +48,10 @@ class ServedEngine:
     def about(self) -> tuple[ModelDimensions, int]:
         """Return the model's dimensions, and `Engine.n_cheap`."""
         return self._engine.dims, self._engine.n_cheap
+
+    def figures(self) -> Figures:
+        """Return what the engine says of its device and memory."""
+        return self._engine.figures() if isinstance(self._engine, _Measured) else {}
 
     def encode(
         self,
@@ -148,6 +162,10 @@ class RemoteEngine:
         decoder = RemoteDecoder(self, number, n_slots)
         finalize(decoder, self._dropped.append, number).atexit = False
         return decoder
+
+    def figures(self) -> Figures:
+        """Return what the engine says of its device and memory."""
+        return cast(Figures, self.worker.call("figures"))
 
     def close(self) -> None:
         """End the worker."""

@@ -7,6 +7,7 @@ are mapped files: it takes over the windows of an engine that fails, at once, wi
 decoded of them, and captions are late for as long as one window takes there.
 """
 
+import atexit
 import logging
 import time
 import weakref
@@ -37,8 +38,10 @@ class FastEngine(Engine[Any], Protocol):
 class Candidate(Protocol):
     """A way to run the model faster than on the CPU."""
 
-    name: str
-    """What the log calls it."""
+    @property
+    def name(self) -> str:
+        """What the log calls it."""
+        ...
 
     def load(self) -> FastEngine:
         """Load the model, which may take minutes. Raises `EngineError` or `ModelError`."""
@@ -126,6 +129,10 @@ class SwitchingEngine:
         self.dims, self._engines, self.settled = cpu.dims, _Engines(cpu), Event()
         """`settled` is set when a candidate serves, or all were rejected."""
         weakref.finalize(self, self._engines.stop).atexit = False
+        # Handlers run in reverse order. The one that kills all workers was registered when their
+        # module was imported, so this one runs first, and their end is not taken for a failure.
+        stop = weakref.WeakMethod(self._engines.stop)
+        atexit.register(lambda: (found := stop()) and found())
 
     @property
     def current(self) -> Engine[Any]:
@@ -163,20 +170,24 @@ class SwitchingEngine:
         return SwitchingDecoder(self._engines, features, n_slots)
 
     def start(
-        self, candidates: Sequence[Candidate], judge: Judge, patience: Patience = Patience()
+        self,
+        stages: Sequence[Sequence[Candidate]],
+        judge: Judge,
+        patience: Patience = Patience(),
     ) -> Thread:
-        """Load the first of the candidates that is right, in a thread of its own, and use it.
+        """Load of each stage the first candidate that is right, in a thread of its own, and use it.
 
-        Returns the thread, which ends when this engine is dropped or `stop` is called; until then
-        it loads the candidate again when it was lost.
+        The engine of a stage serves until that of a later one does. Returns the thread, which ends
+        when this engine is dropped or `stop` is called; until then it loads the last of them again
+        when it was lost.
         """
         keeper = _Keeper(self._engines, self.settled, judge, patience)
-        thread = Thread(target=keeper.run, args=(candidates,), name="fast-engine", daemon=True)
+        thread = Thread(target=keeper.run, args=(stages,), name="fast-engine", daemon=True)
         thread.start()
         return thread
 
-    def stop(self) -> None:
-        """End the fast engine, and load none again: the program ends."""
+    def close(self) -> None:
+        """End the fast engine, and load none again; windows run on the CPU."""
         self._engines.stop()
 
 
@@ -273,21 +284,30 @@ class _Keeper:
         self._judge, self._patience = judge, patience
         self._losses: list[int] = []
 
-    def run(self, candidates: Sequence[Candidate]) -> None:
+    def run(self, stages: Sequence[Sequence[Candidate]]) -> None:
         """Serve until the engine is stopped; the thread's function."""
+        serving: tuple[Candidate, FastEngine] | None = None
         try:
-            for candidate in candidates:
-                if (engine := self._first(candidate)) is not None:
-                    self._keep(candidate, engine)
-                    return
-                if self._engines.is_stopped:
-                    return
-            log.info("captions stay on the CPU")
+            for stage in stages:
+                found = next(filter(None, map(self._first, stage)), None)
+                if found is not None:
+                    candidate, engine = found
+                    self._engines.serve(engine, candidate.name)
+                    if serving is not None:
+                        serving[1].close()
+                    serving = found
+            if serving is not None:
+                self._settled.set()
+                self._keep(*serving)
+            elif not self._engines.is_stopped:
+                log.info("captions stay on the CPU")
         finally:
             self._settled.set()
 
-    def _first(self, candidate: Candidate) -> FastEngine | None:
+    def _first(self, candidate: Candidate) -> tuple[Candidate, FastEngine] | None:
         """Load and judge a candidate; None if it cannot be used, which the log says."""
+        if self._engines.is_stopped:
+            return None
         begun_s, engine = time.monotonic(), None
         try:
             engine = candidate.load()
@@ -301,20 +321,21 @@ class _Keeper:
                 log.warning("not on %s: %s", candidate.name, why)
             return None
         log.info("captions on %s, after %.1f s", candidate.name, time.monotonic() - begun_s)
-        return engine
+        assert engine is not None
+        return candidate, engine
 
-    def _keep(self, candidate: Candidate, engine: FastEngine | None) -> None:
-        """Have the engine serve, and load it again whenever it was lost or released."""
+    def _keep(self, candidate: Candidate, serving: FastEngine) -> None:
+        """Load the engine that serves again whenever it was lost or released."""
         n_refused = 0
+        engine: FastEngine | None = serving
         while not self._engines.is_stopped:
             if engine is not None:
-                self._engines.serve(engine, candidate.name)
-                self._settled.set()
                 self._serve(engine)
             if self._engines.is_stopped:
                 return
             try:
                 engine, n_refused = candidate.load(), 0
+                self._engines.serve(engine, candidate.name)
             except (EngineError, ModelError) as error:
                 level = logging.DEBUG if n_refused else logging.WARNING
                 log.log(level, "%s cannot be loaded again: %s", candidate.name, error)

@@ -38,7 +38,7 @@ def in_cache(cache: Path) -> list[Path]:
 
 def test_what_was_built_is_found_until_the_model_changes(cache, small, capsys):
     assert built_model(small) is None
-    assert main(["models", "build", small, "--engine", "coreml"]) == 0
+    assert main(["models", "build", small]) == 0
     *steps, last = capsys.readouterr().err.splitlines()
     assert steps == [
         f"streamd: {small}: states of silence and golden vectors, 1 of 2",
@@ -132,7 +132,6 @@ def test_what_cannot_be_built(cache, small, tmp_path, monkeypatch, capsys):
         assert main(["models", "build", *command, "-q"]) in (2, 4)
         return capsys.readouterr().err
 
-    assert "--engine onnx needs no packages" in complaint(small, "--engine", "onnx")
     assert "contexts from 1 to 128" in complaint(small, "--audio-contexts", "129")
     assert "not found" in complaint("nothere")
     (tmp_path / "file").touch()

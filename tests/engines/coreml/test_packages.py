@@ -8,16 +8,14 @@ from operator import attrgetter
 import pytest
 
 from streamd.cli import main
-from streamd.cli.packages import compared, functions, offer
-from streamd.config import load
-from streamd.daemon import opening
+from streamd.cli.packages import compared, functions
+from streamd.daemon import acceleration
 from streamd.engines.coreml import package
 from streamd.engines.coreml.runtime import library
 from streamd.engines.coreml.runtime.hybrid import prepare
 from streamd.engines.coreml.runtime.library import make_compiled_folder
 from streamd.errors import ModelError
 from tests.support import coreml_stand_in
-from tests.support.checkpoints import checkpoint, huggingface
 from tests.support.coreml_runs import core_ml, faulty
 
 pytestmark = pytest.mark.timeout(400)
@@ -90,10 +88,10 @@ def test_compiled_models_of_an_earlier_system_are_deleted(built, tmp_path, monke
 
 def test_without_a_mac_the_check_is_refused_in_a_line(monkeypatch, capsys):
     monkeypatch.setattr("sys.platform", "linux")
-    assert main(["models", "check", "tiny.en", "--engine", "coreml"]) == 2
+    assert main(["models", "check", "tiny.en", "--compute", "ane"]) == 2
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
-    assert "Core ML exists only on macOS; drop --engine coreml to check tiny.en on the CPU" in err
+    assert "Core ML exists only on macOS; drop --compute ane to check tiny.en on the CPU" in err
 
 
 @pytest.mark.parametrize(
@@ -101,26 +99,22 @@ def test_without_a_mac_the_check_is_refused_in_a_line(monkeypatch, capsys):
     [
         ("14.6.1", (3, 13), "9.0", "Core ML models need macOS 15 or later; this is macOS 14.6.1"),
         ("15.1", (3, 14), "", "does not exist for Python"),
-        ("15.1", (3, 13), "", "coremltools is not installed: pip install coremltools"),
+        ("15.1", (3, 13), "", "coremltools is not installed: pip install 'streamd-captions[ane]'"),
         ("15.1", (3, 13), "8.3.0", "coremltools 8.3.0 is too old: pip install 'coremltools>=9.0'"),
         ("26.0", (3, 13), "9.0", ""),
     ],
 )
 def test_why_a_mac_cannot_use_core_ml_is_said_in_a_line(
-    monkeypatch, caplog, release, python, library, told
+    monkeypatch, release, python, library, told
 ):
     monkeypatch.setattr("sys.platform", "darwin")
     monkeypatch.setattr("sys.version_info", python)
     monkeypatch.setattr("platform.mac_ver", lambda: (release, ("", "", ""), "arm64"))
-    monkeypatch.setattr(opening, "find_spec", lambda name: library or None)
-    monkeypatch.setattr(opening, "version", lambda name: library)
-    why = opening.unavailable()
+    monkeypatch.setattr(acceleration, "find_spec", lambda name: library or None)
+    monkeypatch.setattr(acceleration, "version", lambda name: library)
+    why = acceleration.core_ml_unavailable()
     assert told in why
     assert bool(told) == bool(why)
-    if told:
-        caplog.set_level("INFO")
-        assert opening.built_for_core_ml(load({"model": "tiny.en"}, {}), opening.CoreML()) is None
-        assert caplog.messages == [f"on the CPU: {why}"]
 
 
 _PLAN = "models.compute_plan.MLComputePlan"
@@ -145,19 +139,3 @@ def test_the_stand_in_is_called_as_coremltools_is():
         assert mine == real[: len(mine)], name
     units = {unit.name for unit in coreml_stand_in.ComputeUnit}
     assert units <= {unit.name for unit in theirs.ComputeUnit}
-
-
-@pytest.mark.coreml
-def test_the_build_is_offered_where_it_helps(monkeypatch, tmp_path):
-    monkeypatch.setenv("STREAMD_CACHE", str(tmp_path / "cache"))
-    asked, here = [], {"model": str(huggingface.write(checkpoint("few"), tmp_path))}
-    agree = lambda question: asked.append(question) or True  # noqa: E731 (short)
-    assert not offer(load(here, {}), agree).build.missing, "there is no Core ML here"
-    monkeypatch.setattr(opening, "unavailable", lambda library: "")
-    assert not offer(load(here | {"compute": "cpu"}, {}), agree).build.missing
-    assert asked == []
-    assert not offer(load(here, {}), lambda question: False).build.missing
-    assert offer(load(here, {}), agree).build.missing
-    assert main(["models", "build", here["model"], "-q"]) == 0
-    assert not offer(load(here, {}), agree).build.missing
-    assert len(asked) == 1, "it is built"

@@ -29,12 +29,12 @@ def candidate(tmp_path) -> FaultyCandidate:
 def switching() -> Iterator[SwitchingEngine]:
     engine = SwitchingEngine(reference())
     yield engine
-    engine.stop()
+    engine.close()
 
 
 def started(switching, *candidates, judge=lambda engine: "", **patience) -> SwitchingEngine:
     """When it is settled which engine serves."""
-    switching.thread = switching.start(candidates, judge, Patience(**patience))
+    switching.thread = switching.start([candidates], judge, Patience(**patience))
     assert switching.settled.wait(100)
     return switching
 
@@ -236,6 +236,29 @@ def test_the_next_candidate_is_tried_if_one_is_wrong_or_cannot_be_loaded(
     ]
     assert switching.current is judged[2]
     assert len(workers()) == 1
+
+
+def test_an_engine_serves_until_a_better_one_is_ready(switching, candidate, tmp_path, caplog):
+    seen = []
+
+    class Better(FaultyCandidate):
+        def load(self):
+            seen.append(switching.current)
+            return super().load()
+
+    better = Better(tmp_path, name="a better device", refusals=1)
+    switching.start([[candidate], [better, better]], lambda engine: "")
+    assert switching.settled.wait(100)
+    assert seen[0] is seen[1]
+    assert isinstance(seen[0], RemoteEngine)
+    assert switching.current not in seen
+    assert len(workers()) == 1
+    assert_right(switching)
+    assert warnings(caplog) == ["not on a better device: no device"]
+    candidate.add("encode", "kill")
+    assert_right(switching)
+    assert serves_again(switching)
+    assert (candidate.n_loads, better.n_loads) == (1, 3), "the better one is loaded again"
 
 
 @pytest.mark.parametrize("fault", ["raise", "kill"])

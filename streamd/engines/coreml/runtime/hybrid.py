@@ -6,11 +6,12 @@ precision: 0.1 MB in a step of tiny.en, 0.35 of large-v3-turbo.
 
 import logging
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 from weakref import finalize
 
 import numpy as np
@@ -26,6 +27,8 @@ from streamd.engines.coreml.golden import (
 from streamd.engines.coreml.package import LIBRARY, BuiltModel
 from streamd.engines.coreml.runtime.encoder import CoreMLEncoder
 from streamd.engines.coreml.runtime.library import Devices, make_compiled_folder
+from streamd.engines.supervised.remote import RemoteEngine
+from streamd.engines.supervised.switchover import Candidate
 from streamd.engines.supervised.worker import Job, Worker
 from streamd.errors import EngineError
 from streamd.system.disk import megabytes
@@ -115,8 +118,10 @@ class HybridEngine(Generic[FeaturesT]):
         return self._decoding.decoder(features.decoded, n_slots)
 
     def close(self) -> None:
-        """End the worker; nothing can be encoded any more."""
+        """End the worker, and that of the engine that decodes; nothing can be encoded any more."""
         self.worker.close()
+        if isinstance(self._decoding, RemoteEngine):
+            self._decoding.close()
 
 
 # -- workers --------------------------------------------------------------------------------------
@@ -126,13 +131,20 @@ class HybridEngine(Generic[FeaturesT]):
 class CoreMLCandidate(Generic[FeaturesT]):
     """The Neural Engine as a `Candidate` (streamd/engines/supervised/switchover.py).
 
-    `decoding` decodes; `library` is the module that runs Core ML.
+    `find` finds the packages or builds them. `decoding` is an engine that stays, or a candidate
+    that is loaded and ended with the encoder. `library` is the module that runs Core ML.
     """
 
-    built: BuiltModel
-    decoding: DecodingEngine[FeaturesT]
+    find: Callable[[], BuiltModel]
+    decoding: DecodingEngine[FeaturesT] | Candidate
     library: str = LIBRARY
-    name: str = NAME
+    answer_s: float = _ANSWER_S
+
+    @property
+    def name(self) -> str:
+        """What the log calls it."""
+        where = "the CPU" if isinstance(self.decoding, ProjectingEngine) else self.decoding.name
+        return f"{NAME}, decoder on {where}"
 
     def load(self) -> HybridEngine[FeaturesT]:
         """Have Core ML compile what it has not yet, load it, and compare it with golden vectors.
@@ -140,20 +152,24 @@ class CoreMLCandidate(Generic[FeaturesT]):
         Raises `EngineError` if Core ML fails, or computes something else; `ModelError` if files are
         damaged or cannot be written.
         """
-        golden = golden_vectors(self.built)
-        prepare(self.built, library=self.library)
-        worker = load_encoder(self.built, library=self.library)
+        built = self.find()
+        golden = golden_vectors(built)
+        prepare(built, library=self.library)
+        worker = load_encoder(built, library=self.library, answer_s=self.answer_s)
         try:
-            off, where = against_golden(encoding(worker), self.built, golden)
+            off, where = against_golden(encoding(worker), built, golden)
             if not off <= GOLDEN_TOLERANCE:  # or NaN
                 raise EngineError(
                     f"{off:.2g} off at {where}, where {GOLDEN_TOLERANCE:g} is allowed"
                 )
+            decoding: Any = self.decoding
+            if not isinstance(decoding, ProjectingEngine):
+                decoding = decoding.load()
         except EngineError:
             worker.close()
             raise
         log.info("%s: %s", NAME, megabytes(worker.used_bytes()))
-        return HybridEngine(self.built, worker, self.decoding)
+        return HybridEngine(built, worker, decoding)
 
 
 def prepare(built: BuiltModel, *, library: str = LIBRARY) -> None:
