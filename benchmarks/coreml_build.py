@@ -137,20 +137,25 @@ def main() -> None:
     parser.add_argument("--dims", nargs="+", default=["tiny", "base", "small", "large-v3-turbo"])
     parser.add_argument("--bits", nargs="+", choices=("auto", "16", "8"), default=["auto"])
     parser.add_argument("--contexts", nargs="+", type=int, default=[])
-    parser.add_argument("--alone", metavar="WEIGHTS", help="one build, in this process")
+    parser.add_argument("--write", metavar="WEIGHTS", help="only write random weights")
+    parser.add_argument("--alone", metavar="WEIGHTS", help="one build of them, in this process")
     args = parser.parse_args()
-    plans = [BuildOptions(tuple(args.contexts), weight_bits=bits) for bits in args.bits]
+    if args.write:
+        for name, values in random_model(args.dims[0]).weights.items():
+            np.save(Path(args.write) / f"{name}.npy", values.astype(np.float16))
+        return
     if args.alone:
-        print(json.dumps(asdict(measure(args.dims[0], Path(args.alone), plans[0]))))
+        plan = BuildOptions(tuple(args.contexts), weight_bits=args.bits[0])
+        print(json.dumps(asdict(measure(args.dims[0], Path(args.alone), plan))))
         return
     rows = []
     for dims in args.dims:
         with tempfile.TemporaryDirectory() as weights:
-            for name, values in random_model(dims).weights.items():
-                np.save(Path(weights) / f"{name}.npy", values.astype(np.float16))
+            # Both in processes of their own: a new one inherits the peak of the one that starts it.
+            this = [sys.executable, __file__, "--dims", dims]
+            subprocess.run([*this, "--write", weights], check=True)
             for bits in args.bits:
-                command = [sys.executable, __file__, "--alone", weights]
-                command += ["--dims", dims, "--bits", bits]
+                command = [*this, "--alone", weights, "--bits", bits]
                 command += ["--contexts", *map(str, args.contexts)] if args.contexts else []
                 done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
                 rows.append(Row(**json.loads(done.stdout)))

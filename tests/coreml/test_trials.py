@@ -4,6 +4,7 @@ import pytest
 
 from streamd.engines.coreml.golden import GOLDEN_TOLERANCE, against_golden, golden_vectors
 from streamd.engines.coreml.package import functions
+from streamd.engines.coreml.runtime import hybrid
 from streamd.engines.coreml.runtime.hybrid import CoreMLCandidate, encoding, load_encoder
 from streamd.errors import EngineError
 from tests.support import coreml_stand_in
@@ -52,3 +53,9 @@ def test_what_is_wrong_is_not_used(here, tmp_path, fault, why):
         faults.add(**fault)
         with pytest.raises(EngineError, match=why):
             CoreMLCandidate(here, on_cpu(), LIBRARY).load()
+
+
+def test_what_takes_half_of_the_memory_is_given_up_while_it_loads(here, monkeypatch):
+    monkeypatch.setattr(hybrid, "memory_bytes", lambda: 2 * 1_000_000)
+    with pytest.raises(EngineError, match=r"^takes \d+ MB, too much for this machine$"):
+        load_encoder(here, library=LIBRARY)

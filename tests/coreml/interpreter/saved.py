@@ -5,6 +5,7 @@ converters: what is checked is what was saved. Knows nothing of what an operatio
 apple/coremltools ``mlmodel/format/{Model,MIL}.proto`` and ``modelpackage``.
 """
 
+import json
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,9 +13,8 @@ from importlib import import_module
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any
 
-import msgspec
 import numpy as np
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # no stubs
 from numpy.typing import NDArray
@@ -116,16 +116,6 @@ class Program:
     specification: int
 
 
-class _Item(msgspec.Struct, frozen=True):
-    path: str
-
-
-class _Manifest(msgspec.Struct, frozen=True, rename="camel"):
-    file_format_version: Literal["1.0.0"]
-    item_info_entries: dict[str, _Item]
-    root_model_identifier: str
-
-
 def read_program(package: Path) -> Program:
     """Read a package.
 
@@ -135,22 +125,17 @@ def read_program(package: Path) -> Program:
         It is no ML program, or is damaged; or coremltools is not installed.
     """
     try:
-        manifest = msgspec.json.decode((package / "Manifest.json").read_bytes(), type=_Manifest)
-        root = manifest.item_info_entries[manifest.root_model_identifier].path
+        manifest = json.loads((package / "Manifest.json").read_bytes())
+        root = manifest["itemInfoEntries"][manifest["rootModelIdentifier"]]["path"]
         file = package / "Data" / root
         model = _proto("Model_pb2").Model.FromString(file.read_bytes())
-        if model.mlProgram.version != 1 or model.isUpdatable:
-            raise ModelError(f"{package}: its model is no ML program")
         weights = file.parent / _WEIGHTS
         blobs = Blobs(weights) if weights.exists() else None
-        listed = {package / "Data" / item.path for item in manifest.item_info_entries.values()}
-        if blobs and weights.parent not in listed:
-            raise ValueError("its list of files has no weights")
         functions = {
             name: _Reader(package, name, blobs).function(function)
             for name, function in sorted(model.mlProgram.functions.items())
         }
-    except (*_DAMAGED, OSError, DecodeError, msgspec.MsgspecError) as error:
+    except (*_DAMAGED, OSError, DecodeError) as error:
         why = " ".join(str(error).split())
         raise ModelError(
             f"{package} is no Core ML package, or damaged ({why}); build it again"

@@ -32,6 +32,7 @@ from streamd.engines.supervised.switchover import Candidate
 from streamd.engines.supervised.worker import Job, Worker
 from streamd.errors import EngineError
 from streamd.system.disk import megabytes
+from streamd.system.processor import memory_bytes
 from streamd.types import Mel
 from streamd.whisper.engine import Decoder, Engine, ProjectingEngine
 
@@ -42,6 +43,9 @@ FeaturesT = TypeVar("FeaturesT")
 NAME = "the Neural Engine"
 _START_S, _LOAD_S, _PLAN_S, _ANSWER_S = 120.0, 3600.0, 120.0, 20.0
 """How long a process may take to start, to compile or load, to plan a package, and for a window."""
+_LARGEST_SHARE = 0.5
+"""Of the machine's memory: functions share their weights on disk, but Core ML may hold them once
+for each in memory (coremltools #2351)."""
 _PREPARED = "prepared"
 """A file in the folder of compiled packages that says that all of them are."""
 
@@ -183,7 +187,8 @@ def prepare(built: BuiltModel, *, library: str = LIBRARY) -> None:
         worker.call("prepare")
     finally:
         worker.close()
-    (compiled / _PREPARED).touch()
+    with suppress(OSError):  # then it is done again
+        (compiled / _PREPARED).touch()
 
 
 def load_encoder(
@@ -230,5 +235,6 @@ def plan(built: BuiltModel, package: str, *, library: str = LIBRARY) -> dict[str
 def _worker(built: BuiltModel, library: str, *, background: bool = False) -> Worker:
     make = partial(CoreMLEncoder, built, make_compiled_folder(built), library)
     worker = Worker(Job(make, NAME, background=background))
+    worker.most_bytes = _LARGEST_SHARE * memory_bytes()
     worker.wait(_START_S)
     return worker
