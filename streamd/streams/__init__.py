@@ -9,12 +9,11 @@ longer evenly, and finals are the last to be late.
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
 from typing import Any, TypeVar
 
 from msgspec.structs import replace
@@ -33,12 +32,12 @@ from streamd.events import Choices, EndReason, Fault
 from streamd.session.channels import AnySession
 from streamd.streams.hub import Hub
 from streamd.streams.inference import STEP_DEADLINES, InferenceThread, WindowRecognizer
-from streamd.streams.journal import Claimant, Fed, Journal, JournalError, Journals
+from streamd.streams.journal.journals import Journal, JournalError
+from streamd.streams.journal.lines import Claimant, Fed
 from streamd.streams.metrics import Metrics
+from streamd.streams.storage import SessionStorage as SessionStorage
 from streamd.streams.stream import Stream, StreamContext
-from streamd.streams.wav import WavWriter
 from streamd.system.calls import outcome
-from streamd.system.disk import is_nearly_full
 from streamd.system.heap import trim
 from streamd.types import Window, ms_from_frames
 
@@ -60,37 +59,6 @@ ResultT = TypeVar("ResultT")
 
 Chooser = Callable[[Choices, Mapping[str, object]], Choices]
 """Returns the choices with these fields; raises `ConfigError` for what is not allowed."""
-
-
-@dataclass(frozen=True, slots=True)
-class SessionStorage:
-    """The journals and the folder for recordings; None: nothing is stored.
-
-    For `resume_s` after its start, the daemon keeps the sessions of an earlier process for the
-    clients that can resume them.
-    """
-
-    journal: Journals | None = None
-    recordings: Path | None = None
-    resume_s: float = 0.0
-
-    @property
-    def full(self) -> str:
-        """Why no session can begin that may soon have to end; empty if one can."""
-        try:
-            if self.journal is not None and self.journal.is_nearly_full():
-                return "the disk of the journal is nearly full"
-            if self.recordings is not None and is_nearly_full(self.recordings):
-                return "the disk of the recordings is nearly full"
-        except OSError as error:
-            return f"what sessions are stored on cannot be read: {error.strerror}"
-        return ""
-
-    def record(self, session: str) -> WavWriter | None:
-        """Begin a recording, if there is a folder for them; raises `ConfigError`."""
-        if self.recordings is None:
-            return None
-        return WavWriter(self.recordings / f"{session}~{datetime.now(UTC):%Y%m%dT%H%M%S%fZ}")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -132,7 +100,7 @@ class Streams:
         """Keeps a phrase for later sessions; raises `ConfigError`."""
         self.choices = Choices()  # the choices of sessions whose client chooses none
         self._max_ingest, self._deadline_s = max_ingest, deadline_s
-        self._storage = storage or SessionStorage()
+        self._storage, self._began_s = storage or SessionStorage(), time.monotonic()
         self._loaded = asyncio.Event()  # the model, or it failed
         self._chooser: Chooser = lambda before, chosen: replace(before, **chosen)
         self._busy_s = 0.0  # of the engine, in this second
@@ -169,7 +137,7 @@ class Streams:
         It takes the session over for a client that `feeds` it, if another node had it and the
         client has the right to. Raises `WireError` with `slow` if nothing can be learnt now.
         """
-        if (journals := self._storage.journal) is None:
+        if (journals := self._storage.shared) is None:
             return
         hub = self._hub_of(session)
         feeder = Claimant(epoch, secret) if feeds else None
@@ -221,10 +189,11 @@ class Streams:
 
     def _check_free(self, session: str, epoch: str | None) -> None:
         """Raise `WireError` if the session is over or fed, or if too many are."""
-        journal = self._storage.journal
+        journal = self._storage.journals
         if journal and epoch and (audio_ms := journal.audio_ms(session, epoch)) is not None:
             raise WireError("session_over", "the session ended meanwhile", heard_ms=audio_ms)
-        if journal and journal.is_fed_elsewhere(session):
+        shared = self._storage.shared
+        if shared is not None and shared.is_fed_elsewhere(session):
             raise WireError("session_busy", f"session {session!r} is fed at another node")
         if (stream := self._streams.get(session)) and stream.is_fed:
             raise WireError("session_busy", f"another client feeds session {session!r} already")
@@ -244,7 +213,7 @@ class Streams:
             return False
         if Claimant(epoch or "", secret).resumes(journal.epoch, journal.fed):
             return True
-        if self._storage.journal and self._storage.journal.age_s < self._storage.resume_s:
+        if time.monotonic() - self._began_s < self._storage.resume_s:
             raise WireError("session_busy", f"session {session!r} waits for its client to return")
         stream.end(EndReason.DISCONNECT, resumable=False)
         return False
@@ -258,7 +227,7 @@ class Streams:
         if (ended := self._ended.get(session)) is not None:
             return ended
         stream = self._streams.get(session)
-        journal = self._storage.journal
+        journal = self._storage.journals
         if stream is None and journal and (known := journal.recall(session)) is not None:
             stream = self._add(session, known)
             if known.ended:
@@ -276,7 +245,7 @@ class Streams:
     def unready(self) -> list[str]:
         """Return the reasons why new clients should use another server."""
         own = [self._streams[name] for name in self._own]
-        trouble = self._storage.journal.trouble() if self._storage.journal else ""
+        trouble = self._storage.shared.trouble if self._storage.shared else ""
         full = self._storage.full
         reasons = {
             trouble: bool(trouble),
@@ -408,18 +377,18 @@ class Streams:
 
     async def keep(self) -> None:
         """Keep what is to be kept, until cancelled. Raises `JournalError` if that fails."""
-        if self._storage.journal is None:
+        if self._storage.journals is None:
             return
         try:
-            await self._storage.journal.run()
+            await self._storage.journals.run()
         except* JournalError as group:
             self._output_failed(JournalError(str(group.exceptions[0])))
             raise
 
     async def kept(self) -> None:
         """Return when everything is kept."""
-        if self._storage.journal is not None:
-            await self._storage.journal.written()
+        if self._storage.shared is not None:
+            await self._storage.shared.written()
 
     async def chores(self) -> None:
         """Publish stats, update metrics and return memory, each second."""
@@ -489,13 +458,14 @@ class Streams:
     def _add(self, name: str, journal: Journal | None = None, *, split: bool = False) -> Stream:
         self.forget()
         self._ended.pop(name, None)
-        if journal is None and self._storage.journal is not None:
-            journal = self._storage.journal.open(name)
+        if journal is None and self._storage.journals is not None:
+            journal = self._storage.journals.open(name)
         hub = Hub(name, _N_RECENT, journal=journal) if journal else Hub(name)
-        if journal is not None:
-            if name in self._own:
-                journal.feed(Fed())  # a client may have fed it in an earlier process
-            journal.joined(hub.relay, partial(self._lost, name))
+        if journal is not None and name in self._own:
+            journal.feed(Fed())  # a client may have fed it in an earlier process
+        if self._storage.shared and (shared := self._storage.shared.shared(name)):
+            hub.shared = shared
+            shared.joined(hub.relay, partial(self._lost, name))
         hub.choices = (journal and journal.fed.choices) or self.choices
         if split:
             hub.choices = replace(hub.choices, split=True)

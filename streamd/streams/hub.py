@@ -32,7 +32,8 @@ from streamd.events import (
     Stats,
     encode,
 )
-from streamd.streams.journal import Fed, Journal
+from streamd.streams.journal.journals import Journal, SharedJournal
+from streamd.streams.journal.lines import Fed
 
 EventT = TypeVar("EventT", bound=SessionEvent)
 
@@ -192,6 +193,8 @@ class Hub:
         """Number of the last final; 0 before the first."""
         self.started = journal.started if journal else datetime.now(UTC)
         self.journal = journal
+        self.shared: SharedJournal | None = None
+        """The same journal, if other machines can go on with the session."""
         self._finals: deque[Final] = deque(maxlen=history)
         self._turns: SpeakerTurns | None = None  # as many of the newest
         self._partials: dict[int, Partial] = {}  # the newest of each channel, 0 if they are mixed
@@ -210,7 +213,7 @@ class Hub:
     @property
     def moves(self) -> bool:
         """Whether the session goes on at another node when this one ends."""
-        return self.journal is not None and self.journal.is_shared and not self.closed
+        return self.shared is not None and not self.closed
 
     @property
     def listeners(self) -> int:

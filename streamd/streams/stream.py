@@ -27,7 +27,8 @@ from streamd.events import (
 )
 from streamd.session.channels import AnySession, SplitSession, adopt
 from streamd.streams.hub import Hub
-from streamd.streams.journal import Fed, Journal, proof_of
+from streamd.streams.journal.journals import Journal
+from streamd.streams.journal.lines import Fed, proof_of
 from streamd.streams.metrics import Metrics
 from streamd.streams.wav import WavWriter
 from streamd.system.calls import outcome
@@ -233,7 +234,7 @@ class Stream:
     @property
     def unstored_ms(self) -> int:
         """How long the oldest event has waited to be stored."""
-        return self.hub.journal.lag_ms if self.hub.journal else 0
+        return self.hub.shared.lag_ms if self.hub.shared else 0
 
     def feed(self, frames: Frames) -> None:
         """Take the next frames, unless the session has ended.

@@ -16,7 +16,7 @@ from streamd.events import Eos, Fault, Final, Gap, Lag
 from streamd.options import SessionOptions
 from streamd.streams import SessionStorage, Streams
 from streamd.streams.hub import Hub
-from streamd.streams.journal.files import Folder
+from streamd.streams.journal.database import Database
 from streamd.streams.metrics import Metrics
 from streamd.streams.stream import Stream, StreamContext
 from streamd.types import FRAME, Hypothesis, Window
@@ -336,7 +336,7 @@ async def test_if_there_is_too_little_memory_for_long_the_session_can_be_resumed
     serving, monkeypatch, tmp_path
 ):
     monkeypatch.setattr("streamd.streams.MEMORY_PAUSE_S", 0)
-    with Folder(tmp_path) as folder:
+    with Database(tmp_path) as folder:
         streams = new_streams(storage=SessionStorage(folder))
         running = serving(streams, Starving(10**6, MemoryError()))
         stream = streams.open("s")

@@ -16,9 +16,10 @@ from streamd.errors import ConfigError, WireError
 from streamd.events import Choices, EndReason, Eos, Fault, Final, Gap, Missed, Partial
 from streamd.streams import SessionStorage, Streams
 from streamd.streams.hub import Subscription
-from streamd.streams.journal import JournalError, bus
+from streamd.streams.journal import bus
 from streamd.streams.journal.bus import Bus
 from streamd.streams.journal.jetstream import LEASES, LOG, JetStream, OvertakenError
+from streamd.streams.journal.journals import JournalError
 from streamd.streams.stream import Stream
 from streamd.types import FRAME_MS, Frames
 from tests.support.fakes import WORD, ScriptedRecognizer, scripted_audio, scripted_session
@@ -46,7 +47,7 @@ class Node:
             lambda _: scripted_session(),
             max_backlog=500,
             max_ingest=8,
-            storage=SessionStorage(self.bus),
+            storage=SessionStorage(self.bus, shared=self.bus),
         )
 
     async def __aenter__(self):

@@ -10,7 +10,6 @@ lacks a line reads it from the stream.
 
 import asyncio
 import logging
-import math
 import re
 import secrets
 import time
@@ -37,17 +36,6 @@ from streamd.events import (
     Stats,
     Vad,
 )
-from streamd.streams.journal import (
-    Claimant,
-    Fed,
-    Head,
-    JournalError,
-    JournalLine,
-    Lost,
-    Release,
-    contradiction,
-    read_line,
-)
 from streamd.streams.journal.jetstream import (
     LEASES,
     LOG,
@@ -56,6 +44,15 @@ from streamd.streams.journal.jetstream import (
     OvertakenError,
     StoredMessage,
     UnstorableError,
+)
+from streamd.streams.journal.journals import JournalError, Moved, Release
+from streamd.streams.journal.lines import (
+    Claimant,
+    Fed,
+    Head,
+    JournalLine,
+    contradiction,
+    read_line,
 )
 from streamd.types import ResumeState
 
@@ -236,7 +233,6 @@ class BusJournal:
         self.resume_state: ResumeState | None = None
         self._kept = JournalLine()  # the same, as it is stored
         self.closed = False
-        self.is_shared = True
         self.is_mine = is_new
         """Whether this node feeds the session."""
         self.at = 0
@@ -249,7 +245,7 @@ class BusJournal:
         self.is_joined = False
         """Whether somebody gets its events."""
         self._relay: Callable[[Fed | SessionEvent], None] = lambda event: None
-        self._lost: Lost = lambda error: None
+        self._moved: Moved = lambda error: None
         self._is_damaged = False  # and the log says so
         if is_new:
             channel.outbox.put(partial(self._write_lease, JournalLine()))
@@ -275,9 +271,9 @@ class BusJournal:
         """How long the oldest of the events that are not stored yet has waited."""
         return self._channel.outbox.lag_ms if self.is_mine else 0
 
-    def joined(self, relay: Callable[[Fed | SessionEvent], None], lost: Lost) -> None:
-        """Send events of other nodes to `relay`, and call `lost` when the session is lost."""
-        self.is_joined, self._relay, self._lost = True, relay, lost
+    def joined(self, relay: Callable[[Fed | SessionEvent], None], moved: Moved) -> None:
+        """Send events of other nodes to `relay`, and call `moved` when the session is lost."""
+        self.is_joined, self._relay, self._moved = True, relay, moved
 
     def store(self, event: SessionEvent, release: Release) -> None:
         """Release the event once it and all before it are stored; lag and stats at once."""
@@ -380,14 +376,14 @@ class BusJournal:
         self.is_mine = self.closed = False
         self.ended = ""
         self.keep(self._kept)
-        self._lost(None)
+        self._moved(None)
         await self.follow()
 
     def give_up(self, error: JournalError) -> None:
         """End a run with a line that can never be stored; later lines are not published."""
         self._channel.outbox.clear()
         log.error("session %s: %s", self.session, error)
-        self._lost(error)
+        self._moved(error)
 
     def _read(self, stored: StoredMessage) -> JournalLine:
         """Decode a line; what is none is passed over: nobody else could read it, either."""
@@ -487,7 +483,6 @@ class Bus:
         self._stream, self._resume_s = stream, resume_s
         self._channels: dict[str, Channel] = {}
         self._tasks = asyncio.TaskGroup()
-        self.age_s = math.inf  # `prepare` has seen to it
 
     async def run(self) -> None:
         """Write and follow sessions until cancelled."""
@@ -634,6 +629,11 @@ class Bus:
         channel = self._channels.get(session)
         return channel.journal if channel and channel.journal and channel.journal.at else None
 
+    def shared(self, session: str) -> BusJournal | None:
+        """Return the journal that `open` or `recall` has returned for a session."""
+        channel = self._channels.get(session)
+        return channel.journal if channel else None
+
     def audio_ms(self, session: str, epoch: str) -> int | None:
         """Return the length of a run that has ended, if `prepare` has looked for it."""
         channel = self._channel(session)
@@ -647,13 +647,10 @@ class Bus:
         channel = self._channels.get(session)
         return channel is not None and channel.is_elsewhere
 
+    @property
     def trouble(self) -> str:
         """Why nothing is stored at the moment."""
         return self._stream.trouble
-
-    def is_nearly_full(self) -> bool:
-        """Not so far as nodes know: NATS has limits of its own."""
-        return False
 
     def _channel(self, session: str) -> Channel:
         channel = self._channels.get(session)
