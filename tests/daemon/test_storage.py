@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from streamd.errors import StreamdError, WireError
+from streamd.errors import EngineError, StreamdError, WireError
 from streamd.events import Choices, Eos, Fault, Final, Gap, Partial
 from streamd.streams import SessionStorage, Streams
 from streamd.streams import hub as streams_hub
@@ -322,6 +322,14 @@ async def test_a_full_disk_for_recordings_ends_no_session(tmp_path, caplog):
     await stream.finish("stop")
     assert "No space left" in caplog.text
     assert list(transcript(tmp_path / "journal", "talk")) == [final]
+    await daemon.die()
+
+
+async def test_a_session_that_ends_as_it_begins_leaves_no_recording(tmp_path):
+    daemon = Daemon(tmp_path / "journal", recordings=tmp_path / "audio")
+    daemon.streams.fail(EngineError("the engine is dead"))
+    assert daemon.streams.open("talk").is_over
+    assert list((tmp_path / "audio").iterdir()) == []
     await daemon.die()
 
 

@@ -118,7 +118,7 @@ async def say(stream: Stream) -> None:
 def told_if_replaced(stream: Stream) -> asyncio.Event:
     """Return an event that is set once the stream hears that another node has its session."""
     replaced = asyncio.Event()
-    stream.replaced = replaced.set
+    stream.when_moved = replaced.set
     return replaced
 
 

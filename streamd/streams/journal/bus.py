@@ -213,7 +213,7 @@ class Channel:
                 await self.outbox.run()
             except OvertakenError:
                 if self.journal is not None:
-                    await self.journal.lose()
+                    await self.journal.move()
             except UnstorableError as error:
                 if self.journal is not None:
                     self.journal.give_up(error)
@@ -369,7 +369,7 @@ class BusJournal:
             await self.unfollow()
             return
 
-    async def lose(self) -> None:
+    async def move(self) -> None:
         """Another node has the session: write nothing more, follow it, and tell the hub."""
         self._channel.outbox.clear()
         log.warning("session %s: another node feeds it now", self.session)
@@ -559,7 +559,7 @@ class Bus:
         if not journal.is_mine:
             return False
         if lease.node != self._stream.node:
-            await journal.lose()
+            await journal.move()
         return lease.node == self._stream.node
 
     async def _journal(self, channel: Channel, lease: Lease) -> BusJournal:
