@@ -16,7 +16,7 @@ from streamd.daemon.display import open_display, open_files
 from streamd.errors import ConfigError
 from streamd.server.client import watch
 from streamd.streams.journal.database import AUTO, Database, place
-from streamd.streams.journal.old_files import has_files
+from streamd.streams.journal.old_files import old_files
 from streamd.streams.journal.tables import runs, transcript
 from streamd.system.stdio import lines_inside
 
@@ -67,7 +67,7 @@ def export(config: Config, session: str = "") -> Iterable[str]:
     """
     config = _on_stdout(config)
     folder = place(config.journal.folder or AUTO, os.environ)
-    if has_files(folder):
+    if old_files(folder):
         with Database(folder):
             pass  # which imports them
     known = [run for _, run in runs(folder)]

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from streamd.errors import EngineError, StreamdError, is_bug, lacks_memory
-from streamd.streams.inference import STEP_DEADLINES, InferenceThread, WindowRecognizer
+from streamd.streams.inference import STEP_DEADLINES, EngineThread, WindowRecognizer
 from streamd.streams.metrics import Metrics
 from streamd.streams.stream import Stream
 from streamd.types import Window
@@ -65,8 +65,9 @@ class Scheduler:
     async def run(self, *recognizers: WindowRecognizer) -> None:
         """Compute until cancelled, with all recognizers at a time. Raises `StreamdError`."""
         self._most_steps = max(1, len(recognizers) - 1)
-        threads = [InferenceThread(each, deadline_s=self._deadline_s) for each in recognizers]
-        workers = [asyncio.create_task(self._serve(thread)) for thread in threads]
+        threads = [EngineThread() for _ in recognizers]
+        served = zip(threads, recognizers, strict=True)
+        workers = [asyncio.create_task(self._serve(*each)) for each in served]
         try:
             await asyncio.gather(*workers)
         except StreamdError as error:
@@ -101,7 +102,7 @@ class Scheduler:
         self._steps.clear()
         self._taken.clear()
 
-    async def _serve(self, thread: InferenceThread) -> None:
+    async def _serve(self, thread: EngineThread, recognizer: WindowRecognizer) -> None:
         loop = asyncio.get_running_loop()
         while True:
             work = self._work
@@ -109,7 +110,7 @@ class Scheduler:
                 raise self._error
             begin_s = loop.time()
             if (due := self._most_urgent()) is not None:
-                await self._take_window(thread, *due)
+                await self._take_window(thread, recognizer, *due)
             elif self._steps and len(self._taken) < self._most_steps:
                 await self._take_step(thread)
             else:
@@ -118,24 +119,27 @@ class Scheduler:
             self.busy_s += loop.time() - begin_s
             self.wake()  # there may be another window or step, and another worker may take it
 
-    async def _take_window(self, thread: InferenceThread, stream: Stream, window: Window) -> None:
+    async def _take_window(
+        self, thread: EngineThread, recognizer: WindowRecognizer, stream: Stream, window: Window
+    ) -> None:
         loop = asyncio.get_running_loop()
         begin_s = loop.time()
-        done = await thread.recognize(window)
-        error = done.exception()
+        call = partial(recognizer.recognize, window)
+        done = await thread.run(call, deadline_s=self._deadline_s)
+        error = done.exception()  # to raise it here would make a cycle of it and this frame
         try:
-            if isinstance(error, Exception) and lacks_memory(error):
-                stream.postpone(window, error)
-            else:
+            if error is None:
                 hypothesis = done.result()
                 self._metrics.decoded(window, hypothesis, loop.time() - begin_s)
                 stream.accept(window, hypothesis)
+            elif not (lacks_memory(error) and stream.postpone(window, error)):
+                _break_off(stream, error)
         except Exception as bug:
             _break_off(stream, bug)
         if lacks_memory(error):
             await asyncio.sleep(MEMORY_PAUSE_S)
 
-    async def _take_step(self, thread: InferenceThread) -> None:
+    async def _take_step(self, thread: EngineThread) -> None:
         step = self._steps.popleft()
         if step.answer.done():  # whoever waited for it has gone
             return
@@ -173,7 +177,7 @@ def _urgency(stream: Stream) -> tuple[bool, float]:
     return not session.due_for_final or session.late, stream.due_since or 0.0
 
 
-def _break_off(stream: Stream, error: Exception) -> None:
+def _break_off(stream: Stream, error: BaseException) -> None:
     """End the session whose window raised an error; raise one that concerns all sessions."""
     if not is_bug(error):
         raise error

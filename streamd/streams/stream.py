@@ -333,23 +333,24 @@ class Stream:
             log.info(HEARD, self.hub.session, self.session.language)
         self._notify()
 
-    def postpone(self, window: Window, error: Exception) -> None:
+    def postpone(self, window: Window, error: BaseException) -> bool:
         """Have a window transcribed later, for which there was too little memory.
 
-        Nothing is lost: its words come when there is more. Raises the error after `_MOST_TRIES`.
+        Nothing is lost: its words come when there is more. Returns whether there is a next time.
         """
         self._n_out -= 1
         if self.is_over:
-            return
+            return True
         self._n_postponed += 1
         if self._n_postponed >= _MOST_TRIES:
-            raise error
+            return False
         self._postponed.append(window)
         if self._n_postponed == 1:
             log.warning("session %s: too little memory: %s; trying again", self.hub.session, error)
             what = "the server has too little memory; the next words come later"
             self._publish([Fault(code="memory", message=what)])
         self._look()
+        return True
 
     def publish_state(self, rtf: float) -> None:
         """Publish the state of the session; `rtf`: engine seconds for each second of audio."""

@@ -290,13 +290,11 @@ class BusJournal:
         self._channel.outbox.put(partial(self._pass_on, event, release), key=key)
 
     def feed(self, fed: Fed) -> None:
-        """Store who feeds the session now."""
         if fed != self.fed and self.is_mine:
             self.fed = fed
             self._put_line(fed)
 
     def mark(self) -> None:
-        """Store the progress if less audio is needed then."""
         if (
             self.is_mine
             and self.resume_state is not None
@@ -305,7 +303,6 @@ class BusJournal:
             self._channel.outbox.put(partial(self._write_lease, self._progress), key="mark")
 
     def end(self, reason: str) -> None:
-        """Store that the run is over."""
         self.ended, self.closed = reason, True
         if self.is_mine:
             self._put_line(Eos(seq=self.seq, reason=reason))
@@ -319,7 +316,6 @@ class BusJournal:
         self.closed = True
 
     def read(self, after: int, upto: int) -> Iterator[Final]:
-        """Give the finals with ``after < seq <= upto`` that are in memory."""
         return iter([final for final in self._finals if after < final.seq <= upto])
 
     async def catch_up(self) -> None:
@@ -490,7 +486,6 @@ class Bus:
             await self._stream.run(self._beat)
 
     async def written(self) -> None:
-        """Return when everything is stored that was to be."""
         for channel in [*self._channels.values()]:
             await channel.outbox.done()
 
@@ -630,12 +625,10 @@ class Bus:
         return channel.journal if channel and channel.journal and channel.journal.at else None
 
     def shared(self, session: str) -> BusJournal | None:
-        """Return the journal that `open` or `recall` has returned for a session."""
         channel = self._channels.get(session)
         return channel.journal if channel else None
 
     def audio_ms(self, session: str, epoch: str) -> int | None:
-        """Return the length of a run that has ended, if `prepare` has looked for it."""
         channel = self._channel(session)
         journal = channel.journal
         if journal is not None and journal.epoch == epoch and journal.ended:
@@ -649,7 +642,6 @@ class Bus:
 
     @property
     def trouble(self) -> str:
-        """Why nothing is stored at the moment."""
         return self._stream.trouble
 
     def _channel(self, session: str) -> Channel:

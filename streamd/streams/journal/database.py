@@ -76,7 +76,6 @@ class DatabaseJournal:
 
     @property
     def first(self) -> int:
-        """Number of the oldest final that is kept."""
         query = "SELECT min(seq) FROM events WHERE run = ?"
         ((first,),) = self._database.select(query, self.number)
         return self.seq + 1 if first is None else int(first)
@@ -88,12 +87,10 @@ class DatabaseJournal:
         release(event)
 
     def feed(self, fed: Fed) -> None:
-        """Write who feeds the session now, if that is new. Raises as `store` does."""
         if fed != self.fed:
             self._write(replace(self._run, fed=fed))
 
     def mark(self) -> None:
-        """Write the progress if less audio is needed then. Raises as `store` does."""
         if self.resume_state is not None and self.resume_state.start_ms > self.kept_ms:
             self.restore()
 
@@ -102,7 +99,6 @@ class DatabaseJournal:
         self._write(self._run)
 
     def end(self, reason: str) -> None:
-        """Write that the run is over; its name begins another run next time."""
         self._write(replace(self._run, ended=reason))
         self.close()
 
@@ -112,7 +108,6 @@ class DatabaseJournal:
         self._database.writing.discard(self)
 
     def read(self, after: int, upto: int) -> Iterator[Final]:
-        """Give the finals with ``after < seq <= upto`` that are still kept."""
         query = "SELECT seq, event FROM events WHERE run = ? AND seq > ? AND seq <= ? "
         query += f"ORDER BY seq LIMIT {_BATCH}"
         while rows := self._database.select(query, self.number, after, upto):
@@ -226,7 +221,7 @@ class Database:
         Raises `JournalError`.
         """
         try:
-            with closing(connected(self.path)) as connection:
+            with closing(sqlite3.connect(self.path)) as connection:
                 connection.execute("PRAGMA wal_checkpoint").fetchall()
         except sqlite3.Error as error:
             if not is_damage(error):  # which the next call finds that reads or writes
@@ -263,7 +258,6 @@ class Database:
         return None
 
     def audio_ms(self, session: str, epoch: str) -> int | None:
-        """Return the length of a run that has ended; None if it has not, or is unknown."""
         query = "SELECT run FROM runs WHERE session = ? AND epoch = ?"
         with suppress(ValueError):
             for (data,) in self.select(query, session, epoch):

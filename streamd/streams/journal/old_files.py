@@ -1,18 +1,14 @@
 """Brings the journals of earlier versions into the database: files of lines of JSON.
 
 Of each run of a session there were one or more, such as
-``talk~20261128T101500000000Z~1a2b3c4d~0.jsonl``, whose last number is that of the final before it.
-Each began with a `Head`.
+``talk~20261128T101500000000Z~1a2b3c4d~0.jsonl``, each of which began with a `Head`.
 """
 
 import logging
-import re
 import sqlite3
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import groupby
 from pathlib import Path
-from typing import NamedTuple
 
 from msgspec.structs import asdict, replace
 
@@ -22,19 +18,15 @@ from streamd.streams.journal.journals import JournalError
 from streamd.streams.journal.lines import Fed, Head, JournalLine, read_line
 from streamd.streams.journal.tables import Run, put_event, put_run
 
-_NAME = re.compile(r"(?P<session>[\w.-]+)~(?P<start>\w+)~(?P<epoch>\w+)~(?P<seq>\d+)\.jsonl")
-
 _log = logging.getLogger(__name__)
 
 
-class OldFile(NamedTuple):
-    """One file; those of a session sort by age."""
-
-    session: str
-    start: str
-    epoch: str
-    seq: int
-    path: Path
+def old_files(folder: Path) -> dict[str, list[Path]]:
+    """Return the files of each run in a folder, oldest first; there need be no folder."""
+    runs: dict[str, list[Path]] = {}
+    for file in sorted(folder.glob("*~*~*~*.jsonl"), key=lambda file: file.name.split("~")[1]):
+        runs.setdefault(file.name.split("~")[2], []).append(file)
+    return runs
 
 
 def import_files(
@@ -48,56 +40,33 @@ def import_files(
     `JournalError` if anything cannot be read or written; then they are left for the next time.
     """
     with os_error_as(JournalError, f"{folder}: the files of an earlier version cannot be imported"):
-        runs = _runs_in(folder)
-        whole = [write(partial(_put, run)) for run in runs]
-        if runs:
+        if runs := old_files(folder):
+            are_whole = [write(partial(_put, *run)) for run in runs.items()]
             sync()
+            for is_whole, files in zip(are_whole, runs.values(), strict=True):
+                for file in files:
+                    if is_whole:
+                        file.unlink()
+                    else:
+                        file.rename(file.with_suffix(".damaged"))
             _log.info("%s: imported %d runs from files of an earlier version", folder, len(runs))
-        for is_whole, run in zip(whole, runs, strict=True):
-            for file in run:
-                if is_whole:
-                    file.path.unlink()
-                else:
-                    file.path.rename(file.path.with_suffix(".damaged"))
 
 
-def has_files(folder: Path) -> bool:
-    """Whether there is anything to import."""
-    return folder.is_dir() and bool(_runs_in(folder))
-
-
-def _runs_in(folder: Path) -> list[list[OldFile]]:
-    named = ((path, _NAME.fullmatch(path.name)) for path in folder.iterdir())
-    files = sorted(
-        OldFile(name["session"], name["start"], name["epoch"], int(name["seq"]), path)
-        for path, name in named
-        if name
-    )
-    begun = {file.epoch: file.start for file in reversed(files)}
-    files.sort(key=lambda file: (begun[file.epoch], file.epoch, file.seq))
-    return [list(run) for _, run in groupby(files, key=lambda file: file.epoch)]
-
-
-def _put(files: list[OldFile], cursor: sqlite3.Cursor) -> bool:
+def _put(epoch: str, files: list[Path], cursor: sqlite3.Cursor) -> bool:
     """Write a run, unless an import that was broken off has; return whether it had no damage."""
-    known = cursor.execute("SELECT 1 FROM runs WHERE epoch = ?", (files[0].epoch,)).fetchone()
+    if cursor.execute("SELECT 1 FROM runs WHERE epoch = ?", (epoch,)).fetchone():
+        return True
     is_whole, run, number = True, None, None
-    for file in [] if known else files:
-        written_s = file.path.stat().st_mtime
-        for line in _lines(file.path):
-            event = line and line.event
-            follows = isinstance(event, Head) or run is not None
-            if isinstance(event, Final) and run is not None and event.seq <= run.seq:
-                follows = False  # its number is damaged
-            if line is None or not follows:
+    for file in files:
+        written_s = file.stat().st_mtime
+        for line in _lines(file):
+            if line is None or (following := _after(run, line)) is None:
                 is_whole = False
                 continue
-            run = _after(run, line)
-            number = number or put_run(cursor, None, run, written_s)
-            if isinstance(event, Final | Gap):
-                put_event(cursor, number, event, written_s)
-        if run is not None:
-            put_run(cursor, number, run, written_s)
+            run = following
+            number = put_run(cursor, number, run, written_s)
+            if isinstance(line.event, Final | Gap):
+                put_event(cursor, number, line.event, written_s)
     return is_whole
 
 
@@ -114,12 +83,13 @@ def _lines(path: Path) -> Iterator[JournalLine | None]:
                 yield None
 
 
-def _after(run: Run | None, line: JournalLine) -> Run:
-    """Return what is known of a run after a line of it, which is a head if it is the first."""
+def _after(run: Run | None, line: JournalLine) -> Run | None:
+    """Return what is known of a run after a line of it; None if the line cannot follow."""
     event = line.event
     if isinstance(event, Head):
-        run = Run(**{**(asdict(run) if run else {}), **asdict(event)})
-    assert run is not None
+        run = Run(**asdict(event))
+    if run is None or (isinstance(event, Final) and event.seq <= run.seq):
+        return None
     if isinstance(event, Fed):
         run = replace(run, fed=event)
     elif isinstance(event, Final | Gap):

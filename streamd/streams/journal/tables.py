@@ -120,8 +120,7 @@ def put_event(cursor: sqlite3.Cursor, number: int, event: Final | Gap, now_s: fl
 
 def connected(path: Path) -> sqlite3.Connection:
     """Open a database to write it; it need not exist."""
-    if not path.exists():  # SQLite gives its other files the permissions of this one
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
+    path.touch(mode=0o600)  # SQLite gives its other files the permissions of this one
     connection = sqlite3.connect(path, isolation_level=None)
     connection.text_factory = bytes  # what is no UTF-8 concerns only its row
     return connection
