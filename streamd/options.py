@@ -668,14 +668,13 @@ class JournalOptions:
     """Address of NATS, in place of a folder."""
     replicas: Annotated[int, Meta(ge=1, le=5)] = 1
     """Number of NATS servers that keep each final."""
-    fsync: Literal["always", "interval", "never"] = "interval"
-    """When a line is forced to disk, against power failures."""
+    fsync: Literal["always", "interval"] = "interval"
+    """Whether each final is forced to disk before it is sent, against power failures, or once a
+    second."""
     days: Annotated[
         int, Meta(ge=0, le=36_500), Option("days to keep finals; 0: forever", name="journal-days")
     ] = 30
     record: Annotated[str, "DIR", Option("folder for the audio, as WAV files")] = ""
-    rotate_bytes: Annotated[int, Meta(ge=1), "bytes"] = 2 << 20
-    """Size at which a new file begins."""
 
 
 _MODEL, _ENDPOINT = ModelOptions(), EndpointOptions()

@@ -215,7 +215,7 @@ async def _end_in_time(streams: Streams, control: Control, end_by: Callable[[], 
     """
     await control.stopped.wait()
     await asyncio.sleep(end_by() - TELL_S - asyncio.get_running_loop().time())
-    streams.abandon()
+    streams.end()
 
 
 async def caption(

@@ -196,7 +196,7 @@ class Server:
                 await self._ingests.finish(EndReason.SHUTDOWN)
         except TimeoutError:
             _log.warning("the final audio of some clients could not be transcribed in time")
-            self._ingests.abandon(EndReason.SHUTDOWN)
+            self._ingests.end(EndReason.SHUTDOWN)
         for connection in self._connections.values():
             connection.end()
         handlers = [*self._exchanges, *(task for task in self._connections if task is not None)]

@@ -16,7 +16,7 @@ from streamd.events import Eos, Fault, Final, Gap, Lag
 from streamd.options import SessionOptions
 from streamd.streams import SessionStorage, Streams
 from streamd.streams.hub import Hub
-from streamd.streams.journal.files import Folder
+from streamd.streams.journal.database import Database
 from streamd.streams.metrics import Metrics
 from streamd.streams.stream import Stream, StreamContext
 from streamd.types import FRAME, DetectedLanguage, Hypothesis, Window
@@ -322,7 +322,7 @@ class Starving(ScriptedRecognizer):
     ],
 )
 async def test_too_little_memory_delays_a_session_and_loses_nothing(serving, monkeypatch, error):
-    monkeypatch.setattr("streamd.streams.MEMORY_PAUSE_S", 0)
+    monkeypatch.setattr("streamd.streams.scheduler.MEMORY_PAUSE_S", 0)
     streams = new_streams()
     serving(streams, Starving(4, error))
     stream = streams.open("s")
@@ -337,8 +337,8 @@ async def test_too_little_memory_delays_a_session_and_loses_nothing(serving, mon
 async def test_if_there_is_too_little_memory_for_long_the_session_can_be_resumed(
     serving, monkeypatch, tmp_path
 ):
-    monkeypatch.setattr("streamd.streams.MEMORY_PAUSE_S", 0)
-    with Folder(tmp_path) as folder:
+    monkeypatch.setattr("streamd.streams.scheduler.MEMORY_PAUSE_S", 0)
+    with Database(tmp_path) as folder:
         streams = new_streams(storage=SessionStorage(folder))
         running = serving(streams, Starving(10**6, MemoryError()))
         stream = streams.open("s")

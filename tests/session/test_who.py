@@ -12,7 +12,7 @@ from streamd.session.timeline import Timeline
 from streamd.session.who import WhoSpeaks
 from streamd.sinks.text import by_speaker
 from streamd.speakers import HeardVoices, HearingRequest, HearingStep, Roster
-from streamd.streams.journal import JournalLine, read_line
+from streamd.streams.journal.lines import JournalLine, read_line
 from streamd.types import FRAME, ResumeState
 from tests.support.fakes import (
     LOUD,

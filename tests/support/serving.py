@@ -123,6 +123,8 @@ class CountingIngest:
         self._done = self.n_fed
         self._seg += 1
 
+    has_moved = False
+
     @property
     def is_over(self) -> bool:
         return self.hub.closed
