@@ -134,6 +134,16 @@ def test_only_its_owner_can_read_it(tmp_path):
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
+def test_a_folder_in_which_nothing_can_be_made_can_be_read(tmp_path, monkeypatch):
+    with Database(tmp_path) as database:
+        filled(database.open("talk"), 2)
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    said = transcript(tmp_path, "talk")
+    assert next(said).seq == 1
+    assert {path.name for path in tmp_path.iterdir()} == {".lock", NAME}
+    assert next(said).seq == 2
+
+
 def test_two_daemons_do_not_write_one_folder(tmp_path):
     with Database(tmp_path), pytest.raises(ConfigError, match="another streamd"):
         Database(tmp_path)

@@ -184,7 +184,8 @@ class Database:
             self._begin()
         except (StreamdError, OSError, sqlite3.Error) as error:
             os.close(self._lock)
-            why = failed(self.path, error) if isinstance(error, sqlite3.Error) else error
+            is_ours = isinstance(error, StreamdError)
+            why = error if is_ours else failed(self.path, cause_of(error))
             raise ConfigError(f"--journal: {why}") from None
 
     def _begin(self) -> None:
