@@ -464,6 +464,20 @@ def test_a_session_that_somebody_else_removes_is_not_missed(tmp_path):
         assert seqs(others) == [1, 2]
 
 
+def test_a_database_that_somebody_removes_is_begun_anew(tmp_path, caplog):
+    with Database(tmp_path) as database:
+        journal = filled(database.open("talk"), 3)
+        for file in tmp_path.glob(f"{NAME}*"):
+            file.unlink()
+        database.renew_if_removed()
+        assert f"{NAME} has been removed" in caplog.text
+        assert seqs(filled(journal, 1)) == [4]
+        left = crash(tmp_path)
+    with Database(left) as database:
+        again = database.open("talk")
+        assert (again.epoch, again.seq) == (journal.epoch, 4)
+
+
 def test_a_slow_reader_holds_no_room(tmp_path):
     """Only what is not being read can be written over."""
     with Database(tmp_path) as database:
