@@ -21,7 +21,6 @@ from streamd.models.store import known_language
 from streamd.options import BindOptions
 from streamd.server import Recordings, Server, ServerInfo, Transcripts
 from streamd.streams import SessionStorage, Streams
-from streamd.streams.journal.database import Database, place
 from streamd.system.disk import warn_of_writers
 
 if TYPE_CHECKING:
@@ -49,6 +48,9 @@ def storage(config: Config) -> Iterator[SessionStorage]:
         bus = _bus(config, resume_s)  # which waits for the clients itself
         yield SessionStorage(bus, recordings, shared=bus)
     elif options.folder:
+        # SQLite takes a megabyte.
+        from streamd.streams.journal.database import Database, place
+
         folder = place(options.folder, os.environ)
         warn_of_writers("--journal", folder)
         with Database(folder, options) as journals:

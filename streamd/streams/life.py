@@ -15,6 +15,8 @@
   is told why. Or it is MOVED, since the client can go on at another machine, or STUCK, because the
   client neither reads nor answers. All but STUCK are left with the handshake of websockets.
 
+`Stream.finish` makes all audio final before the end, `fail` and `break_off` say why it comes.
+
 One ends the next: the end of a stream that of its hub, that the subscriptions, and these the
 connections. A connection that is lost ends no stream at once, if its client can resume it
 (`server/ingest.py`).

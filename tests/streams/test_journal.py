@@ -134,6 +134,16 @@ def test_only_its_owner_can_read_it(tmp_path):
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
+def test_a_folder_in_which_nothing_can_be_made_can_be_read(tmp_path, monkeypatch):
+    with Database(tmp_path) as database:
+        filled(database.open("talk"), 2)
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    said = transcript(tmp_path, "talk")
+    assert next(said).seq == 1
+    assert {path.name for path in tmp_path.iterdir()} == {".lock", NAME}
+    assert next(said).seq == 2
+
+
 def test_two_daemons_do_not_write_one_folder(tmp_path):
     with Database(tmp_path), pytest.raises(ConfigError, match="another streamd"):
         Database(tmp_path)
@@ -452,6 +462,20 @@ def test_a_session_that_somebody_else_removes_is_not_missed(tmp_path):
         assert seqs(filled(journal, 1)) == [4]
         assert database.open("talk").epoch == journal.epoch
         assert seqs(others) == [1, 2]
+
+
+def test_a_database_that_somebody_removes_is_begun_anew(tmp_path, caplog):
+    with Database(tmp_path) as database:
+        journal = filled(database.open("talk"), 3)
+        for file in tmp_path.glob(f"{NAME}*"):
+            file.unlink()
+        database.renew_if_removed()
+        assert f"{NAME} has been removed" in caplog.text
+        assert seqs(filled(journal, 1)) == [4]
+        left = crash(tmp_path)
+    with Database(left) as database:
+        again = database.open("talk")
+        assert (again.epoch, again.seq) == (journal.epoch, 4)
 
 
 def test_a_slow_reader_holds_no_room(tmp_path):

@@ -23,7 +23,7 @@ from typing import Any, Self, TypeVar
 
 from msgspec.structs import replace
 
-from streamd.errors import ConfigError, StreamdError
+from streamd.errors import ConfigError, StreamdError, os_error_as
 from streamd.events import Final, Gap, SessionEvent
 from streamd.options import JournalOptions
 from streamd.streams.journal.journals import JournalError, Release
@@ -49,6 +49,8 @@ from streamd.system.disk import lock_file, user_folder
 AUTO = "auto"
 """Stands for the system's folder for such files."""
 _DAY_S, _HOUR_S = 86_400, 3600
+_WAL_BYTES = 4 << 20
+"""Size to which ``journal.db-wal`` shrinks again after a long transaction."""
 _BATCH = 100
 """Finals that are read at once: readers may be slow, and an open query would keep all of the
 journal's later transactions in ``journal.db-wal``."""
@@ -181,39 +183,52 @@ class Database:
         except OSError as error:
             raise ConfigError(f"--journal: cannot write {folder}: {error.strerror}") from None
         try:
-            self._begin()
+            self._connect()
+            import_files(self.folder, self.write, self.sync)
+            self.expire()
         except (StreamdError, OSError, sqlite3.Error) as error:
             os.close(self._lock)
-            why = failed(self.path, error) if isinstance(error, sqlite3.Error) else error
+            is_ours = isinstance(error, StreamdError)
+            why = error if is_ours else failed(self.path, cause_of(error))
             raise ConfigError(f"--journal: {why}") from None
 
-    def _begin(self) -> None:
+    def _connect(self) -> None:
         self._cursor = connected(self.path).cursor()
         ((version,),) = self.select("PRAGMA user_version")
         if version > VERSION:
             self._cursor.connection.close()
             raise JournalError(f"a newer streamd has written {self.path}")
-        self._tune()
-        if version == 0:
-            self._do(lambda cursor: cursor.executescript(SCHEMA))
-        import_files(self.folder, self.write, self.sync)
-        self.expire()
-
-    def _tune(self) -> None:
         self.select("PRAGMA auto_vacuum = INCREMENTAL")  # before there is a table
         self.select("PRAGMA journal_mode = WAL")
+        self.select(f"PRAGMA journal_size_limit = {_WAL_BYTES}")
         level = "FULL" if self._options.fsync == "always" else "NORMAL"
         self.select(f"PRAGMA synchronous = {level}")
+        if version == 0:
+            self._do(lambda cursor: cursor.executescript(SCHEMA))
+        for journal in [*self.writing]:
+            journal.restore()
 
     async def run(self) -> None:
         """Force to the disk, once a second, what was written; remove what is too old."""
         while True:
             await asyncio.sleep(1)
+            self.renew_if_removed()
             if self._is_unsynced:
                 self._is_unsynced = False
                 await asyncio.to_thread(self.sync)
             if abs(self.clock() - self._expired_s) >= _HOUR_S:
                 self.expire()
+
+    def renew_if_removed(self) -> None:
+        """Begin a new database if somebody has removed it: what is written would be lost.
+
+        Raises `JournalError`.
+        """
+        if not self.path.exists():
+            _log.warning("%s has been removed; a new one begins", self.path)
+            self._cursor.connection.close()
+            with os_error_as(JournalError, f"{self.path}: cannot be written"):
+                self._connect()
 
     def sync(self) -> None:
         """Force to the disk what was written. Any thread may call it; it may block.
@@ -298,7 +313,8 @@ class Database:
                 cursor.executemany("UPDATE events SET written = ? WHERE run = ?", running)
             cursor.executemany("UPDATE runs SET written = ? WHERE id = ?", running)
             cursor.execute("DELETE FROM events WHERE written < ?", (now_s - keep_s,))
-            old = "DELETE FROM runs WHERE written < ? AND id NOT IN (SELECT run FROM events)"
+            is_empty = "NOT EXISTS (SELECT 1 FROM events WHERE run = runs.id)"
+            old = f"DELETE FROM runs WHERE written < ? AND {is_empty}"
             cursor.execute(old, (now_s - keep_s,))
 
         if keep_s:
@@ -330,12 +346,9 @@ class Database:
                 os.replace(f"{self.path}{suffix}", f"{old}{suffix}")
         os.link(self.path, old)
         os.replace(new, self.path)
-        self._cursor = connected(self.path).cursor()
-        self._tune()
+        self._connect()
         what = "what can be read of it is copied, and it is kept as"
         _log.warning("%s is damaged: %s; %s %s", self.path, error, what, old)
-        for journal in [*self.writing]:
-            journal.restore()
         orphans = "DELETE FROM events WHERE run NOT IN (SELECT id FROM runs)"
         self.write(lambda cursor: cursor.execute(orphans))
 

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from streamd.errors import os_error_as
 from streamd.events import Final, Gap
 from streamd.streams.journal.journals import JournalError
 from streamd.streams.journal.lines import Head
@@ -135,7 +136,10 @@ def _surviving(
     """
     query = f"SELECT id, {columns} FROM {table} NOT INDEXED WHERE id > ? {where} "
     after = n_failed = 0
-    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
+    is_alone = not (os.access(path.parent, os.W_OK) or Path(f"{path}-wal").exists())
+    # In a folder that is read-only, SQLite cannot make the files by which it shares this one.
+    uri = f"{path.absolute().as_uri()}?{'immutable=1' if is_alone else 'mode=ro'}"
+    with closing(sqlite3.connect(uri, uri=True)) as connection:
         connection.text_factory = bytes
         while n_failed < _MOST_FAILURES:
             try:
@@ -175,9 +179,10 @@ def copy(damaged: Path, whole: Path) -> None:
 
 def runs(folder: Path) -> list[tuple[int, Run]]:
     """Return every run of every session in a folder, with its number. Raises `JournalError`."""
-    if not (path := folder / NAME).exists():
-        return []
-    found = []
+    path, found = folder / NAME, []
+    with os_error_as(JournalError, f"{path}: cannot be read"):
+        if not path.exists():
+            return []
     for number, data in _surviving(path, "runs", "run"):
         try:
             found.append((number, run_of(data)))
