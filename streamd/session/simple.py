@@ -29,7 +29,7 @@ from streamd.types import Frames, Hypothesis, Samples, Window, Word, ms_from_fra
 
 STEP = 25
 """Frames (0.5 s) from one window of an utterance to the next."""
-PRE_ROLL, SILENCE = 15, 30
+PRE_ROLL, SILENCE = 25, 30
 """Frames of audio before the gate opens that belong to an utterance, and of silence that end it."""
 LONGEST = 1_400
 """Frames of an utterance after which it is cut; Whisper hears 30 s at once."""

@@ -4,11 +4,15 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from streamd.config import load
+from streamd.daemon import build
+from streamd.daemon.opening import open_model
 from streamd.events import Final
 from streamd.options import GateOptions
 from streamd.session.gate import Gate
 from streamd.session.simple import LONGEST, SILENCE, SimpleSession
 from streamd.types import FRAME_MS, N_AUDIO_CTX, Hypothesis, Word
+from tests.support import recorded
 from tests.support.fakes import (
     WORD,
     ScriptedRecognizer,
@@ -74,6 +78,18 @@ def test_finals_depend_neither_on_the_engine_s_speed_nor_on_how_the_audio_was_cu
 def test_the_real_session_says_what_the_simple_one_says(stretches, engine):
     speech = speech_of(stretches)
     assert said(run(speech, engine, session=scripted_session())[0]) == said(run(speech)[0])
+
+
+def test_both_hear_the_same_in_real_speech():
+    config = load({"model": "tiny.en", "threads": "1"}, {})
+    recognizer = build.recognizer(config, *open_model(config))
+    frames = recorded.frames(recorded.samples())
+    simple_one, real = (
+        [word.strip(".,") for word in said(played(session, recognizer, frames, [0], 5)[0])]
+        for session in (SimpleSession(build.gate(config)), build.new_session(config))
+    )
+    assert simple_one == real
+    assert len(real) > 5
 
 
 def test_a_pause_ends_an_utterance_and_long_speech_is_cut():

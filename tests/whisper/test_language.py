@@ -199,7 +199,7 @@ async def test_sessions_of_several_languages_do_not_disturb_each_other():
 
     async def heard(*choices: dict[str, object]) -> list[list[Final]]:
         streams = Streams(make, max_backlog=10_000, max_ingest=len(choices))
-        recognizer = Recognizer(engine(0.0), tokenizer, replace(OPTIONS, max_tokens=8))
+        recognizer = Recognizer(engine(0.0), tokenizer, OPTIONS)
         working = asyncio.create_task(streams.transcribe(recognizer))
         fed = [streams.open(f"s{n}") for n in range(len(choices))]
         for stream, chosen in zip(fed, choices, strict=True):
