@@ -1,10 +1,11 @@
 """What runs a model's encoder and decoder: an implementation of `streamd.whisper.engine.Engine`.
 
-`onnx` is for the CPU, and the default; `coreml` for the GPU and the Neural Engine of a Mac; `mlx`
-for the GPUs of Apple and NVIDIA, though no option opens it yet; `reference` is float32 numpy, with
-which the builder of Core ML packages and the tests compare; it is too slow for captions. `prepared`
-makes a model ready for `onnx`, once per machine. `silero` runs the voice detector, which is no
-Whisper model.
+`onnx` is for the CPU, and the default; `mlx` for the GPUs of Apple and NVIDIA; `coreml` has the
+Neural Engine of a Mac encode what one of these decodes. `supervised` runs what may crash in a
+process of its own, and goes back to the CPU when it fails. `reference` is float32 numpy, with which
+the builder of Core ML packages and the tests compare; it is too slow for captions. `prepared` makes
+a model ready for `onnx`, once per machine. `silero` runs the voice detector, which is no Whisper
+model.
 """
 
 import os

@@ -52,7 +52,7 @@ def test_what_is_wrong_is_not_used(here, tmp_path, fault, why):
     with faulty(tmp_path) as faults:
         faults.add(**fault)
         with pytest.raises(EngineError, match=why):
-            CoreMLCandidate(here, on_cpu(), LIBRARY).load()
+            CoreMLCandidate(lambda: here, on_cpu(), LIBRARY).load()
 
 
 def test_what_takes_half_of_the_memory_is_given_up_while_it_loads(here, monkeypatch):

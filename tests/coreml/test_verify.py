@@ -166,7 +166,7 @@ def overflowing(x):
 def test_what_half_precision_cannot_hold_is_seen(tmp_path):
     shape = (1, 4, 1, 32)
     x, y = TensorSpec("x", shape), TensorSpec("y", shape)
-    function = Function("made.mlpackage", "main", "encode", (x,), (y,))
+    function = Function("made.mlpackage", "main", (x,), (y,))
     ones = np.ones(shape, np.float32)
     call = Call(function, {"x": ones}, {"y": 300 * ones})
     finding = compare(Interpreter(saved(tmp_path, overflowing, {"x": shape})), call)

@@ -20,6 +20,7 @@ from streamd.engines.onnx import FILES
 from streamd.engines.prepared import open_engine
 from streamd.errors import EngineError, ModelError
 from streamd.models.model import Model
+from streamd.models.silence import Extent, kept_positions
 from streamd.models.store import load_model, opened_model
 from streamd.system.disk import cache_folder, prune, put_file, put_folder
 from streamd.whisper.mel import log_mel
@@ -82,11 +83,20 @@ def logits(opened, *before) -> np.ndarray:
     return decoder.step(order, order, order, np.tri(4, dtype=np.bool_), order)[0]
 
 
+def projected(engine) -> np.ndarray:
+    """Keys of what another encoder has computed."""
+    encoded = np.random.default_rng(0).standard_normal((24, engine.dims.n_audio_state))
+    n_silence = len(kept_positions(engine.dims.n_audio_ctx))
+    features = engine.project(encoded.astype(np.float16), Extent(24, n_silence))
+    return features.views["cross_key_0"]
+
+
 @pytest.mark.parametrize(
     ("name", "precision"), [("small", "float32"), ("small", "int8"), ("tiny.en", "int8")]
 )
 def test_prepared_is_the_same_model(folder, loads, small, name, precision):
     name = str(small) if name == "small" else name
+    assert prepared.prepared_silence(name) is None
     first = open_engine(name, threads=1, precision=precision)
     second = open_engine(name, threads=1, precision=precision)
     assert (first.how, second.how, loads) == ("prepared now", "prepared", [name])
@@ -98,10 +108,12 @@ def test_prepared_is_the_same_model(folder, loads, small, name, precision):
     fresh = prepared.open_in_memory(model, threads=1, precision=precision).engine
     for opened in (first, second):
         if model.silence is None:
-            assert opened.model.silence is None
+            assert opened.model.silence is prepared.prepared_silence(name) is None
         else:
-            np.testing.assert_array_equal(opened.model.silence.states, model.silence.states)
+            for found in (opened.model.silence, prepared.prepared_silence(name)):
+                np.testing.assert_array_equal(found.states, model.silence.states)
         np.testing.assert_array_equal(logits(opened.engine), logits(fresh))
+        np.testing.assert_array_equal(projected(opened.engine), projected(fresh))
 
 
 @pytest.mark.parametrize("precision", ["float32", "int8"])

@@ -144,9 +144,6 @@ def _split(x: Var, n: int, *, axis: int) -> list[Var]:
     return list(mb.split(x=x, num_splits=n, axis=axis)) if n > 1 else [x]
 
 
-Inputs = Mapping[str, Var]
-Outputs = dict[str, Var]
-
 TARGET = ct.target.iOS18
 """macOS 15 and later, the first with several functions in a package."""
 
@@ -161,7 +158,7 @@ _PASSES = (
 frameworks, change nothing in graphs that were written for Core ML, and take five times as long."""
 
 
-def encode(function: Function, layers: Layers, inputs: Inputs) -> Outputs:
+def encode(function: Function, layers: Layers, inputs: Mapping[str, Var]) -> dict[str, Var]:
     """Run the layers of one part; the first starts with the log-mel, the last ends with a norm.
 
     Positions that the mask hides get numbers too, but no position attends to them.
@@ -181,7 +178,7 @@ def encode(function: Function, layers: Layers, inputs: Inputs) -> Outputs:
             n = function.outputs[-1].shape[3]
             new["new_k"].append(cut(keys, 1, 0, n))
             new["new_v"].append(cut(values, 3, 0, n))
-        if function.kind == "resume":
+        if "kept_k" in inputs:
             keys = concat([cut(inputs["kept_k"], 0, at, at + 1), keys], axis=1)
             values = concat([cut(inputs["kept_v"], 0, at, at + 1), values], axis=3)
         attended = attend_by_head(
@@ -208,7 +205,7 @@ def _extended(x: Var, layer: int, layers: Layers, silence: SilenceStates | None)
     return concat([x, shared(f"silence.{layer}", rows)], axis=3)
 
 
-def _front(layers: Layers, inputs: Inputs) -> Var:
+def _front(layers: Layers, inputs: Mapping[str, Var]) -> Var:
     """Two convolutions, of which the second halves the rate, and the positional embedding."""
     x = mb.gelu(x=layers.convolution(inputs["mel"], "encoder.conv1", stride=1), mode="EXACT")
     x = mb.gelu(x=layers.convolution(x, "encoder.conv2", stride=2), mode="EXACT")

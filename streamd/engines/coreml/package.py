@@ -52,10 +52,6 @@ from streamd.models import ModelDimensions
 from streamd.models.silence import Extent, bias, extend, kept_positions, longest_extent
 from streamd.types import Mel
 
-FunctionKind = Literal["encode", "resume"]
-"""``encode``: a part of the encoder. ``resume``: the same for the last positions of a window whose
-first ones are known."""
-
 Bits = Literal[16, 8]
 """Bits of a weight: 16 is float16; 8 is a palette of 256 values for each tensor."""
 
@@ -77,8 +73,6 @@ encoder for the Neural Engine in 610 s as a whole, in 154 s in 16 parts of 2 lay
 some 50 MB are often left to the CPU (benchmarks/RESULTS.md)."""
 _FEWEST_LAYERS, _MOST_LAYERS = 2, 8
 
-Mask = NDArray[np.float32]
-
 
 def padded(n: int) -> int:
     """Round `n` up to a multiple of 32."""
@@ -97,27 +91,26 @@ class TensorSpec:
 class Function:
     """One function of one package: of the encoder's part `part`, from 0.
 
-    `n_ctx` is the context of an "encode", in positions before padding, and 0 of a "resume"; `width`
-    is how many positions it computes, with padding. `inputs` and `outputs` are in the order in
-    which the package declares them. With w = width, K = `Meta.keys` of the context, E layers of
+    `n_ctx` is its context, in positions before padding, and 0 of a "resume"; `width` is how many
+    positions it computes, with padding. `inputs` and `outputs` are in the order in which the
+    package declares them. With w = width, K = `Meta.keys` of the context, E layers of
     this part, R = `Meta.n_kept`, they are
 
     mel (1, n_mels, 1, 2w) : input of the first part
     hidden (1, n_state, 1, w) : input of the later parts, the output of the part before
     positions (1, n_state, 1, w) : of `POSITIONS`, another input of the first "resume"
-    mask (1, K, 1, 1) : for "encode", what is added to the scores of each position computed, then
-        of each state of silence: 0, `MASKED`, or its bias; for "resume", of each kept position,
-        then the same, (1, R + w + `Meta.n_silence`, 1, 1)
+    mask (1, K, 1, 1) : what is added to the scores of each position computed, then of each state of
+        silence: 0, `MASKED`, or its bias; of a "resume", of each kept position, then the same,
+        (1, R + w + `Meta.n_silence`, 1, 1)
     kept_k (E, R, 1, n_state), kept_v (E, n_state, 1, R) : inputs of "resume", keys and values of
         the window's first positions
-    new_k (E, n, 1, n_state), new_v (E, n_state, 1, n) : those that were computed; n is w for
-        "resume", and the least of w and R for "encode" of a context that has states of silence
+    new_k (E, n, 1, n_state), new_v (E, n_state, 1, n) : those that were computed; n is w of a
+        "resume", and the least of w and R of a context that has states of silence
     encoded (1, n_state, 1, w) : output
     """
 
     package: str
     name: str
-    kind: FunctionKind
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     n_ctx: int = 0
@@ -182,11 +175,6 @@ class Meta(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(map(range, borders, borders[1:]))
 
 
-def functions(meta: Meta) -> tuple[Function, ...]:
-    """Return all functions of a built encoder, package by package."""
-    return tuple(_functions(meta))
-
-
 def kept(meta: Meta, part: int, which: str, n: int) -> tuple[TensorSpec, ...]:
     """Return keys and values of n positions in the layers of a part of the encoder."""
     n_layer, n_state = len(meta.layers[part]), meta.dims.n_audio_state
@@ -198,7 +186,8 @@ def _positions(meta: Meta, name: str, width: int) -> TensorSpec:
     return TensorSpec(name, (1, meta.dims.n_audio_state, 1, width))
 
 
-def _functions(meta: Meta) -> Iterator[Function]:
+def functions(meta: Meta) -> Iterator[Function]:
+    """Yield all functions of a built encoder, package by package."""
     dims, n_parts = meta.dims, len(meta.layers)
     for part in range(n_parts):
         stem = "encoder" if n_parts == 1 else f"encoder_{part + 1}of{n_parts}"
@@ -218,7 +207,6 @@ def _functions(meta: Meta) -> Iterator[Function]:
             yield Function(
                 package=f"{stem}.mlpackage",
                 name=f"ctx{n_ctx}" if n_ctx else f"resume{width}",
-                kind="encode" if n_ctx else "resume",
                 inputs=tuple(inputs),
                 outputs=(
                     _positions(meta, "encoded", width),
@@ -240,7 +228,7 @@ class BuiltModel:
     @cached_property
     def functions(self) -> tuple[Function, ...]:
         """Everything that its packages can do."""
-        return functions(self.meta)
+        return tuple(functions(self.meta))
 
     @cached_property
     def positions(self) -> NDArray[np.float16]:
@@ -269,12 +257,12 @@ class BuiltModel:
         fits = k > 0 and self.context(extent.n) < self.meta.dims.n_audio_ctx
         return begin if fits and begin < max(1, n_known) else None
 
-    def encode_mask(self, extent: Extent) -> Mask:
-        """Return the mask of an "encode", (keys,): which keys a window has."""
+    def encode_mask(self, extent: Extent) -> NDArray[np.float32]:
+        """Return the mask of a context, (keys,): which keys a window has."""
         width = padded(self.context(extent.n))
         return self._mask(extent, width, self.meta.keys(self.context(extent.n)))
 
-    def resume_mask(self, extent: Extent, begin: int, n_known: int) -> Mask:
+    def resume_mask(self, extent: Extent, begin: int, n_known: int) -> NDArray[np.float32]:
         """Return the mask of a "resume" from position `begin` on; it hides what is known."""
         kept = np.full(self.meta.n_kept, MASKED, np.float32)
         k, n = self.meta.n_resumed, extent.n - begin
@@ -282,7 +270,7 @@ class BuiltModel:
         kept[:n_known], new[: n_known - begin] = 0, MASKED
         return np.concatenate([kept, new])
 
-    def _mask(self, extent: Extent, width: int, n_keys: int) -> Mask:
+    def _mask(self, extent: Extent, width: int, n_keys: int) -> NDArray[np.float32]:
         """Return what is added to the scores of positions, of silence from `width` on."""
         added = np.full(n_keys, MASKED, np.float32)
         biases = bias(self.meta.dims.n_audio_ctx)[extent.first :]

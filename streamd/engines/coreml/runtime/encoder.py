@@ -26,7 +26,7 @@ class CoreMLEncoder:
     """Runs the functions of a built model."""
 
     def __init__(self, built: BuiltModel, compiled: Path, library: str, report: Report) -> None:
-        """`report` gets a line for each long step; load with `load`, or have `prepare` compile."""
+        """`report` gets a line for each long step; `load` comes next."""
         self._built, self._report = built, report
         self._library = Library(library, built, compiled)
         self._loaded: dict[Function, Loaded] = {}
@@ -34,25 +34,20 @@ class CoreMLEncoder:
         self._windows: dict[int | None, _KeptStates] = {}
         self._free: list[_KeptStates] = []
 
-    def prepare(self) -> None:
-        """Have Core ML compile every function, one at a time: the peak is the memory of one.
+    def load(self, keep: bool = True) -> None:
+        """Compile and load every function. Raises whatever Core ML raises, or `OSError`.
 
-        What it has prepared for the Neural Engine it finds again. Raises whatever Core ML raises,
-        or `OSError`.
+        Without `keep` each is dropped before the next: what Core ML has prepared for the Neural
+        Engine it finds again, and the peak is the memory of one.
         """
         self._library.compile(self._report)
         for n, function in enumerate(self._built.functions, 1):
             name = f"{function.package}, {function.name} ({n} of {len(self._built.functions)})"
             self._report(f"loading {name}")
-            self._library.load(function)
-
-    def load(self) -> None:
-        """Compile and load every function. Raises whatever Core ML raises, or `OSError`."""
-        self._library.compile(self._report)
-        for function in self._built.functions:
-            self._report(f"loading {function.package}, {function.name}")
-            self._loaded[function] = self._library.load(function)
-            self._inputs[function] = _own_inputs(function)
+            loaded = self._library.load(function)
+            if keep:
+                self._loaded[function], self._inputs[function] = loaded, _own_inputs(function)
+            del loaded
 
     def plan(self, package: str) -> dict[str, Devices]:
         """Return the devices of each function. Raises `RuntimeError` if Core ML has no plan."""
@@ -140,7 +135,7 @@ class _KeptStates:
 
     def inputs(self, function: Function) -> Mapping[str, Array]:
         """Return what is an input of a function."""
-        return self._kept[function.part] if function.kind == "resume" else {}
+        return {} if function.n_ctx else self._kept[function.part]
 
     def keep(self, function: Function, found: Mapping[str, Array], begin: int, n_known: int) -> int:
         """Take what a function computed from `begin` on; return how many positions there are.

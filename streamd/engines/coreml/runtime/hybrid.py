@@ -184,7 +184,7 @@ def prepare(built: BuiltModel, *, library: str = LIBRARY) -> None:
     worker = _worker(built, library, background=True)
     try:
         worker.answer_s = _LOAD_S
-        worker.call("prepare")
+        worker.call("load", False)
     finally:
         worker.close()
     with suppress(OSError):  # then it is done again
