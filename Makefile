@@ -1,7 +1,7 @@
 # Two commands: `make demo` shows live captions, `make test` passes the tests. They need nothing but
 # python3 (3.11 or newer); where uv is, it is used and faster. PYTHON=python3.13 names another Python.
 
-# coremltools has no wheels for Python 3.14, and without it a Mac's GPU and Neural Engine are not used.
+# coremltools has no wheels for Python 3.14, and without it a Mac's Neural Engine is not used.
 MAC := $(filter Darwin,$(shell uname -s))
 PYTHON ?= $(if $(MAC),$(or $(firstword $(foreach p,python3.13 python3.12 python3.11,$(shell command -v $(p)))),python3),python3)
 VENV := .venv
@@ -26,7 +26,7 @@ SYSTEM_PACKAGES := alsa-utils libportaudio2 libasound2-plugins pulseaudio pulsea
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo dist test test-commands test-websockets test-foreign test-real test-mac test-gpu lint check check-coreml check-mlx check-benchmarks check-page system-packages test-system docs clean
+.PHONY: help demo dist test test-all slow-tests test-commands test-websockets test-foreign test-real test-mac test-gpu lint check check-coreml check-mlx check-benchmarks check-page system-packages test-system docs clean
 
 help: ## say what can be made
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' $(MAKEFILE_LIST) | expand -t 18
@@ -34,8 +34,17 @@ help: ## say what can be made
 demo: $(RUNTIME) ## hear and read a minute of recorded speech
 	$(BIN)/streamd --model tiny.en --speakers --play tests/speech/demo.flac
 
-test: $(INSTALLED) ## all tests that need no system package
-	PYTHONASYNCIODEBUG=1 $(BIN)/pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
+# A file's tests run in one process, the files in the order of their names.
+PYTEST := PYTHONASYNCIODEBUG=1 $(BIN)/pytest --numprocesses auto --dist loadfile --no-loadscope-reorder
+
+test: $(INSTALLED) ## the quick tests, nine of ten, with few examples each: two minutes
+	$(PYTEST) --quick
+
+test-all: $(INSTALLED) ## all tests that need no system package
+	$(PYTEST)
+
+slow-tests: $(INSTALLED) ## write tests/slow.txt, the tests that `make test` leaves out
+	$(PYTEST) --write-slow
 
 test-websockets: $(INSTALLED) ## the server and its clients with the oldest websockets that we support
 	test -d $(WEBSOCKETS) || $(INSTALL_INTO) $(WEBSOCKETS).new --no-deps websockets==15.0.1
@@ -75,13 +84,13 @@ lint: $(MLX) ## format, lint, types, direction of imports
 	$(BIN)/lint-imports
 
 $(MLX): $(INSTALLED)
-	$(if $(UV),$(UV) pip install --quiet --python $(BIN)/python,$(BIN)/python -m pip install --quiet --disable-pip-version-check) --group mlx
+	$(if $(UV),$(UV) pip install --quiet --python $(BIN)/python,$(BIN)/python -m pip install --quiet --disable-pip-version-check) --editable '.[mlx]'
 	@touch $@
 
-check: lint test ## everything that a change must pass
+check: lint test-all ## everything that a change must pass
 
-check-coreml: $(INSTALLED) ## Core ML packages, evaluated without a Mac; MODEL=tiny.en: those built of it
-	$(BIN)/$(if $(MODEL),python -m tests.coreml.check $(MODEL),pytest -m "not macos" --numprocesses auto --dist loadfile tests/coreml tests/engines/coreml tests/daemon/test_coreml.py tests/benchmarks/test_scripts.py::test_what_building_for_core_ml_costs)
+check-coreml: $(INSTALLED) ## Core ML packages, evaluated without a Mac
+	$(BIN)/pytest -m "not macos" --numprocesses auto --dist loadfile tests/coreml tests/engines/coreml tests/daemon/test_coreml.py tests/benchmarks/test_scripts.py::test_what_building_for_core_ml_costs
 
 # MLX's own products of many rows take ten times as long on a CPU as OpenBLAS's.
 check-mlx: $(MLX) ## the MLX engine against the others, on a CPU or a Mac's GPU (Debian: make system-packages)
@@ -97,7 +106,7 @@ system-packages:
 	@$(SYSTEM_INSTALL)
 
 test-system: export STREAMD_REQUIRE_SYSTEM := 1
-test-system: system-packages test ## all tests, and the system packages that some need (Debian)
+test-system: system-packages test-all ## all tests, and the system packages that some need (Debian)
 
 test-mac: $(INSTALLED) ## on a Mac: Core ML, Neural Engine, microphone, into build/mac.txt; MODEL=base.en: that model
 	MODEL=$(or $(MODEL),tiny.en) $(BIN)/pytest -m macos -p no:cacheprovider --override-ini "addopts=--strict-markers --import-mode=importlib" -v tests/macos

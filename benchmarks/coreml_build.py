@@ -1,12 +1,12 @@
-"""What it costs to build a model for Core ML: time, size on disk, memory.
+"""What it costs to build an encoder for Core ML: time, size on disk, memory.
 
-    python benchmarks/coreml_build.py [--dims tiny base small large-v3-turbo] [--bits 16 8 6]
+    python benchmarks/coreml_build.py [--dims tiny base small large-v3-turbo] [--bits auto 16 8]
                                       [--contexts N N]
 
-Random weights of those dimensions, rounded to float16 as those of OpenAI's files are, cost what
-trained ones cost. Each build runs in a process of its own; its peak memory includes the model's
-weights, in float32, and the libraries. CPU seconds are those to believe on a machine that is busy.
-Prints a table and, last, one JSON line.
+Random weights of those dimensions, in float16 as those of OpenAI's files are, cost what trained
+ones cost. The states of silence are given: a model that captions has them. Each build runs in a
+process of its own; its peak memory includes the libraries. CPU seconds are those to believe on a
+machine that is busy. Prints a table and, last, one JSON line.
 """
 
 import argparse
@@ -17,16 +17,22 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import coremltools
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from lab.random_model import random_model
-from streamd.engines.coreml.package import BuiltModel, open_built
+from streamd.engines.coreml.package import open_built
 from streamd.engines.coreml.package_builder import write
+from streamd.models.catalog import dimensions
+from streamd.models.model import Model
+from streamd.models.silence import SilenceStates, silence_shape
+from streamd.models.text_tokens import TextTokens
 from streamd.options import BuildOptions
 from streamd.system.processor import machine
 
@@ -35,25 +41,50 @@ _MB = 1e6
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One build. `operations`: of the encoder at the shortest context, all parts, and of a step."""
+    """One build. `operations`: at the shortest context, all parts."""
 
     dims: str
     bits: int
     seconds: float
     cpu_seconds: float
     peak_mb: float
-    weights_mb: float
     disk_mb: float
     packages_mb: dict[str, float]
     functions: int
-    operations: tuple[int, int]
+    operations: int
 
 
-def measure(dims: str, plan: BuildOptions) -> Row:
+class OnDisk(Mapping[str, NDArray[np.float32]]):
+    """Weights that are read when they are needed, as those of a model's files are."""
+
+    def __init__(self, folder: Path) -> None:
+        self._files = {path.stem: path for path in folder.glob("*.npy")}
+
+    def __getitem__(self, name: str) -> NDArray[np.float32]:
+        return np.load(self._files[name]).astype(np.float32)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._files
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._files)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+
+def measure(dims: str, weights: Path, plan: BuildOptions) -> Row:
     """Build in this process, which should have done nothing else."""
-    model = random_model(dims)
-    for values in model.weights.values():
-        values[...] = values.astype(np.float16)  # in place: the peak is to be the build's
+    model = Model(
+        name=dims,
+        dims=dimensions(dims),
+        weights=OnDisk(weights),
+        vocabulary=TextTokens([]),
+        alignment_heads=(),
+        language=None,
+    )
+    silence = np.random.default_rng(0).standard_normal(silence_shape(model.dims))
+    model = replace(model, silence=SilenceStates(silence.astype(np.float16)))
     with tempfile.TemporaryDirectory() as folder:
         begun_s, begun_cpu_s = time.perf_counter(), time.process_time()
         write(Path(folder), model, plan)
@@ -66,23 +97,19 @@ def measure(dims: str, plan: BuildOptions) -> Row:
             sizes[name.partition("/")[0]] += facts.size
         return Row(
             dims=dims,
-            bits=int(plan.weight_bits),
+            bits=built.meta.bits,
             seconds=round(seconds, 1),
             cpu_seconds=round(cpu_seconds, 1),
             peak_mb=round(peak / _MB),
-            weights_mb=round(sum(each.nbytes for each in model.weights.values()) / _MB),
             disk_mb=round(sizes.total() / _MB, 1),
             packages_mb={name: round(size / _MB, 1) for name, size in sizes.items()},
             functions=len(built.functions),
-            operations=_operations(built),
+            operations=sum(
+                _n_operations(built.folder / f.package, f.name)
+                for f in built.functions
+                if f.n_ctx == built.meta.contexts[0]
+            ),
         )
-
-
-def _operations(built: BuiltModel) -> tuple[int, int]:
-    parts = [f for f in built.functions if f.n_ctx == built.meta.contexts[0] and f.kind == "encode"]
-    step = min((f for f in built.functions if f.kind == "step"), key=lambda f: f.k)
-    *encoder, decoder = (_n_operations(built.folder / f.package, f.name) for f in (*parts, step))
-    return sum(encoder), decoder
 
 
 def _n_operations(package: Path, name: str) -> int:
@@ -93,14 +120,13 @@ def _n_operations(package: Path, name: str) -> int:
 
 def table(rows: list[Row]) -> str:
     """The rows in Markdown."""
-    head = "| dimensions | bits | s | CPU s | peak MB | on disk MB | largest | operations |"
+    head = "| dimensions | bits | s | CPU s | peak MB | on disk MB | packages | operations |"
     lines = [head, "|---|---|---|---|---|---|---|---|"]
     for row in rows:
-        name, size = max(row.packages_mb.items(), key=lambda each: each[1])
+        sizes = [size for name, size in row.packages_mb.items() if name.endswith(".mlpackage")]
         lines.append(
-            f"| {row.dims} | {row.bits} | {row.seconds} | {row.cpu_seconds} | {row.peak_mb:.0f}, "
-            f"{row.weights_mb:.0f} of them weights | {row.disk_mb} | {name} {size} | "
-            f"{row.operations[0]}, {row.operations[1]} |"
+            f"| {row.dims} | {row.bits} | {row.seconds} | {row.cpu_seconds} | {row.peak_mb:.0f} | "
+            f"{row.disk_mb} | {len(sizes)} of at most {max(sizes)} MB | {row.operations} |"
         )
     return "\n".join(lines)
 
@@ -109,34 +135,32 @@ def main() -> None:
     """Measure each size with each number of bits."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--dims", nargs="+", default=["tiny", "base", "small", "large-v3-turbo"])
-    parser.add_argument("--bits", nargs="+", type=int, choices=(16, 8, 6), default=[16])
+    parser.add_argument("--bits", nargs="+", choices=("auto", "16", "8"), default=["auto"])
     parser.add_argument("--contexts", nargs="+", type=int, default=[])
-    parser.add_argument("--alone", action="store_true", help="one build in this process")
+    parser.add_argument("--write", metavar="WEIGHTS", help="only write random weights")
+    parser.add_argument("--alone", metavar="WEIGHTS", help="one build of them, in this process")
     args = parser.parse_args()
-    plans = [BuildOptions(tuple(args.contexts), weight_bits=str(bits)) for bits in args.bits]
+    if args.write:
+        for name, values in random_model(args.dims[0]).weights.items():
+            np.save(Path(args.write) / f"{name}.npy", values.astype(np.float16))
+        return
     if args.alone:
-        print(json.dumps(asdict(measure(args.dims[0], plans[0]))))
+        plan = BuildOptions(tuple(args.contexts), weight_bits=args.bits[0])
+        print(json.dumps(asdict(measure(args.dims[0], Path(args.alone), plan))))
         return
     rows = []
     for dims in args.dims:
-        for plan in plans:
-            command = [
-                sys.executable,
-                __file__,
-                "--alone",
-                "--dims",
-                dims,
-                "--bits",
-                str(plan.weight_bits),
-            ]
-            command += ["--contexts", *map(str, plan.audio_contexts)] if plan.audio_contexts else []
-            done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
-            rows.append(Row(**json.loads(done.stdout)))
-            print(
-                f"{dims}, {plan.weight_bits} bits: {rows[-1].seconds} s",
-                file=sys.stderr,
-                flush=True,
-            )
+        with tempfile.TemporaryDirectory() as weights:
+            # Both in processes of their own: a new one inherits the peak of the one that starts it.
+            this = [sys.executable, __file__, "--dims", dims]
+            subprocess.run([*this, "--write", weights], check=True)
+            for bits in args.bits:
+                command = [*this, "--alone", weights, "--bits", bits]
+                command += ["--contexts", *map(str, args.contexts)] if args.contexts else []
+                done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
+                rows.append(Row(**json.loads(done.stdout)))
+                line = f"{dims}, {rows[-1].bits} bits: {rows[-1].seconds} s"
+                print(line, file=sys.stderr, flush=True)
     print(table(rows))
     told = {"builds": [asdict(row) for row in rows], "machine": msgspec.to_builtins(machine())}
     print(json.dumps(told))

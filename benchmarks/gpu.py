@@ -112,7 +112,8 @@ def repeated(call: Callable[[], object], n: int) -> list[float]:
 
 def mlx_engine(model: Model, form: str) -> Any:  # noqa: ANN401 - MLX may not be installed
     """Open a model on MLX."""
-    from streamd.engines.mlx.mlx_engine import Arithmetic, MlxEngine
+    from streamd.engines.mlx.gpu import Arithmetic
+    from streamd.engines.mlx.mlx_engine import MlxEngine
 
     return MlxEngine(
         model.dims,

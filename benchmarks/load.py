@@ -53,7 +53,7 @@ def streams(args: argparse.Namespace) -> list[Load]:
     given = dict(option.split("=", 1) for option in args.option)
     own = {"model": "tiny.en", "threads": args.threads, "set": [f"decoding.workers={args.workers}"]}
     config = for_clients(load(own | given, {}))
-    model, engine = open_model(config, wait_for_core_ml=True)
+    model, engine = open_model(config, wait=True)
     recording, new_session = read_recording(args.sound), partial(build.new_session, config)
     n_workers, n_threads = build.workers(config), build.threads(config)
     recognizers = [build.recognizer(config, model, engine) for _ in range(n_workers)]

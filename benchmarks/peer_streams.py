@@ -338,7 +338,7 @@ def streamd(folder: Path, samples: np.ndarray, screen: Screen) -> Played:
     from streamd.types import FRAME, FRAME_MS
 
     config = load({"threads": "1", "model": str(folder / "hf"), "language": "en"}, {})
-    model, engine = open_model(config, wait_for_core_ml=True)
+    model, engine = open_model(config, wait=True)
     recognizer = build.recognizer(config, model, engine)
     frames = samples[: len(samples) // FRAME * FRAME].reshape(-1, FRAME)
     began = Began(name="", model="", clock="cpu", step_ms=500, audio_ms=len(frames) * FRAME_MS)

@@ -31,7 +31,7 @@ from lab.metrics import commit_violations
 from sounds import RECORDING
 from streamd.events import Final, Gap, Missed, Partial, Stats
 from streamd.server.client import watch
-from streamd.streams.journal.files import transcript
+from streamd.streams.journal.tables import transcript
 from streamd.system.processor import machine
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -47,7 +47,7 @@ from streamd.daemon import build
 from streamd.daemon.opening import open_model
 from streamd.engines.voices import Listener, RecordedVoices, hear
 from streamd.events import SpeakerTurns
-from streamd.session.who import told
+from streamd.labels import changed
 from streamd.speakers import HearingSteps, Roster
 from streamd.system.processor import machine
 from streamd.types import FRAME, SAMPLE_RATE, ms_from_frames
@@ -198,7 +198,7 @@ def heard(sound: NDArray[np.float32]) -> tuple[list[SpeakerTurns], RecordedVoice
             roster = before.copy()
             hear(roster, step, sound, start=0)
             spent += time.thread_time() - start_s
-            events.append(told(before.turns, roster.turns, before.heard, roster.heard))
+            events.append(changed(before.turns, roster.turns, before.heard, roster.heard))
     return events, voices, spent
 
 
@@ -226,7 +226,7 @@ def by_voices(dialogue: Dialogue) -> dict[str, Any]:
 def captioned(dialogue: Dialogue, model: str) -> list[dict[str, Any]]:
     """Return the events of live captions, with the time `shown_ms` at which each comes."""
     config = load({"model": model, "language": "en", "speakers": "true"}, {})
-    recognizer = build.recognizer(config, *open_model(config, wait_for_core_ml=True))
+    recognizer = build.recognizer(config, *open_model(config, wait=True))
     listener: Any = SimpleNamespace(
         recognize=Listener(recognizer).recognize, counters=recognizer.counters
     )

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from streamd.sinks.cues import BINDING
+from streamd.language import BINDING
 
 FRAMES_APART_MS = 80
 """Two frames at 25 a second."""

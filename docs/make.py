@@ -20,7 +20,7 @@ from streamd.events import PROTOCOL, SessionEvent
 from streamd.server.wire import Command, Hello
 from streamd.sinks.documents import JsonFullSegment, JsonGap, JsonSegment
 from streamd.sinks.terminal import TerminalSink
-from streamd.sinks.text import FAINT, Look
+from streamd.sinks.text import FAINT, SPEAKERS, Look
 
 _DOCS = Path(__file__).parent
 
@@ -214,12 +214,10 @@ def _exit_codes() -> list[tuple[str, str]]:
     return [(status, meaning) for status, _, meaning in rows]
 
 
-_COLUMNS, _ROWS = 76, 7
-_EVENTS = _DOCS.parent / "tests" / "clients" / "recorded_events.jsonl"
-"""What tiny.en wrote of `tests/speech/recording.flac`, without times."""
-_SCENE = slice(49, 84)
-"""From "It was the best of times" on, as `make demo` begins, until a moment at which a word is not
-certain yet."""
+_COLUMNS, _ROWS = 76, 10
+_EVENTS = _DOCS / "captions.jsonl"
+"""What `streamd --speakers --jsonl tests/speech/demo.flac` wrote up to a word that is not certain
+yet, without what the picture does not show: earlier partials, levels and probabilities."""
 _CELL_W, _CELL_H = 9.6, 22
 
 
@@ -239,12 +237,12 @@ class _Terminal:
 
 def terminal_picture() -> str:
     """The picture of the README: what `TerminalSink` draws of recorded events, as SVG."""
-    terminal = _Terminal()
-    terminal.write("$ streamd --play tests/speech/demo.flac\r\n")
-    sink = TerminalSink(cast(TextIO, terminal), Look(), size=lambda: (_COLUMNS, _ROWS))
-    for line in _EVENTS.read_text(encoding="utf-8").splitlines()[_SCENE]:
-        timeless = {"rev": 0, "start_ms": 0, "end_ms": 0, "language": "en", **json.loads(line)}
-        sink.write(msgspec.convert(timeless, SessionEvent))
+    terminal, look = _Terminal(), Look(speakers=SPEAKERS)
+    terminal.write("$ make demo\r\n")
+    sink = TerminalSink(cast(TextIO, terminal), look, size=lambda: (_COLUMNS, _ROWS))
+    for line in _EVENTS.read_text(encoding="utf-8").splitlines():
+        plain = {"rev": 0, "language": "en", **json.loads(line)}
+        sink.write(msgspec.convert(plain, SessionEvent))
     width, height = _COLUMNS * _CELL_W + 40, _ROWS * _CELL_H + 30
     rows = "\n".join(_svg_row(terminal.screen, y) for y in range(_ROWS))
     return f"""\
@@ -261,9 +259,11 @@ def terminal_picture() -> str:
 def _svg_row(screen: pyte.Screen, y: int) -> str:
     cells = [screen.buffer[y][x] for x in range(_COLUMNS)]
     spans, x = [], 0
-    for is_faint, run in groupby(cells, lambda cell: cell.fg == "blue"):
+    for color, run in groupby(cells, lambda cell: cell.fg):
         text = "".join(cell.data for cell in run)
-        style = ' class="tentative"' if is_faint else ""
+        style = "" if color == "default" else f' style="fill: #{color}"'
+        if color == "blue":
+            style = ' class="tentative"'
         if text.strip():
             left, length = 20 + x * _CELL_W, len(text.rstrip()) * _CELL_W
             spans.append(

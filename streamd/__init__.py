@@ -18,6 +18,8 @@ inference runtime.
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from streamd.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from streamd.captioner import Captioner as Captioner
     from streamd.captioner import CaptionSession as CaptionSession
@@ -40,8 +42,6 @@ if TYPE_CHECKING:
     from streamd.events import TurnEvent as TurnEvent
     from streamd.events import Unclear as Unclear
     from streamd.sources.microphone import Microphone as Microphone
-
-__version__ = "0.1.0"
 
 _HOMES = {
     "errors": ("ConfigError", "EngineError", "ModelError", "SourceError", "StreamdError"),

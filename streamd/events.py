@@ -5,15 +5,13 @@ milliseconds since the stream began.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any, ClassVar, Literal, TypeVar
 
 import msgspec
 
-from streamd.options import EndpointOptions, EndpointRule, ModelOptions
-from streamd.speakers import SpokenTurn, speaker_at
-from streamd.types import FRAME_MS, Word, frames_from_ms, in_order, ms_from_frames
+from streamd.types import FRAME_MS, Word, in_order, ms_from_frames
 
 PROTOCOL = "streamd.v1"
 
@@ -50,23 +48,6 @@ class EndReason(StrEnum):
     LIMIT = "limit"  # the session reached its longest duration
     SHUTDOWN = "shutdown"  # the server ends; it may resume the session when it runs again
     FORGOTTEN = "forgotten"  # an earlier run, dropped from memory without listeners; not sent
-
-
-_MODEL, _ENDPOINT = ModelOptions(), EndpointOptions()
-
-
-class Choices(msgspec.Struct, frozen=True, kw_only=True):
-    """What the client that feeds a session may choose: options, under their names."""
-
-    language: str = "auto"
-    task: str = _MODEL.task
-    prompt: str = _MODEL.prompt
-    hotwords: str = _MODEL.hotwords
-    endpoint: EndpointRule = _ENDPOINT.rule
-    endpoint_ms: int = ms_from_frames(_ENDPOINT.plain)
-    speakers: bool | msgspec.UnsetType = msgspec.UNSET
-    split: bool | msgspec.UnsetType = msgspec.UNSET
-    """Whether each channel has captions of its own."""
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
@@ -137,20 +118,6 @@ def _summary(event: "Partial | Final") -> str:
 
 
 CaptionT = TypeVar("CaptionT", "Partial", "Final", "Partial | Final")
-
-
-def with_speaker(word: TimedWord, turns: Iterable[SpokenTurn]) -> TimedWord:
-    """Return a word with who talks most while it is said; the same word if nobody does."""
-    speaker = speaker_at(turns, frames_from_ms(word.start_ms), frames_from_ms(word.end_ms))
-    return msgspec.structs.replace(word, speaker=speaker) if speaker else word
-
-
-def numbered(word: TimedWord, numbers: dict[int, int]) -> TimedWord:
-    """Return a word with the number of its speaker; who has none in `numbers` gets the next one."""
-    if not word.speaker:
-        return word
-    number = numbers.setdefault(word.speaker, max(numbers.values(), default=0) + 1)
-    return msgspec.structs.replace(word, speaker=number)
 
 
 def of_channel(event: CaptionT, channel: int) -> CaptionT:
@@ -294,21 +261,6 @@ class SpeakerTurns(Event, frozen=True, kw_only=True, tag="speakers"):
     start_ms: int
     end_ms: int
     turns: tuple[SpeakerTurn, ...]
-
-    def after(self, earlier: "SpeakerTurns | None", *, most: int) -> "SpeakerTurns":
-        """Return what both say together: of `most` turns, the newest ones."""
-        if earlier is None:
-            return self
-        kept = (turn for turn in earlier.turns if turn.start_ms < self.start_ms)
-        cut = (
-            msgspec.structs.replace(turn, end_ms=min(turn.end_ms, self.start_ms)) for turn in kept
-        )
-        turns = (*cut, *self.turns)
-        start_ms = min(earlier.start_ms, self.start_ms)
-        if len(turns) > most:
-            turns = turns[-most:]
-            start_ms = turns[0].start_ms
-        return msgspec.structs.replace(self, start_ms=start_ms, turns=turns)
 
 
 class Vad(Event, frozen=True, kw_only=True, tag="vad"):

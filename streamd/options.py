@@ -16,7 +16,9 @@ from dataclasses import KW_ONLY, dataclass, field
 from math import ceil
 from typing import Annotated, Literal, get_args
 
-from msgspec import Meta
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from streamd.language import LANGUAGE_CODES
 
 FRAME_MS = 20
 FRAMES = "frames"
@@ -73,34 +75,6 @@ Transcript = Annotated[str, Meta(pattern=rf"\.({'|'.join({*FORMAT_NAMES} - {'jso
 """The name of a file; ``.full.json`` is json-full."""
 
 EndpointRule = Literal["silence", "smart"]
-
-_LANGUAGES = """
-en English, zh Chinese, de German, es Spanish, ru Russian, ko Korean, fr French, ja Japanese,
-pt Portuguese, tr Turkish, pl Polish, ca Catalan, nl Dutch, ar Arabic, sv Swedish, it Italian,
-id Indonesian, hi Hindi, fi Finnish, vi Vietnamese, he Hebrew, uk Ukrainian, el Greek, ms Malay,
-cs Czech, ro Romanian, da Danish, hu Hungarian, ta Tamil, no Norwegian, th Thai, ur Urdu,
-hr Croatian, bg Bulgarian, lt Lithuanian, la Latin, mi Maori, ml Malayalam, cy Welsh, sk Slovak,
-te Telugu, fa Persian, lv Latvian, bn Bengali, sr Serbian, az Azerbaijani, sl Slovenian,
-kn Kannada, et Estonian, mk Macedonian, br Breton, eu Basque, is Icelandic, hy Armenian,
-ne Nepali, mn Mongolian, bs Bosnian, kk Kazakh, sq Albanian, sw Swahili, gl Galician,
-mr Marathi, pa Punjabi, si Sinhala, km Khmer, sn Shona, yo Yoruba, so Somali, af Afrikaans,
-oc Occitan, ka Georgian, be Belarusian, tg Tajik, sd Sindhi, gu Gujarati, am Amharic,
-yi Yiddish, lo Lao, uz Uzbek, fo Faroese, ht Haitian Creole, ps Pashto, tk Turkmen, nn Nynorsk,
-mt Maltese, sa Sanskrit, lb Luxembourgish, my Myanmar, bo Tibetan, tl Tagalog, mg Malagasy,
-as Assamese, tt Tatar, haw Hawaiian, ln Lingala, ha Hausa, ba Bashkir, jw Javanese,
-su Sundanese, yue Cantonese, my Burmese, ca Valencian, nl Flemish, ht Haitian,
-lb Letzeburgesch, ps Pushto, pa Panjabi, ro Moldavian, ro Moldovan, si Sinhalese,
-es Castilian, zh Mandarin, de Deutsch, es Español, fr Français, pt Português, it Italiano,
-nl Nederlands, pl Polski, tr Türkçe, sv Svenska, da Dansk, no Norsk, fi Suomi, cs Čeština,
-ro Română, hu Magyar, id Bahasa Indonesia, vi Tiếng Việt, ru Русский, uk Українська, el Ελληνικά,
-he עברית, ar العربية, fa فارسی, hi हिन्दी, th ไทย, ja 日本語, ko 한국어, zh 中文
-"""
-LANGUAGE_CODES: Mapping[str, str] = {
-    name.casefold(): code
-    for code, _, name in (entry.strip().partition(" ") for entry in _LANGUAGES.split(","))
-}
-"""Names in lower case and codes, as openai-whisper has them; codes in the order of their tokens. At
-the end, what the most frequent ones call themselves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -472,12 +446,9 @@ class ModelOptions:
     precision: Annotated[
         Literal["auto", "float32", "int8"], Option("precision of weights; auto: int8 where faster")
     ] = "auto"
-    engine: Annotated[
-        Literal["auto", "onnx", "coreml"], Option("runtime that executes the model")
-    ] = "auto"
     compute: Annotated[
-        Literal["auto", "ane", "gpu", "cpu"],
-        Option("processor of a Mac; ane: Neural Engine", common=True),
+        Literal["auto", "cpu", "gpu", "ane"],
+        Option("processor; ane: a Mac's Neural Engine", common=True),
     ] = "auto"
 
 
@@ -487,10 +458,9 @@ class BuildOptions:
 
     audio_contexts: Annotated[tuple[int, ...], DERIVED] = ()
     """Encoder contexts besides the full one; empty: 1024 positions."""
-    weight_bits: Annotated[Literal["16", "8", "6"], DERIVED] = "16"
-    """Bits per weight: 16 is float16; 8 and 6 are palettes."""
-    missing: bool = False
-    """On a Mac, build a model that is not built yet while captions run, and then use it."""
+    weight_bits: Annotated[Literal["auto", "16", "8"], DERIVED] = "auto"
+    """Bits per weight: 16 is float16; 8 a palette for each matrix; auto is 16, and 8 from medium
+    on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -698,11 +668,27 @@ class JournalOptions:
     """Address of NATS, in place of a folder."""
     replicas: Annotated[int, Meta(ge=1, le=5)] = 1
     """Number of NATS servers that keep each final."""
-    fsync: Literal["always", "interval", "never"] = "interval"
-    """When a line is forced to disk, against power failures."""
+    fsync: Literal["always", "interval"] = "interval"
+    """Whether each final is forced to disk before it is sent, against power failures, or once a
+    second."""
     days: Annotated[
         int, Meta(ge=0, le=36_500), Option("days to keep finals; 0: forever", name="journal-days")
     ] = 30
     record: Annotated[str, "DIR", Option("folder for the audio, as WAV files")] = ""
-    rotate_bytes: Annotated[int, Meta(ge=1), "bytes"] = 2 << 20
-    """Size at which a new file begins."""
+
+
+_MODEL, _ENDPOINT = ModelOptions(), EndpointOptions()
+
+
+class Choices(Struct, frozen=True, kw_only=True):
+    """What the client that feeds a session may choose: options, under their names."""
+
+    language: str = "auto"
+    task: str = _MODEL.task
+    prompt: str = _MODEL.prompt
+    hotwords: str = _MODEL.hotwords
+    endpoint: EndpointRule = _ENDPOINT.rule
+    endpoint_ms: int = _ENDPOINT.plain * FRAME_MS
+    speakers: bool | UnsetType = UNSET
+    split: bool | UnsetType = UNSET
+    """Whether each channel has captions of its own."""

@@ -16,7 +16,7 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 import pytest
 from hypothesis import settings
 
-from tests.support import pulseaudio
+from tests.support import pulseaudio, slow
 
 # A shell's background jobs ignore Ctrl-C, and so would all that the tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -30,9 +30,28 @@ def pytest_xdist_auto_num_workers(config):
 
 # Machines are slow and noisy: no test asserts on time. CI draws the same examples every time; who
 # works on streamd runs the tests often, and each time with others.
+settings.register_profile("quick", deadline=None, max_examples=8)
 settings.register_profile("local", deadline=None, max_examples=25)
 settings.register_profile("ci", deadline=None, max_examples=60, derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "local")
+
+
+def pytest_addoption(parser):
+    group = parser.getgroup("streamd")
+    group.addoption("--quick", action="store_true", help="few examples, without tests/slow.txt")
+    group.addoption("--write-slow", action="store_true", help="measure, write tests/slow.txt")
+
+
+def pytest_configure(config):
+    if config.getoption("--quick") or config.getoption("--write-slow"):
+        settings.load_profile("quick")
+    if config.getoption("--write-slow"):
+        config.pluginmanager.register(slow.Measuring())
+
+
+def pytest_collection_modifyitems(config, items):
+    if config.getoption("--quick"):
+        slow.leave_out(config, items)
 
 
 @pytest.fixture(scope="session", autouse=True)

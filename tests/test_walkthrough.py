@@ -69,7 +69,6 @@ RUNS = {
     "streamd models get base": Run("", "base is here"),
     "streamd bench -m base.en": Run("n_streams"),
     "streamd bench": Run("keeps_up"),
-    "streamd bench -m base": Run("keeps_up"),
     "streamd devices": Run("USB"),
     "streamd": live(),
     "streamd --device USB": live(stderr="microphone: USB"),

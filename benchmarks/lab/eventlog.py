@@ -1,16 +1,11 @@
 """The record of one measured stream: what was said when, and what each window cost.
 
 Times are milliseconds since the first sample was spoken, so that latencies count from the speaker's
-mouth: a block of audio is heard when its last sample was spoken. As a file it is JSON lines, one
-entry each, in the order of time. Knows nothing of references or scores.
+mouth: a block of audio is heard when its last sample was spoken. Entries come in the order of time.
 """
-
-from collections.abc import Iterable
-from pathlib import Path
 
 import msgspec
 
-from streamd.errors import ConfigError
 from streamd.events import SessionEvent
 
 
@@ -61,28 +56,3 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True, tag="ended"):
 
 Entry = Began | Said | Decoded | Ended
 Log = list[Entry]
-
-_encoder, _decoder = msgspec.json.Encoder(), msgspec.json.Decoder(Entry)
-
-
-def write_log(path: Path, log: Iterable[Entry]) -> None:
-    """Write JSON lines."""
-    path.write_bytes(b"".join(_encoder.encode(entry) + b"\n" for entry in log))
-
-
-def read_log(path: Path) -> Log:
-    """Read what `write_log` wrote.
-
-    Raises
-    ------
-    ConfigError : the file cannot be read or is no event log
-    """
-    try:
-        log = [_decoder.decode(line) for line in path.read_bytes().splitlines()]
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
-    except msgspec.DecodeError as error:
-        raise ConfigError(f"{path}: no event log of streaming.py: {error}") from error
-    if not log or not isinstance(log[0], Began):
-        raise ConfigError(f"{path}: no event log of streaming.py: it does not say what began")
-    return log

@@ -7,33 +7,24 @@ the model's sense of time.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
 import soundfile
 import soxr
 
-from lab.alignment import align
 from lab.latency import SpokenWord
 from streamd.cli.bench import spoken
 from streamd.errors import ConfigError, SourceError
 from streamd.types import (
     FRAME,
     FRAME_MS,
-    N_AUDIO_CTX,
     SAMPLE_RATE,
     Frames,
-    Hypothesis,
-    Window,
     ms_from_frames,
 )
-from streamd.whisper.recognizer import Recognizer
-
-_MARGIN = 15
-"""Frames around a clip that belong to it: 300 ms."""
 
 
 class Clip(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,44 +106,3 @@ def _noted(path: Path, frames: Frames, notes: _Notes) -> Recording:
     if timed:
         return Recording(path.name, frames, timed, text=" ".join(row[0] for row in notes.words))
     return of_clips(path.name, frames, notes.clips)
-
-
-def offline(recognizer: Recognizer[Any], recording: Recording) -> list[Hypothesis]:
-    """Each clip in one window, as good as the model can; a long clip is left out.
-
-    `recognizer` should look at the full encoder context.
-    """
-    out = []
-    for clip in recording.clips:
-        start = max(0, clip.start_ms // FRAME_MS - _MARGIN)
-        end = min(len(recording.frames), clip.end_ms // FRAME_MS + _MARGIN)
-        samples = recording.frames[start:end].ravel()
-        window = Window(start, end, samples, last=True)
-        out.append(recognizer.recognize(window) if fits(clip) else Hypothesis())
-    return out
-
-
-def fits(clip: Clip) -> bool:
-    """Whether a model can hear the clip, with its margins, at once."""
-    return (clip.end_ms - clip.start_ms) // FRAME_MS + 2 * _MARGIN < N_AUDIO_CTX
-
-
-def with_times(recording: Recording, heard: list[Hypothesis]) -> Recording:
-    """The recording whose words have the times of what `offline` heard right."""
-    words: list[SpokenWord] = []
-    for clip, hypothesis in zip(recording.clips, heard, strict=True):
-        said = spoken(clip.text)
-        found = [(text, word) for word in hypothesis.words for text in spoken(word.text)]
-        times = {
-            i: found[j][1]
-            for i, j in align(said, [text for text, _ in found])
-            if i is not None and j is not None and said[i] == found[j][0]
-        }
-        for i, text in enumerate(said):
-            word = times.get(i)
-            if word is None:
-                words.append(SpokenWord(text))
-            else:
-                start_ms, end_ms = ms_from_frames(word.start), ms_from_frames(word.end)
-                words.append(SpokenWord(text, start_ms, end_ms))
-    return replace(recording, words=tuple(words))

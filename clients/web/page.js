@@ -4,8 +4,8 @@
 import { appearance, keepAwake } from "./appearance.js";
 import { Archive } from "./archive.js";
 import { ask, storeToken, unreachable, Listening } from "./connection.js";
-import { FORMATS } from "./formats.js";
 import { Microphone } from "./microphone.js";
+import { asText, save } from "./saving.js";
 import { showInvitation } from "./share.js";
 import { namesOf } from "./speakers.js";
 import { store, stored } from "./storage.js";
@@ -287,7 +287,7 @@ function choices() {
 $("copy").onclick = async () => {
   const { finals } = transcript;
   try {
-    await navigator.clipboard.writeText(FORMATS.txt.text(finals));
+    await navigator.clipboard.writeText(asText(finals));
     toast(`Copied ${finals.length} lines`);
   } catch {
     toast("The browser does not allow copying here: download the text instead", 6000);
@@ -295,14 +295,9 @@ $("copy").onclick = async () => {
 };
 
 for (const button of document.querySelectorAll("[data-format]")) {
-  const { format } = button.dataset;
-  button.onclick = () => {
-    const { mime, text } = FORMATS[format];
-    const link = document.createElement("a");
-    link.href = URL.createObjectURL(new Blob([text(transcript.finals)], { type: `${mime};charset=utf-8` }));
-    link.download = `${shown.name}.${format}`;
-    link.click();
-    setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+  button.onclick = async () => {
+    const note = await save(button.dataset.format, shown.name, transcript);
+    if (note) toast(note, 8000);
   };
 }
 

@@ -37,6 +37,9 @@ export function parts({ text, words, run }) {
 /** The name of who says a part. */
 export const nameOf = ({ speaker, run }) => names[run]?.[speaker] ?? `Speaker ${speaker}`;
 
+/** The names that readers have given speakers in a run of the session: [[number, name]]. */
+export const namesIn = (run) => Object.entries(names[run] ?? {}).filter(([, name]) => name);
+
 const kept = () => JSON.parse(stored(`names.${session}`, "{}"));
 
 /** Show the speakers of a session under the names that this browser keeps of it. */

@@ -1,7 +1,6 @@
 // The transcript on the page, as paragraphs. Text from the network is only ever set as text, never
 // as HTML.
 
-import { SENTENCE_END } from "./cues.js";
 import { nameTag, parts } from "./speakers.js";
 import { clock, corrected, isUnspaced, placed, script } from "./transcript.js";
 
@@ -11,6 +10,7 @@ const PAUSE_MS = 2000; // begins a paragraph
 const LONG = 330; // characters, about 60 words, after which a shorter pause behind a sentence does, too
 const BREATH_MS = 400;
 const LONGEST = 2 * LONG; // after which the end of a sentence does
+const SENTENCE_END = /\p{Sentence_Terminal}["'”’»)」』]*$/u;
 
 const GAPS = {
   overrun: "the microphone's driver overflowed",

@@ -185,7 +185,8 @@ def _check_count(command: Command, operands: Sequence[str]) -> None:
             hint = f"; to caption a file: streamd {extra}"
         elif extra.isdecimal() and any(option.name == "port" for option in command.options):
             hint = f"; to choose the port: --port {extra}"
-        raise ConfigError(f"{command.name} has no use for {extra}{hint}")
+        takes = f"only {command.operand}, got" if wanted else "no argument:"
+        raise ConfigError(f"{command.name} takes {takes} {extra}{hint}")
 
 
 def _refuse_misplaced(words: Sequence[str], names: Sequence[str]) -> None:

@@ -22,7 +22,10 @@ from numpy.typing import NDArray
 from streamd.config import Config
 from streamd.daemon import build
 from streamd.daemon.opening import MOST_BUSY, keeps_up, live_cpu_s
+from streamd.engines.precision import LIVE_WINDOW, window_timer
 from streamd.engines.prepared import bundled_speech
+from streamd.engines.supervised.remote import RemoteEngine
+from streamd.engines.supervised.switchover import SwitchingEngine
 from streamd.errors import ConfigError
 from streamd.models.catalog import dimensions
 from streamd.models.model import Model
@@ -41,8 +44,8 @@ class StreamCost(msgspec.Struct, frozen=True, kw_only=True):
     Of its `n_windows` windows: the median, least and 95th percentile of the time, and the medians
     of the CPU time of all threads, of the time in the encoder, and of the time for the rest, which
     is mostly the decoder's. Of all that a session does, per second of the stream: the seconds
-    (`rtf`, the real-time factor) and the CPU seconds, without those of another process that runs
-    Core ML. `n_streams` is how many streams ``streamd serve`` keeps up with.
+    (`rtf`, the real-time factor) and the CPU seconds, without those of another process that has the
+    model. `n_streams` is how many streams ``streamd serve`` keeps up with.
     """
 
     model: str
@@ -68,7 +71,10 @@ def measure(
     Raises `ConfigError` for options that contradict each other or the model, or find no speech.
     """
     timed = _TimedEngine(engine)
-    session, recognizer = build.new_session(config), build.recognizer(config, model, timed)
+    session, recognizer = (
+        build.new_session(config),
+        build.answering(build.recognizer(config, model, timed)),
+    )
     speech = bundled_speech()
     frames = speech[: len(speech) // FRAME * FRAME].reshape(-1, FRAME)
     rows: list[NDArray[np.float64]] = []
@@ -141,6 +147,47 @@ def estimates(config: Config) -> list[SizeEstimate]:
     return found
 
 
+class GpuCost(msgspec.Struct, frozen=True, kw_only=True):
+    """What a model takes of a GPU: memory in use and cached, and the time of usual windows.
+
+    `graph_ms` is spent on building the graphs of a window, in which the GPU waits, and
+    `after_pause_ms` is a window's time after `_PAUSE_S` of silence, in which the system may have
+    given the GPU's memory to others.
+    """
+
+    device: str
+    active_mb: float
+    cached_mb: float
+    window_ms: float
+    graph_ms: float
+    after_pause_ms: float
+
+
+_PAUSE_S = 10.0
+_N_WINDOWS = 10
+
+
+def gpu_cost(engine: Engine[Any], pause: Callable[[float], object] = time.sleep) -> GpuCost | None:
+    """Measure the GPU that runs the model; None if the CPU does."""
+    gpu = engine.current if isinstance(engine, SwitchingEngine) else None
+    if not isinstance(gpu, RemoteEngine):
+        return None
+    window_ms = window_timer(gpu, LIVE_WINDOW)
+    before = gpu.figures()
+    times = [window_ms() for _ in range(_N_WINDOWS)]
+    figures = gpu.figures()
+    graphs_s = float(figures["graph_s"]) - float(before["graph_s"])
+    pause(_PAUSE_S)
+    return GpuCost(
+        device=f"{figures['device']}, {figures['library']}",
+        active_mb=_rounded(np.float64(figures["active"]) / 1e6),
+        cached_mb=_rounded(np.float64(figures["cached"]) / 1e6),
+        window_ms=_rounded(np.median(times)),
+        graph_ms=_rounded(np.float64(graphs_s / _N_WINDOWS * 1000)),
+        after_pause_ms=_rounded(np.float64(window_ms())),
+    )
+
+
 class _TimedEngine(Generic[FeaturesT]):
     """An engine that adds up the seconds in its encoder."""
 
@@ -166,7 +213,7 @@ class _TimedEngine(Generic[FeaturesT]):
         return self._engine.decoder(features, n_slots)
 
 
-def cost_table(cost: StreamCost, sizes: Sequence[SizeEstimate]) -> str:
+def cost_table(cost: StreamCost, sizes: Sequence[SizeEstimate], gpu: GpuCost | None = None) -> str:
     """Return the figures as a table for a terminal."""
     fit = [each.size for each in sizes if each.keeps_up]
     head = f"{cost.model}: {cost.n_windows} windows of {cost.speech_s:.0f} s of speech"
@@ -182,12 +229,19 @@ def cost_table(cost: StreamCost, sizes: Sequence[SizeEstimate]) -> str:
         + ", by a layer of each",
         "keeps up": f"{fit[-1]}, the largest size that does" if fit else "no size",
     }
+    if gpu is not None:
+        rows["GPU"] = f"{gpu.device}; {gpu.active_mb:.0f} MB, {gpu.cached_mb:.0f} MB cached"
+        rows["a usual window"] = (
+            f"{gpu.window_ms:.1f} ms, of it {gpu.graph_ms:.1f} for graphs; "
+            f"{gpu.after_pause_ms:.1f} after {_PAUSE_S:.0f} s of silence"
+        )
     return "\n".join([head, *(f"{name:18}{figures}" for name, figures in rows.items())])
 
 
-def cost_json(cost: StreamCost, sizes: Sequence[SizeEstimate]) -> str:
+def cost_json(cost: StreamCost, sizes: Sequence[SizeEstimate], gpu: GpuCost | None = None) -> str:
     """Return the figures and the machine as one line of JSON."""
-    return msgspec.json.encode({"machine": machine(), "stream": cost, "sizes": sizes}).decode()
+    figures = {"machine": machine(), "stream": cost, "sizes": sizes, "gpu": gpu}
+    return msgspec.json.encode(figures).decode()
 
 
 def _rounded(value: np.floating) -> float:

@@ -16,7 +16,6 @@ from inspect import iscoroutine
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from streamd import __version__
 from streamd.cli.arguments import Command, Request, help_text, parse, settings_text
 from streamd.cli.hints import command_in_group
 from streamd.config import Config, as_toml, for_clients, load
@@ -24,6 +23,7 @@ from streamd.errors import ConfigError, SourceError, StreamdError
 from streamd.system import stdio
 from streamd.system.heap import share_heap
 from streamd.system.stdio import log_to
+from streamd.version import __version__
 
 if TYPE_CHECKING:
     from streamd.sources.microphone import Device
@@ -111,27 +111,26 @@ def _refuse(group: str, word: str) -> None:
 
 
 def _models_check(config: Config, name: str) -> Iterator[str]:
-    engine = "onnx" if config.decoding.engine == "auto" else config.decoding.engine
-    if engine == "coreml":
+    if config.decoding.compute == "ane":
         from streamd.cli.packages import report
     else:
         from streamd.cli.model_check import report
 
-    decoding = replace(config.decoding, model=name, engine=engine, compute="auto")
-    return report(replace(config, decoding=decoding))
+    return report(replace(config, decoding=replace(config.decoding, model=name)))
 
 
 def _bench(config: Config) -> Iterator[str]:
-    from streamd.cli.bench import cost_json, cost_table, estimates, measure
+    from streamd.cli.bench import cost_json, cost_table, estimates, gpu_cost, measure
     from streamd.daemon.opening import open_model
 
-    cost = measure(config, *open_model(config, wait_for_core_ml=True))
+    model, engine = open_model(config, wait=True)
+    cost = measure(config, model, engine)
     form = cost_table if sys.stdout.isatty() else cost_json
-    yield form(cost, estimates(config))
+    yield form(cost, estimates(config), gpu_cost(engine))
 
 
 _LIVE = ("streaming", "vad", "decoding", "server", "journal")
-_ENGINE = ("threads", "precision", "engine")
+_ENGINE = ("threads", "precision", "compute")
 _LOG = ("verbose", "log-format")
 
 COMMANDS = (
@@ -208,7 +207,7 @@ COMMANDS = (
         "doctor",
         "check this machine, and say how to fix problems",
         target="streamd.cli.doctor:report",
-        takes=("model", *_ENGINE, "compute", "host", "port", "json", *_LOG),
+        takes=("model", *_ENGINE, "host", "port", "json", *_LOG),
     ),
     Command(
         "models",
@@ -246,10 +245,10 @@ COMMANDS = (
     ),
     Command(
         "models build",
-        "build a model's packages for a Mac's Neural Engine and GPU",
+        "build a model's encoder for a Mac's Neural Engine",
         target="streamd.cli.packages:build",
         operand="NAME",
-        takes=("engine", *_LOG),
+        takes=_LOG,
     ),
     Command(
         "models remove",

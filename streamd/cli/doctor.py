@@ -11,18 +11,21 @@ from collections.abc import Iterator
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-import streamd
 from streamd.cli.bench import n_edits, spoken
 from streamd.config import OPTIONS, SETTINGS, Config, value_of
 from streamd.daemon import build
-from streamd.daemon.opening import LIBRARY, CoreML, best_model, built_for_core_ml, unavailable
+from streamd.daemon.acceleration import CORE_ML, HERE, judge, stages, step_ms
+from streamd.daemon.opening import best_model
 from streamd.engines.golden_clips import clips, transcribed
+from streamd.engines.mlx.gpu import unavailable
 from streamd.engines.precision import choose_precision
-from streamd.engines.prepared import open_in_memory
+from streamd.engines.prepared import open_engine, open_in_memory
+from streamd.engines.supervised.remote import RemoteEngine
+from streamd.engines.supervised.switchover import Candidate, Judge
 from streamd.errors import SourceError, StreamdError
 from streamd.events import encode
 from streamd.models import store
@@ -36,6 +39,8 @@ from streamd.system import stdio
 from streamd.system.disk import CACHE_VARIABLE, asset, cache_folder, megabytes
 from streamd.system.processor import machine
 from streamd.types import FRAME_MS
+from streamd.version import __version__
+from streamd.whisper.engine import Engine
 
 _PACKAGES = (
     "onnxruntime",
@@ -82,7 +87,7 @@ def report(config: Config) -> int:
 def examine(config: Config) -> Iterator[Finding]:
     """Check everything in turn; an error in a check is a finding, too."""
     software = (_processor, _versions, _options, _files, _cache, _engine, _precision, _models)
-    for check in (*software, _core_ml, _microphone, _uploads, _port):
+    for check in (*software, _gpu, _microphone, _uploads, _port):
         name = check.__name__.removeprefix("_").replace("_", " ")
         try:
             for finding in check(config):
@@ -102,7 +107,7 @@ def _processor(config: Config) -> Iterator[Finding]:
 
 
 def _versions(config: Config) -> Iterator[Finding]:
-    program = f"streamd {streamd.__version__}, Python {platform.python_version()}"
+    program = f"streamd {__version__}, Python {platform.python_version()}"
     verbose = config.output.verbose
     packages = (f"{name} {version(name)}" for name in (_PACKAGES if verbose else _PACKAGES[:1]))
     system = platform.platform() if verbose else f"{platform.system()} {platform.machine()}"
@@ -180,24 +185,56 @@ def _models(config: Config) -> Iterator[Finding]:
         yield Finding("ok", f"{name} is used{others and f'; also installed: {others}'}")
 
 
-def _core_ml(config: Config) -> Iterator[Finding]:
-    """On a Mac, say where each part of the model runs, and why."""
-    if sys.platform != "darwin":
+def _gpu(config: Config) -> Iterator[Finding]:
+    """Say what else than the CPU can run the model, and have it read a clip and compute a step."""
+    if config.decoding.compute == "cpu":
+        yield Finding("ok", "not used, as configured")
         return
     name = config.decoding.model or best_model(config, places()) or store.BUNDLED[0]
-    decoding = replace(config.decoding, model=name)
-    built = built_for_core_ml(replace(config, decoding=decoding), CoreML())
-    if built is None:
-        build = f"streamd models build {name} --engine coreml, and no --compute cpu"
-        fix = unavailable() or f"{build} (minutes, 0.8 to 4 GB of memory and 0.2 to 4 of disk)"
-        yield Finding("--", f"{name} runs on the CPU", fix)
+    if store.find(name, places()) is None:
+        return  # as `_models` says
+    if (why := unavailable()) and config.decoding.compute != "ane":
+        if _has_gpu():
+            yield Finding("--", f"{name} runs on the CPU", why)
         return
-    from streamd.cli.packages import functions  # only a Mac needs it
-    from streamd.engines.coreml.runtime.programs import PLACEMENTS
+    config = replace(config, decoding=replace(config.decoding, model=name))
+    opened = open_engine(name, threads=build.threads(config), precision=config.decoding.precision)
+    model, cpu = opened.model, opened.engine
+    judged = judge(config, model, cpu, is_fast_enough=False)
+    for candidate in (way for stage in stages(config, model, cpu, HERE) for way in stage):
+        yield _tried(name, candidate, judged, cpu)
+    if config.decoding.compute == "ane":
+        from streamd.cli.packages import functions, open_packages  # only a Mac needs it
 
-    placement = PLACEMENTS["ane" if config.decoding.compute == "ane" else "gpu"][0]
-    for line in (str(placement), *functions(built, placement, LIBRARY)):
-        yield Finding("ok", line)
+        for line in functions(open_packages(name), CORE_ML):
+            yield Finding("ok", line)
+
+
+def _tried(name: str, candidate: Candidate, judged: Judge, cpu: Engine[Any]) -> Finding:
+    """Load the model, judge it, and time a step beside the CPU's."""
+    try:
+        engine = candidate.load()
+        why = judged(engine)
+        fast_ms, cpu_ms = step_ms(engine, cpu)
+        found = engine.figures() if isinstance(engine, RemoteEngine) else {}
+        engine.close()
+    except StreamdError as error:
+        return Finding("!!", f"{candidate.name}: {error}", "--compute cpu")
+    if why:
+        return Finding("!!", f"{candidate.name} {why}", "--compute cpu, and please report it")
+    about = ""
+    if found:
+        memory = megabytes(int(found["memory"]))
+        about = f"{found['device']}, {found['library']}, {memory} for the GPU; "
+    told = f"{name} on {candidate.name} read a clip right"
+    return Finding("ok", f"{about}{told}; a step {fast_ms:.0f} ms (CPU {cpu_ms:.0f})")
+
+
+def _has_gpu() -> bool:
+    """Whether there is one that MLX may use."""
+    if sys.platform == "darwin":
+        return platform.machine() == "arm64"
+    return Path("/proc/driver/nvidia/version").exists()
 
 
 def _microphone(config: Config) -> Iterator[Finding]:

@@ -9,9 +9,9 @@ _FILE = "-o FILE, whose ending is the format"
 _GET = "streamd models get NAME"
 _MEANT = {
     "gpu cuda use-gpu ngl metal mps rocm device-index": (
-        "--compute gpu, on a Mac; elsewhere models run on the CPU"
+        "--compute gpu, with the package that docs/gpu.md names"
     ),
-    "cpu": "--compute cpu, on a Mac; elsewhere nothing else is used",
+    "cpu": "--compute cpu",
     "json": "--jsonl for events on stdout, or -o FILE.json",
     "srt vtt txt subtitle subtitles subs text": _FILE,
     "output-file outfile out file-output save write": _FILE,

@@ -45,12 +45,7 @@ def with_model(config: Config) -> Config:
         _refuse_wrong_language(name, config.decoding)
         _ask_for(name, config, here)
     name = store.in_one_form(name, here)
-    config = replace(config, decoding=replace(config.decoding, model=name))
-    if sys.platform == "darwin" and _can_ask(config.output):
-        from streamd.cli.packages import offer  # only a Mac needs it
-
-        return offer(config, _agreed)
-    return config
+    return replace(config, decoding=replace(config.decoding, model=name))
 
 
 def _ask_for(name: str, config: Config, here: StorePaths) -> None:
@@ -78,13 +73,13 @@ def _automatic(config: Config, here: StorePaths) -> str:
     name, best = best_model(config, here), store.best(here, config.decoding)
     if name and name != best:
         log.info(
-            "using %s, the best model here that keeps up; %s would lag behind on this machine, "
-            "by an estimate: --model %s takes it nevertheless",
+            "using %s, the best installed model that keeps up; %s would lag behind on this "
+            "machine, by an estimate: --model %s takes it nevertheless",
             *(name, best, best),
         )
         return name
     if name and not store.is_bundled(name, here):
-        log.info("using %s, the best model here; --model names another", name)
+        log.info("using %s, the best installed model (choose with --model)", name)
         return name
     usual = offered(config.decoding)
     better, bundled = usual.name, store.BUNDLED[0]

@@ -2,21 +2,18 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import replace
-from itertools import chain, groupby
+from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 
 from streamd.cli.model_check import line
 from streamd.config import Config
-from streamd.daemon.opening import LIBRARY, CoreML, lacks_packages, unavailable
+from streamd.daemon.acceleration import CORE_ML, core_ml_unavailable
 from streamd.engines.coreml.golden import GOLDEN_TOLERANCE, against_golden, golden_vectors
-from streamd.engines.coreml.package import FORMS, META, BuiltModel, check_files, open_built
+from streamd.engines.coreml.package import META, BuiltModel, check_files, open_built
 from streamd.engines.coreml.package_builder import build_model, built_model
-from streamd.engines.coreml.runtime.core_ml_engine import CoreMLEngine
-from streamd.engines.coreml.runtime.programs import PLACEMENTS, Devices, Placement
-from streamd.engines.coreml.runtime.switchover import LOADING, compiled_folder, make_compiled_folder
-from streamd.engines.coreml.runtime.worker import Job, devices, refusal
+from streamd.engines.coreml.runtime.hybrid import encoding, load_encoder, plan
+from streamd.engines.coreml.runtime.library import Devices, compiled_folder
 from streamd.errors import ConfigError, EngineError, ModelError
 from streamd.models.store import find, not_here
 from streamd.models.store.cache import places
@@ -31,12 +28,8 @@ _FEW = 3
 def build(config: Config, name: str) -> None:
     """Build the packages of a model that is on this machine.
 
-    Raises `ConfigError` if the engine needs no packages, `ModelError` if there is no such model, or
-    it cannot be built or written.
+    Raises `ModelError` if there is no such model, or it cannot be built or written.
     """
-    engine = config.decoding.engine
-    if engine not in ("auto", "coreml"):
-        raise ConfigError(f"--engine {engine} needs no packages; only coreml does")
     begun_s = time.perf_counter()
 
     def progress(done: int, n_all: int, what: str) -> None:
@@ -49,61 +42,34 @@ def build(config: Config, name: str) -> None:
     log.info("%s: built in %.0f s, %s in %s", name, took_s, size, built.folder)
 
 
-def offer(config: Config, ask: Callable[[str], bool]) -> Config:
-    """Offer to build the configured model while captions run, where that helps.
-
-    `ask` puts a question to whoever is at the terminal. Raises `ModelError` if packages that are
-    here are damaged.
-    """
-    name = config.decoding.model
-    question = (
-        f"streamd: build {name} for the GPU and the Neural Engine while captions run (a minute or "
-        "two; --compute cpu does not ask)?"
-    )
-    if not lacks_packages(config, CoreML()) or not ask(question):
-        return config
-    return replace(config, build=replace(config.build, missing=True))
-
-
 def report(config: Config) -> Iterator[str]:
-    """Compare what Core ML computes with the golden vectors, on each placement of the model.
+    """Compare what Core ML computes with the golden vectors.
 
     The model is the configured one, or what lies in the folder of that name. Raises `ConfigError`
-    if this machine has no Core ML, `ModelError` if the model is not built, is damaged, or is wrong
-    on every placement.
+    if this machine has no Core ML, `ModelError` if the model is not built, is damaged, or is wrong.
     """
     name = config.decoding.model
-    if why := unavailable():
-        raise ConfigError(f"{why}; drop --engine coreml to check {name} on the CPU")
+    if why := core_ml_unavailable():
+        raise ConfigError(f"{why}; drop --compute ane to check {name} on the CPU")
     built = open_packages(name)
     yield from facts(built)
     check_files(built)
-    yield from compared(built, LIBRARY)
+    yield compared(built, CORE_ML)
 
 
-def compared(built: BuiltModel, library: str) -> Iterator[str]:
-    """Compare a built model with its golden vectors on each placement; raises `ModelError`."""
-    golden, n_right = golden_vectors(built), 0
-    compiled = make_compiled_folder(built)
-    for placement in chain(*PLACEMENTS.values()):
-        log.info("%s: loading, %s", built.meta.name, placement)
-        engine = CoreMLEngine(Job(built, compiled, placement, library), LOADING)
-        try:
-            off = against_golden(engine, golden)
-        except EngineError as error:
-            yield line("golden vectors", f"{placement}: ! {error.__cause__ or error}")
-            continue
-        finally:
-            engine.close()
-        is_right = off.acceptable
-        n_right += is_right
-        yield line(
-            "golden vectors",
-            f"{placement}: {'' if is_right else '! '}logits {off.logits:.2g}, alignment "
-            f"{off.alignment:.2g} (at most {GOLDEN_TOLERANCE:g}), same token at {off.agreed:.0%}",
-        )
-    if not n_right:
-        raise ModelError(f"{built.meta.name} fails its check on Core ML; use --compute cpu")
+def compared(built: BuiltModel, library: str) -> str:
+    """Compare a built model with its golden vectors; raises `ModelError` if it is wrong."""
+    log.info("%s: loading", built.meta.name)
+    try:
+        worker = load_encoder(built, library=library)
+        off, where = against_golden(encoding(worker), built, golden_vectors(built))
+        worker.close()
+    except EngineError as error:
+        raise ModelError(f"{built.meta.name} fails its check on Core ML: {error}") from error
+    told = f"{off:.2g} off at {where} (at most {GOLDEN_TOLERANCE:g})"
+    if not off <= GOLDEN_TOLERANCE:  # or NaN
+        raise ModelError(f"{built.meta.name} fails its check on Core ML: {told}")
+    return line("golden vectors", told)
 
 
 def open_packages(name: str) -> BuiltModel:
@@ -115,9 +81,7 @@ def open_packages(name: str) -> BuiltModel:
         raise not_here(name)
     if found := built_model(name):
         return found
-    raise ModelError(
-        f"{name} is not built for Core ML; run: streamd models build {name} --engine coreml"
-    )
+    raise ModelError(f"{name} is not built for Core ML; run: streamd models build {name}")
 
 
 def facts(built: BuiltModel) -> Iterator[str]:
@@ -126,7 +90,6 @@ def facts(built: BuiltModel) -> Iterator[str]:
     yield line("model", meta.name)
     weights = "float16" if meta.bits == 16 else f"palettes of {meta.bits} bits"
     yield line("built", f"{weights}, with coremltools {meta.coremltools}, in {built.folder}")
-    yield line("caches", ", ".join(FORMS))
     yield line("contexts", ", ".join(map(str, meta.contexts)))
     for package, of in groupby(built.functions, lambda each: each.package):
         inside = (each for file, each in meta.files.items() if Path(file).parts[0] == package)
@@ -134,20 +97,16 @@ def facts(built: BuiltModel) -> Iterator[str]:
         yield line("package", f"{package}, {len(list(of))} functions, {megabytes(size)}")
 
 
-def functions(built: BuiltModel, placement: Placement, library: str) -> Iterator[str]:
-    """Yield a line for each function: where Core ML runs it, and what it runs elsewhere.
-
-    Raises `EngineError` if Core ML refuses the placement's states, which is tried first.
-    """
-    compiled = compiled_folder(built)
-    if not compiled.is_dir():
+def functions(built: BuiltModel, library: str) -> Iterator[str]:
+    """Yield a line for each function: where Core ML runs it, and what it runs elsewhere."""
+    if not compiled_folder(built).is_dir():
         yield "nothing is compiled yet; the first start does it"
         return
-    job = Job(built, compiled, placement, library)
-    if why := refusal(job):
-        raise EngineError(f"not {placement}: {why}; unless another way works, the CPU serves")
-    for found in devices(job):
-        yield f"{found.package.removesuffix('.mlpackage')} {found.function}: {_shown(found)}"
+    for package, of in groupby(built.functions, lambda each: each.package):
+        found = plan(built, package, library=library)
+        for each in of:
+            told = _shown(found.get(each.name, Devices()))
+            yield f"{package.removesuffix('.mlpackage')} {each.name}: {told}"
 
 
 def _shown(found: Devices) -> str:

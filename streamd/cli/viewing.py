@@ -15,7 +15,9 @@ from streamd.config import Config, read_token
 from streamd.daemon.display import open_display, open_files
 from streamd.errors import ConfigError
 from streamd.server.client import watch
-from streamd.streams.journal.files import AUTO, place, runs, transcript
+from streamd.streams.journal.database import AUTO, Database, place
+from streamd.streams.journal.old_files import old_files
+from streamd.streams.journal.tables import runs, transcript
 from streamd.system.stdio import lines_inside
 
 log = logging.getLogger(__name__)
@@ -65,7 +67,10 @@ def export(config: Config, session: str = "") -> Iterable[str]:
     """
     config = _on_stdout(config)
     folder = place(config.journal.folder or AUTO, os.environ)
-    known = runs(folder)
+    if old_files(folder):
+        with Database(folder):
+            pass  # which imports them
+    known = [run for _, run in runs(folder)]
     if not session and not known:
         log.warning("%s holds no session: streamd --journal keeps them", folder)
     if not session:

@@ -14,6 +14,7 @@ REMOVED: Mapping[str, str] = {
     "carry-initial-prompt": "use --hotwords, which count in every window",
     "clip-timestamps-ms": "cut the file first: ffmpeg -ss START -to END -i FILE part.flac",
     "colors": "set the variable NO_COLOR, or FORCE_COLOR, to 1",
+    "engine": "use --compute: cpu, gpu or ane",
     "fallback": "use --set search.temperatures=0, if nothing is to be decoded again",
     "hallucination-silence-threshold-ms": "drop it; the voice detector leaves silence out",
     "keep": "drop it; windows overlap by --length",

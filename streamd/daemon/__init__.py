@@ -14,7 +14,6 @@ from contextlib import AsyncExitStack, suppress
 from functools import partial
 from signal import SIGHUP, SIGUSR1, SIGUSR2
 
-from streamd import __version__
 from streamd.config import Config
 from streamd.daemon import build, phrases, serving
 from streamd.daemon.control import Control, until_first_error
@@ -36,6 +35,7 @@ from streamd.streams.inference import EngineThread, WindowRecognizer
 from streamd.streams.metrics import Metrics
 from streamd.streams.stream import Stream
 from streamd.types import ms_from_frames
+from streamd.version import __version__
 
 log = logging.getLogger(__name__)
 
@@ -215,7 +215,7 @@ async def _end_in_time(streams: Streams, control: Control, end_by: Callable[[], 
     """
     await control.stopped.wait()
     await asyncio.sleep(end_by() - TELL_S - asyncio.get_running_loop().time())
-    streams.abandon()
+    streams.end()
 
 
 async def caption(

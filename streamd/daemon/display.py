@@ -12,11 +12,13 @@ from urllib.parse import unquote, urlsplit
 
 from streamd.config import Config
 from streamd.errors import ConfigError, os_error_as
+from streamd.events import Event
 from streamd.options import OutputOptions, without_password
 from streamd.sinks import CaptionSink, Sink
 from streamd.sinks.formats import FORMATS, SEGMENTED, Jsonl, Text, suffix
 from streamd.sinks.terminal import TerminalSink, is_terminal
 from streamd.sinks.text import SPEAKERS, Look, clean, confidence_ramp, stamper
+from streamd.sinks.transcripts import transcript
 from streamd.sinks.writing import FileSink, SentenceSink, StreamSink, fitting
 from streamd.sources.ffmpeg import is_url
 
@@ -57,6 +59,13 @@ def open_stream(config: Config, stream: TextIO, form: str, *, segments: bool) ->
     """Return the sink that writes this format of files; `segments`: as for `open_files`."""
     sink = StreamSink(stream, FORMATS[form](config.cues), at_once=not segments)
     return SentenceSink(sink) if segments and form not in SEGMENTED else sink
+
+
+def written(config: Config, events: Iterable[Event], form: str, names: Mapping[int, str]) -> str:
+    """Return the transcript of a session in a format of files; `names` are those of speakers."""
+    writer = FORMATS[form](config.cues)
+    writer.names = names
+    return transcript(events, writer)
 
 
 def open_files(

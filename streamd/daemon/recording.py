@@ -25,19 +25,18 @@ from streamd.events import (
     Gap,
     TimedWord,
     Token,
-    numbered,
     of_channel,
     with_lasting_words,
-    with_speaker,
 )
+from streamd.labels import numbered, with_speakers
 from streamd.models.model import Model
 from streamd.session.clips import SpeechClips
 from streamd.session.segmenter import Segmenter
 from streamd.session.spelling import number_of, numbers
 from streamd.sources import Lost, Source
-from streamd.speakers import REMEMBERED, SpokenTurn
+from streamd.speakers import SpokenTurn
 from streamd.streams import Streams
-from streamd.system.calls import begun, outcome
+from streamd.system.calls import begun
 from streamd.system.heap import keep_for_passes
 from streamd.types import FRAME, FRAME_MS, Frames, frames_from_ms
 from streamd.whisper.engine import Engine, urgent
@@ -75,15 +74,19 @@ class Track:
 
     def take(self, frames: Frames, *, in_two_threads: bool) -> None:
         """Take the next (n, 320) frames; log-mel may be computed in another thread."""
-        # Without a voice detector there is nothing to compute meanwhile.
-        call = begun if in_two_threads and self.speech is not None else outcome
-        appended = call(partial(self.mel.append, frames.reshape(-1)))
+        append = partial(self.mel.append, frames.reshape(-1))
+        appended = None
+        if in_two_threads and self.speech is not None:  # there is something to compute meanwhile
+            appended = begun(append)
+        else:
+            append()
         gate = [(0, 0)] * len(frames)  # always open
         if self.speech is not None:
             gate = [(heard.silence, heard.late) for heard in self.speech.feed(frames)]
         if self.voices is not None:
             self.voices.feed(frames, gate)
-        appended.result()
+        if appended is not None:
+            appended.result()
 
 
 class AudioFile:
@@ -250,7 +253,7 @@ class FileTranscriber:
             transcriber = self._new_transcriber()
             language = transcriber.language(mel, first)
             if self._detects:
-                log.info("detected the language %s; --language names another", language)
+                log.info("detected language: %s (set it with --language)", language)
             seg = count(1)
             n_speakers = self._config.longform.num_speakers
             turns = track.voices.turns(n_speakers) if track.voices else []
@@ -377,16 +380,9 @@ def _with_speakers(final: Final, turns: Sequence[SpokenTurn], numbers: dict[int,
 
     `numbers` has the numbers of those who have said something, and gets those of others.
     """
-    if not turns:
-        return final
-    first = bisect_left(turns, frames_from_ms(final.start_ms) - REMEMBERED, key=_begin)
-    near = turns[first : bisect_left(turns, frames_from_ms(final.end_ms) + REMEMBERED, key=_begin)]
-    words = tuple(numbered(with_speaker(word, near), numbers) for word in final.words)
-    return msgspec.structs.replace(final, words=words)
-
-
-def _begin(turn: SpokenTurn) -> int:
-    return turn.start
+    named = with_speakers(final, turns)
+    words = tuple(numbered(word, numbers) for word in named.words)
+    return msgspec.structs.replace(named, words=words)
 
 
 async def finals_between(

@@ -5,21 +5,22 @@ import logging
 import os
 import resource
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager, nullcontext
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from socket import AF_UNIX, SOCK_DGRAM, socket
 from typing import TYPE_CHECKING
 
 from streamd.config import Config, read_token
+from streamd.daemon.display import written
 from streamd.daemon.sharing import fragment, invite, open_to_others
 from streamd.errors import BindError, ConfigError
 from streamd.models.store import known_language
 from streamd.options import BindOptions
-from streamd.server import Recordings, Server, ServerInfo
+from streamd.server import Recordings, Server, ServerInfo, Transcripts
 from streamd.streams import SessionStorage, Streams
-from streamd.streams.journal.files import Folder, JournalPolicy, place
 from streamd.system.disk import warn_of_writers
 
 if TYPE_CHECKING:
@@ -39,19 +40,23 @@ def storage(config: Config) -> Iterator[SessionStorage]:
 
     Raises `ConfigError` if the journal's folder cannot be written, or the bus cannot be used.
     """
-    options, folder, resume_s = config.journal, None, config.limits.resume_ms / 1000
+    options, resume_s = config.journal, config.limits.resume_ms / 1000
     recordings = Path(options.record).expanduser() if options.record else None
     if recordings is not None:
         warn_of_writers("--record", recordings)
     if options.bus:
-        yield SessionStorage(_bus(config, resume_s), recordings, resume_s)
-        return
-    if options.folder:
-        journal = place(options.folder, os.environ)
-        warn_of_writers("--journal", journal)
-        folder = Folder(journal, JournalPolicy(options))
-    with folder or nullcontext():
-        yield SessionStorage(folder, recordings, resume_s)
+        bus = _bus(config, resume_s)  # which waits for the clients itself
+        yield SessionStorage(bus, recordings, shared=bus)
+    elif options.folder:
+        # SQLite takes a megabyte.
+        from streamd.streams.journal.database import Database, place
+
+        folder = place(options.folder, os.environ)
+        warn_of_writers("--journal", folder)
+        with Database(folder, options) as journals:
+            yield SessionStorage(journals, recordings, resume_s, disk=folder)
+    else:
+        yield SessionStorage(None, recordings, resume_s)
 
 
 def _bus(config: Config, resume_s: float) -> "Bus":
@@ -102,6 +107,7 @@ async def server(
             listening=listening,
         ) as running:
             running.end_by = end_by
+            running.transcripts = Transcripts(streams, partial(written, config))
             yield running
             notify(os.environ, "STOPPING=1")
 

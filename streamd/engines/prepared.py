@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 import numpy as np
@@ -96,8 +96,7 @@ def open_engine(
         return open_in_memory(load_model(name), threads=threads, precision=precision)
     folder, state, dims = cached
     chosen = choose_precision(dims, precision, threads=threads).precision
-    key = "\n".join((state, chosen, machine(), _code()))
-    place = folder / "prepared" / hashlib.sha256(key.encode()).hexdigest()[:40]
+    place = _place(folder, state, chosen)
     open_prepared = partial(_read, place, threads, urgent_threads, recordings=recordings)
     if found := open_prepared():
         return Opened(*found, chosen, "prepared")
@@ -124,6 +123,24 @@ def cache_key(name: str) -> tuple[Path, str, ModelDimensions] | None:
                 parts.append(f"{file.name} {state}")
             return folder, "\n".join(parts), outline(path).dims
     return None
+
+
+def prepared_silence(name: str) -> SilenceStates | None:
+    """Return the states of silence of a model that was prepared in any precision, if it was."""
+    if (cached := cache_key(name)) is None:
+        return None
+    folder, state, _ = cached
+    for each in get_args(Precision):
+        place = _place(folder, state, each)
+        with suppress(OSError, ValueError):
+            if is_ours(place):
+                return SilenceStates(np.load(place / _STATES, mmap_mode="r"))
+    return None
+
+
+def _place(folder: Path, state: str, precision: Precision) -> Path:
+    key = "\n".join((state, precision, machine(), _code()))
+    return folder / "prepared" / hashlib.sha256(key.encode()).hexdigest()[:40]
 
 
 def _prepare(name: str, cached: object, place: Path, precision: Precision, threads: int) -> bool:

@@ -37,7 +37,7 @@ class ReferenceFeatures:
 
 
 class ReferenceEngine:
-    """A Whisper model on numpy; an `Engine` (streamd/engines/__init__.py)."""
+    """A Whisper model on numpy; an `Engine` (streamd/whisper/engine.py)."""
 
     def __init__(
         self,
@@ -75,12 +75,24 @@ class ReferenceEngine:
         mel, extent = extend(
             mel, self.dims, has_silence=self.silence is not None, audio_ctx=audio_ctx
         )
-        silent = self._silence(extent)
-        before = silent[:, :0] if previous is None else previous.states[:, :n_reused]
-        start = before.shape[1]
-        added = np.concatenate(
-            [np.zeros(extent.n, np.float32), bias(self.dims.n_audio_ctx)[extent.first :]]
+        before = None if previous is None else previous.states[:, :n_reused]
+        states, weights = self.states(mel, extent, before), self.weights
+        cross = [f"decoder.blocks.{i}.cross_attn" for i in range(self.dims.n_text_layer)]
+        return ReferenceFeatures(
+            states=states,
+            keys=np.stack([linear(states[-1], weights, f"{name}.key") for name in cross]),
+            values=np.stack([linear(states[-1], weights, f"{name}.value") for name in cross]),
+            bias=self._bias(extent),
         )
+
+    def states(self, mel: Mel, extent: Extent, before: Array | None = None) -> Array:
+        """Run the encoder: `ReferenceFeatures.states` of a window as `extend` gives it.
+
+        `before` are those of the first positions, which are known.
+        """
+        silent, added = self._silence(extent), self._bias(extent)
+        before = silent[:, :0] if before is None else before
+        start = before.shape[1]
         weights = self.weights
         x = gelu(convolve(mel, weights, "encoder.conv1", stride=1))
         x = gelu(convolve(x, weights, "encoder.conv2", stride=2)).T
@@ -103,13 +115,12 @@ class ReferenceEngine:
             x = x + feed_forward(y, weights, block, notice=self.notice)
             self.notice(block, x)
         encoded = np.concatenate([before[-1], self.norm(x, weights, "encoder.ln_post"), silent[-1]])
-        cross = [f"decoder.blocks.{i}.cross_attn" for i in range(self.dims.n_text_layer)]
-        return ReferenceFeatures(
-            states=np.stack([*states, encoded]),
-            keys=np.stack([linear(encoded, weights, f"{name}.key") for name in cross]),
-            values=np.stack([linear(encoded, weights, f"{name}.value") for name in cross]),
-            bias=added,
-        )
+        return np.stack([*states, encoded])
+
+    def _bias(self, extent: Extent) -> Array:
+        """What is added to the scores of the positions computed, then of silence."""
+        biases = bias(self.dims.n_audio_ctx)[extent.first :]
+        return np.concatenate([np.zeros(extent.n, np.float32), biases])
 
     def _silence(self, extent: Extent) -> Array:
         """The states of silence after the computed positions, (n_audio_layer + 1, n, n_state)."""
@@ -237,11 +248,14 @@ def attention(
     (n_head, k, n) without the mask.
     """
     d_head = query.shape[1] // n_head
-    q, k, v = (x.reshape(len(x), n_head, d_head).transpose(1, 0, 2) for x in (query, key, value))
-    scores = q @ k.transpose(0, 2, 1) * np.float32(d_head**-0.5)
+    scaled: Array = query * np.float32(d_head**-0.5)
+    q, k, v = (x.reshape(len(x), n_head, d_head).transpose(1, 0, 2) for x in (scaled, key, value))
+    scores = q @ k.transpose(0, 2, 1)
     masked = scores if mask is None else scores + mask
-    e = np.exp(masked - masked.max(axis=-1, keepdims=True))
-    attended = e / e.sum(axis=-1, keepdims=True) @ v
+    # Most of the time of a long window goes into reading and writing these.
+    e: Array = masked - masked.max(axis=-1, keepdims=True)
+    np.exp(e, out=e)
+    attended: Array = e @ v / e.sum(axis=-1, keepdims=True)
     return attended.transpose(1, 0, 2).reshape(query.shape), scores
 
 

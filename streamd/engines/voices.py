@@ -1,4 +1,4 @@
-"""Who speaks in a piece of audio: the models of community-1 (models/community-1) on ONNX Runtime.
+"""Speaker models: community-1's segmentation and embedding (models/community-1) on ONNX Runtime.
 
 The segmentation (pyannote.audio, arXiv 2104.04045) says in which steps of 16.875 ms each of three
 local speakers talks. The embedding is WeSpeaker's ResNet34 (arXiv 2210.17016), which hears Kaldi's
@@ -6,7 +6,6 @@ filter banks. Both are loaded when the first voice comes, and all streams share 
 """
 
 from collections.abc import Iterable
-from dataclasses import replace
 from functools import cache
 from typing import Protocol
 
@@ -18,6 +17,8 @@ from streamd.speakers import (
     Activity,
     Chances,
     Describe,
+    HeardVoices,
+    HearingRequest,
     HearingStep,
     HearingSteps,
     Roster,
@@ -52,15 +53,15 @@ class Listener:
         self._recognizer = recognizer
 
     def recognize(self, window: Window) -> Hypothesis:
-        """Transcribe the window, and hear what its `hear` asks for."""
+        """Transcribe the window, and hear what its `HearingRequest` asks for."""
         hypothesis = self._recognizer.recognize(window)
-        if (request := window.hear) is None:
+        if (request := window.asked(HearingRequest)) is None:
             return hypothesis
         heard = [request.roster]
         for step in request.steps:
             heard.append(heard[-1].copy())  # the session may read its own meanwhile
             hear(heard[-1], step, request.audio, start=request.start)
-        return replace(hypothesis, heard=tuple(heard[1:]))
+        return hypothesis.answered(HeardVoices(tuple(heard[1:])))
 
 
 class RecordedVoices:
@@ -185,7 +186,7 @@ def _run(name: str, values: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def release() -> None:
-    """Free the models, 11 MB; whoever listens next loads them again, which takes a core 0.03 s."""
+    """Free the models (11 MB); the next call loads them again, in 0.03 s of CPU time."""
     _model.cache_clear()
 
 

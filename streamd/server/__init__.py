@@ -1,4 +1,4 @@
-"""The websocket server: who may connect, who listens to a session and who feeds one.
+"""The websocket server: authentication, listeners of sessions, and clients that feed them.
 
 `Server` runs it. docs/protocol.md describes the protocol,
 `wire` defines its messages, and `streamd.server.client` is the other end.
@@ -9,6 +9,7 @@ from streamd.server.connection import LIVE, ServerInfo
 from streamd.server.listener import TELL_S, Server
 from streamd.server.rest import Recording, Recordings, Wanted
 from streamd.server.routes import Invitation
+from streamd.server.transcripts import Transcripts
 
 __all__ = [
     "LIVE",
@@ -18,6 +19,7 @@ __all__ = [
     "Recordings",
     "Server",
     "ServerInfo",
+    "Transcripts",
     "Wanted",
     "guest_token",
     "is_loopback",

@@ -31,6 +31,7 @@ from streamd.server.routes import (
     UPLOADS,
     Page,
     serve_page,
+    session_in,
 )
 from streamd.server.wire import STREAM_PATH, Role
 
@@ -130,7 +131,7 @@ class Auth:
             return plain(200, "ok")
         if not (path in DIALECTS and is_websocket(request)) and (page := self._pages.get(path)):
             return serve_page(page, host)
-        if path not in PATHS and path not in DIALECTS:
+        if path not in PATHS and path not in DIALECTS and session_in(path) is None:
             return plain(404, f"not found: the websocket is at {STREAM_PATH}")
         if not all(self._is_allowed_origin(origin, hosts[0]) for origin in origins):
             return plain(403, "origin not allowed: allow this site with --allow-origin")

@@ -26,8 +26,8 @@ from streamd.server.ingest import SECRET, Ingest, Ingests, corrected
 from streamd.server.pacing import Pace
 from streamd.server.wire import Command, Correct, Hello, Limits, Role, close_code
 from streamd.streams.hub import Hub
+from streamd.streams.life import CONNECTION, Phase, Turn, following
 from streamd.streams.stream import Stream
-from streamd.system.calls import outcome
 from streamd.types import SAMPLE_RATE
 
 LIVE = "live"
@@ -181,9 +181,9 @@ class Connection:
     ) -> None:
         self._socket, self._dialect, self._ingests = socket, dialect, ingests
         self._query = dialect.request()
-        self._bug: BaseException | None = None  # of the dialect
+        self._bug: Exception | None = None  # of the dialect
         self._error: WireError | None = None
-        self._stuck = self._moves = False
+        self._phase = Phase.OPEN
         self._pace = Pace()
         self._ingest: Ingest | None = None
         self._hub = self._join()
@@ -227,7 +227,7 @@ class Connection:
     @property
     def slow(self) -> bool:
         """Whether the client was disconnected because it did not read."""
-        return self._subscription.slow or self._stuck
+        return self._subscription.slow or self._phase is Phase.STUCK
 
     async def run(self, first: str | bytes | None = None) -> None:
         """Exchange messages until either side closes, then make the client's audio final.
@@ -249,11 +249,13 @@ class Connection:
             writer.cancel()
             await asyncio.wait({writer})
             if self._ingest is not None and self._ingest.feeder is self:
-                await self._ingests.leave(self._ingest, reason)
+                await self._ingests.disconnect(self._ingest, reason)
 
-    def replaced(self) -> None:
-        """End: the client has reconnected before the server noticed that this connection broke."""
-        self._error = WireError("replaced", "another connection feeds this session now")
+    def refuse(self, error: WireError) -> None:
+        """Tell the client of the error, of which the first counts, and end."""
+        self._turn(Turn.REFUSE)
+        # The traceback has frames of this connection, which would keep it in memory.
+        self._error = self._error or error.with_traceback(None)
         self._subscription.close()
 
     def tell(self, event: Ack | Fault) -> None:
@@ -266,7 +268,7 @@ class Connection:
         A client that can go on at another node has its connection closed, and reconnects.
         """
         if self._hub.moves and (self._ingest is None or self._ingest.session.hands_over):
-            self._moves = True
+            self._turn(Turn.MOVE)
             self._subscription.close()
             return
         self._subscription.offer(Eos(seq=self._hub.seq, reason=EndReason.SHUTDOWN))
@@ -287,9 +289,7 @@ class Connection:
         except (ConnectionClosed, StuckError):
             return EndReason.DISCONNECT
         except WireError as error:
-            # Once replaced, what else is wrong is beside it. The traceback has frames of this
-            # connection, which would keep it in memory.
-            self._error = self._error or error.with_traceback(None)
+            self.refuse(error)  # once replaced, what else is wrong is beside it
             return EndReason.ERROR
 
     async def _take(self, message: str | bytes) -> int:
@@ -334,15 +334,15 @@ class Connection:
             ends = isinstance(event, Eos) and event.reason == EndReason.SHUTDOWN
             code, reason = (1001, EndReason.SHUTDOWN) if ends else (1000, "")
             if self._subscription.slow:
-                self._error = WireError("slow", "too far behind: reconnect with after=")
-            if self._moves:
+                self.refuse(WireError("slow", "too far behind: reconnect with after="))
+            if self._phase is Phase.MOVED:
                 code, reason = 1012, "go on at another node"
             if self._error is not None:
                 await refuse(self._socket, self._dialect, self._error)
         except ConnectionClosed:
             pass  # the reader gets the same
         except StuckError:
-            self._stuck = True
+            self._turn(Turn.STICK)
         finally:
             await self._socket.close(code, reason)
 
@@ -351,15 +351,19 @@ class Connection:
         text = self._hub.encode(event)
         if self._bug is not None or not self._socket.has_room(len(text)):
             return False
-        # This runs in the session that publishes, which a bug in a dialect must not end. The event
-        # is left to the writer's task, which raises it.
-        said = outcome(lambda: tuple(self._dialect.say(event)))
-        self._bug = said.exception()
-        if self._bug is not None:
+        try:
+            said = tuple(self._dialect.say(event))
+        except Exception as bug:
+            # This runs in the session that publishes, which a bug in a dialect must not end. The
+            # event is left to the writer's task, which raises it.
+            self._bug = bug
             return False
-        for tell in said.result():
+        for tell in said:
             self._socket.send_at_once(text if tell.message is event else self._encoded(tell))
         return True
+
+    def _turn(self, turn: Turn) -> None:
+        self._phase = following(CONNECTION, self._phase, turn)
 
     def _encoded(self, tell: Tell) -> str:
         if isinstance(tell.message, Event):

@@ -136,6 +136,12 @@ class Exchange:
             raise GoneError from error
 
 
+async def in_parts(body: bytes) -> AsyncIterator[bytes]:
+    """Yield a body in parts, each of which a client may take the deadline for."""
+    for start in range(0, len(body), READ_BYTES):
+        yield body[start : start + READ_BYTES]
+
+
 def respond(status: int, body: bytes, headers: Mapping[str, str]) -> Response:
     """Return a response to a request that does not become a websocket."""
     connection = {"Date": formatdate(usegmt=True), "Connection": "close"}

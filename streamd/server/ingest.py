@@ -34,8 +34,8 @@ MAX_FEED_FRAMES = 25
 class Feeder(Protocol):
     """The connection that feeds an ingest at the moment."""
 
-    def replaced(self) -> None:
-        """Another connection takes over."""
+    def refuse(self, error: WireError) -> None:
+        """Tell the client of the error, and take nothing more from it."""
 
     def tell(self, event: Ack | Fault) -> None:
         """Tell the client what it need not keep, or what is wrong."""
@@ -68,9 +68,7 @@ class Ingest:
     def __init__(self, session: Stream, *, epoch: str, max_session_ms: int) -> None:
         self.session, self.epoch, self._max_session_ms = session, epoch, max_session_ms
         self.feeder: Feeder | None = None
-        self.is_lost = False
-        """Whether another node has taken the session over."""
-        session.replaced = self._lose
+        session.when_moved = self._refuse
         self._audio: _AudioInput | None = None  # from the first `start` or audio on
         self._has_started = False  # on the present connection
         self._has_complained = False
@@ -90,8 +88,7 @@ class Ingest:
     @property
     def resumable(self) -> bool:
         """Whether the client can reconnect if its connection breaks."""
-        is_open = not (self.over or self.is_lost)
-        return is_open and self._audio is not None and self._audio.counts_samples
+        return not self.over and self._audio is not None and self._audio.counts_samples
 
     @property
     def over(self) -> bool:
@@ -100,15 +97,14 @@ class Ingest:
 
     def connect(self, feeder: Feeder) -> None:
         """Let a connection take over; see `Ingests.connect`."""
-        if self.feeder is not None:
-            self.feeder.replaced()
+        self._refuse()
         self.feeder = feeder
         self._has_started = False
 
-    def _lose(self) -> None:
-        self.is_lost = True
+    def _refuse(self) -> None:
+        """Another connection feeds the session now, here or at another node."""
         if self.feeder is not None:
-            self.feeder.replaced()
+            self.feeder.refuse(_replaced())
 
     async def take(self, command: bytes | Command) -> Flushed | Fault | Started | None:
         """Handle audio or a command of the client and return the answer to it, if there is one.
@@ -120,8 +116,8 @@ class Ingest:
         feeder = self.feeder
         async with self._busy:  # a connection that was replaced may still be feeding
             if feeder is not self.feeder:
-                raise WireError("replaced", "another connection feeds this session now")
-            if self.over or self.is_lost:
+                raise _replaced()
+            if self.over:
                 return None
             answer: Fault | Started | None = None
             if isinstance(command, bytes):
@@ -181,7 +177,7 @@ class Ingest:
 
     async def _update_now(self) -> None:
         """Make the changes that wait; what follows must find them made."""
-        if self._waiting and not (self.over or self.is_lost):
+        if self._waiting and not self.over:
             if self._moment is not None:
                 self._moment.cancel()
                 self._moment = None
@@ -205,7 +201,7 @@ class Ingest:
         # Several may wait for it, and one who gives up must not end it for the others.
         await asyncio.shield(self._finishing)
 
-    def abandon(self, reason: EndReason) -> None:
+    def end(self, reason: EndReason) -> None:
         """End the session as it is, for which `finish` waits too long; it may be resumed."""
         self.session.end(reason, resumable=True)
 
@@ -217,7 +213,7 @@ class Ingest:
 
     async def _finish(self, reason: EndReason) -> None:
         audio = self._audio
-        if self.is_lost or (reason == EndReason.SHUTDOWN and self.session.hands_over):
+        if self.session.has_moved or (reason == EndReason.SHUTDOWN and self.session.hands_over):
             await self.session.finish(reason)
             return
         async with self._busy:  # audio that is being fed is counted already, so it must get in
@@ -317,7 +313,7 @@ class Ingests:
         name = f"{opened.hub.epoch}{SECRET}{secret}"
         return Ingest(opened, epoch=name, max_session_ms=self._limits.max_session_ms)
 
-    async def leave(self, ingest: Ingest, reason: EndReason) -> None:
+    async def disconnect(self, ingest: Ingest, reason: EndReason) -> None:
         """End the session of a connection that ended, or wait for its client to reconnect."""
         session, ingest.feeder = ingest.session.hub.session, None
         if reason == EndReason.DISCONNECT and ingest.resumable:
@@ -333,10 +329,10 @@ class Ingests:
         finishing = (each.finish(reason) for each in self._ingests.values())
         await asyncio.gather(*finishing, return_exceptions=True)
 
-    def abandon(self, reason: EndReason) -> None:
+    def end(self, reason: EndReason) -> None:
         """End all sessions as they are."""
         for each in self._ingests.values():
-            each.abandon(reason)
+            each.end(reason)
 
     def close(self) -> None:
         """Wait for nothing any more; call it last."""
@@ -350,7 +346,7 @@ class Ingests:
 
     async def _end(self, ingest: Ingest, reason: EndReason) -> None:
         hub = ingest.session.hub
-        if not ingest.is_lost:
+        if not ingest.session.has_moved:
             self._ended.append((hub.session, ingest.epoch, ingest.received_ms))
         await ingest.finish(reason)
         if self._ingests.get(hub.session) is ingest:
@@ -369,6 +365,10 @@ async def _fault_of(updating: Coroutine[Any, Any, None]) -> Fault | None:
     except WireError as error:
         return Fault(code=error.code, message=str(error))
     return None
+
+
+def _replaced() -> WireError:
+    return WireError("replaced", "another connection feeds this session now")
 
 
 def _equal(secret: str, presented: str) -> bool:

@@ -37,11 +37,12 @@ from streamd.server.connection import (
 )
 from streamd.server.dialects import DIALECTS, ROOT_PATH, Dialect, introduced, requested_role
 from streamd.server.dialects.wyoming import Wyoming
-from streamd.server.exchange import BadRequestError, Exchange, GoneError, plain
+from streamd.server.exchange import BadRequestError, Exchange, GoneError, in_parts, plain
 from streamd.server.ingest import Ingests
 from streamd.server.registry import ConnectionRegistry, HttpConnection, ListeningSocket
 from streamd.server.rest import Recordings, Rest, as_failure, failure
-from streamd.server.routes import UPLOADS, Invitation, load_pages, routes
+from streamd.server.routes import UPLOADS, Invitation, load_pages, routes, session_in
+from streamd.server.transcripts import Transcripts
 from streamd.server.wire import STREAM_PATH, Limits, Role
 from streamd.server.wyoming_socket import WyomingSocket, parse_address
 from streamd.streams import Streams
@@ -115,6 +116,8 @@ class Server:
         self._registry = ConnectionRegistry(limits.pending_limit)
         metrics.listeners.set_function(lambda: self._registry.count(Role.LISTEN))
         self._rest = Rest(recordings, limits) if recordings else None
+        self.transcripts: Transcripts | None = None
+        """Answers requests for transcripts as files; without it there are none."""
         self._exchanges: set[asyncio.Task[None]] = set()
         self._wyoming: list[asyncio.Server] = []
         self._uploads: set[asyncio.Task[None] | None] = set()  # of the exchanges
@@ -193,7 +196,7 @@ class Server:
                 await self._ingests.finish(EndReason.SHUTDOWN)
         except TimeoutError:
             _log.warning("the final audio of some clients could not be transcribed in time")
-            self._ingests.abandon(EndReason.SHUTDOWN)
+            self._ingests.end(EndReason.SHUTDOWN)
         for connection in self._connections.values():
             connection.end()
         handlers = [*self._exchanges, *(task for task in self._connections if task is not None)]
@@ -218,7 +221,7 @@ class Server:
                 opened.close(close_connections=False)
             for wyoming in self._wyoming:
                 wyoming.close()
-            # If the engine failed, whoever has sent a recording is just being told so.
+            # If the engine failed, clients that sent recordings are being told so.
             told = self._uploads if self._sessions.has_failed else set()
             for exchange in self._exchanges - told:
                 exchange.cancel()
@@ -278,7 +281,7 @@ class Server:
         return None
 
     async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer a request that is neither GET nor HEAD."""
+        """Answer a request that the library does not: see `ConnectionRegistry.connection_type`."""
         deadline_s = self._limits.send_deadline_ms / 1000
         exchange = Exchange(reader, writer, deadline_s=deadline_s)
         try:
@@ -299,7 +302,11 @@ class Server:
     async def _answer(
         self, exchange: Exchange, request: Request, transport: asyncio.WriteTransport
     ) -> None:
-        task = UPLOADS.get(request.path.partition("?")[0])
+        path, _, query = request.path.partition("?")
+        if (session := session_in(path)) is not None and exchange.method in ("GET", "HEAD"):
+            await self._send_transcript(exchange, request, session, query)
+            return
+        task = UPLOADS.get(path)
         if self._rest is None or task is None or exchange.method != "POST":
             allowed = "POST" if task else "GET, HEAD"
             answer = plain(405, f"the methods here are: {allowed}", {"Allow": allowed})
@@ -316,6 +323,18 @@ class Server:
             await self._rest.answer(task, request, exchange)
         finally:
             self._uploads.discard(upload)
+
+    async def _send_transcript(
+        self, exchange: Exchange, request: Request, session: str, query: str
+    ) -> None:
+        if (refusal := self._auth.check(request)) is not None:
+            answer = refusal
+        elif self.transcripts is None:
+            answer = plain(404, "this server writes no transcripts")
+        else:
+            answer = await exchange.unless_gone(self.transcripts.answer(session, query))
+        body = b"" if exchange.method == "HEAD" else bytes(answer.body or b"")
+        await exchange.respond(answer, in_parts(body))
 
     async def _handle(self, accepted: ws.ServerConnection) -> None:
         socket = WebSocket(accepted, self._limits)

@@ -1,7 +1,7 @@
-"""How fast a client's messages are taken: one that sends too many is held back, not refused.
+"""Limits how fast a client's messages are read; one that sends too many is slowed, not refused.
 
-A read brings up to 256 kB, which may be 40,000 frames. Whoever is served beside the client would
-have to wait for all of them, and pongs are written whether the client reads them or not.
+A read brings up to 256 kB, which may be 40,000 frames. All other clients would have to wait for
+them, and pongs are written whether the client reads them or not.
 """
 
 import asyncio
@@ -42,14 +42,14 @@ class Pace:
 
 
 class PacedConnection(ws.ServerConnection):
-    """Gives the library what was received in pieces, and reads on when all of it is given.
+    """Passes received data to the library in pieces, and reads on once all of it is passed.
 
-    It waits while messages wait to be taken, while the client does not read what it is sent, and
-    where pings and fragments come too fast. Whoever takes the messages counts them.
+    It pauses while messages wait to be taken, while the client does not read what it is sent, and
+    when pings and fragments come too fast. Messages are counted where they are taken.
     """
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take over when to read."""
+        """Take control of when the transport reads."""
         super().connection_made(transport)
         self._pace, self._owed_s = Pace(), 0.0
         self._rest = memoryview(b"")

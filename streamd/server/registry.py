@@ -15,6 +15,7 @@ import websockets.asyncio.server as ws
 from streamd.server.auth import is_loopback
 from streamd.server.exchange import MAX_HEAD_BYTES
 from streamd.server.pacing import PacedConnection
+from streamd.server.routes import session_in
 from streamd.server.wire import Role
 
 HandleOther = Callable[[asyncio.StreamReader, asyncio.StreamWriter], None]
@@ -95,7 +96,7 @@ class ConnectionRegistry:
         """Return the class of connections that say here when they are lost.
 
         `other` handles what the library cannot read: requests by another method than GET and HEAD,
-        and what is no HTTP.
+        what is no HTTP, and what takes longer than a handshake: transcripts.
         """
         known = {"registry": self, "handle_other": staticmethod(other)}
         return type("RegisteredConnection", (HttpConnection,), known)
@@ -152,10 +153,11 @@ class HttpConnection(PacedConnection):
             if name.lower() not in _OF_A_BODY
         ]
         head = b"\r\n".join((b"GET %s HTTP/1.1" % event.target, *headers, b"", b""))
+        path = event.target.decode(errors="replace").partition("?")[0]
         self._is_websocket = any(name.lower() == b"upgrade" for name, _ in event.headers)
         if any(_CONTROL.search(value) for _, value in event.headers.raw_items()):
             self._hand_over(b"\0")  # h11 allows what the library closes without an answer for
-        elif self.method in ("GET", "HEAD"):
+        elif self.method in ("GET", "HEAD") and session_in(path) is None:
             frames, _ = self._http.trailing_data if self._is_websocket else (b"", False)
             super().data_received(head + frames)
         else:

@@ -27,7 +27,7 @@ from streamd.system.disk import is_nearly_full
 _MAX_FIELDS = 64
 _MAX_FIELD_BYTES = 16_384
 _LEAST_BYTES_PER_S = 8_000
-"""A modem of the nineties sends as much. Whoever is slower would keep others out for hours."""
+"""What a modem of the nineties sends. A slower client would keep others out for hours."""
 _STATUS: Mapping[str, int] = {
     "bad_form": HTTPStatus.BAD_REQUEST,
     "too_large": HTTPStatus.REQUEST_ENTITY_TOO_LARGE,

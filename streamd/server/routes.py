@@ -1,5 +1,6 @@
 """Responses to plain HTTP requests: the caption page, readiness, sessions, metrics."""
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -26,6 +27,7 @@ UPLOADS: Mapping[str, Literal["transcribe", "translate"]] = MappingProxyType(
 """Paths to which recordings are sent with POST, and what is then done with them."""
 PATHS = (READY_PATH, SESSIONS_PATH, METRICS_PATH, MODELS_PATH, SHARE_PATH, *UPLOADS)
 """The paths that `Auth` checks, as it does `DIALECTS`; `HEALTH_PATH` and the pages are open."""
+_TRANSCRIPT = re.compile(rf"{SESSIONS_PATH}/([A-Za-z0-9_.-]{{1,64}})/transcript")
 
 _TYPES = {
     ".html": "text/html; charset=utf-8",
@@ -36,6 +38,12 @@ _TYPES = {
 }
 _ADDRESSES = {"index.html": "/", "overlay.html": "/overlay"}
 """Files that are served under another name than their own."""
+
+
+def session_in(path: str) -> str | None:
+    """Return whose transcript a path is (`Transcripts`), or None if it is another path."""
+    found = _TRANSCRIPT.fullmatch(path)
+    return found[1] if found else None
 
 
 @dataclass(frozen=True, slots=True)

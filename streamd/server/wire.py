@@ -14,7 +14,8 @@ from urllib.parse import parse_qs
 import msgspec
 
 from streamd.errors import WireError
-from streamd.events import Choices, Correction
+from streamd.events import Correction
+from streamd.options import Choices
 from streamd.sources.framing import MAX_RATE_HZ, MIN_RATE_HZ
 
 STREAM_PATH = "/v1/stream"

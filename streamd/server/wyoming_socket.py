@@ -12,11 +12,11 @@ import msgspec
 from websockets.exceptions import ConnectionClosedOK
 
 from streamd.errors import ConfigError, WireError
+from streamd.language import LANGUAGES
 from streamd.options import ServerLimits
 from streamd.server.connection import ServerInfo, StuckError
 from streamd.server.pacing import Pace
 from streamd.server.wire import decoded
-from streamd.whisper.tokenizer import LANGUAGES
 
 _MOST_DATA_BYTES = 128 << 10
 """Of an event, besides samples: a MiB of empty lists takes 150 ms to read."""

@@ -23,16 +23,15 @@ the first detector and the level find speech. `streamd.engines.silero` has one."
 
 
 class GatedFrame(NamedTuple):
-    """What the gate says of a frame.
+    """The gate's decision about a frame.
 
-    `silence` is 0 while the gate is open, else how many frames ago the last voiced frame was, at
-    least 1. `level` is in dB. `late` are the frames since the first detector opened its gate, while
-    the second one has to decide: when the gate opens, a word may have begun that many earlier.
-    `voice` tells that somebody seems to speak. It needs fewer voiced frames than the gate, and so
-    comes 40 ms before it opens: in time for a voice agent to stop talking. Utterances do not begin
-    there, since digits that are dictated would be written one by one. `unvoiced` is how many frames
-    ago the last voiced frame was, whether the gate is open or not. `prob` is how probable the
-    second detector finds speech; 0 without one.
+    `silence`: 0 while the gate is open, otherwise frames since the last voiced frame, at least 1.
+    `level`: in dB. `late`: frames by which the second detector lags; when the gate opens, a word
+    may have begun that much earlier. `voice`: somebody seems to speak. That takes fewer voiced
+    frames than opening the gate and comes 40 ms earlier, in time for a voice agent to stop talking;
+    utterances do not begin there, because dictated digits would be written one by one. `unvoiced`:
+    frames since the last voiced frame, whether the gate is open or not. `prob`: the second
+    detector's probability of speech; 0 without one.
     """
 
     silence: int

@@ -12,21 +12,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from streamd.events import Vad
+from streamd.language import UNFINISHED, ends_sentence
 from streamd.options import EndpointOptions
 from streamd.session.gate import GatedFrame
 from streamd.session.utterance import State, Trigger, Utterance
 from streamd.types import Word, ms_from_frames, text_of
-from streamd.whisper.marks import COMMAS, ends_sentence
+from streamd.whisper.marks import COMMAS
 
-UNFINISHED = frozenset(
-    word
-    for line in (
-        "a an and as at because but by er for from if in into my of on or our so than that",
-        "the their this to uh um with your",
-    )
-    for word in line.split()
-)
-"""Words that do not end a sentence; a speaker who stops here is thinking."""
 FADING = 2
 """Unvoiced frames (40 ms) that may be the beginning of a pause."""
 DANGLING = 0.5

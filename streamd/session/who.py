@@ -9,12 +9,10 @@ from streamd.events import (
     Final,
     Partial,
     SessionEvent,
-    SpeakerTurn,
     SpeakerTurns,
     TimedWord,
-    numbered,
-    with_speaker,
 )
+from streamd.labels import changed, numbered, with_speaker
 from streamd.speakers import (
     REMEMBERED,
     VOICEPRINT_BYTES,
@@ -82,10 +80,10 @@ class WhoSpeaks:
         start = min(step.start for step in steps)
         return HearingRequest(steps, start, read(start, steps[-1].end), self._roster)
 
-    def hear(self, heard: Sequence[Roster]) -> list[SessionEvent]:
+    def hear(self, heard: Sequence[object]) -> list[SessionEvent]:
         """Take what was heard, step by step, and return who talks wherever that changes."""
         events: list[SessionEvent] = []
-        for roster in heard:
+        for roster in (each for each in heard if isinstance(each, Roster)):
             since = self._roster.heard if self._roster else 0
             self._roster, self._turns = roster, roster.turns
             oldest_ms = ms_from_frames(roster.heard - REMEMBERED)
@@ -108,7 +106,7 @@ class WhoSpeaks:
         shown = (turn for turn in self._turns if turn.speaker in self._numbers)
         now = [SpokenTurn(turn.start, turn.end, self._numbers[turn.speaker]) for turn in shown]
         before, self._told = self._told, now
-        return told(before, now, since, end)
+        return changed(before, now, since, end)
 
     @property
     def changes(self) -> list[int]:
@@ -145,22 +143,3 @@ class WhoSpeaks:
 def _meet(word: TimedWord, turn: SpokenTurn) -> bool:
     start, end = frames_from_ms(word.start_ms), frames_from_ms(word.end_ms)
     return turn.start < end and start < turn.end
-
-
-def told(
-    before: Sequence[SpokenTurn], now: Sequence[SpokenTurn], since: int, end: int
-) -> SpeakerTurns:
-    """Return who talks from frame `since` to `end`, and before, wherever that has changed."""
-    oldest = max(end - REMEMBERED, 0)
-    changed = min((max(turn.start, oldest) for turn in {*before} ^ {*now}), default=since)
-    start = max(min(since, changed), oldest)
-    turns = tuple(
-        SpeakerTurn(
-            start_ms=ms_from_frames(max(turn.start, start)),
-            end_ms=ms_from_frames(turn.end),
-            speaker=turn.speaker,
-        )
-        for turn in now
-        if turn.end > start
-    )
-    return SpeakerTurns(start_ms=ms_from_frames(start), end_ms=ms_from_frames(end), turns=turns)

@@ -4,8 +4,9 @@ A sink receives the events in the order of the stream, writes at once and flushe
 as its stream blocks, and may not be called from two threads at a time.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from types import MappingProxyType
 from typing import Protocol
 
 from streamd.events import Event, Final, Gap
@@ -16,6 +17,8 @@ class Format(Protocol):
     """Turns the events of one stream, in order, into the text of one file that begins `header`."""
 
     header: str = ""
+    names: Mapping[int, str] = MappingProxyType({})
+    """What speakers are called, by number; the others are "Speaker 1" and so on."""
 
     def end(self, *, complete: bool) -> str:
         """Return the end of the file; while more events may come, each event replaces it."""

@@ -15,9 +15,9 @@ from typing import NamedTuple
 from msgspec import UNSET
 
 from streamd.events import Final
+from streamd.language import BINDING, OPENING, ends_sentence
 from streamd.options import CueLayout
-from streamd.session.segmenter import UNFINISHED
-from streamd.sinks.text import SENTENCE_END, aligned, belongs, chunks, clean, width
+from streamd.sinks.text import aligned, belongs, chunks, clean, width
 
 MAX_CUE_MS = 7000
 MIN_CUE_MS = 1000
@@ -35,27 +35,8 @@ _LONG_PAUSE_MS = 1000
 _ORPHAN_CELLS = 12
 """Less text than this should not be left for a cue of its own."""
 
-BINDING = UNFINISHED | frozenset(
-    word
-    for line in (
-        "am are be been can could did do does had has have i is may might must no not shall she",
-        "should some very was we were when where which who whose will would you he they it its his",
-        "her any every between through under over into about after before",
-    )
-    for word in line.split()
-)
-"""English words that belong to the one after them."""
-_OPENING = frozenset(
-    word
-    for line in (
-        "although and as at because before but by for from if in into nor on or since so than that",
-        "though through unless until when where whether which while who whose with without",
-    )
-    for word in line.split()
-)
-"""English words that begin a clause or a phrase."""
 _LATIN = re.compile(r"[-\u2010\u2011'\u2019A-Za-z\u00c0-\u024f]")
-_CLAUSE_END = re.compile(r"[,;:–—、，；：][\"'”’»)」』]*$")
+_CLAUSE_END = re.compile(r"(?:[,;:–—、，；：…]|\.\.)[\"'”’»)」』]*$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,13 +371,13 @@ def _may_break(pieces: Sequence[Piece], k: int, line_cells: int) -> bool:
 def _break(pieces: Sequence[Piece], k: int) -> float:
     """Return how good a break after the first `k` pieces is, from -1 to 1."""
     text, pause_ms = pieces[k - 1].text, _pause_ms(pieces, k)
-    if SENTENCE_END.search(text):
+    if ends_sentence(text):
         return 1.0
     if _CLAUSE_END.search(text) or pause_ms >= _PAUSE_MS:
         return 0.5 if pause_ms < _LONG_PAUSE_MS else 0.75
     if text.lower() in BINDING:
         return -0.5
-    return 0.3 if pieces[k].text.lower() in _OPENING else 0.0
+    return 0.3 if pieces[k].text.lower() in OPENING else 0.0
 
 
 class _Way(NamedTuple):

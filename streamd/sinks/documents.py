@@ -13,10 +13,10 @@ import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from streamd.events import Details, Final, Gap
+from streamd.language import SPACELESS
 from streamd.sinks import Format
 from streamd.sinks.text import aligned, clean, timestamp
-from streamd.whisper.guards import compression_ratio
-from streamd.whisper.tokenizer import SPACELESS
+from streamd.types import compression_ratio
 
 Prob = Annotated[float, Meta(ge=0.0, le=1.0)]
 Ms = Annotated[int, Meta(ge=0)]

@@ -40,7 +40,10 @@ class Text(Format):
         self._look = look or Look()
 
     def _final(self, final: Final) -> str:
-        return paint([*named(final.speaker, self._look), *caption(final, self._look)]) + "\n"
+        return (
+            paint([*named(final.speaker, self._look, self.names), *caption(final, self._look)])
+            + "\n"
+        )
 
     def _gap(self, gap: Gap) -> str:
         return gap_notice(gap) + "\n"
@@ -84,7 +87,8 @@ class Table(Format):
 
 
 _RULES = "\n".join(
-    f".p{i} {{ background: rgb({red} {green} {blue} / 45%) }}"
+    f".p{i} {{ background: #{red:02x}{green:02x}{blue:02x}; "
+    f"background: rgb({red} {green} {blue} / 45%) }}"
     for i, (red, green, blue) in enumerate(RAINBOW)
 )
 _SCALE = "".join(f'<span class="p{i}">&nbsp;&nbsp;</span>' for i in range(len(RAINBOW)))
@@ -95,7 +99,8 @@ class Html(Format):
     """A web page of one file: a paragraph for each final, its words coloured by probability.
 
     HTML lets the last paragraph, the body and the page end with the file, so the page is valid at
-    any time although it only grows.
+    any time although it only grows. Word processors open it, too: they know only the first of the
+    two backgrounds, and no margin, so a blank is behind each time.
     """
 
     header = Template(_HEAD).substitute(rules=_RULES, scale=_SCALE)
@@ -108,10 +113,11 @@ class Html(Format):
             shown += f"{_html(final.text[at:start])}{mark}{_html(final.text[start:end])}</span>"
             at = end
         shown += _html(final.text[at:])
-        name = speaker_name(final.speaker) if final.speaker != self._speaker else ""
+        is_answer = final.speaker != self._speaker
+        name = _html(speaker_name(final.speaker, self.names)) if is_answer else ""
         self._speaker = final.speaker
         shown = f'<b dir="auto">{name}</b>: {shown}' if name else shown
-        time = f'<time datetime="PT{final.start_ms / 1000}S">{clock(final.start_ms)}</time>'
+        time = f'<time datetime="PT{final.start_ms / 1000}S">{clock(final.start_ms)}</time> '
         return f'<p>{time}<bdi lang="{escape(final.language)}" dir="auto">{shown}</bdi></p>\n'
 
     def _gap(self, gap: Gap) -> str:
@@ -195,16 +201,22 @@ class Srt(_Timed):
         return text
 
     def _cue(self, cue: Cue) -> str:
-        name = f"{speaker_name(cue.speaker)}: " if cue.speaker and cue.is_answer else ""
+        name = speaker_name(cue.speaker, self.names) if cue.is_answer else ""
+        name = f"{_srt(name)}: " if name else ""
         text = ""
         for number, (times, *lines) in enumerate(self._blocks(cue, ","), self._n_blocks + 1):
-            first, *more = (_ARROW.sub("->", line) for line in lines)
-            text += "\n".join((str(number), times, name + first, *more)) + "\n\n"
+            first, *more = lines
+            shown = (_ARROW.sub("->", line) for line in (name + first, *more))
+            text += "\n".join((str(number), times, *shown)) + "\n\n"
             name = ""
         return text
 
     def _draw(self, piece: Piece) -> str:
-        return _TAG.sub(rf"\g<0>{JOINER}", piece.text.translate(_ROUND))
+        return _srt(piece.text)
+
+
+def _srt(text: str) -> str:
+    return _TAG.sub(rf"\g<0>{JOINER}", text.translate(_ROUND))
 
 
 class Vtt(_Timed):
@@ -220,7 +232,8 @@ class Vtt(_Timed):
         self.header = f"WEBVTT\n\n{style}"
 
     def _cue(self, cue: Cue) -> str:
-        voice = f"<v {speaker_name(cue.speaker)}>" if cue.speaker else ""
+        name = escape(speaker_name(cue.speaker, self.names), quote=False)
+        voice = f"<v {name}>" if name else ""
         blocks = ((times, voice + first, *more) for times, first, *more in self._blocks(cue, "."))
         return "".join("\n".join(lines) + "\n\n" for lines in blocks)
 

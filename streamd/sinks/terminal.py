@@ -14,12 +14,13 @@ from itertools import takewhile
 from typing import TextIO
 
 from streamd.events import Event, Fault, Final, Gap, Lag, Partial, SpeakerTurns
+from streamd.labels import revised, with_speakers
+from streamd.language import ends_sentence
 from streamd.sinks.text import (
     BREATH_MS,
     FAINT,
     LONG_PARAGRAPH,
     PARAGRAPH_PAUSE_MS,
-    SENTENCE_END,
     Look,
     Span,
     after_rows,
@@ -30,8 +31,6 @@ from streamd.sinks.text import (
     gap_notice,
     named,
     paint,
-    revised,
-    with_speakers,
     wrapped,
 )
 from streamd.speakers import SpokenTurn
@@ -218,7 +217,7 @@ class TerminalSink:
 
     def _continues(self, event: Partial | Final) -> bool:
         """Whether a caption belongs to the paragraph of the last final; a stamp begins a line."""
-        is_over = len(self._text) >= LONG_PARAGRAPH and SENTENCE_END.search(self._text)
+        is_over = len(self._text) >= LONG_PARAGRAPH and ends_sentence(self._text)
         pause_ms = event.start_ms - self._end_ms
         is_soon = pause_ms < (BREATH_MS if is_over else PARAGRAPH_PAUSE_MS)
         same = event.speaker in (None, self._speaker)

@@ -1,6 +1,6 @@
-"""Text for all sinks: harmless, measured in terminal cells, with its words in their places.
+"""Text for all sinks: cleaned of control characters, measured in cells, wrapped at words.
 
-And the style of captions: colours by confidence, marks on doubtful words, time stamps.
+Also styles captions: colours by confidence, brackets around doubtful words, time stamps.
 """
 
 import re
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import groupby, islice, pairwise
 from operator import attrgetter
+from types import MappingProxyType
 from typing import Literal, NamedTuple, TypeVar
 from unicodedata import category
 
@@ -21,12 +22,8 @@ from streamd.events import (
     Gap,
     GapReason,
     Partial,
-    SpeakerTurns,
     TimedWord,
-    with_speaker,
 )
-from streamd.speakers import REMEMBERED, SpokenTurn
-from streamd.types import frames_from_ms
 
 _BREAKS = re.compile("[\t\n\v\f\r\x85\u2028\u2029]")
 _LAST = "".join(chr(plane << 16 | 0xFFFE) + chr(plane << 16 | 0xFFFF) for plane in range(17))
@@ -179,31 +176,6 @@ def _part(event: CaptionT, first: int, start: int, after: int, end: int) -> Capt
     return replace(event, text=text, words=words, start_ms=start_ms, end_ms=end_ms, details=UNSET)
 
 
-def revised(turns: Sequence[SpokenTurn], event: SpeakerTurns) -> list[SpokenTurn]:
-    """Return who talks when, of the last minute, after an event that replaces a part of it."""
-    start, end = frames_from_ms(event.start_ms), frames_from_ms(event.end_ms)
-    before = (turn for turn in turns if turn.start < start and turn.end > end - REMEMBERED)
-    return [
-        *(SpokenTurn(turn.start, min(turn.end, start), turn.speaker) for turn in before),
-        *(
-            SpokenTurn(frames_from_ms(turn.start_ms), frames_from_ms(turn.end_ms), turn.speaker)
-            for turn in event.turns
-        ),
-    ]
-
-
-def with_speakers(final: Final, turns: Sequence[SpokenTurn], since: int = -1) -> Final:
-    """Return a final whose words after frame `since` have the speakers of `turns`.
-
-    It is the same object if none of them changes.
-    """
-    words = tuple(
-        word if frames_from_ms(word.end_ms) <= since else with_speaker(word, turns)
-        for word in final.words
-    )
-    return final if words == final.words else replace(final, words=words)
-
-
 SPEAKERS = tuple(f"38;5;{colour}" for colour in (166, 32, 29, 169, 136, 62, 30, 244))
 """SGR colours of speakers, which can be read on black and on white.
 
@@ -211,9 +183,15 @@ The first hues are those of Okabe and Ito, which colour-blind people can tell ap
 """
 
 
-def speaker_name(speaker: int | None) -> str:
-    """Return what a speaker is called, or nothing where it is not known who speaks."""
-    return f"Speaker {speaker}" if speaker else ""
+_NO_NAMES: Mapping[int, str] = MappingProxyType({})
+
+
+def speaker_name(speaker: int | None, names: Mapping[int, str] = _NO_NAMES) -> str:
+    """Return what a speaker is called, or nothing where it is not known who speaks.
+
+    `names` has names by number; the others are "Speaker 1" and so on.
+    """
+    return (clean(names.get(speaker, "")) or f"Speaker {speaker}") if speaker else ""
 
 
 RAINBOW = (
@@ -239,9 +217,6 @@ class Span(NamedTuple):
     sgr: str = ""
 
 
-_TITLE = r"(?<!\bM[rs])(?<!\bMrs)(?<!\bDr)(?<!\bSt)(?<!\bProf)(?<!\b[A-HJ-Z])"
-SENTENCE_END = re.compile(rf"(?:[?!…。？！]|{_TITLE}\.)[\"'”’»)」』]*$")
-"""A full stop behind a title or an initial ends no sentence."""
 PARAGRAPH_PAUSE_MS = 2000
 """A silence after which a reader expects a new paragraph, as on the caption page."""
 LONG_PARAGRAPH = 330
@@ -379,12 +354,12 @@ def gap_notice(gap: Gap) -> str:
     return f"[{gap.duration_ms / 1000:.1f} s of audio lost: {_GAPS.get(gap.why) or clean(gap.why)}]"
 
 
-def named(speaker: int | None, look: Look) -> list[Span]:
+def named(speaker: int | None, look: Look, names: Mapping[int, str] = _NO_NAMES) -> list[Span]:
     """Return the name before what a speaker says; nothing where it is not known who speaks."""
     if not speaker:
         return []
     sgr = look.speakers[(speaker - 1) % len(look.speakers)] if look.speakers else ""
-    return [Span(f"{speaker_name(speaker)}:", sgr), Span(" ")]
+    return [Span(f"{speaker_name(speaker, names)}:", sgr), Span(" ")]
 
 
 def caption(event: Partial | Final, look: Look) -> list[Span]:

@@ -13,8 +13,9 @@ from msgspec.structs import replace
 
 from streamd.errors import ConfigError, StreamdError, os_error_as
 from streamd.events import EndReason, Eos, Event, Final, Gap
+from streamd.language import ends_sentence
 from streamd.sinks import CaptionSink, Format, Sink
-from streamd.sinks.text import PARAGRAPH_PAUSE_MS, SENTENCE_END, blank_between
+from streamd.sinks.text import PARAGRAPH_PAUSE_MS, blank_between
 from streamd.system.disk import write_all
 from streamd.system.stdio import put
 
@@ -43,7 +44,7 @@ class SentenceSink(CaptionSink):
             else:
                 self._flush()
             self._begun = event
-            if not SENTENCE_END.search(event.text):
+            if not ends_sentence(event.text):
                 return
         self._flush()
         if not isinstance(event, Final):
@@ -74,7 +75,7 @@ def sentences(finals: Sequence[Final]) -> list[Final]:
 
 
 def _goes_on(begun: Final, final: Final) -> bool:
-    if SENTENCE_END.search(begun.text):
+    if ends_sentence(begun.text):
         return False
     is_soon = final.start_ms - begun.end_ms < PARAGRAPH_PAUSE_MS
     is_short = final.end_ms - begun.start_ms <= _MAX_MS

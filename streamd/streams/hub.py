@@ -5,20 +5,16 @@ The hub stamps finals with `seq`, keeps the newest of them for replay (all of th
 another one or the session. All calls come from one thread.
 """
 
-import asyncio
 import secrets
-from collections import OrderedDict, deque
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from itertools import chain
-from types import MappingProxyType
-from typing import Self, TypeVar
+from typing import TypeVar
 
 import msgspec
 
 from streamd.events import (
-    Ack,
-    Choices,
     Correction,
     Eos,
     Event,
@@ -29,140 +25,19 @@ from streamd.events import (
     Partial,
     SessionEvent,
     SpeakerTurns,
-    Stats,
     encode,
 )
-from streamd.streams.journal import Fed, Journal
+from streamd.labels import joined
+from streamd.options import Choices
+from streamd.streams.journal.journals import Journal, SharedJournal
+from streamd.streams.journal.lines import Fed
+from streamd.streams.life import HUB, Phase, Turn, following
+from streamd.streams.subscription import Subscription, outdates
 
 EventT = TypeVar("EventT", bound=SessionEvent)
 
 _MOST_CORRECTIONS = 100
 """That new subscribers hear of."""
-
-_REPLACED: Mapping[type[SessionEvent], int] = MappingProxyType({Ack: 0, Stats: -1, Partial: -2})
-"""Events of which only the newest waits in a queue, with their keys; other keys count up from 1.
-Of partials it is the newest of each channel, whose keys count down."""
-
-
-def _key(event: SessionEvent) -> int | None:
-    """Return the key that a newer event of the kind has, too; None if each waits for itself."""
-    key = _REPLACED.get(type(event))
-    return key - (event.channel or 0) if isinstance(event, Partial) and key is not None else key
-
-
-class Subscription(AsyncIterator[SessionEvent]):
-    """One subscriber's queue of unsent events.
-
-    Iterate over it, or call `pop` and do the waiting yourself. The iteration ends after `Eos`,
-    after `close`, or when the subscriber was too slow: then `slow` is true and the queue is
-    dropped. The subscriber misses no final if it subscribes again `after` the last `seq` it got.
-
-    At most `bound` events wait, besides those that a newer one replaces. The events of `replay`
-    come first; they are fetched one by one and do not count as waiting. If nothing waits, an event
-    that `deliver` takes does not join the queue. `listens`: whether it counts as a listener.
-    """
-
-    def __init__(
-        self,
-        bound: int,
-        replay: Iterable[SessionEvent] = (),
-        *,
-        partials: bool = True,
-        stats: bool = False,
-        deliver: Callable[[SessionEvent], bool] | None = None,
-        listens: bool = True,
-    ) -> None:
-        self.slow = self._closed = self._is_waiting = False
-        self._deliver = deliver
-        self.listens = listens
-        self._replay: Iterator[SessionEvent] | None = iter(replay)
-        self._bound = bound
-        self._wanted = {Partial: partials, Stats: stats}
-        self._queue: OrderedDict[int, SessionEvent] = OrderedDict()
-        self._keys: set[int] = set()  # of events that newer ones replace
-        self._n_offered = 0
-        self._changed = asyncio.Event()
-
-    @property
-    def closed(self) -> bool:
-        """Whether nothing more joins the queue."""
-        return self._closed
-
-    def __len__(self) -> int:
-        return len(self._queue)
-
-    def offer(self, event: SessionEvent) -> None:
-        """Append an event to this subscriber's queue only; `Hub.publish` does so for all.
-
-        A newer partial (`Stats`, `Ack`) replaces an unsent one, a final drops the partial of its
-        segment. An event that finds the queue full closes the subscription as slow.
-        """
-        if self._closed or not self._wanted.get(type(event), True):
-            return
-        is_idle = self._is_waiting and not self._queue and not isinstance(event, Eos)
-        if is_idle and self._deliver is not None and self._deliver(event):
-            return
-        if (key := _key(event)) is not None:
-            self._keys.add(key)
-            self._queue[key] = event
-            self._queue.move_to_end(key)
-        else:
-            self._append(event)
-        self._changed.set()
-
-    def _append(self, event: SessionEvent) -> None:
-        replaceable = [key for key in self._keys if key in self._queue]
-        for key in replaceable:
-            if _outdates(event, self._queue[key]):
-                del self._queue[key]
-        n_replaceable = sum(key in self._queue for key in replaceable)
-        if len(self._queue) - n_replaceable >= self._bound:
-            self._clear()
-            self.slow = self._closed = True
-        else:
-            self._n_offered += 1
-            self._queue[self._n_offered] = event
-            self._closed = isinstance(event, Eos)
-
-    @property
-    def more(self) -> bool:
-        """Whether `pop` may have another event at once."""
-        return self._replay is not None or bool(self._queue)
-
-    def pop(self) -> SessionEvent | None:
-        """Take the next event out of the queue; None while it is empty."""
-        if self._replay is not None:
-            if (replayed := next(self._replay, None)) is not None:
-                return replayed
-            self._replay = None
-        return self._queue.popitem(last=False)[1] if self._queue else None
-
-    def close(self) -> None:
-        """End the subscription and drop what waits."""
-        self._clear()
-        self._closed = True
-        self._deliver = None  # whoever owns it also owns the subscription: no cycle is left
-        self._changed.set()
-
-    def _clear(self) -> None:
-        self._queue.clear()
-        self._replay = None
-
-    async def __anext__(self) -> SessionEvent:
-        while (event := self.pop()) is None:
-            if self._closed:
-                raise StopAsyncIteration
-            self._changed.clear()
-            self._is_waiting = True
-            await self._changed.wait()
-            self._is_waiting = False
-        return event
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 class Hub:
@@ -192,12 +67,15 @@ class Hub:
         """Number of the last final; 0 before the first."""
         self.started = journal.started if journal else datetime.now(UTC)
         self.journal = journal
+        self.shared: SharedJournal | None = None
+        """The same journal, if other machines can go on with the session."""
         self._finals: deque[Final] = deque(maxlen=history)
         self._turns: SpeakerTurns | None = None  # as many of the newest
         self._partials: dict[int, Partial] = {}  # the newest of each channel, 0 if they are mixed
         self._corrections: deque[Correction] = deque(maxlen=_MOST_CORRECTIONS)
         self._fault: Fault | None = None
         self._eos: Eos | None = None
+        self.phase = Phase.OPEN
         self._bound = bound
         self._encoded: tuple[Event | None, str] = None, ""
         self._subscriptions: set[Subscription] = set()
@@ -205,12 +83,12 @@ class Hub:
     @property
     def closed(self) -> bool:
         """Whether `Eos` was published; a new subscriber still gets the finals and a fatal fault."""
-        return self._eos is not None
+        return self.phase is Phase.ENDED
 
     @property
     def moves(self) -> bool:
         """Whether the session goes on at another node when this one ends."""
-        return self.journal is not None and self.journal.is_shared and not self.closed
+        return self.shared is not None and not self.closed
 
     @property
     def listeners(self) -> int:
@@ -228,7 +106,7 @@ class Hub:
         No subscriber gets it before all finals and gaps until then are stored. Nothing may follow
         `Eos`. Raises `JournalError` if a final or a gap cannot be stored; then nobody gets it.
         """
-        if self._eos is not None:
+        if self.closed:
             late = type(event).__name__
             raise RuntimeError(f"session {self.session!r} has ended: {late} is late")
         if isinstance(event, Final):
@@ -245,7 +123,7 @@ class Hub:
         """Give subscribers an event that another node has published, and stored if need be."""
         if isinstance(event, Fed):
             self.choices = event.choices or self.choices
-        elif self._eos is None:
+        elif not self.closed:
             self._release(event)
             self._numbered = self.seq
 
@@ -272,7 +150,7 @@ class Hub:
             case Final():
                 self._finals.append(event)
             case SpeakerTurns():
-                self._turns = event.after(self._turns, most=self._finals.maxlen or 0)
+                self._turns = joined(self._turns, event, most=self._finals.maxlen or 0)
             case Partial():
                 self._partials[event.channel or 0] = event
             case Correction(seq=seq) if seq:
@@ -280,9 +158,9 @@ class Hub:
             case Fault(fatal=True):
                 self._fault = event
             case Eos():
-                self._eos = event
+                self._eos, self.phase = event, following(HUB, self.phase, Turn.END)
         for channel, partial in [*self._partials.items()]:
-            if _outdates(event, partial):
+            if outdates(event, partial):
                 del self._partials[channel]
 
     def subscribe(
@@ -320,7 +198,7 @@ class Hub:
 
     def close(self, reason: str) -> None:
         """Publish `Eos` and end all subscriptions; the second call does nothing."""
-        if self._eos is None:
+        if not self.closed:
             self.publish(Eos(seq=self.seq, reason=reason))
 
     def _begin_of_replay(self, after: int | None, epoch: str | None) -> tuple[int, Missed | None]:
@@ -359,13 +237,3 @@ def _without_holes(finals: Iterable[Final], after: int, upto: int) -> Iterator[S
         yield final
     if after < upto:
         yield Missed(from_seq=after + 1, to_seq=upto, why=MissedReason.RETENTION)
-
-
-def _outdates(event: SessionEvent, partial: SessionEvent) -> bool:
-    if not isinstance(partial, Partial):
-        return False
-    if isinstance(event, Eos):
-        return True
-    return (
-        isinstance(event, Final) and partial.channel == event.channel and partial.seg <= event.seg
-    )

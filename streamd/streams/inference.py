@@ -28,7 +28,7 @@ class HangError(EngineError):
 
 
 class WindowRecognizer(Protocol):
-    """What `InferenceThread` needs of a recognizer."""
+    """What the scheduler needs of a recognizer."""
 
     def recognize(self, window: Window) -> Hypothesis:
         """Transcribe the window; called in another thread, for one window at a time."""
@@ -87,29 +87,3 @@ class EngineThread(Executor):
         while (task := self._tasks.get()) is not None:
             settle(*task)
             del task  # while it waits for the next, its window's states could not be freed
-
-
-class InferenceThread:
-    """A thread for `recognizer`; call `close` when it is no longer needed.
-
-    A window may take `deadline_s` (0: no limit).
-    """
-
-    def __init__(self, recognizer: WindowRecognizer, *, deadline_s: float) -> None:
-        self._recognizer, self._deadline_s = recognizer, deadline_s
-        self._thread = EngineThread()
-
-    async def recognize(self, window: Window) -> asyncio.Future[Hypothesis]:
-        """Transcribe a window in the thread, one at a time; see `run`."""
-        call = partial(self._recognizer.recognize, window)
-        return await self.run(call, deadline_s=self._deadline_s)
-
-    async def run(
-        self, call: Callable[[], ResultT], *, deadline_s: float
-    ) -> asyncio.Future[ResultT]:
-        """Call in the thread: see `EngineThread.run`."""
-        return await self._thread.run(call, deadline_s=deadline_s)
-
-    def close(self) -> None:
-        """End the thread after its current window, which nobody waits for."""
-        self._thread.close()

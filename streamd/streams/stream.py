@@ -13,7 +13,6 @@ from msgspec.structs import replace
 
 from streamd.errors import StreamdError, WireError, is_bug, lacks_memory
 from streamd.events import (
-    Choices,
     Correction,
     EndReason,
     Fault,
@@ -25,13 +24,16 @@ from streamd.events import (
     SessionEvent,
     Stats,
 )
+from streamd.options import Choices
 from streamd.session.channels import AnySession, SplitSession, adopt
 from streamd.streams.hub import Hub
-from streamd.streams.journal import Fed, Journal, proof_of
+from streamd.streams.journal.journals import Journal
+from streamd.streams.journal.lines import Fed, proof_of
+from streamd.streams.life import STREAM, Phase, Turn, following
 from streamd.streams.metrics import Metrics
 from streamd.streams.wav import WavWriter
-from streamd.system.calls import outcome
 from streamd.types import (
+    DetectedLanguage,
     Frames,
     Hypothesis,
     ResumeState,
@@ -52,7 +54,7 @@ _MOST_TRIES = 30
 """How often in a row a window is tried, about once a second, while there is too little memory."""
 
 log = logging.getLogger(__name__)
-HEARD = "session %s: detected the language %s; --language names another"
+HEARD = "session %s: detected language: %s (set it with --language)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +88,8 @@ class Stream:
         self._recording: WavWriter | None = None
         self._waiting: list[SessionEvent] = []  # to be published first
         self._lost_ms = 0  # in all gaps
-        self._moved = asyncio.Event()
-        self.replaced: Callable[[], None] | None = None
+        self._news = asyncio.Event()
+        self.when_moved: Callable[[], None] | None = None
         """Called when another node takes the session over; set by who feeds it, until the end."""
         self.broken: Callable[[Exception], None] = partial(_log_bug, hub.session)
         """Gets the bug that ended the session in one of its windows; set by who answers for it."""
@@ -97,7 +99,7 @@ class Stream:
         self._postponed: deque[Window] = deque()
         self._n_postponed = 0  # times in a row
         self._language_published = False
-        self._begun = self._ended = self._is_lost = self.is_resumed = False
+        self.phase, self.is_resumed = Phase.WAITING, False
         self._begins = ResumeState(), 0, 1  # what `Session.resume` takes
         self.has_source = True  # false while a device that feeds the session is unplugged
         self.heard: Callable[[Frames], None] | None = None
@@ -111,7 +113,12 @@ class Stream:
         Audio of a client that fed the session in an earlier process, and so `is_resumed`, continues
         where finals end; otherwise the time since then is a gap.
         """
-        self._begun, self._recording, self.is_resumed = True, recording, is_resumed
+        if self.is_over:  # the engine has failed before
+            if recording is not None:
+                recording.discard()
+            return
+        self.phase = following(STREAM, self.phase, Turn.BEGIN)
+        self._recording, self.is_resumed = recording, is_resumed
         if self.hub.choices != self._chosen:  # another node has changed them
             self.session = self._context.new_session(self.hub.choices)
         journal = self.hub.journal
@@ -147,7 +154,7 @@ class Stream:
         `bad_option`; then nothing has changed.
         """
         choices = await self._context.choose(self.hub.choices, chosen)
-        if self._ended:
+        if self.is_over:
             return
         _, finalised_ms, seg = self._begins
         lacks = self.is_resumed and has_ms > self.began_ms
@@ -169,7 +176,7 @@ class Stream:
         Raises `WireError` with `bad_option`; then nothing has changed.
         """
         choices = await self._context.choose(self.hub.choices, chosen)
-        if self._ended or choices == self.hub.choices:
+        if self.is_over or choices == self.hub.choices:
             return
         self.hub.choices, self._has_new_choices = choices, True
         adopt(self.session, self._context.new_session(choices))
@@ -218,12 +225,17 @@ class Stream:
     @property
     def is_over(self) -> bool:
         """Whether nothing is published any more; subscribers may still wait for the end."""
-        return self._ended
+        return self.phase in (Phase.ENDED, Phase.MOVED)
+
+    @property
+    def has_moved(self) -> bool:
+        """Whether another node has taken the session over."""
+        return self.phase is Phase.MOVED
 
     @property
     def is_fed(self) -> bool:
         """Whether audio may come; a session of an earlier process may only have listeners."""
-        return self._begun and not self.hub.closed
+        return self.phase is not Phase.WAITING and not self.hub.closed
 
     @property
     def lag_ms(self) -> int:
@@ -233,14 +245,14 @@ class Stream:
     @property
     def unstored_ms(self) -> int:
         """How long the oldest event has waited to be stored."""
-        return self.hub.journal.lag_ms if self.hub.journal else 0
+        return self.hub.shared.lag_ms if self.hub.shared else 0
 
     def feed(self, frames: Frames) -> None:
         """Take the next frames, unless the session has ended.
 
         What this or `gap` or `flush` raises is a bug; then the session has ended.
         """
-        if self._ended:
+        if self.is_over:
             return
         self._context.metrics.received(ms_from_frames(len(frames)))
         one = mixed(frames)
@@ -254,7 +266,7 @@ class Stream:
 
     def gap(self, duration_ms: int, why: GapReason) -> None:
         """Report audio that never arrived."""
-        if not self._ended:
+        if not self.is_over:
             self._take(lambda: self.session.gap(duration_ms, why))
 
     async def wait_for_space(self) -> None:
@@ -271,7 +283,7 @@ class Stream:
 
     async def flush(self) -> None:
         """Make all audio until now final; the session continues."""
-        if self._ended:
+        if self.is_over:
             return
         self._take(self.session.flush)
         await self._until(lambda: self.session.idle)
@@ -283,7 +295,7 @@ class Stream:
         If the journal does not store at once, it has done so by the next call.
         """
         journal = self.hub.journal
-        if self._is_lost:
+        if self.has_moved:
             return 0
         if journal is None or journal.closed:
             return self.session.finalised_ms
@@ -297,10 +309,10 @@ class Stream:
 
     def next_window(self) -> Window | None:
         """Return the session's next window; see `Session.next_window`."""
-        if self._postponed and not self._ended:
+        if self._postponed and not self.is_over:
             window: Window | None = self._postponed.popleft()
         else:
-            window = None if self._ended else self.session.next_window()
+            window = None if self.is_over else self.session.next_window()
         self.due_since = None
         self._n_out += window is not None
         return window
@@ -309,40 +321,42 @@ class Stream:
         """Take the recognizer's hypothesis for a window of this session."""
         self._n_out -= 1
         self._n_postponed = 0
-        if self._ended:
+        if self.is_over:
             return
         self._publish(self.session.accept(window, hypothesis))
         # Of a language that the recognizer was given, the probability is 1.
         if (
             not self._language_published
             and self.session.language
-            and hypothesis.detected_prob is not None
+            and (heard := hypothesis.answer(DetectedLanguage))
+            and heard.prob is not None
         ):
             self._language_published = True
             log.info(HEARD, self.hub.session, self.session.language)
         self._notify()
 
-    def postpone(self, window: Window, error: Exception) -> None:
+    def postpone(self, window: Window, error: BaseException) -> bool:
         """Have a window transcribed later, for which there was too little memory.
 
-        Nothing is lost: its words come when there is more. Raises the error after `_MOST_TRIES`.
+        Nothing is lost: its words come when there is more. Returns whether there is a next time.
         """
         self._n_out -= 1
-        if self._ended:
-            return
+        if self.is_over:
+            return True
         self._n_postponed += 1
         if self._n_postponed >= _MOST_TRIES:
-            raise error
+            return False
         self._postponed.append(window)
         if self._n_postponed == 1:
             log.warning("session %s: too little memory: %s; trying again", self.hub.session, error)
             what = "the server has too little memory; the next words come later"
             self._publish([Fault(code="memory", message=what)])
         self._look()
+        return True
 
     def publish_state(self, rtf: float) -> None:
         """Publish the state of the session; `rtf`: engine seconds for each second of audio."""
-        if self._ended:
+        if self.is_over:
             return
         # By time, not by window: when the engine is overloaded, windows are rare.
         if self.session.late or self.unstored_ms >= _LATE_MS:
@@ -372,7 +386,7 @@ class Stream:
 
         Of a bug, nobody may resume it: with the same audio, the same would happen again.
         """
-        if self._ended:
+        if self.is_over:
             return
         lacks = lacks_memory(error)
         reason = error.strerror if isinstance(error, OSError) else error  # not the file's name
@@ -390,10 +404,12 @@ class Stream:
 
         Half of the change may have been made.
         """
-        done = outcome(lambda: self._publish(change()))
-        if is_bug(error := done.exception()):
-            self.break_off(error)
-        done.result()
+        try:
+            self._publish(change())
+        except Exception as error:
+            if is_bug(error):
+                self.break_off(error)
+            raise
 
     async def finish(self, reason: EndReason, *, resumable: bool = False) -> None:
         """Make all audio final and end the session, unless another node goes on with it."""
@@ -407,24 +423,24 @@ class Stream:
         journal = self.hub.journal
         return journal is not None and self.hub.moves and bool(journal.fed.proof)
 
-    def lose(self) -> None:
+    def move(self) -> None:
         """Another node has the session: publish nothing more; the hub stays, for its listeners."""
-        self._ended = self._is_lost = True
+        self.phase = following(STREAM, self.phase, Turn.MOVE)
         self.hub.renumber()
         self._notify()
-        if self.replaced is not None:
-            self.replaced()
-        self.replaced = None
+        if self.when_moved is not None:
+            self.when_moved()
+        self.when_moved = None
         if self._recording is not None:
             self._recording.close()
 
     def end(self, reason: str, *, resumable: bool) -> None:
         """End the session as it is; a `resumable` one may be continued by another process."""
-        if self._ended:
+        if self.is_over:
             return
-        self._ended = True
+        self.phase = following(STREAM, self.phase, Turn.END)
         # Who feeds it has a reference to it, and would keep its audio in memory in a cycle.
-        self.replaced = None
+        self.when_moved = None
         try:
             self._close(reason, resumable=resumable)
         except StreamdError as error:
@@ -448,7 +464,7 @@ class Stream:
                 self.hub.close(reason)
 
     def _publish(self, events: Sequence[SessionEvent]) -> None:
-        if self._ended:
+        if self.is_over:
             return
         self._look()
         for event in events:
@@ -487,12 +503,12 @@ class Stream:
             self._context.wake()
 
     def _notify(self) -> None:
-        self._moved.set()
-        self._moved = asyncio.Event()
+        self._news.set()
+        self._news = asyncio.Event()
 
     async def stored(self) -> None:
         """Return when all until now is stored, and released to subscribers."""
-        if self.hub.journal is None or self._ended:
+        if self.hub.journal is None or self.is_over:
             return
         done = False
 
@@ -505,8 +521,8 @@ class Stream:
         await self._until(lambda: done)
 
     async def _until(self, condition: Callable[[], bool]) -> None:
-        while not (self._ended or condition()):
-            await self._moved.wait()
+        while not (self.is_over or condition()):
+            await self._news.wait()
 
 
 def _log_bug(session: str, error: Exception) -> None:

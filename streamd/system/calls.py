@@ -1,4 +1,4 @@
-"""Calls whose result or error is kept in a future: another thread's, or those of one of many."""
+"""Run calls in threads, and capture what they return or raise."""
 
 import atexit
 from collections.abc import Callable
@@ -53,14 +53,3 @@ def _register() -> None:
     atexit.register(
         lambda: leave([each for each in _threads if each.is_alive()], 1, wait_s=_EXIT_S)
     )
-
-
-def outcome(call: Callable[[], ResultT]) -> Future[ResultT]:
-    """Call, and return the finished future, which has the result or what was raised.
-
-    For calls on behalf of one session or connection, whose bug must not end the others: whoever
-    calls looks at ``exception()`` and reports it.
-    """
-    done: Future[ResultT] = Future()
-    settle(done, call)
-    return done

@@ -1,4 +1,4 @@
-"""Memory that the C library holds for the program, where that is glibc."""
+"""Settings of glibc's allocator that keep resident memory small; elsewhere they do nothing."""
 
 import ctypes
 import weakref
@@ -13,27 +13,27 @@ _PASS_BYTES = 4 * 1024**2
 
 
 def share_heap() -> None:
-    """Have one heap for all threads, as far as the C library would have several.
+    """Limit glibc to one malloc arena.
 
-    glibc has one for each thread, and what a window took stays in each. Called before there are
-    threads, it saves 4 MB for each thread of the model.
+    By default each thread gets its own, which keeps the memory that a window took. Called before
+    there are threads, this saves 4 MB for each thread of the model.
     """
     _set(_M_ARENA_MAX, 1)
 
 
 def return_early() -> None:
-    """From now on, return large blocks, and what is free at the end of a heap, to the system.
+    """Return large blocks and the free end of the heap to the system from now on.
 
-    glibc, if it is the C library, would keep what the largest model or window took. Called before
-    anything large is in a heap, it saves 20 MB of 240.
+    Otherwise glibc keeps what the largest model or window took. Called before anything large is
+    allocated, this saves 20 MB of 240.
     """
     _set_limits(_END_BYTES, _LARGE_BYTES)
 
 
 def keep_for_passes(user: object) -> None:
-    """While `user` lives, keep blocks of a size that each pass of several windows needs again.
+    """Keep blocks of the size that each batched pass needs, while `user` lives.
 
-    To get their pages from the system each time takes 5 % of a recording's CPU time.
+    Getting their pages from the system each time takes 5 % of a recording's CPU time.
     """
     with _lock:
         _users.add(id(user))

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamd.models import ModelDimensions
+from streamd.models.silence import Extent
 from streamd.types import Mel
 
 Logits = NDArray[np.float32]
@@ -133,6 +134,27 @@ class Engine(Protocol, Generic[FeaturesT]):
 
     def decoder(self, features: FeaturesT, n_slots: int) -> Decoder:
         """Give a decoder for these features with an empty pool of `n_slots` cache slots."""
+        ...
+
+
+@runtime_checkable
+class ProjectingEngine(Protocol[FeaturesT]):
+    """An `Engine` that can go on from the output of another encoder of the same model."""
+
+    def project(
+        self,
+        encoded: NDArray[np.float16],
+        extent: Extent,
+        *,
+        previous: FeaturesT | None = None,
+        n_reused: int = 0,
+    ) -> FeaturesT:
+        """Make features of the encoder's output (extent.n - n_reused, n_state), in float16.
+
+        What is missing of the `extent` are the first `n_reused` positions of `previous`; if it
+        leaves something to silence, the engine adds its own states of it. The next window reuses
+        nothing of the encoder from these features, only of what the decoder attends to.
+        """
         ...
 
 

@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Sequence
 
 from streamd.options import LoopLimits
+from streamd.types import compression_ratio
 from streamd.whisper.tokenizer import Tokenizer
 
 REPEATS_OF_MANY, LONGEST_PHRASE = 3, 20
@@ -21,12 +22,6 @@ LAST_TOKENS = 60
 
 _IGNORED = string.punctuation + string.whitespace
 USUAL = LoopLimits()
-
-
-def compression_ratio(text: str) -> float:
-    """How many times zlib shrinks the text."""
-    data = text.encode()
-    return len(data) / len(zlib.compress(data))
 
 
 def find_loop(

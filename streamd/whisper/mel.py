@@ -1,7 +1,7 @@
 """Log-mel spectrogram as openai-whisper computes it, in numpy.
 
 `log10_mel` is local (a column depends on its own 400 samples), `normalise` is not (it clamps to the
-loudest column). `streamd.whisper.mel` keeps the result of the first and repeats the second. Source:
+loudest column). `WindowColumns` caches the first and repeats the second for each window. Source:
 openai/whisper ``audio.log_mel_spectrogram``.
 """
 

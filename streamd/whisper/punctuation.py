@@ -15,10 +15,11 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
+from streamd.language import SPACELESS
 from streamd.types import Word
 from streamd.whisper.engine import Decoder, alone
 from streamd.whisper.paths import Cache, Path
-from streamd.whisper.tokenizer import SPACELESS, Tokenizer
+from streamd.whisper.tokenizer import Tokenizer
 
 _MARKS = (",", ".", "?", "!")
 _KEPT = 1.0
@@ -34,6 +35,20 @@ _N_WORDS = 24
 """How many words are run at once: what is behind a change is run in vain. With 16, marks take a
 tenth to a fifth more CPU time; the text is the same."""
 _Tokens = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MarksQuestion:
+    """Asks for the marks and capitals of the words of `before` and `prefix`, and of new ones."""
+
+    words: tuple[Word, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MarksAnswer:
+    """The words of the question with the marks and capitals that are right now."""
+
+    words: tuple[Word, ...]
 
 
 def punctuated(

@@ -12,13 +12,8 @@ from copy import copy
 import tiktoken
 
 from streamd.errors import ConfigError, ModelError
+from streamd.language import LANGUAGES, SPACELESS
 from streamd.models.text_tokens import TextTokens
-from streamd.options import LANGUAGE_CODES
-
-LANGUAGES = tuple(dict.fromkeys(LANGUAGE_CODES.values()))
-"""In the order of their tokens; models before large-v3 lack the last one."""
-SPACELESS = frozenset({"zh", "ja", "th", "lo", "my", "yue"})
-"""Languages that are written without blanks between words."""
 
 _GPT2_PATTERN = r"""'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"""
 _N_TIMESTAMPS = 1501

@@ -24,16 +24,16 @@ from streamd.whisper.tokenizer import Tokenizer
 PREPENDED, APPENDED = "\"'“¿([{-", "\"'.。,，!！?？:：”)]}、"
 """Marks that belong to the word after them, and to the word before them (openai-whisper)."""
 PADDING_SLACK = 10
-"""Frames (200 ms) after the audio that the last word may still attend to: attention is inexact."""
+"""Frames (200 ms) after the audio to which the last word may attend: attention is inexact."""
 _BEFORE, _LEAST_REPEATED = 25, 3
-"""How many frames (0.5 s) before new sound its words may attend to; the fewest tokens that tell."""
+"""Frames (0.5 s) before new sound to which its words may attend; fewest tokens to judge by."""
 QUIET = 0.05
 """Frames 26 dB below a word's loudest one are not speech."""
 _PREFIX_FRAMES, _PREFIX_TOKENS = 150, 8
-"""How much of the prefix is aligned along with the new words: frames, and a minimum of tokens:
-aligning all of one of 10 s takes longer than a decoder pass."""
+"""The part of the prefix that is aligned with the new words, in frames and in tokens, whichever is
+more. Aligning all of a prefix of 10 s takes longer than a decoder pass."""
 _MEDIAN_REACH = 3
-"""Frames to either side of the one in the middle of seven."""
+"""Half the width of the median filter, without its centre: it spans seven frames."""
 
 
 def find_words(
@@ -69,16 +69,15 @@ def find_words(
 
 
 def _n_before(frames: Sequence[int], begin: int) -> int:
-    """How many of a prefix's tokens are said before a frame, and not among the last ones."""
+    """Count the prefix's tokens said before frame `begin`, except the last `_PREFIX_TOKENS`."""
     n = max((n for n, frame in enumerate(frames, 1) if frame < begin), default=0)
     return max(0, min(n, len(frames) - _PREFIX_TOKENS))
 
 
 def spread_words(decoded: Decoded, tokenizer: Tokenizer, *, start: int, end: int) -> list[Word]:
-    """The words of a translation, which share the frames `start` to `end` by their length.
+    """Divide the frames `start` to `end` among the words of a translation, by their lengths.
 
-    A translation does not follow the order of the speech, so its words' attention does not give
-    their times.
+    A translation does not follow the order of the speech, so attention does not give word times.
     """
     text = tokenizer.whole([token for token in decoded.tokens if token < tokenizer.eot])
     parts = tokenizer.split_words(text, decoded.language)
@@ -93,9 +92,9 @@ def spread_words(decoded: Decoded, tokenizer: Tokenizer, *, start: int, end: int
 def words_as_decoded(
     decoded: Decoded, tokenizer: Tokenizer, n_tokens: int, *, n_frames: int
 ) -> list[Word]:
-    """The words of the first text tokens, with times in frames of the window.
+    """The words of the first `n_tokens` text tokens, with times in frames of the window.
 
-    As `align`, but from the passes that chose the tokens, so that it takes none of its own.
+    Like `align`, but from the passes that chose the tokens, without a pass of its own.
     """
     text_at = [i for i, token in enumerate(decoded.tokens) if token < tokenizer.eot][:n_tokens]
     if not text_at:
@@ -112,8 +111,8 @@ def align(
 ) -> Search[list[Word]]:
     """The words of the text `tokens`, with times in frames of the window.
 
-    A pass of its own over the text and its end, as in openai/whisper ``find_alignment``.
-    Punctuation stands alone. The new `decoder` has at least ``len(tokens) + 5`` slots.
+    Runs a pass over the text and its end, as openai/whisper's ``find_alignment``. Punctuation marks
+    are words of their own. The new `decoder` has at least ``len(tokens) + 5`` slots.
     """
     if not tokens:
         return []
@@ -132,8 +131,8 @@ def align(
 def token_starts(alignment: Alignment, rows: Sequence[int], n_frames: int) -> NDArray[np.int64]:
     """The frame at which each token starts, and the one at which the last one ends.
 
-    `rows` of `alignment` chose each token and what follows the last one; if that was never run, the
-    last token lasts to the end of the audio.
+    `rows` of `alignment` are those that chose each token, and the one after the last token; if that
+    one was never computed, the last token lasts to the end of the audio.
     """
     known = [row for row in rows if row < len(alignment)]
     at, frames = warp(-attention(alignment, known, n_frames))
@@ -160,10 +159,11 @@ def attention(alignment: Alignment, rows: Sequence[int], n_frames: int) -> NDArr
 
 
 def _median_of_seven(rows: NDArray[np.float32]) -> NDArray[np.float32]:
-    """The median of each value and of three to either side in its row, mirrored at the ends.
+    """A running median of seven values in each row, mirrored at the ends.
 
-    Three neighbours in order are the first three of one seven and the last three of another. Of two
-    such threes, the third and the fourth smallest value limit the one in the middle.
+    Each sorted triple of neighbours serves two windows, as the first three of one and the last
+    three of another. The median is the centre, clamped to between the third and the fourth smallest
+    of the window's two triples.
     """
     before, after = rows[:, _MEDIAN_REACH:0:-1], rows[:, -2 : -2 - _MEDIAN_REACH : -1]
     padded = np.concatenate([before, rows, after], axis=1)
@@ -197,7 +197,7 @@ def merge_punctuation(words: Sequence[Word]) -> list[Word]:
 
 
 def _n_mark(appended: Sequence[Word]) -> int:
-    """`Word.n_mark` of a word with such punctuation behind it."""
+    """`Word.n_mark` of a word that is followed by `appended` punctuation."""
     return len(appended[0].tokens) if len(appended) == 1 and is_mark(appended[0].text) else 0
 
 
@@ -250,10 +250,10 @@ def n_attended(decoded: Decoded, tokenizer: Tokenizer, n_frames: int) -> int:
 
 
 def is_repeated(decoded: Decoded, tokenizer: Tokenizer, *, heard_until: int, n_frames: int) -> bool:
-    """Whether a text says again what was given before it.
+    """Whether a text repeats the prefix.
 
-    That happens where nobody says a word behind the given text, which ends at frame `heard_until`:
-    less than half of the tokens attend to the sound behind it. Marks do not count.
+    This happens when no new word follows the prefix, which ends at frame `heard_until`: fewer than
+    half of the tokens attend to the sound after it. Punctuation marks do not count.
     """
     rows = zip(decoded.tokens, decoded.frames[decoded.n_given - 1 :], strict=False)
     heard = [frame for token, frame in rows if any(map(str.isalnum, tokenizer.decode([token])))]

@@ -2,10 +2,9 @@
 
 import pytest
 
-from lab.eventlog import Said, read_log, write_log
+from lab.eventlog import Said
 from lab.latency import SpokenWord, segments
 from lab.metrics import commit_violations, dropped_ms, erased, measure, merged_steps, spread
-from streamd.errors import ConfigError
 from streamd.events import Gap
 from tests.support.event_logs import BEGAN, ENDED, final, partial, vad
 from tests.support.event_logs import decoded as window
@@ -153,20 +152,6 @@ def test_nothing_said_and_nothing_heard():
     assert scores.wer is None
     assert scores.first == spread([])
     assert scores.erasure_words == 0
-
-
-def test_a_log_comes_back_from_its_file(tmp_path):
-    write_log(tmp_path / "log.jsonl", LOG)
-    assert read_log(tmp_path / "log.jsonl") == LOG
-
-
-@pytest.mark.parametrize("text", ["", "{}", '{"type": "ended"}', "no json"])
-def test_other_files_are_no_logs(tmp_path, text):
-    (tmp_path / "log.jsonl").write_text(text)
-    with pytest.raises(ConfigError, match=r"log\.jsonl: no event log"):
-        read_log(tmp_path / "log.jsonl")
-    with pytest.raises(ConfigError, match="cannot be read"):
-        read_log(tmp_path / "none.jsonl")
 
 
 def test_erased_is_what_has_to_be_wiped_before_the_next_text():

@@ -14,13 +14,13 @@ from lab.clock import VirtualLoop
 from lab.eventlog import Began, Decoded, Said
 from lab.latency import SpokenWord
 from lab.metrics import measure
-from lab.recordings import Clip, Recording, offline, read_recording, with_times
+from lab.recordings import Clip, read_recording
 from lab.replay import replay
 from streamd.cli.bench import spoken
 from streamd.errors import ConfigError, SourceError
 from streamd.events import Eos, Final, Partial
 from streamd.types import FRAME
-from streamd.whisper.recognizer import Counters
+from streamd.whisper.view import Counters
 from tests.support.fakes import WORD, ScriptedRecognizer, scripted_audio, scripted_session
 
 SPEECH = [False] * WORD + [True] * (20 * WORD) + [False] * 60
@@ -196,13 +196,3 @@ def test_what_cannot_be_read_is_named(tmp_path):
     (tmp_path / "talk.json").write_text("[]")
     with pytest.raises(ConfigError, match=r"talk\.json: needs words or clips"):
         read_recording(path)
-
-
-def test_words_take_their_times_from_what_was_heard_right():
-    text = " ".join(word.text for word in SAID[:3]) + " unheard"
-    frames = scripted_audio(SPEECH)
-    clip = Clip(start_ms=0, end_ms=4 * WORD * 20, text=text)
-    words = tuple(SpokenWord(word) for word in text.split())
-    recording = Recording("grid", frames, words, (clip,))
-    heard = offline(ScriptedRecognizer(), recording)
-    assert with_times(recording, heard).words == (*SPOKEN[:6], SpokenWord("unheard"))

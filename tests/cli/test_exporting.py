@@ -2,24 +2,19 @@ import srt
 
 from streamd.cli import main
 from streamd.events import Final, Gap
-from streamd.streams.journal.files import Folder
+from streamd.streams.journal.database import Database
 
 
 def journal(folder) -> None:
-    with Folder(folder) as journals:
+    with Database(folder) as journals:
         talk = journals.open("talk")
         for seq, text in ((1, "hello there"), (2, "good bye")):
-            talk.append(
-                Final(
-                    seq=seq,
-                    seg=seq,
-                    start_ms=seq * 2000,
-                    end_ms=seq * 2000 + 900,
-                    text=text,
-                    language="en",
-                )
+            start_ms, end_ms = seq * 2000, seq * 2000 + 900
+            final = Final(
+                seq=seq, seg=seq, start_ms=start_ms, end_ms=end_ms, text=text, language="en"
             )
-        talk.note(Gap(t_ms=5000, duration_ms=1000, why="restart"))
+            talk.store(final, lambda _: None)
+        talk.store(Gap(t_ms=5000, duration_ms=1000, why="restart"), lambda _: None)
         journals.open("empty")
 
 
@@ -58,12 +53,23 @@ def test_the_format_of_a_folder_is_that_of_standard_output_if_there_is_none(
 
 def test_a_damaged_line_is_left_out_and_named(tmp_path, capsys):
     journal(tmp_path)
-    (file,) = tmp_path.glob("talk~*")
+    file = tmp_path / "journal.db"
     file.write_bytes(file.read_bytes().replace(b'"hello there"', b'"hello \x01here"'))
     assert main(["export", "talk", "--journal", str(tmp_path)]) == 0
     told = capsys.readouterr()
     assert told.out.splitlines()[:1] == ["good bye"]
-    assert f"{file}: the line at byte" in told.err
+    assert f"{file}: event 1 is damaged and left out" in told.err
+
+
+def test_what_an_earlier_version_has_left_is_written(tmp_path, capsys):
+    (tmp_path / "talk~20261128T101832789201Z~9b8c47c9~0.jsonl").write_text(
+        '{"event":{"type":"journal","session":"talk","epoch":"9b8c47c9",'
+        '"started":"2026-11-28T10:18:32Z"}}\n{"event":{"type":"final","seq":1,"seg":1,'
+        '"start_ms":0,"end_ms":900,"text":"hello there","language":"en"}}\n'
+    )
+    for _ in range(2):
+        assert main(["export", "talk", "--journal", str(tmp_path)]) == 0
+        assert capsys.readouterr().out.splitlines() == ["hello there"]
 
 
 def test_without_a_name_the_sessions_are_listed(tmp_path, capsys, monkeypatch):

@@ -17,8 +17,7 @@ from streamd.cli.arguments import Command
 from streamd.cli.commands import COMMANDS
 from streamd.config import OPTIONS, SECTIONS, Config, as_toml
 from streamd.errors import BindError, ConfigError, EngineError, ModelError, SourceError
-from streamd.options import LANGUAGE_CODES
-from streamd.whisper.tokenizer import LANGUAGES
+from streamd.language import LANGUAGE_CODES, LANGUAGES
 
 ROOT = Path(__file__).parents[2]
 NAMES = [command.name for command in COMMANDS]
@@ -232,7 +231,10 @@ def test_file_named_like_a_command(run, tmp_path):
         ("-l klingon", "--language must be auto or languages: german, de, en,es, got klingon"),
         ("transcribe", "transcribe needs FILE..."),
         ("models get", "models get needs NAME"),
-        ("models import a my b", "models import has no use for b; quote a name that has blanks"),
+        (
+            "models import a my b",
+            "models import takes only PATH [NAME], got b; quote a name that has blanks",
+        ),
         ("models list --step 500", "models list has no option --step"),
         ("-q models list", "put the command first: streamd models ..."),
         ("transcribe --device 1 a.wav", "transcribe has no option --device"),
@@ -272,8 +274,8 @@ def test_file_named_like_a_command(run, tmp_path):
             "--output must be FILE.txt, .srt, .vtt, .lrc, .ass, .csv, .tsv, .json, .full.json, "
             ".jsonl or .html; --format is for stdout, got -",
         ),
-        ("serve a.wav", "serve has no use for a.wav; to caption a file: streamd a.wav"),
-        ("serve 9000", "serve has no use for 9000; to choose the port: --port 9000"),
+        ("serve a.wav", "serve takes no argument: a.wav; to caption a file: streamd a.wav"),
+        ("serve 9000", "serve takes no argument: 9000; to choose the port: --port 9000"),
         ("help transcibe", "transcibe: no such command or file; did you mean transcribe?"),
         (
             "serve --allow-origin foo",
@@ -282,7 +284,7 @@ def test_file_named_like_a_command(run, tmp_path):
         ),
         (
             "--device cuda a.wav",
-            "--device names a microphone: models run on the CPU, or on a Mac as --compute says",
+            "--device names a microphone: --compute says what runs the model",
         ),
         ("--token secret", "unknown option --token: use --token-file FILE, or STREAMD_TOKEN"),
         ("serve --no-server", "serve has no option --no-server"),

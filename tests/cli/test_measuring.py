@@ -149,7 +149,7 @@ def test_the_bench_gives_a_table_to_a_terminal_and_one_line_of_json_to_a_pipe(
     else:
         figures = json.loads(out)
         assert out.count("\n") == 1
-        assert set(figures) == {"machine", "sizes", "stream"}
+        assert set(figures) == {"machine", "sizes", "stream", "gpu"}
         assert figures["stream"]["rtf"] == 0.24
 
 

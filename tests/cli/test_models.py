@@ -396,10 +396,10 @@ def test_captions_in_real_time_take_the_best_one_that_keeps_up(serving, measured
     # 12 layers, a window each 500 ms, and 1.5 times that for all of a stream: 0.036 CPU seconds.
     measured("small", 1.0)
     assert chosen(**live) == "b-small"
-    assert "using b-small, the best model here; --model names another" in caplog.text
+    assert "using b-small, the best installed model (choose with --model)" in caplog.text
     measured("small", 40.0)  # 1.44 CPU seconds are more than 0.6 of two processors
     assert chosen(**live) == "a-tiny"
-    assert "using a-tiny, the best model here that keeps up; b-small would lag" in caplog.text
+    assert "using a-tiny, the best installed model that keeps up; b-small would lag" in caplog.text
     assert "--model b-small takes it nevertheless" in caplog.text
     assert [row.split()[1] for row in table(load(live, {})) if row.startswith("*")] == ["a-tiny"]
     assert chosen(**live, step="2000") == "b-small"
@@ -438,7 +438,7 @@ def test_a_downloaded_model_is_no_bundled_one_of_the_same_name(serving, capsys):
     assert main(["models", "get", "tiny.en"]) == 0
     capsys.readouterr()
     assert chosen() == "tiny.en"
-    assert "using tiny.en, the best model here" in capsys.readouterr().err
+    assert "using tiny.en, the best installed model" in capsys.readouterr().err
 
 
 def test_without_a_terminal_nothing_is_downloaded(serving, run):
@@ -571,7 +571,7 @@ def test_a_first_model_is_offered_and_used_from_then_on(serving, quiet):
     assert QUESTION in shown
     assert code == 0
     code, shown = at_terminal("", "transcribe", quiet)
-    assert "using base.en, the best model here; --model names another" in shown
+    assert "using base.en, the best installed model (choose with --model)" in shown
     assert code == 0
 
 

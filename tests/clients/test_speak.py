@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamd.events import Choices
+from streamd.options import Choices
 from tests.support.loop import turn
 from tests.support.serving import CountingIngest, CountingStreams, Relay, serving
 

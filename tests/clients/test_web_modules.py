@@ -4,16 +4,8 @@ import json
 import subprocess
 from pathlib import Path
 
-import msgspec
 import pytest
-from hypothesis import Phase, given, settings
-from hypothesis import strategies as st
-from msgspec import UNSET
 from playwright._impl._driver import compute_driver_executable
-
-from streamd.events import Final, TimedWord
-from streamd.options import CueLayout
-from streamd.sinks.formats import FORMATS
 
 WEB = Path(__file__).parents[2] / "clients" / "web"
 
@@ -116,62 +108,25 @@ def test_a_tone_comes_out_as_it_went_in():
     assert alias < 1e-3
 
 
-WORDS = st.sampled_from(
-    ["a", "of", "times.", "despair,", "said", "(so)", "—", "<b>", "{x}", "-->", "天気", "です。",
-     "Donaudampfschifffahrtsgesellschaftskapitänsmützen", "e\u0301t\u00e9",
-     "\U0001f469\u200d\U0001f469\u200d\U0001f467", "I'll", "\x1b[2J",
-     "。", "「", "っ", "อั", "น", "เ", "ศ", "ร้", "า", "ให้", "เศร้าใจ" * 12, "မ", "န", "\u103a",
-     "ー" * 30]
-)  # fmt: skip
-
-
-@st.composite
-def finals(draw: st.DrawFn) -> list[Final]:
-    """Finals in order, whose words have gaps, no length, or no blanks between them.
-
-    Of some of them it is known who says which word.
-    """
-    made, t_ms = [], 0
-    speakers = st.sampled_from(draw(st.sampled_from([[UNSET], [UNSET, 1, 1, 1, 2]])))
-    for seg in range(draw(st.integers(1, 4))):
-        start_ms, said = t_ms, []
-        for text in draw(st.lists(WORDS, min_size=1, max_size=40)):
-            t_ms += draw(st.sampled_from([0, 0, 40, 700]))
-            end_ms = t_ms + draw(st.integers(0, 900))
-            timed = TimedWord(
-                text=text,
-                start_ms=t_ms,
-                end_ms=end_ms,
-                prob=1.0,
-                final=True,
-                speaker=draw(speakers),
-            )
-            said.append(timed)
-            t_ms = end_ms
-        text = draw(st.sampled_from([" ", " ", ""])).join(word.text for word in said)
-        cover = draw(st.sampled_from([len(said), len(said), len(said) // 2]))
-        words = tuple(said[:cover])
-        made.append(
-            Final(seg=seg, start_ms=start_ms, end_ms=t_ms, text=text, language="en", words=words)
-        )
-    return made
-
-
-# Without shrinking, which would start Node a thousand times.
-@settings(max_examples=settings().max_examples // 20, phases=(Phase.generate,))
-@given(st.lists(finals(), min_size=60, max_size=60))
-def test_the_page_cuts_cues_as_the_files_do(transcripts):
-    made = node(f"""
-    const {{ FORMATS }} = await import("{WEB / "formats.js"}");
-    const transcripts = {msgspec.json.encode(transcripts).decode()};
-    const written = (finals) => ["txt", "srt", "vtt"].map((name) => FORMATS[name].text(finals));
-    console.log(JSON.stringify(transcripts.map(written)));
+def test_the_text_names_speakers_and_is_harmless_and_the_lines_are_what_was_sent():
+    text, lines = node(f"""
+    const {{ asLines, asText }} = await import("{WEB / "saving.js"}");
+    const word = (text, speaker, i) => ({{ text, start_ms: i, end_ms: i + 1, speaker }});
+    const words = [word("Anna", 1, 0), word("Bottin?", 1, 1), word("Yes.", 2, 2)];
+    const corrections = [{{ first: 0, last: 1, text: "Ana\\tBotín" }}];
+    const both = {{ seq: 1, text: "Anna Bottin? Yes.", words, corrections, run: "e" }};
+    const evil = " \\u202eevil\\x1b[2J<b>\\ud800\\n-->";
+    const finals = [both, {{ seq: 2, text: evil, words: [], run: "e" }}];
+    console.log(JSON.stringify([asText(finals), asLines(finals)]));
     """)
-    for transcript, files in zip(transcripts, made, strict=True):
-        for name, text in zip(("txt", "srt", "vtt"), files, strict=True):
-            writer = FORMATS[name](CueLayout())
-            said = "".join(writer.append(final) for final in transcript)
-            assert text == writer.header + said + writer.end(complete=True)
+    assert text.splitlines() == [
+        "Speaker 1: Ana Botín?",
+        "Speaker 2: Yes.",
+        "\ufffdevil\ufffd[2J<b>\ufffd -->",
+    ]
+    sent = [json.loads(each) for each in lines.splitlines()]
+    assert [each["text"][:6] for each in sent] == ["Anna B", " \u202eevil"]
+    assert "run" not in sent[0]
 
 
 def test_a_correction_is_sent_with_the_audio_and_a_refusal_is_told():
@@ -218,31 +173,3 @@ def test_a_correction_stands_for_words_of_this_run_only():
         ["Anna Bottin.", "“Ana Botín,” said Anna."],
         "“Anna Bottin,” said Anna.",
     ]
-
-
-def test_a_cue_of_the_page_has_one_speaker():
-    def final(seg: int, speaker: int) -> Final:
-        start_ms, text = 500 * seg, f"Word{seg}."
-        said = TimedWord(
-            text=text,
-            start_ms=start_ms,
-            end_ms=start_ms + 400,
-            prob=1.0,
-            final=True,
-            speaker=speaker,
-        )
-        return Final(
-            seg=seg,
-            start_ms=start_ms,
-            end_ms=start_ms + 400,
-            text=text,
-            language="en",
-            words=(said,),
-        )
-
-    said = [final(0, 1), final(1, 1), final(2, 2)]
-    texts = node(f"""
-    const {{ cues }} = await import("{WEB / "cues.js"}");
-    console.log(JSON.stringify(cues({msgspec.json.encode(said).decode()}).map((cue) => cue.lines)));
-    """)
-    assert texts == [["Word0.", "Word1."], ["Word2."]]

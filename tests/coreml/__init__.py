@@ -1,7 +1,5 @@
 """Core ML packages without a Mac: an interpreter, rules, and a check of all functions.
 
 `interpreter` evaluates a saved package, exactly or rounded to half precision; `verify` compares
-every function of a built model with the reference; `lint` knows the Neural Engine's rules; `check`
-reports all of that for one model (``make check-coreml MODEL=tiny.en``). ``make check-coreml`` runs
-the tests of all of them.
+every function of a built encoder with the reference; `lint` knows the Neural Engine's rules.
 """

@@ -1,4 +1,4 @@
-"""Models built for Core ML, once for all tests of a process, and the tables that tests print."""
+"""Models built for Core ML, once for all tests of a process."""
 
 import os
 from functools import cache
@@ -52,31 +52,7 @@ def real(tmp_path_factory, weights):
     return made
 
 
-# -- tables ---------------------------------------------------------------------------------------
-
-
 @pytest.fixture
-def table(request):
-    """Adds a row to a table that is printed at the end: its title, then the cells."""
-
-    def add(title: str, *cells: str) -> None:
-        request.node.user_properties.append(("table", (title, cells)))
-
-    return add
-
-
-def pytest_terminal_summary(terminalreporter):
-    tables: dict[str, list[tuple[str, ...]]] = {}
-    for report in terminalreporter.stats.get("passed", []) + terminalreporter.stats.get(
-        "failed", []
-    ):
-        if report.when == "call":
-            for kind, value in report.user_properties:
-                if kind == "table":
-                    tables.setdefault(value[0], []).append(tuple(value[1]))
-    for title, rows in sorted(tables.items()):
-        terminalreporter.section(title)
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        for row in rows:
-            cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-            terminalreporter.write_line("  ".join(cells).rstrip())
+def here(built, tmp_path) -> BuiltModel:
+    """The same where its compiled form has its own place."""
+    return runs.copied(built, tmp_path)

@@ -34,16 +34,12 @@ def quiet() -> Iterator[None]:
 def model_of(
     graph: Callable[..., Any],
     inputs: Shapes,
-    states: Shapes | None = None,
     *,
     dtype: type = types.fp16,
-    target: Any = ct.target.iOS18,
 ) -> Any:
-    """A Core ML model of a function that is called with the inputs and states by name."""
+    """A Core ML model of a function that is called with the inputs by name."""
     given = {name: mb.placeholder(shape, dtype=dtype) for name, shape in inputs.items()}
-    for name, shape in (states or {}).items():
-        given[name] = mb.state_tensor_placeholder(shape, dtype=dtype)
-    with Function(given, opset_version=target) as function:
+    with Function(given, opset_version=ct.target.iOS18) as function:
         result = graph(**function.inputs)
         function.set_outputs([mb.identity(x=result, name="y")])
     program = Program()
@@ -52,19 +48,17 @@ def model_of(
         return ct.convert(
             program,
             convert_to="mlprogram",
-            minimum_deployment_target=target,
+            minimum_deployment_target=ct.target.iOS18,
             compute_precision=ct.precision.FLOAT32,
             skip_model_load=True,
             pass_pipeline=ct.PassPipeline.EMPTY,  # it would put right what is meant to be wrong
         )
 
 
-def saved(
-    folder: Path, graph: Callable[..., Any], inputs: Shapes, *args: Any, **known: Any
-) -> Path:
+def saved(folder: Path, graph: Callable[..., Any], inputs: Shapes, **known: Any) -> Path:
     """The same as a package."""
     package = folder / "made.mlpackage"
-    model_of(graph, inputs, *args, **known).save(str(package))
+    model_of(graph, inputs, **known).save(str(package))
     return package
 
 

@@ -2,8 +2,8 @@
 
 import json
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 import soundfile
@@ -11,7 +11,7 @@ import soundfile
 from streamd.cli.bench import n_edits, spoken
 from streamd.config import load
 from streamd.daemon import build
-from streamd.engines.coreml.package import BuiltModel, Form
+from streamd.engines.coreml.package import BuiltModel
 from streamd.engines.golden_clips import clips
 from streamd.engines.onnx import OnnxEngine
 from streamd.engines.onnx import build as on_onnx
@@ -23,54 +23,36 @@ from streamd.whisper.recognizer import Recognizer
 from tests.support.coreml_runs import arithmetic, core_ml
 
 ROOT = Path(__file__).resolve().parents[2]
-_EVAL = ROOT / "../shared/data/eval"
 _MARGIN_MS = 200
-_LONGEST_S = 16.0
-"""A longer one would be several windows of a stream."""
-
-Said = tuple[Window, str]
-"""A sound and what is said in it."""
 
 
-def said() -> list[Said]:
+@cache
+def sounds() -> list[Window]:
     """The clips of the demo recording, and the golden clips."""
     samples, _ = soundfile.read(ROOT / "tests/speech/recording.flac", dtype="float32")
     marks = json.loads((ROOT / "tests/speech/recording.json").read_text())["clips"]
     places = [(mark["start_ms"] - _MARGIN_MS, mark["end_ms"] + _MARGIN_MS) for mark in marks]
-    sounds = [samples[start * 16 : end * 16] for start, end in places]
-    found = [_whole(sound, mark["text"]) for sound, mark in zip(sounds, marks, strict=True)]
-    return [*found, *(_whole(clip.samples, clip.text) for clip in clips())]
+    found = [samples[start * 16 : end * 16] for start, end in places]
+    return [_whole(sound) for sound in (*found, *(clip.samples for clip in clips()))]
 
 
-def evaluated() -> list[Said]:
-    """The English clips beside the repository of at most 16 s, by length, if there are any."""
-    manifest = _EVAL / "manifest.jsonl"
-    if not manifest.exists():
-        return []
-    rows = [json.loads(line) for line in manifest.read_text().splitlines()]
-    english = [row for row in rows if row["lang"] == "en" and row["duration_s"] <= _LONGEST_S]
-    english.sort(key=lambda row: row["duration_s"])
-    sounds = (soundfile.read(_EVAL / row["path"], dtype="float32")[0] for row in english)
-    return [_whole(sound, row["text"]) for sound, row in zip(sounds, english, strict=True)]
-
-
-def _whole(sound: np.ndarray, text: str) -> Said:
+def _whole(sound: np.ndarray) -> Window:
     n = -(-len(sound) // FRAME)
-    return Window(0, n, np.pad(sound, (0, n * FRAME - len(sound))), last=True), text
+    return Window(0, n, np.pad(sound, (0, n * FRAME - len(sound))), last=True)
 
 
-def _read(model: Model, engine: Engine, name: str, sounds: list[Said]) -> list[str]:
+def _read(model: Model, engine: Engine, name: str, windows: list[Window]) -> list[str]:
     """Greedy and without fallbacks, since chance is no property of an engine."""
     config = load({"model": name, "language": "en"}, {})
     options = build.decoding_options(config, model)
     options = replace(options, beam_size=1, temperatures=(0.0,))
     reads = Recognizer(engine, build.tokenizer(config, model), options)
-    return [text_of(reads.recognize(window).words) for window, _ in sounds]
+    return [text_of(reads.recognize(window).words) for window in windows]
 
 
-def read_on_cpu(model: Model, name: str, sounds: list[Said]) -> list[str]:
+def read_on_cpu(model: Model, name: str, windows: list[Window]) -> list[str]:
     """In float32."""
-    return _read(model, cpu_engine(model), name, sounds)
+    return _read(model, cpu_engine(model), name, windows)
 
 
 def cpu_engine(model: Model) -> OnnxEngine:
@@ -80,15 +62,11 @@ def cpu_engine(model: Model) -> OnnxEngine:
 
 
 def read_on_core_ml(
-    built: BuiltModel, model: Model, name: str, sounds: list[Said], *, form: Form, modes: str
+    built: BuiltModel, model: Model, name: str, windows: list[Window], *, modes: str
 ) -> list[str]:
-    """By the code that ships, on the stand-in; `modes` as in `coreml_stand_in.ARITHMETIC`."""
-    with (
-        TemporaryDirectory() as folder,
-        arithmetic(modes),
-        core_ml(built, Path(folder), form) as engine,
-    ):
-        return _read(model, engine, name, sounds)
+    """The encoder on the stand-in; `modes` as in `coreml_stand_in.ARITHMETIC`."""
+    with arithmetic(modes), core_ml(built, cpu_engine(model)) as engine:
+        return _read(model, engine, name, windows)
 
 
 def live(
@@ -112,11 +90,6 @@ def live(
             texts.append(text_of((found := reads.recognize(window)).words))
             events += session.accept(window, found)
     return [event.text for event in events if isinstance(event, Final)], texts
-
-
-def error_rate(sounds: list[Said], texts: list[str]) -> float:
-    """Wrong words in percent of those that were said."""
-    return words_that_differ([said for _, said in sounds], texts)
 
 
 def words_that_differ(expected: list[str], found: list[str]) -> float:

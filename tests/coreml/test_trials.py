@@ -2,41 +2,60 @@
 
 import pytest
 
-from streamd.engines.coreml.golden import against_golden, golden_vectors
-from streamd.engines.coreml.package import FORMS, functions
-from tests.support.coreml_runs import core_ml, faulty
+from streamd.engines.coreml.golden import GOLDEN_TOLERANCE, against_golden, golden_vectors
+from streamd.engines.coreml.package import functions
+from streamd.engines.coreml.runtime import hybrid
+from streamd.engines.coreml.runtime.hybrid import CoreMLCandidate, encoding, load_encoder
+from streamd.errors import EngineError
+from tests.support import coreml_stand_in
+from tests.support.coreml_runs import faulty, on_cpu
 
 pytestmark = [pytest.mark.coreml, pytest.mark.timeout(600)]
 
+LIBRARY = coreml_stand_in.__name__
 
-@pytest.mark.parametrize("form", FORMS)
-def test_a_lie_in_any_one_function_is_seen(form, built, tmp_path, table):
+
+def test_a_lie_in_any_one_function_is_seen(built, here, tmp_path):
     golden = golden_vectors(built)
-    lied = [function for function in built.functions if form in function.forms]
-    assert len(lied) == len({(function.package, function.name) for function in lied})
-    with faulty(tmp_path / "faults") as faults, core_ml(built, tmp_path / "c", form) as engine:
-        assert against_golden(engine, golden).acceptable
-        for function in lied:
-            package = function.package.removesuffix(".mlpackage")
-            faults.add("lie", function=function.name, package=package, whole=True, once=False)
-            off = against_golden(engine, golden)
+    with faulty(tmp_path) as faults:
+        worker = load_encoder(here, library=LIBRARY, answer_s=100.0)
+        off, _ = against_golden(encoding(worker), built, golden)
+        assert off < 1e-3, "the output is in half precision"
+        for function in built.functions:
+            faults.add("lie", function=function.name, once=False)
+            off, _ = against_golden(encoding(worker), built, golden)
             faults.clear()
-            cells = (f"{package} {function.name}", f"logits {off.logits:.2g}")
-            table(
-                "3. how far a unit seems that is wrong by a tenth in one function; 0.02 is refused",
-                *(form, *cells, f"alignment {off.alignment:.2g}", off.where),
-            )
-            assert not off.acceptable, function.name
-
-
-def test_each_function_runs_on_real_speech(built, tmp_path):
-    golden = golden_vectors(built)
-    for window in golden:
-        assert 0.1 < window.mel.std() < 1, "it is no silence"
-    for form in FORMS:
-        with faulty(tmp_path / form) as faults, core_ml(built, tmp_path / "c", form) as engine:
-            against_golden(engine, golden)
+            assert off > GOLDEN_TOLERANCE, function.name
         ran = {name for what, _, name in faults.done() if what == "predict"}
-        assert ran == {
-            function.name for function in functions(built.meta) if form in function.forms
-        }
+        assert ran == {function.name for function in functions(built.meta)}
+        worker.close()
+
+
+def test_golden_vectors_are_speech(built):
+    for window in golden_vectors(built):
+        assert 0.1 < window.mel.std() < 1, "it is no silence"
+
+
+@pytest.mark.parametrize(
+    ("fault", "why"),
+    [
+        (
+            {"what": "lie", "function": "resume"},
+            "^0.1 off at 192 positions behind 33, where 0.02 is allowed",
+        ),
+        ({"what": "nan"}, "returned encoded with infinity or NaN"),
+        ({"what": "odd", "at": "load"}, "Exception: Unable to load any compiled models"),
+        ({"what": "kill", "function": "ctx"}, "ended by SIGKILL"),
+    ],
+)
+def test_what_is_wrong_is_not_used(here, tmp_path, fault, why):
+    with faulty(tmp_path) as faults:
+        faults.add(**fault)
+        with pytest.raises(EngineError, match=why):
+            CoreMLCandidate(here, on_cpu(), LIBRARY).load()
+
+
+def test_what_takes_half_of_the_memory_is_given_up_while_it_loads(here, monkeypatch):
+    monkeypatch.setattr(hybrid, "memory_bytes", lambda: 2 * 1_000_000)
+    with pytest.raises(EngineError, match=r"^takes \d+ MB, too much for this machine$"):
+        load_encoder(here, library=LIBRARY)

@@ -4,8 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import threading
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,10 +12,11 @@ import pytest
 
 from streamd.config import load
 from streamd.daemon import opening
-from streamd.daemon.opening import CoreML, built_for_core_ml, open_model
-from streamd.engines.coreml.runtime.core_ml_engine import CoreMLEngine
+from streamd.daemon.acceleration import Hardware
+from streamd.daemon.opening import open_model
+from streamd.engines.coreml.runtime.hybrid import HybridEngine
 from streamd.engines.prepared import Opened
-from streamd.errors import ConfigError, ModelError
+from streamd.errors import ConfigError
 from tests.support import coreml_runs as runs
 from tests.support import huggingface_folder, recorded
 from tests.support.checkpoints import checkpoint, huggingface
@@ -30,13 +29,13 @@ pytestmark = [
 ]
 
 ROOT = Path(__file__).resolve().parents[2]
-STAND_IN = CoreML("tests.support.coreml_stand_in", answer_s=10.0)
+STAND_IN = Hardware("tests.support.coreml_stand_in")
 
 # Random weights write other texts at another context, and only the CPU has states of silence.
 SHORT = """
 import sys
 from streamd.cli import main
-from streamd.engines.coreml.runtime.core_ml_engine import CoreMLEngine
+from streamd.engines.coreml.runtime.hybrid import HybridEngine
 from streamd.engines.onnx import OnnxEngine
 
 
@@ -44,49 +43,33 @@ def shortened(encode):
     return lambda self, mel, *, audio_ctx=0, **known: encode(self, mel, audio_ctx=384, **known)
 
 
-for kind in (OnnxEngine, CoreMLEngine):
+for kind in (OnnxEngine, HybridEngine):
     kind.encode = shortened(kind.encode)
 """
-# The program with the stand-in. So that each engine has its share, a window waits for Core ML. From
-# then on that goes wrong.
+# The program with the stand-in: its second window waits for Core ML.
 PROGRAM = f"""{SHORT}
-import os
 import sys
 from functools import partial
-from pathlib import Path
-from threading import Event
 from streamd import daemon
 from streamd.cli import main
-from streamd.daemon.opening import CoreML
-from streamd.engines.coreml.runtime import switchover
+from streamd.daemon.acceleration import Hardware
 from streamd.whisper.recognizer import Recognizer
-from tests.support.coreml_stand_in import FOLDER, Faults
 
-recognize, take_over = Recognizer.recognize, switchover.take_over
-moved = Event()
-n_windows = 0
+recognize, n_windows = Recognizer.recognize, 0
 
 
 def recognize_in_turns(self, window):
     global n_windows
     n_windows += 1
     if n_windows == 2:
-        assert moved.wait(250)
+        assert self._engine.settled.wait(250)
     return recognize(self, window)
 
 
-def take_over_and_tell(*arguments, **options):
-    take_over(*arguments, **options)
-    faults = Faults(Path(os.environ[FOLDER]))
-    faults.add("kill", unit="CPU_AND_GPU", function="step", after=5)
-    faults.add("hang", unit="CPU_AND_NE", function="ctx", after=1)
-    moved.set()
-
-
 if __name__ == "__main__":
-    stand_in = CoreML("tests.support.coreml_stand_in", answer_s=4.0)
-    daemon.open_model = partial(daemon.open_model, core_ml=stand_in)
-    Recognizer.recognize, switchover.take_over = recognize_in_turns, take_over_and_tell
+    stand_in = Hardware("tests.support.coreml_stand_in")
+    daemon.open_model = partial(daemon.open_model, hardware=stand_in)
+    Recognizer.recognize = recognize_in_turns
     sys.exit(main())
 """
 
@@ -139,7 +122,7 @@ def run(program: list[str], model: str, sound: Path, **environ: str) -> subproce
 
 
 @pytest.mark.coreml
-def test_the_text_is_the_same_through_the_takeover_deaths_and_hangs(small, cache, sound, tmp_path):
+def test_the_text_is_the_same_when_the_encoder_takes_over(small, cache, sound, tmp_path):
     script = tmp_path / "program.py"
     script.write_text(PROGRAM)
     environ = {
@@ -152,9 +135,6 @@ def test_the_text_is_the_same_through_the_takeover_deaths_and_hangs(small, cache
     plain = tmp_path / "plain.py"
     plain.write_text(f"{SHORT}\n\nsys.exit(main())\n")
     on_cpu = run([str(plain)], small, sound)
-    log = with_core_ml.stderr.decode()
-    assert "ended by SIGKILL; starting another" in log
-    assert "did not answer within 4 s; starting another" in log
     found, expected = finals(with_core_ml), finals(on_cpu)
     assert [final["text"] for final in found] == [final["text"] for final in expected]
     for final, other in zip(found, expected, strict=True):
@@ -166,35 +146,18 @@ def test_the_text_is_the_same_through_the_takeover_deaths_and_hangs(small, cache
     assert ["predict", "CPU_AND_NE", "ctx384"] in Faults(tmp_path).done()
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"compute": "ane"}, "Core ML exists only on macOS; drop --compute ane"),
-        ({"engine": "coreml"}, "Core ML exists only on macOS; drop --engine coreml"),
-        ({"compute": "gpu", "engine": "onnx"}, "--compute gpu needs Core ML; drop --engine onnx"),
-        ({"compute": "cpu", "engine": "coreml"}, "--engine coreml cannot run on the CPU alone"),
-    ],
-)
-def test_what_cannot_be_is_refused(given, message, monkeypatch):
+def test_without_a_mac_the_neural_engine_is_refused(monkeypatch):
     monkeypatch.setattr(sys, "platform", "linux")
-    with pytest.raises(ConfigError, match=message):
-        built_for_core_ml(load(given | {"model": "tiny.en"}, {}), CoreML())
+    with pytest.raises(ConfigError, match="Core ML exists only on macOS; drop --compute ane"):
+        open_model(load({"model": "tiny.en", "compute": "ane"}, {}))
 
 
-def test_without_a_mac_the_cpu_runs_everything(monkeypatch):
-    monkeypatch.setattr(sys, "platform", "linux")
-    assert built_for_core_ml(load({"model": "tiny.en"}, {}), CoreML()) is None
-
-
-def test_a_model_that_is_not_built_runs_on_the_cpu_unless_core_ml_is_asked_for(caplog):
-    caplog.set_level("INFO")
-    assert built_for_core_ml(load({"model": "tiny.en"}, {}), STAND_IN) is None
-    assert "streamd models build tiny.en --engine coreml" in caplog.text
-    for given in ({"compute": "gpu"}, {"engine": "coreml"}):
-        with pytest.raises(
-            ModelError, match=r"tiny\.en is not built for Core ML: streamd models build"
-        ):
-            built_for_core_ml(load(given | {"model": "tiny.en"}, {}), STAND_IN)
+def test_without_the_library_it_is_refused():
+    config, hardware = load({"model": "tiny.en", "compute": "ane"}, {}), Hardware("no_such_library")
+    with pytest.raises(
+        ConfigError, match=r"no_such_library is not installed: pip install '.*\[ane"
+    ):
+        open_model(config, hardware=hardware)
 
 
 @pytest.mark.coreml
@@ -202,16 +165,13 @@ def test_captions_move_over_when_the_model_has_been_built_meanwhile(tmp_path, mo
     caplog.set_level("INFO")
     monkeypatch.setenv("STREAMD_CACHE", str(tmp_path / "cache"))
     model = str(huggingface.write(checkpoint("few"), tmp_path))
-    config = load({"model": model, "compute": "gpu"}, {})
-    config = replace(config, build=replace(config.build, missing=True))
-    engine = open_model(config, core_ml=STAND_IN)[1]
-    assert not isinstance(engine.current, CoreMLEngine), "it is not built, and captions run"
-    (bringing_up,) = (thread for thread in threading.enumerate() if thread.name == "core-ml")
-    bringing_up.join()
-    assert isinstance(engine.current, CoreMLEngine)
-    engine.current.close()
+    engine = open_model(load({"model": model, "compute": "ane"}, {}), hardware=STAND_IN)[1]
+    assert not isinstance(engine.current, HybridEngine), "it is not built, and captions run"
+    assert engine.settled.wait(300)
+    assert isinstance(engine.current, HybridEngine)
+    engine.close()
     told = [message for message in caplog.messages if "mlpackage" in message]
-    assert told[-1].endswith("decoder_mix.mlpackage, 5 of 6")
+    assert told[-1].endswith("encoder.mlpackage, 2 of 2")
 
 
 @pytest.mark.coreml
@@ -219,41 +179,26 @@ def test_a_model_that_cannot_be_built_stays_on_the_cpu(tmp_path, monkeypatch, ca
     caplog.set_level("INFO")
     (tmp_path / "file").touch()
     monkeypatch.setenv("STREAMD_CACHE", str(tmp_path / "file"))
-    config = load({"model": str(huggingface.write(checkpoint("few"), tmp_path))}, {})
-    config = replace(config, build=replace(config.build, missing=True))
-    engine = open_model(config, core_ml=STAND_IN, wait_for_core_ml=True)[1]
-    assert not isinstance(engine.current, CoreMLEngine)
-    *_, why, told = caplog.messages
-    assert "there is no cache folder" in why
-    assert told == f"on the CPU: {config.decoding.model} was not built for Core ML"
-
-
-@pytest.mark.coreml
-def test_a_model_that_is_built_runs_on_core_ml_unless_the_cpu_is_asked_for(
-    small, cache, monkeypatch
-):
-    monkeypatch.setenv("STREAMD_CACHE", str(cache))
-    built = built_for_core_ml(load({"model": small}, {}), STAND_IN)
-    assert built.meta.name == Path(small).name
-    for given in ({"compute": "cpu"}, {"engine": "onnx"}):
-        assert built_for_core_ml(load(given | {"model": small}, {}), STAND_IN) is None
+    name = str(huggingface.write(checkpoint("few"), tmp_path))
+    config = load({"model": name, "compute": "ane"}, {})
+    engine = open_model(config, hardware=STAND_IN, wait=True)[1]
+    assert not isinstance(engine.current, HybridEngine)
+    assert any("there is no cache folder" in message for message in caplog.messages)
+    where = "the Neural Engine, decoder on the CPU"
+    assert f"not on {where}: {name} was not built for Core ML" in caplog.messages
 
 
 def test_what_is_for_macs_is_not_loaded_elsewhere():
     code = "import streamd.cli.doctor, streamd.daemon, sys; print(*sys.modules, sep='\\n')"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    core_ml = [name for name in done.stdout.split() if "coreml" in name]
-    assert core_ml == []
+    found = [name for name in done.stdout.split() if "coreml" in name or name.startswith("mlx")]
+    assert found == []
 
 
-def test_without_the_library_the_cpu_runs_everything(caplog):
-    caplog.set_level("INFO")
-    assert built_for_core_ml(load({"model": "tiny.en"}, {}), CoreML("no_such_library")) is None
-    assert "no_such_library is not installed: pip install" in caplog.text
-
-
-@pytest.mark.parametrize(("built", "threads"), [(None, (1, 2)), (object(), (2, 0))])
-def test_until_core_ml_is_ready_recordings_have_all_threads(monkeypatch, built, threads):
+@pytest.mark.parametrize(("compute", "threads"), [("cpu", (1, 2)), ("ane", (2, 0))])
+def test_until_the_neural_engine_is_ready_recordings_have_all_threads(
+    monkeypatch, compute, threads
+):
     """On the CPU, half of them encode while the others decode."""
     asked = []
 
@@ -265,7 +210,6 @@ def test_until_core_ml_is_ready_recordings_have_all_threads(monkeypatch, built, 
         return Opened(SimpleNamespace(name=name), None, "int8", "prepared")
 
     monkeypatch.setattr(opening, "open_engine", open_engine)
-    monkeypatch.setattr(opening, "built_for_core_ml", lambda config, core_ml: built)
-    monkeypatch.setattr(opening, "_with_core_ml", lambda config, engine, built, **_: engine)
-    open_model(load({"threads": "2"}, {}), recordings=True)
+    monkeypatch.setattr(opening, "stages", lambda *given: [])
+    open_model(load({"threads": "2", "compute": compute}, {}), recordings=True)
     assert asked == [threads]

@@ -283,7 +283,9 @@ async def test_what_an_ended_session_took_is_returned_even_if_nothing_is_compute
 ):
     """Nobody may speak for hours."""
     returned, loop = asyncio.Event(), asyncio.get_running_loop()
-    monkeypatch.setattr("streamd.streams.trim", lambda: loop.call_soon_threadsafe(returned.set))
+    monkeypatch.setattr(
+        "streamd.streams.registry.trim", lambda: loop.call_soon_threadsafe(returned.set)
+    )
     streams = Streams(lambda _: scripted_session(), max_backlog=500, max_ingest=4)
     chores = asyncio.create_task(streams.chores())
     stream = streams.open("talk")

@@ -21,7 +21,7 @@ from websockets.exceptions import ConnectionClosed, InvalidMessage
 
 from streamd.events import Eos, Event, Final, Missed
 from streamd.server.client import watch
-from streamd.streams.journal.files import transcript
+from streamd.streams.journal.tables import transcript
 from streamd.types import SAMPLE_RATE
 from tests.support import recorded
 

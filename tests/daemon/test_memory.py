@@ -21,7 +21,7 @@ from streamd.engines.onnx import N_TOGETHER
 from streamd.options import BindOptions
 from streamd.server import Server
 from streamd.streams import MAX_ENDED, SessionStorage, Streams
-from streamd.streams.journal.files import Folder
+from streamd.streams.journal.database import Database
 from streamd.system.heap import trim
 from streamd.whisper.mel import RecordingMel
 from tests.support import recorded
@@ -366,7 +366,7 @@ async def counted(n_tasks: int) -> Counter[str]:
 
 @pytest.mark.parametrize("journal", [True, False])
 async def test_of_sessions_and_subscribers_nothing_is_left(tmp_path, journal):
-    with Folder(tmp_path) as folder:
+    with Database(tmp_path) as folder:
         places = SessionStorage(folder if journal else None)
         streams = Streams(
             lambda _: scripted_session(), max_backlog=500, max_ingest=4, storage=places

@@ -16,10 +16,10 @@ from streamd.events import Eos, Fault, Final, Gap, Lag
 from streamd.options import SessionOptions
 from streamd.streams import SessionStorage, Streams
 from streamd.streams.hub import Hub
-from streamd.streams.journal.files import Folder
+from streamd.streams.journal.database import Database
 from streamd.streams.metrics import Metrics
 from streamd.streams.stream import Stream, StreamContext
-from streamd.types import FRAME, Hypothesis, Window
+from streamd.types import FRAME, DetectedLanguage, Hypothesis, Window
 from tests.support import recorded
 from tests.support.fakes import WORD, ScriptedRecognizer, scripted_audio, scripted_session
 from tests.support.loop import turn
@@ -88,7 +88,9 @@ class Hearing(ScriptedRecognizer):
 
     def recognize(self, window: Window) -> Hypothesis:
         return replace(
-            super().recognize(window), language="de", detected="de", detected_prob=self._prob
+            super().recognize(window),
+            language="de",
+            answers=(DetectedLanguage("de", self._prob),),
         )
 
 
@@ -103,7 +105,7 @@ async def test_the_language_that_was_heard_first_is_told_once(prob, n_lines, ser
             await turn()
         await stream.finish("stop")
     told = [line for line in caplog.messages if "language" in line]
-    line = "session s: detected the language de; --language names another"
+    line = "session s: detected language: de (set it with --language)"
     assert told == [line] * n_lines
 
 
@@ -320,7 +322,7 @@ class Starving(ScriptedRecognizer):
     ],
 )
 async def test_too_little_memory_delays_a_session_and_loses_nothing(serving, monkeypatch, error):
-    monkeypatch.setattr("streamd.streams.MEMORY_PAUSE_S", 0)
+    monkeypatch.setattr("streamd.streams.scheduler.MEMORY_PAUSE_S", 0)
     streams = new_streams()
     serving(streams, Starving(4, error))
     stream = streams.open("s")
@@ -335,8 +337,8 @@ async def test_too_little_memory_delays_a_session_and_loses_nothing(serving, mon
 async def test_if_there_is_too_little_memory_for_long_the_session_can_be_resumed(
     serving, monkeypatch, tmp_path
 ):
-    monkeypatch.setattr("streamd.streams.MEMORY_PAUSE_S", 0)
-    with Folder(tmp_path) as folder:
+    monkeypatch.setattr("streamd.streams.scheduler.MEMORY_PAUSE_S", 0)
+    with Database(tmp_path) as folder:
         streams = new_streams(storage=SessionStorage(folder))
         running = serving(streams, Starving(10**6, MemoryError()))
         stream = streams.open("s")

@@ -23,7 +23,7 @@ def test_openai_whisper_reads_the_same_with_the_bundled_weights():
     n_slots = slots_needed(context, options=options, n_text_ctx=tiny.dims.n_text_ctx)
     read = {}
     for clip in clips():
-        features = engine.encode(mel_of(tiny, clip.samples, 1500))
+        features = engine.encode(mel_of(tiny.dims, clip.samples, 1500))
         decoder = engine.decoder(features, n_slots)
         found = decode(decoder, words, options=options, context=context)
         read[clip.name] = words.decode(found.tokens).strip()

@@ -21,7 +21,7 @@ from streamd.engines.onnx.graphs import decoder_graph, encoder_graph, graphs, jo
 from streamd.engines.reference import ReferenceEngine
 from streamd.errors import EngineError, EngineMemoryError
 from streamd.models.model import Model
-from streamd.models.silence import SilenceStates, silence_shape
+from streamd.models.silence import Extent, SilenceStates, extend, silence_shape
 from streamd.system.stdio import ENGINE_THREAD
 from streamd.types import Mel
 from streamd.whisper.engine import Pass
@@ -69,6 +69,44 @@ def test_equals_the_reference(name, n_ctx, threads):
     assert_close(found[0], expected[0])
     assert_close(found[1], expected[1])
     assert np.abs(found[0] - expected[0]).max() < TOLERANCE * np.abs(expected[0]).max()
+
+
+def output(reference: ReferenceEngine, features, mel: Mel) -> tuple[np.ndarray, Extent]:
+    """What an encoder gives for the positions that it computes."""
+    _, extent = extend(mel, reference.dims, has_silence=True)
+    return features.states[-1][: extent.n], extent
+
+
+@pytest.mark.parametrize("precision", ["float32", "int8"])
+@pytest.mark.parametrize("n_reused", [0, 60])
+def test_what_another_encoder_computed_is_projected_as_its_own(precision, n_reused):
+    """Keys and values of the sound, to what rounding of the encoder's output costs."""
+    model = load.model("random")
+    states = np.random.default_rng(1).standard_normal(silence_shape(model.dims))
+    silence = SilenceStates(states.astype(np.float16))
+    heads = model.alignment_heads
+    reference = ReferenceEngine(model.dims, model.weights, alignment_heads=heads, silence=silence)
+    engine = build(
+        model.dims, model.weights, alignment_heads=heads, silence=silence, precision=precision
+    )
+    mel = log_mel(load.samples("lamp", 1500), model.dims.n_mels)[:, :400]
+    earlier, before, projected = None, None, None
+    if n_reused:
+        before = engine.encode(mel[:, :200])
+        earlier = reference.encode(mel[:, :200])
+        projected = engine.project(*output(reference, earlier, mel[:, :200]))
+    expected = engine.encode(mel, previous=before, n_reused=n_reused)
+    exact = reference.encode(mel, previous=earlier, n_reused=n_reused)
+    found, extent = output(reference, exact, mel)
+    found = found[n_reused:].astype(np.float16)
+    features = engine.project(found, extent, previous=projected, n_reused=n_reused)
+    assert features.n_silence == expected.n_silence
+    np.testing.assert_array_equal(features.bias, expected.bias)
+    tolerance = {"float32": 1e-3, "int8": 0.05}[precision]
+    for name, rows in expected.views.items():
+        if name.startswith("cross"):
+            mine, theirs = (each.astype(np.float32) for each in (features.views[name], rows))
+            assert np.linalg.norm(mine - theirs) < tolerance * np.linalg.norm(theirs)
 
 
 def test_alignment_heads_come_sorted():

@@ -17,7 +17,7 @@ import pytest
 import streamd
 from streamd.engines.coreml.package import LIBRARY, BuiltModel
 from streamd.engines.coreml.package_builder import build_model
-from streamd.engines.coreml.runtime.switchover import machine
+from streamd.engines.coreml.runtime.library import machine
 from streamd.errors import StreamdError
 from streamd.options import BuildOptions
 

@@ -6,7 +6,6 @@ import re
 import shutil
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,12 +22,17 @@ from streamd.cli.bench import n_edits, spoken
 from streamd.cli.packages import functions
 from streamd.config import load
 from streamd.daemon import build
-from streamd.daemon.opening import CoreML, open_model
-from streamd.engines.coreml.golden import against_golden, golden_vectors
-from streamd.engines.coreml.runtime.core_ml_engine import CoreMLEngine, WorkerLimits
-from streamd.engines.coreml.runtime.programs import PLACEMENTS, needed
-from streamd.engines.coreml.runtime.switchover import make_compiled_folder
-from streamd.engines.coreml.runtime.worker import Job, Worker, devices
+from streamd.daemon.acceleration import Hardware
+from streamd.daemon.opening import open_model
+from streamd.engines.coreml.golden import GOLDEN_TOLERANCE, against_golden, golden_vectors
+from streamd.engines.coreml.runtime.hybrid import (
+    HybridEngine,
+    encoding,
+    load_encoder,
+    plan,
+    prepare,
+)
+from streamd.engines.supervised.worker import PROCESS_NAME, Worker
 from streamd.errors import EngineError
 from streamd.sources.microphone import Microphone, list_devices
 from streamd.types import FRAME, Mel, Window, text_of
@@ -38,29 +42,21 @@ pytestmark = [pytest.mark.macos, pytest.mark.timeout(3600)]
 
 ROOT = Path(__file__).resolve().parents[2]
 SPEECH = ROOT / "tests" / "speech"
-PATIENT = WorkerLimits(start_s=600.0 if is_virtual() else 3000.0, answer_s=300.0, deaths=1)
 LEAST_SHARE = 0.9
 
 
-def engine_on(placement, built) -> CoreMLEngine:
-    return CoreMLEngine(Job(built, make_compiled_folder(built), placement, CORE_ML), PATIENT)
-
-
 def refused(why: str) -> NoReturn:
-    """Fail; but skip on a virtual machine, whose GPU has a gigabyte of memory at most.
-
-    Source: actions/runner-images #11899.
-    """
+    """Fail; but skip on a virtual machine, which has no Neural Engine."""
     if is_virtual():
         pytest.skip(f"virtual: {why}")
     pytest.fail(why)
 
 
-def memory(engine) -> str:
+def memory(worker: Worker) -> str:
     """What the worker takes by our count, which a bound is for, and by macOS's own tool."""
-    told = f"{engine.with_worker(Worker.used_bytes) / 1e6:.0f} MB"
+    told = f"{worker.used_bytes() / 1e6:.0f} MB"
     if tool := shutil.which("footprint"):
-        newest = max(child.pid for child in active_children() if child.name == "streamd-coreml")
+        newest = max(child.pid for child in active_children() if child.name == PROCESS_NAME)
         said = subprocess.run([tool, str(newest)], capture_output=True, text=True, check=False)
         if found := re.search(r"Footprint: (.+?) \(", said.stdout):
             told += f" (footprint: {found[1]})"
@@ -69,13 +65,13 @@ def memory(engine) -> str:
 
 @pytest.fixture(scope="module")
 def on_cpu(built, report):
-    """The model, what it reads on the CPU, and what makes recognizers like the one that did."""
+    """The CPU's engine, what it reads, and what makes recognizers like the one that did."""
     config = load({"model": MODEL, "compute": "cpu"}, {})
     model, cpu = open_model(config)
     recognizer = partial(build.recognizer, config, model)
     texts = read(recognizer(cpu))
     report("clips", f"CPU alone: {errors(texts)}")
-    return recognizer, texts
+    return recognizer, texts, cpu
 
 
 def read(recognizer) -> list[str]:
@@ -89,49 +85,41 @@ def errors(texts: list[str]) -> str:
     return f"word error rate {rate:.1f} % on {len(texts)} clips"
 
 
-@pytest.mark.parametrize("which", range(6))
-def test_a_placement_computes_what_it_should(built, report, which, on_cpu):
-    placement = (*PLACEMENTS["gpu"], *PLACEMENTS["ane"])[which]
-    engine = engine_on(placement, built)
-    name = f"{placement} ({placement.form})"
+def test_the_encoder_computes_what_it_should(built, report, on_cpu):
+    recognizer, expected, cpu = on_cpu
+    golden = golden_vectors(built)
     try:
         begun_s = time.monotonic()
-        engine.with_worker(lambda worker: None)
-        loaded_s = time.monotonic() - begun_s
-        off = against_golden(engine, golden_vectors(built))
+        prepare(built, library=CORE_ML)
+        compiled_s = time.monotonic() - begun_s
+        worker = load_encoder(built, library=CORE_ML, answer_s=300.0)
+        loaded_s = time.monotonic() - begun_s - compiled_s
+        off, where = against_golden(encoding(worker), built, golden)
     except EngineError as error:
-        report("golden", f"{name}: {error.__cause__ or error}")
+        report("golden", f"{error}")
         refused(str(error))
     report(
         "golden",
-        f"{name}: {len(needed(built, placement))} functions ready in {loaded_s:.1f} s, "
-        f"{memory(engine)}; logits {off.logits:.2g}, alignment {off.alignment:.2g} at {off.where}, "
-        f"same choice {off.agreed:.0%}",
+        f"{len(built.functions)} functions compiled in {compiled_s:.1f} s, loaded in "
+        f"{loaded_s:.1f} s, {memory(worker)}; {off:.2g} off at {where}",
     )
     with energy(report):
-        against_golden(engine, golden_vectors(built))
-    begun_s = time.monotonic()
-    engine.close()
-    again = engine_on(placement, built)
-    again.with_worker(lambda worker: None)
-    report("", f"ready again in {time.monotonic() - begun_s:.1f} s")
+        for _ in range(10):
+            against_golden(encoding(worker), built, golden)
+    engine = HybridEngine(built, worker, cpu)
     for n_ctx in built.meta.contexts:
         mel = np.zeros((built.meta.dims.n_mels, 2 * n_ctx), np.float32)
-        encode = partial(again.encode, mel, audio_ctx=n_ctx)
-        report("latency", f"encoder at {n_ctx}: {_best_ms(encode)}")
-    report("", f"encoder, a step of 0.5 s after 12 s: {_best_ms(_steps(again, mel))}")
-    features = again.encode(mel, audio_ctx=n_ctx)
-    for k in built.meta.steps:
-        report("", f"decoder, {k} tokens: {_best_ms(partial(_step, again, features, k))}")
-    recognizer, expected = on_cpu
-    texts = read(recognizer(again))
+        encode = partial(engine.encode, mel, audio_ctx=n_ctx)
+        report("latency", f"a window of {n_ctx} positions: {_best_ms(encode)}")
+    report("", f"a step of 0.5 s after 12 s: {_best_ms(_steps(engine, mel))}")
+    texts = read(recognizer(engine))
     same = sum(map(str.__eq__, texts, expected))
     report("clips", f"{errors(texts)}, {same} texts as on the CPU")
-    again.close()
-    assert off.acceptable, off
+    engine.close()
+    assert off <= GOLDEN_TOLERANCE
 
 
-def _steps(engine: CoreMLEngine, mel: Mel) -> Callable[[], object]:
+def _steps(engine: HybridEngine, mel: Mel) -> Callable[[], object]:
     """Steps of a window, each after the one before it."""
     known = [engine.encode(mel[:, :1200])]
 
@@ -161,12 +149,6 @@ def energy(report) -> Iterator[None]:
             report("", f"energy: {unit} {np.mean(milliwatts):.0f} mW in the golden vectors")
 
 
-def _step(engine, features, k: int) -> None:
-    order = np.arange(k)
-    decoder = engine.decoder(features, k)
-    decoder.step(order, order, order, np.tri(k, dtype=np.bool_), order)
-
-
 def _best_ms(call, n: int = 10) -> str:
     times = []
     for _ in range(n):
@@ -189,17 +171,16 @@ def windows() -> list[tuple[Window, str]]:
     return found
 
 
-def test_captions_go_on_while_engines_take_over(built, report, on_cpu):
-    recognizer, expected = on_cpu
+def test_captions_go_on_while_the_encoder_takes_over(built, report, on_cpu):
+    recognizer, expected, _ = on_cpu
     config = load({"model": MODEL, "compute": "ane"}, {})
-    _, relay = open_model(config, core_ml=CoreML(CORE_ML, answer_s=120.0))
-    bringing_up = next(thread for thread in threading.enumerate() if thread.name == "core-ml")
+    _, relay = open_model(config, hardware=Hardware(CORE_ML))
     seen: dict[str, list[bool]] = {}
     is_over = False
     while not is_over:
-        is_over = not bringing_up.is_alive()  # and once more with who is there then
+        is_over = relay.settled.is_set()  # and once more with who is there then
         for (window, _), text in zip(windows(), expected, strict=True):
-            served_by = str(getattr(relay.current, "placement", "CPU"))
+            served_by = type(relay.current).__name__
             found = text_of(recognizer(relay).recognize(window).words)
             seen.setdefault(served_by, []).append(found == text)
     for served_by, same in seen.items():
@@ -210,19 +191,14 @@ def test_captions_go_on_while_engines_take_over(built, report, on_cpu):
 
 
 def test_where_core_ml_runs_the_encoder_is_reported(built, report):
-    config = load({"model": MODEL, "compute": "ane"}, {})
-    _, relay = open_model(config, wait_for_core_ml=True, core_ml=CoreML(CORE_ML, answer_s=120.0))
-    placement = getattr(relay.current, "placement", None)
-    if placement is None:
-        refused("nothing took over")
-    report("plan", str(placement))
-    for line in functions(built, placement, CORE_ML):
-        report("", line)
-    told = devices(Job(built, make_compiled_folder(built), placement, CORE_ML))
+    for text in functions(built, CORE_ML):
+        report("plan", text)
     if is_virtual():
         return
+    packages = dict.fromkeys(function.package for function in built.functions)
+    told = (plan(built, package, library=CORE_ML) for package in packages)
     # Core ML's plan tells of a package's default function, at most.
-    shares = [each.shares for each in told if each.shares and each.function[:3] == "ctx"]
+    shares = [each.shares for found in told for each in found.values() if each.shares]
     assert all(each.get("Neural Engine", 0.0) >= LEAST_SHARE for each in shares), shares
 
 
@@ -247,7 +223,7 @@ def test_the_doctor_finds_no_error_of_ours(cache, report):
     for line in done.stdout.splitlines():
         report("doctor", line)
     assert done.returncode in (0, 1), done.stderr  # 1: something that only the user can change
-    assert "core ml" in done.stdout or sys.platform != "darwin"
+    assert " gpu " in done.stdout or sys.platform != "darwin"
 
 
 def test_the_microphone_hears_something(report):

@@ -396,7 +396,7 @@ def by(speaker: int, event):
 
 def test_assemblyai_labels_speakers_if_it_is_asked():
     first, second = by(1, final("Turn on.", 500, continues=True)), by(3, final("Off.", 2000))
-    told = converse(AssemblyAI(f"{WS}&speaker_labels=true"), bytes(320), first, second)
+    told = converse(AssemblyAI(f"{WS}&labels=true"), bytes(320), first, second)
     assert told[0].speakers if isinstance(told[0], Start) else told[1].speakers
     assert [each["speaker_label"] for each in told[3:]] == ["A", "A"]
     assert [word["speaker"] for word in told[4]["words"]] == ["A", "A", "C"]

@@ -121,6 +121,12 @@ def test_a_sentence_is_cut_at_clauses_and_pauses_not_where_a_cue_is_full():
     assert not any(text.endswith(" can") for text in shown_as(said(country, word_ms=450)))
 
 
+def test_an_ellipsis_is_as_good_a_break_as_a_comma():
+    for mark in (",", "...", "…"):
+        (cue,) = cues(spoken(f"I had a word for it{mark} well nobody can know that ever"))
+        assert lines(cue) == (f"I had a word for it{mark}", "well nobody can know that ever")
+
+
 def test_no_break_inside_a_hyphenated_word():
     text = "but thou contracted to thine own bright eyes feedst thy light flame with self"
     event = said(f"{text} -substantial fuel", word_ms=300)

@@ -13,12 +13,14 @@ from nats.errors import TimeoutError as NoAnswerError
 from websockets.asyncio.client import connect
 
 from streamd.errors import ConfigError, WireError
-from streamd.events import Choices, EndReason, Eos, Fault, Final, Gap, Missed, Partial
+from streamd.events import EndReason, Eos, Fault, Final, Gap, Missed, Partial
+from streamd.options import Choices
 from streamd.streams import SessionStorage, Streams
 from streamd.streams.hub import Subscription
-from streamd.streams.journal import JournalError, bus
+from streamd.streams.journal import bus
 from streamd.streams.journal.bus import Bus
 from streamd.streams.journal.jetstream import LEASES, LOG, JetStream, OvertakenError
+from streamd.streams.journal.journals import JournalError
 from streamd.streams.stream import Stream
 from streamd.types import FRAME_MS, Frames
 from tests.support.fakes import WORD, ScriptedRecognizer, scripted_audio, scripted_session
@@ -46,7 +48,7 @@ class Node:
             lambda _: scripted_session(),
             max_backlog=500,
             max_ingest=8,
-            storage=SessionStorage(self.bus),
+            storage=SessionStorage(self.bus, shared=self.bus),
         )
 
     async def __aenter__(self):
@@ -117,7 +119,7 @@ async def say(stream: Stream) -> None:
 def told_if_replaced(stream: Stream) -> asyncio.Event:
     """Return an event that is set once the stream hears that another node has its session."""
     replaced = asyncio.Event()
-    stream.replaced = replaced.set
+    stream.when_moved = replaced.set
     return replaced
 
 

@@ -1,13 +1,14 @@
 """Finals on disk: nothing is lost, doubled or altered, wherever the process dies."""
 
-import io
-import json
 import os
 import shutil
+import sqlite3
 import stat
 import tempfile
+from contextlib import closing
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,73 +16,83 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from streamd.errors import ConfigError
 from streamd.events import Final, Gap, Missed
-from streamd.options import JournalOptions
+from streamd.options import Choices, JournalOptions
 from streamd.streams.hub import Hub
-from streamd.streams.journal import JournalError
-from streamd.streams.journal.files import (
-    FileJournal,
-    Folder,
-    JournalPolicy,
-    files_in,
-    runs,
-    sync,
-    transcript,
-)
+from streamd.streams.journal.database import Database, DatabaseJournal
+from streamd.streams.journal.journals import JournalError
+from streamd.streams.journal.lines import Fed
+from streamd.streams.journal.tables import NAME, runs, transcript
 from streamd.types import ResumeState, Word
 
 DAY_S = 86_400
+MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None  # no disk to wait for, many times
+RESUME_STATE = ResumeState(start_ms=20, words=(Word(" a", 1, 2, 0.5, (3,)),))
 
 
 def final(seg: int, text: str = "text") -> Final:
     return Final(seg=seg, start_ms=seg * 100, end_ms=seg * 100 + 80, text=text, language="en")
 
 
-def numbered(seq: int) -> Final:
-    return Final(seq=seq, seg=seq, start_ms=0, end_ms=seq * 100, text=f"{seq}", language="en")
+def numbered(seq: int, text: str = "") -> Final:
+    text = text or f"{seq}"
+    return Final(seq=seq, seg=seq, start_ms=0, end_ms=seq * 100, text=text, language="en")
 
 
-def filled(journal: FileJournal, n: int) -> FileJournal:
+def note(journal: DatabaseJournal, event: Final | Gap) -> None:
+    journal.store(event, lambda _: None)
+
+
+def filled(journal: DatabaseJournal, n: int, text: str = "") -> DatabaseJournal:
     for _ in range(n):
-        journal.append(numbered(journal.seq + 1))
+        note(journal, numbered(journal.seq + 1, text))
     return journal
 
 
-def seqs(journal: FileJournal, after: int = 0) -> list[int]:
+def seqs(journal: DatabaseJournal, after: int = 0) -> list[int]:
     return [final.seq for final in journal.read(after, journal.seq)]
 
 
-def full_disk(*_: object) -> int:
-    raise OSError(28, "No space left on device")
+def replay(hub: Hub) -> list[object]:
+    with hub.subscribe(0) as subscription:
+        return [*iter(subscription.pop, None)]
 
 
-RESUME_STATE = ResumeState(start_ms=20, words=(Word(" a", 1, 2, 0.5, (3,)),))
+def crash(folder: Path) -> Path:
+    """Return what is in the files at this moment, as the next process finds it."""
+    left = Path(tempfile.mkdtemp(dir=folder.parent))
+    for file in folder.glob(f"{NAME}*"):
+        if not file.name.endswith("-shm"):  # which does not outlive the last process
+            shutil.copy(file, left)
+    return left
 
 
-@pytest.mark.parametrize("rotate_bytes", [1, 1 << 20])
-def test_with_what_a_session_goes_on_is_in_every_file(tmp_path, rotate_bytes):
-    policy = JournalPolicy(JournalOptions(rotate_bytes=rotate_bytes))
-    with Folder(tmp_path, policy) as folder:
-        first = folder.open("talk")
-        first.finalised_ms, first.resume_state = 20, RESUME_STATE
-        filled(first, 1)
-        first.note(Gap(t_ms=500, duration_ms=40, why="overrun"))
-    with Folder(tmp_path, policy) as folder:
-        assert folder.open("talk").resume_state == RESUME_STATE
+def full(database: Database) -> None:
+    """Let the database take no further page, as if its disk were full."""
+    ((n_pages,),) = database.select("PRAGMA page_count")
+    database.select(f"PRAGMA max_page_count = {n_pages}")
+
+
+def changed(folder: Path, statement: str) -> None:
+    """Change a database as if it were damaged, or by hand."""
+    with closing(sqlite3.connect(folder / NAME)) as connection, connection:
+        connection.execute(statement)
 
 
 def test_a_session_that_did_not_end_goes_on_where_it_was(tmp_path):
-    with Folder(tmp_path) as folder:
-        first = filled(folder.open("talk"), 3)
-        first.note(Gap(t_ms=500, duration_ms=40, why="overrun"))
+    with Database(tmp_path) as database:
+        first = filled(database.open("talk"), 3)
+        note(first, Gap(t_ms=500, duration_ms=40, why="overrun"))
         first.finalised_ms, first.resume_state = 520, RESUME_STATE
         first.mark()
         first.finalised_ms = 530
         first.mark()  # no audio less is needed
-    with Folder(tmp_path) as folder:
-        second = folder.open("talk")
+        first.feed(Fed(choices=Choices(language="fr"), proof="ab"))
+    with Database(tmp_path) as database:
+        second = database.open("talk")
         assert (second.epoch, second.started) == (first.epoch, first.started)
-        assert (second.seq, second.seg, second.finalised_ms, second.end_ms) == (3, 3, 520, 540)
+        assert (second.seq, second.seg, second.finalised_ms, second.end_ms) == (3, 3, 530, 540)
         assert (second.resume_state, second.kept_ms) == (RESUME_STATE, 20)
+        assert second.fed == Fed(choices=Choices(language="fr"), proof="ab")
         filled(second, 2)
         assert [list(second.read(n, 5)) for n in range(6)] == [
             [numbered(seq) for seq in range(n + 1, 6)] for n in range(6)
@@ -90,244 +101,275 @@ def test_a_session_that_did_not_end_goes_on_where_it_was(tmp_path):
 
 
 def test_a_session_that_ended_begins_anew(tmp_path):
-    with Folder(tmp_path) as folder:
-        first = filled(folder.open("talk"), 2)
+    with Database(tmp_path) as database:
+        first = filled(database.open("talk"), 2)
+        first.finalised_ms = 500
         first.end("stop")
-        second = folder.open("talk")
+        second = database.open("talk")
         assert second.epoch != first.epoch
         assert second.seq == 0
         assert seqs(first) == [1, 2]  # can still be read
-    with Folder(tmp_path) as folder:
-        assert folder.open("talk").epoch == second.epoch
+    with Database(tmp_path) as database:
+        assert database.open("talk").epoch == second.epoch
+        assert database.audio_ms("talk", first.epoch) == 500
+        assert database.audio_ms("talk", second.epoch) is None
+        assert database.audio_ms("nobody", first.epoch) is None
 
 
 def test_sessions_do_not_meet(tmp_path):
-    with Folder(tmp_path) as folder:
+    with Database(tmp_path) as database:
         names = ["a", "a.b", "..", ".", "a-b", "A_1"]
         for n, name in enumerate(names):
-            filled(folder.open(name), n)
-    with Folder(tmp_path) as folder:
-        assert [folder.open(name).seq for name in names] == list(range(len(names)))
-    assert {path.parent for path in tmp_path.rglob("*.jsonl")} == {tmp_path}
+            filled(database.open(name), n)
+    with Database(tmp_path) as database:
+        assert [database.open(name).seq for name in names] == list(range(len(names)))
 
 
 def test_only_its_owner_can_read_it(tmp_path):
-    with Folder(tmp_path / "new" / "journal") as folder:
-        folder.open("talk")
-    modes = [stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "new" / "journal").iterdir()]
-    assert modes == [0o600, 0o600]  # the journal and the lock
-    assert stat.S_IMODE((tmp_path / "new" / "journal").stat().st_mode) == 0o700
+    folder = tmp_path / "new" / "journal"
+    with Database(folder) as database:
+        database.open("talk")
+        modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()}
+    assert modes == dict.fromkeys([".lock", NAME, f"{NAME}-wal", f"{NAME}-shm"], 0o600)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+def test_a_folder_in_which_nothing_can_be_made_can_be_read(tmp_path, monkeypatch):
+    with Database(tmp_path) as database:
+        filled(database.open("talk"), 2)
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    said = transcript(tmp_path, "talk")
+    assert next(said).seq == 1
+    assert {path.name for path in tmp_path.iterdir()} == {".lock", NAME}
+    assert next(said).seq == 2
 
 
 def test_two_daemons_do_not_write_one_folder(tmp_path):
-    with Folder(tmp_path), pytest.raises(ConfigError, match="another streamd"):
-        Folder(tmp_path)
-    with Folder(tmp_path):
+    with Database(tmp_path), pytest.raises(ConfigError, match="another streamd"):
+        Database(tmp_path)
+    with Database(tmp_path):
         pass
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match=r"--journal.*file"):
-        Folder(tmp_path / "file" / "journal")
+        Database(tmp_path / "file" / "journal")
+
+
+def test_a_database_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / NAME).mkdir()
+    for _ in range(2):  # the folder is not left locked
+        with pytest.raises(ConfigError, match=rf"--journal: .*{NAME}: cannot be written"):
+            Database(tmp_path)
+
+
+def test_a_database_of_a_newer_version_is_left_alone(tmp_path):
+    with Database(tmp_path):
+        pass
+    changed(tmp_path, "PRAGMA user_version = 99")
+    content = (tmp_path / NAME).read_bytes()
+    with pytest.raises(ConfigError, match="a newer streamd has written"):
+        Database(tmp_path)
+    assert (tmp_path / NAME).read_bytes() == content
 
 
 @given(data=st.data(), n=st.integers(0, 5))
-def test_wherever_the_file_is_torn_the_whole_lines_are_kept(tmp_path_factory, data, n):
-    path = tmp_path_factory.mktemp("journal")
-    with Folder(path) as folder:
-        epoch = filled(folder.open("talk"), n).epoch
-    (file,) = path.glob("*.jsonl")
-    content = file.read_bytes()
+def test_wherever_a_write_is_torn_the_whole_events_are_kept(data, n):
+    with tempfile.TemporaryDirectory(prefix="journal-", dir=MEMORY) as parent:
+        torn(data, Path(parent, "journal"), n)
+
+
+def torn(data: st.DataObject, path: Path, n: int) -> None:
+    with Database(path) as database:
+        epoch = filled(database.open("talk"), n).epoch
+        left = crash(path)
+    wal = left / f"{NAME}-wal"
+    content = wal.read_bytes()
     kept = data.draw(st.integers(0, len(content)))
-    file.write_bytes(content[:kept])
-    n_whole = content[:kept].count(b"\n") - 1  # the first one is the head
-    with Folder(path) as folder:
-        journal = folder.open("talk")
-        assert (journal.epoch == epoch) == (n_whole >= 0)
-        assert seqs(filled(journal, 2)) == list(range(1, max(n_whole, 0) + 3))
-    assert [event.seq for event in transcript(path, "talk")] == list(range(1, max(n_whole, 0) + 3))
+    wal.write_bytes(content[:kept] + data.draw(st.binary(max_size=40)))
+    with Database(left) as database:
+        journal = database.open("talk")
+        n_whole = journal.seq
+        assert n_whole <= n
+        assert journal.epoch == epoch or n_whole == 0
+        assert (kept < len(content)) or (journal.epoch, n_whole) == (epoch, n)
+        assert seqs(filled(journal, 2)) == list(range(1, n_whole + 3))
+    assert [event.seq for event in transcript(left, "talk")] == list(range(1, n_whole + 3))
 
 
-@pytest.mark.parametrize("garbage", [b"\0" * 100, b'{"settled_ms":"x"}\n', b"\xff\xfe", b"{}"])
-def test_garbage_at_the_end_is_cut_off(tmp_path, garbage):
-    with Folder(tmp_path) as folder:
-        filled(folder.open("talk"), 2)
-    (file,) = tmp_path.glob("*.jsonl")
-    with file.open("ab") as out:
-        out.write(garbage)
-    with Folder(tmp_path) as folder:
-        assert seqs(filled(folder.open("talk"), 1)) == [1, 2, 3]
+@given(data=st.data())
+def test_whatever_byte_is_damaged_the_next_process_goes_on(data):
+    with tempfile.TemporaryDirectory(prefix="journal-", dir=MEMORY) as parent:
+        damaged(data, Path(parent, "journal"))
 
 
-@pytest.mark.parametrize("n_behind", [0, 1])
-def test_an_event_that_only_a_newer_version_knows_is_passed_over(tmp_path, n_behind):
-    with Folder(tmp_path) as folder:
-        epoch = filled(folder.open("talk"), 2).epoch
-    (file,) = tmp_path.glob("*.jsonl")
-    *_, last = file.read_bytes().splitlines(keepends=True)
-    with file.open("ab") as out:
-        out.write(b'{"settled_ms":70,"event":{"type":"chapter","title":"one"},"newer":1}\n')
-        out.write(n_behind * last.replace(b'"seq":2', b'"seq":3'))
-    with Folder(tmp_path) as folder:
-        journal = folder.open("talk")
-        assert (journal.epoch, journal.finalised_ms) == (epoch, 70)
-        assert seqs(filled(journal, 1)) == list(range(1, 4 + n_behind))
-    assert b"chapter" in file.read_bytes()
+def damaged(data: st.DataObject, path: Path) -> None:
+    with Database(path) as database:
+        filled(database.open("talk"), 60, "so much text " * 10)
+    file = path / NAME
+    content = bytearray(file.read_bytes())
+    version = range(53, 64)  # of the tables: a newer one is left alone
+    at = data.draw(st.integers(0, len(content) - 1).filter(lambda at: at not in version))
+    content[at : at + 8] = data.draw(st.binary(min_size=8, max_size=8))
+    file.write_bytes(content)
+    list(runs(path))
+    with Database(path) as database:
+        journal = database.open("talk")
+        replayed = [event.seq for event in journal.read(0, journal.seq)]
+        assert replayed == sorted({*replayed})
+        assert seqs(filled(journal, 1))[-1] == journal.seq
+    with Database(path) as database:
+        assert database.open("talk").epoch == journal.epoch
+
+
+@pytest.mark.parametrize("place", ["start", "open"])
+def test_a_damaged_page_costs_what_is_on_it_and_captions_go_on(tmp_path, caplog, place):
+    with Database(tmp_path) as database:
+        journal = filled(database.open("talk"), 200, "so much text " * 10)
+        epoch = journal.epoch
+        if place == "open":
+            database.sync()
+            spoil(tmp_path / NAME)
+            database.select("PRAGMA shrink_memory")  # it has the page in its cache
+            assert_goes_on(Hub("talk", 0, journal=journal), tmp_path)
+    if place == "start":
+        spoil(tmp_path / NAME)
+        kept = [event.seq for event in transcript(tmp_path, "talk")]
+        assert 150 < len(kept) < 200
+        with Database(tmp_path) as database:
+            journal = database.open("talk")
+            assert journal.epoch == epoch
+            assert_goes_on(Hub("talk", 0, journal=journal), tmp_path)
+    assert f"{NAME} is damaged" in caplog.text
+    (old,) = tmp_path.glob("damaged-*.db")
+    assert str(old) in caplog.text
+
+
+def spoil(file: Path) -> None:
+    """Write zeros over a page that has finals."""
+    content = bytearray(file.read_bytes())
+    at = content.index(b"so much text", len(content) // 2) // 4096 * 4096
+    content[at : at + 4096] = bytes(4096)
+    file.write_bytes(content)
+
+
+def assert_goes_on(hub: Hub, folder: Path) -> None:
+    events = replay(hub)
+    finals = [event for event in events if isinstance(event, Final)]
+    missed = [event for event in events if isinstance(event, Missed)]
+    assert 150 < len(finals) < 200
+    assert len(finals) + sum(each.to_seq - each.from_seq + 1 for each in missed) == 200
+    assert hub.publish(final(201)).seq == 201
+    assert [*transcript(folder, "talk")][-1].seq == 201
+
+
+def test_a_file_that_is_no_database_is_kept_beside_a_new_one(tmp_path, caplog):
+    (tmp_path / NAME).write_bytes(b"something else" * 1000)
+    with Database(tmp_path) as database:
+        assert seqs(filled(database.open("talk"), 1)) == [1]
+    (old,) = tmp_path.glob("damaged-*.db")
+    assert old.read_bytes() == b"something else" * 1000
+    assert [event.seq for event in transcript(tmp_path, "talk")] == [1]
+    assert caplog.text.count("not a database") == 1
+
+
+def test_an_event_that_is_damaged_or_of_a_newer_version_is_passed_over(tmp_path, caplog):
+    with Database(tmp_path) as database:
+        epoch = filled(database.open("talk"), 4).epoch
+    changed(tmp_path, "UPDATE events SET event = '\"garbage' WHERE seq = 2")
+    changed(tmp_path, "UPDATE events SET event = replace(event, '\"seq\":3', '\"seq\":7')"
+                      " WHERE seq = 3")  # fmt: skip
+    with Database(tmp_path) as database:
+        journal = database.open("talk")
+        assert (journal.epoch, seqs(journal)) == (epoch, [1, 4])
+        assert [type(event) for event in replay(Hub("talk", 0, journal=journal))] == [
+            *(Final, Missed, Final),
+        ]
+        assert seqs(filled(journal, 1)) == [1, 4, 5]
+    assert [event.text for event in transcript(tmp_path, "talk")] == ["1", "3", "4", "5"]
+    assert caplog.text.count("event 2 is damaged and left out") == 1
 
 
 @pytest.mark.parametrize(
     "fields",
     [
-        {"settled_ms": 100, "past": {"start_ms": 20, "until": 1, "anchor": 10**6}},
-        {"settled_ms": 100, "past": {"start_ms": 20, "until": 5, "anchor": 0}},
-        {"settled_ms": 100, "past": {"start_ms": -20, "until": 1, "anchor": 0}},
-        {"settled_ms": 100, "past": {"start_ms": 20, "voiceprints": ["AAAA"]}},
-        {"event": {"type": "fed", "choices": {"task": "evil"}}},
-        {"event": {"type": "fed", "choices": {"language": "../x"}}},
-        {"event": {"type": "fed", "choices": {"endpoint_ms": -20}}},
+        {"finalised_ms": 100, "resume_state": {"start_ms": 20, "until": 1, "anchor": 10**6}},
+        {"finalised_ms": 100, "resume_state": {"start_ms": 20, "until": 5, "anchor": 0}},
+        {"finalised_ms": 100, "resume_state": {"start_ms": -20, "until": 1, "anchor": 0}},
+        {"finalised_ms": 100, "resume_state": {"start_ms": 20, "voiceprints": ["AAAA"]}},
+        {"fed": {"type": "fed", "choices": {"task": "evil"}}},
+        {"fed": {"type": "fed", "choices": {"language": "../x"}}},
+        {"fed": {"type": "fed", "choices": {"endpoint_ms": -20}}},
+        {"seq": "many"},
     ],
 )
 def test_with_values_that_contradict_each_other_the_session_begins_anew(tmp_path, caplog, fields):
-    with Folder(tmp_path) as folder:
-        epoch = filled(folder.open("talk"), 2).epoch
-    (file,) = tmp_path.glob("*.jsonl")
-    with file.open("ab") as out:
-        out.write(json.dumps(fields).encode() + b"\n")
-    content = file.read_bytes()
-    with Folder(tmp_path) as folder:
-        assert (folder.recall("talk"), file.read_bytes()) == (None, content)
-        assert caplog.text.count(str(file)) == len(caplog.records) == 1
-        assert folder.open("talk").epoch != epoch
+    with Database(tmp_path) as database:
+        epoch = filled(database.open("talk"), 2).epoch
+        ((data,),) = database.select("SELECT run FROM runs")
+        run = msgspec.json.encode(msgspec.json.decode(data) | fields).decode()
+        database.write(lambda cursor: cursor.execute("UPDATE runs SET run = ?", (run,)))
+    with Database(tmp_path) as database:
+        assert database.recall("talk") is None
+        assert caplog.text.count("session talk") == len(caplog.records) == 1
+        assert database.open("talk").epoch != epoch
+        assert database.select("SELECT run FROM runs WHERE id = 1") == [(run.encode(),)]
 
 
-@given(data=st.data(), n=st.integers(1, 6))
-def test_a_flipped_bit_costs_its_line_only(tmp_path_factory, data, n):
-    path = tmp_path_factory.mktemp("journal")
-    with Folder(path) as folder:
-        epoch = filled(folder.open("talk"), n).epoch
-    (file,) = path.glob("*.jsonl")
-    before = file.read_bytes()
-    at = data.draw(st.integers(before.index(b"\n") + 1, len(before) - 1))
-    content = bytearray(before)
-    content[at] ^= 1 << data.draw(st.integers(0, 7))
-    file.write_bytes(content)
-    # The first line is the head. A newline that becomes another character joins two lines.
-    hit = {before.count(b"\n", 0, at), before.count(b"\n", 0, at + 1)}
-    whole = [numbered(seq) for seq in range(1, n + 1) if seq not in hit]
-    assert [final for final in transcript(path, "talk") if final in whole] == whole
-    with Folder(path) as folder:
-        assert folder.audio_ms("talk", epoch) is None
-        journal = folder.open("talk")
-        assert journal.epoch == epoch
-        assert [final for final in journal.read(0, journal.seq) if final in whole] == whole
-        filled(journal, 1)
-        for after in range(journal.seq):
-            replayed = [final.seq for final in journal.read(after, journal.seq)]
-            assert replayed == sorted({*replayed})
-            assert all(after < seq for seq in replayed)
-
-
-@pytest.mark.parametrize("damage", ["garbage", "hole"])
-def test_what_is_damaged_in_the_middle_is_passed_over(tmp_path, damage, caplog):
-    with Folder(tmp_path) as folder:
-        epoch = filled(folder.open("talk"), 4).epoch
-    (file,) = tmp_path.glob("*.jsonl")
-    lines = file.read_bytes().splitlines(keepends=True)
-    lines[2] = b"garbage\n" if damage == "garbage" else b""
-    file.write_bytes(b"".join(lines))
-    with Folder(tmp_path) as folder:
-        journal = folder.open("talk")
-        assert (journal.epoch, seqs(journal)) == (epoch, [1, 3, 4])
-        assert caplog.text.count(str(file)) == (damage == "garbage")
-        assert [type(event) for event in replay(Hub("talk", journal=journal))] == [
-            *(Final, Missed, Final, Final),
-        ]
-    caplog.clear()
-    assert [event.seq for event in transcript(tmp_path, "talk")] == [1, 3, 4]
-    assert caplog.text.count(str(file)) == (damage == "garbage")
-    assert file.read_bytes() == b"".join(lines)
-
-
-def test_a_final_whose_number_is_damaged_is_left_out(tmp_path, caplog):
-    with Folder(tmp_path) as folder:
-        filled(folder.open("talk"), 4)
-    (file,) = tmp_path.glob("*.jsonl")
-    file.write_bytes(file.read_bytes().replace(b'"seq":2', b'"seq":6'))
-    with Folder(tmp_path) as folder:
-        assert seqs(filled(folder.open("talk"), 1)) == [1, 3, 4, 5]
-    assert "final 6 follows 1" in caplog.text
-
-
-def replay(hub: Hub) -> list[object]:
-    with hub.subscribe(0) as subscription:
-        return [*iter(subscription.pop, None)]
-
-
-def test_a_full_disk_is_an_error_and_leaves_no_half_line(tmp_path, monkeypatch):
-    with Folder(tmp_path) as folder:
-        journal = filled(folder.open("talk"), 1)
-        write = os.write
-
-        def out_of_space(file: int, data: bytes) -> int:
-            if len(data) <= 20:
-                raise OSError(28, "No space left on device")
-            return write(file, data[:20])
-
-        monkeypatch.setattr(os, "write", out_of_space)
-        with pytest.raises(JournalError, match="No space left"):
-            filled(journal, 1)
-        monkeypatch.undo()
+def test_a_full_disk_is_an_error_and_leaves_no_half_event(tmp_path):
+    with Database(tmp_path) as database:
+        journal = filled(database.open("talk"), 1)
+        full(database)
+        with pytest.raises(JournalError, match=rf"{NAME}: cannot be written: No space left"):
+            filled(journal, 1, "long " * 10_000)
+        assert (journal.seq, seqs(journal)) == (1, [1])
+        database.select("PRAGMA max_page_count = 1000000")
         assert seqs(filled(journal, 1)) == [1, 2]
-    with Folder(tmp_path) as folder:
-        assert folder.open("talk").seq == 2
+    with Database(tmp_path) as database:
+        assert database.open("talk").seq == 2
 
 
-def test_what_cannot_be_kept_is_not_published(tmp_path, monkeypatch):
-    with Folder(tmp_path) as folder:
-        hub = Hub("talk", journal=folder.open("talk"))
+def test_what_cannot_be_kept_is_not_published(tmp_path):
+    with Database(tmp_path) as database:
+        hub = Hub("talk", journal=database.open("talk"))
         listener = hub.subscribe()
-
-        def fail(*_: object) -> int:
-            raise OSError(5, "Input/output error")
-
-        monkeypatch.setattr(os, "write", fail)
+        full(database)
         with pytest.raises(JournalError):
-            hub.publish(final(1))
-        monkeypatch.undo()
+            hub.publish(final(1, "long " * 10_000))
         assert listener.pop() is None
         assert hub.publish(final(1)).seq == 1
 
 
-@pytest.mark.parametrize(("fsync", "n_at_once", "n_later"), [
-    ("always", 3, 0), ("interval", 0, 1), ("never", 0, 0),
-])  # fmt: skip
-def test_lines_are_forced_to_the_disk_when_the_user_wants(
-    tmp_path, monkeypatch, fsync, n_at_once, n_later
-):
-    synced = []
-    monkeypatch.setattr("streamd.streams.journal.files._force", synced.append)
-    with Folder(tmp_path, JournalPolicy(JournalOptions(fsync=fsync))) as folder:
-        filled(folder.open("talk"), 2)  # and the head
-        assert len(synced) == n_at_once
-        later = folder.unsynced()
-        assert len(later) == n_later
-        assert folder.unsynced() == []
-        sync(later)
-        assert len(synced) == n_at_once + n_later
+def test_a_session_that_cannot_begin_leaves_nothing_behind(tmp_path):
+    with Database(tmp_path) as database:
+        long = "talk" * 10_000
+        full(database)
+        with pytest.raises(JournalError, match="No space left"):
+            database.open(long)
+        assert (database.recall(long), database.writing) == (None, set())
+        database.select("PRAGMA max_page_count = 1000000")
+        assert seqs(filled(database.open(long), 1)) == [1]
 
 
-def test_old_files_are_removed_and_the_others_replayed(tmp_path):
+@pytest.mark.parametrize(("fsync", "level"), [("always", 2), ("interval", 1)])
+def test_events_are_forced_to_the_disk_when_the_user_wants(tmp_path, fsync, level):
+    with Database(tmp_path, JournalOptions(fsync=fsync)) as database:
+        assert database.select("PRAGMA synchronous") == [(level,)]  # FULL or NORMAL
+        filled(database.open("talk"), 2)
+        database.sync()
+        (left := crash(tmp_path)).joinpath(f"{NAME}-wal").unlink()
+    assert [event.seq for event in transcript(left, "talk")] == [1, 2]
+
+
+def test_old_finals_are_removed_and_the_others_replayed(tmp_path):
     now = [DAY_S * 20_000.0]
-    options = JournalPolicy(JournalOptions(days=2), clock=lambda: now[0])
-    with Folder(tmp_path, options) as folder:
-        journal = folder.open("live")
+    with Database(tmp_path, JournalOptions(days=2), clock=lambda: now[0]) as database:
+        journal = database.open("live")
         for _ in range(5):
             filled(journal, 10)
-            for file in files_in(tmp_path):
-                if file.path.stat().st_mtime > now[0]:  # written today
-                    os.utime(file.path, (now[0], now[0]))
             now[0] += DAY_S
+            database.expire()
         filled(journal, 1)
         assert journal.first == 31
         hub = Hub("live", history=5, journal=journal)
@@ -335,233 +377,257 @@ def test_old_files_are_removed_and_the_others_replayed(tmp_path):
         assert seqs(journal) == list(range(31, 52))
 
 
+def test_their_room_is_given_back(tmp_path):
+    now = [DAY_S * 20_000.0]
+    with Database(tmp_path, clock=lambda: now[0]) as database:
+        filled(database.open("talk"), 100, "long " * 1000)
+        database.sync()
+        before = (tmp_path / NAME).stat().st_size
+        for _ in range(2):
+            now[0] += 16 * DAY_S
+            database.expire()
+        database.sync()
+        assert (tmp_path / NAME).stat().st_size < before / 10
+
+
 def test_a_clock_that_is_put_forward_removes_nothing_of_an_open_session(tmp_path):
     """A machine without a clock battery: it begins in 2020 and learns the date later."""
     now = [DAY_S * 18_262.0]
-    options = JournalPolicy(JournalOptions(rotate_bytes=1), clock=lambda: now[0])
-    with Folder(tmp_path, options) as folder:
-        journal = filled(folder.open("live"), 5)
-        for file in files_in(tmp_path):
-            os.utime(file.path, (now[0], now[0]))
+    with Database(tmp_path, clock=lambda: now[0]) as database:
+        journal = filled(database.open("live"), 5)
         now[0] += 2500 * DAY_S
-        filled(journal, 2)
-        assert seqs(journal) == list(range(1, 8))
-        folder.open("another")  # removes what is too old
+        database.expire()
+        assert seqs(filled(journal, 2)) == list(range(1, 8))
+        now[0] += 20 * DAY_S
+        database.expire()
         assert seqs(journal) == list(range(1, 8))
 
 
-def test_the_file_that_is_being_written_stays_however_long_nobody_speaks(tmp_path):
+def test_a_session_in_which_nobody_speaks_for_long_goes_on(tmp_path):
     now = [DAY_S * 20_000.0]
-    options = JournalPolicy(JournalOptions(days=3), clock=lambda: now[0])
-    with Folder(tmp_path, options) as folder:
-        journal = filled(folder.open("live"), 2)
-        (file,) = files_in(tmp_path)
-        os.utime(file.path, (now[0], now[0]))
-        for day in range(4):
+    with Database(tmp_path, JournalOptions(days=3), clock=lambda: now[0]) as database:
+        journal = filled(database.open("live"), 2)
+        for _ in range(5):
             now[0] += DAY_S
-            folder.open(f"other{day}")
-        assert seqs(journal) == [1, 2]
+            database.expire()
+        assert (seqs(journal), journal.first) == ([], 3)
+    with Database(tmp_path, JournalOptions(days=3), clock=lambda: now[0]) as database:
+        again = database.open("live")
+        assert (again.epoch, again.seq) == (journal.epoch, 2)
 
 
-def test_what_has_lost_its_first_line_is_kept(tmp_path, caplog):
-    with Folder(tmp_path) as folder:
-        epoch = filled(folder.open("talk"), 3).epoch
-    (file,) = tmp_path.glob("*.jsonl")
-    rest = file.read_bytes().partition(b"\n")[2]
-    file.write_bytes(rest)
-    with Folder(tmp_path) as folder:
-        assert folder.recall("talk") is None
-        assert folder.open("talk").epoch != epoch
-    assert file.read_bytes() == rest
-    assert str(file) in caplog.text
+def test_old_sessions_are_removed(tmp_path):
+    now = [DAY_S * 20_000.0]
+    with Database(tmp_path, JournalOptions(days=2), clock=lambda: now[0]) as database:
+        filled(database.open("old"), 1).end("stop")
+        database.open("silent").close()
+        now[0] += 3 * DAY_S
+        database.open("new")
+        database.expire()
+        assert [run.session for _, run in runs(tmp_path)] == ["new"]
+        assert database.recall("old") is None
 
 
-@pytest.mark.parametrize("call", ["open", "write"])
-def test_a_session_that_cannot_begin_leaves_nothing_behind(tmp_path, monkeypatch, call):
-    with Folder(tmp_path) as folder:
-        n_open = len(os.listdir("/dev/fd"))
-        with monkeypatch.context() as disk:
-            disk.setattr(os, call, full_disk)
-            with pytest.raises(JournalError, match="No space left"):
-                folder.open("talk")
-        assert files_in(tmp_path) == []
-        assert len(os.listdir("/dev/fd")) == n_open
-        assert seqs(filled(folder.open("talk"), 1)) == [1]
+def test_finals_are_kept_for_ever_if_the_user_wants(tmp_path):
+    now = [DAY_S * 20_000.0]
+    with Database(tmp_path, JournalOptions(days=0), clock=lambda: now[0]) as database:
+        journal = filled(database.open("talk"), 1)
+        now[0] += 10_000 * DAY_S
+        database.expire()
+        assert seqs(journal) == [1]
 
 
-def test_a_file_that_cannot_be_followed_by_another_is_continued(tmp_path, monkeypatch, caplog):
-    """Without a descriptor; on a full disk, writing to the old file fails next."""
-    with Folder(tmp_path, JournalPolicy(JournalOptions(rotate_bytes=1))) as folder:
-        journal = filled(folder.open("talk"), 1)
-        n_files = len(files_in(tmp_path))
-        with monkeypatch.context() as table:
-            table.setattr(os, "open", full_disk)
-            table.setattr(os, "dup", full_disk)
-            filled(journal, 2)
-            assert folder.unsynced() == []
-        assert "continued" in caplog.text
-        assert len(files_in(tmp_path)) == n_files
-        sync(folder.unsynced())
-        assert seqs(filled(journal, 1)) == [1, 2, 3, 4]
-    with Folder(tmp_path) as folder:
-        assert seqs(folder.open("talk")) == [1, 2, 3, 4]
-
-
-def test_a_replay_that_outlives_its_files_tells_what_is_missing(tmp_path):
-    with Folder(
-        tmp_path, JournalPolicy(JournalOptions(rotate_bytes=1))
-    ) as folder:  # a file for each final
-        journal = folder.open("live")
-        hub = Hub("live", history=0, journal=journal)
-        for seg in range(1, 7):
+def test_a_replay_that_outlives_its_finals_tells_what_is_missing(tmp_path):
+    with Database(tmp_path) as database:
+        hub = Hub("live", history=0, journal=database.open("live"))
+        for seg in range(1, 301):
             hub.publish(final(seg))
         replay = hub.subscribe(0)
         assert replay.pop().seq == 1
-        for file in files_in(tmp_path, "live"):
-            if file.seq in (2, 3):
-                file.path.unlink()
-        hub.publish(final(7))
-        events = [replay.pop() for _ in range(5)]
-    assert events[1] == Missed(from_seq=3, to_seq=4, why="retention")
-    assert [event.seq for event in events if isinstance(event, Final)] == [2, 5, 6, 7]
+        changed(tmp_path, "DELETE FROM events WHERE seq BETWEEN 150 AND 250")
+        hub.publish(final(301))
+        events = [*iter(replay.pop, None)]
+    missed = [event for event in events if isinstance(event, Missed)]
+    assert missed == [Missed(from_seq=150, to_seq=250, why="retention")]
+    heard = [event.seq for event in events if isinstance(event, Final)]
+    assert heard == [*range(2, 150), *range(251, 302)]
 
 
-def test_old_sessions_are_removed_when_others_begin(tmp_path):
-    now = DAY_S * 20_000.0
-    with Folder(tmp_path, JournalPolicy(JournalOptions(days=2), clock=lambda: now)) as folder:
-        filled(folder.open("old"), 1).end("stop")
-        (file,) = files_in(tmp_path)
-        os.utime(file.path, (now, now))
-        now += 3 * DAY_S
-        assert folder.open("new").seq == 0
-        assert [file.session for file in files_in(tmp_path)] == ["new"]
+def test_a_session_that_somebody_else_removes_is_not_missed(tmp_path):
+    with Database(tmp_path) as database:
+        journal = filled(database.open("talk"), 3)
+        others = filled(database.open("other"), 2)
+        changed(tmp_path, "DELETE FROM runs WHERE session = 'talk'")
+        assert seqs(journal) == []
+        assert seqs(filled(journal, 1)) == [4]
+        assert database.open("talk").epoch == journal.epoch
+        assert seqs(others) == [1, 2]
 
 
-def test_asking_for_any_session_does_not_read_the_folder(tmp_path, monkeypatch):
-    with Folder(tmp_path) as folder:
-        filled(folder.open("talk"), 1)
-
-        def fail(*_: object) -> None:
-            raise AssertionError("the folder is read")
-
-        for name in ("listdir", "scandir"):
-            monkeypatch.setattr(os, name, fail)
-        assert folder.recall("nobody") is None
-        assert folder.audio_ms("nobody", "e") is None
-        assert folder.recall("talk").seq == 1
-        filled(folder.open("other"), 1)
-
-
-def test_files_that_somebody_else_removes_are_not_missed(tmp_path):
-    now = DAY_S * 20_000.0
-    kept = JournalOptions(days=2, rotate_bytes=1)  # a file for each final
-    options = JournalPolicy(kept, clock=lambda: now)
-    with Folder(tmp_path, options) as folder:
-        journal = filled(folder.open("talk"), 4)
-        said = transcript(tmp_path, "talk")
-        assert next(said).seq == 1
-        files = files_in(tmp_path)
-        for file in files[2:4]:
-            file.path.unlink()
-        assert [event.seq for event in said] == [4]
-        assert [run.session for run in runs(tmp_path)] == ["talk"]
-        now += 3 * DAY_S
-        assert folder.open("new").seq == 0
-        for file in files_in(tmp_path):
-            file.path.unlink()
-        assert (folder.recall("talk"), folder.audio_ms("talk", journal.epoch)) == (None, None)
-        assert folder.open("talk").epoch != journal.epoch
+def test_a_database_that_somebody_removes_is_begun_anew(tmp_path, caplog):
+    with Database(tmp_path) as database:
+        journal = filled(database.open("talk"), 3)
+        for file in tmp_path.glob(f"{NAME}*"):
+            file.unlink()
+        database.renew_if_removed()
+        assert f"{NAME} has been removed" in caplog.text
+        assert seqs(filled(journal, 1)) == [4]
+        left = crash(tmp_path)
+    with Database(left) as database:
+        again = database.open("talk")
+        assert (again.epoch, again.seq) == (journal.epoch, 4)
 
 
-def test_a_file_that_vanishes_while_it_is_opened_begins_the_session_anew(tmp_path, monkeypatch):
-    with Folder(tmp_path) as folder:
-        epoch = filled(folder.open("talk"), 1).epoch
-    real = os.open
-
-    def vanish(path, flags, *mode, **options):
-        if str(path).endswith(".jsonl") and not flags & os.O_CREAT:
-            Path(path).unlink(missing_ok=True)
-        return real(path, flags, *mode, **options)
-
-    with Folder(tmp_path) as folder:
-        monkeypatch.setattr(os, "open", vanish)
-        journal = folder.open("talk")
-        monkeypatch.undo()
-        assert (journal.epoch != epoch, journal.seq) == (True, 0)
+def test_a_slow_reader_holds_no_room(tmp_path):
+    """Only what is not being read can be written over."""
+    with Database(tmp_path) as database:
+        journal = filled(database.open("talk"), 300)
+        heard = journal.read(0, journal.seq)
+        assert next(heard).seq == 1
+        database.sync()
+        before = (tmp_path / f"{NAME}-wal").stat().st_size
+        for _ in range(5):
+            filled(journal, 20)
+            database.sync()
+        assert (tmp_path / f"{NAME}-wal").stat().st_size == before
+        assert [each.seq for each in heard] == list(range(2, 301))
 
 
 def test_a_clock_that_is_put_back_changes_no_order(tmp_path):
-    now = 30 * DAY_S
-    options = JournalPolicy(clock=lambda: now)
-    with Folder(tmp_path, options) as folder:
-        first = filled(folder.open("talk"), 1)
-        now = 10 * DAY_S
-        filled(first, 2)
-        first.end("stop")
-        second = filled(folder.open("talk"), 1)
-        n_files = len(files_in(tmp_path))
-        filled(second, 2)
-        assert len(files_in(tmp_path)) == n_files  # a day is a day
-    now = 20 * DAY_S
-    with Folder(tmp_path, options) as folder:
-        again = filled(folder.open("talk"), 1)
+    now = [30.0 * DAY_S]
+    with Database(tmp_path, clock=lambda: now[0]) as database:
+        first = filled(database.open("talk"), 1)
+        now[0] = 10.0 * DAY_S
+        filled(first, 2).end("stop")
+        second = filled(database.open("talk"), 3)
+    now[0] = 20.0 * DAY_S
+    with Database(tmp_path, clock=lambda: now[0]) as database:
+        again = filled(database.open("talk"), 1)
         assert (again.epoch, seqs(again)) == (second.epoch, [1, 2, 3, 4])
     assert [event.seq for event in transcript(tmp_path, "talk")] == [1, 2, 3, 4]
 
 
-def test_a_line_that_grows_while_it_is_read_is_not_damaged(tmp_path, monkeypatch):
-    with Folder(tmp_path) as folder:
-        filled(folder.open("talk"), 2)
-    (file,) = files_in(tmp_path)
-    content = file.path.read_bytes()
-
-    class Growing(io.BytesIO):
-        """Ends in the middle of a line; what is read behind that is the rest of it."""
-
-        def __init__(self) -> None:
-            super().__init__(content[:-9])
-
-        def read(self, size: int | None = -1) -> bytes:
-            return super().read(size) or content[-9:][:size]
-
-    monkeypatch.setattr(Path, "open", lambda *_: Growing())
-    assert [event.seq for event in transcript(tmp_path, "talk")] == [1]
-
-
-def test_a_transcript_is_of_one_run(tmp_path):
-    with Folder(tmp_path, JournalPolicy(JournalOptions(rotate_bytes=400))) as folder:
-        filled(folder.open("talk"), 1).end("stop")
-        second = filled(folder.open("talk"), 4)
-        second.note(Gap(t_ms=1, duration_ms=2, why="device"))
-    *said, gap = transcript(tmp_path, "talk")
-    assert ([event.seq for event in said], type(gap)) == ([1, 2, 3, 4], Gap)
+def test_a_transcript_is_of_one_run_and_is_read_while_it_is_written(tmp_path):
+    with Database(tmp_path) as database:
+        filled(database.open("talk"), 1).end("stop")
+        second = filled(database.open("talk"), 3)
+        note(second, Gap(t_ms=1, duration_ms=2, why="device"))
+        said = transcript(tmp_path, "talk")
+        assert next(said).seq == 1
+        filled(second, 1)
+        rest = [*said]
+    assert ([getattr(event, "seq", None) for event in rest]) == [2, 3, None, 4]
     with pytest.raises(JournalError, match="nobody"):
-        list(transcript(tmp_path, "nobody"))
+        transcript(tmp_path, "nobody")
     with pytest.raises(JournalError, match="holds no"):
-        list(transcript(tmp_path / "nowhere", "talk"))
+        transcript(tmp_path / "nowhere", "talk")
+
+
+HEAD = (
+    '{{"settled_ms":{ms},"event":{{"type":"journal","session":"{session}","epoch":"{epoch}",'
+    '"started":"2026-11-28T10:18:32.789135Z","seq":{seq},"seg":{seq},"end_ms":{ms},'
+    '"fed":{{"type":"fed","choices":{{"language":"fr","task":"transcribe"}},"proof":"ab"}}}}}}\n'
+)
+FINAL = (
+    '{{"settled_ms":{ms},"past":{{"start_ms":{ms},"until":0,"words":[],"anchor":0,"prompt":[],'
+    '"language":""}},"event":{{"type":"final","seq":{seq},"seg":{seq},"start_ms":0,"end_ms":{ms},'
+    '"text":"{text}","language":"en","words":[],"continues":false}}}}\n'
+)
+GAP = '{"event":{"type":"gap","t_ms":2500,"duration_ms":40,"why":"overrun"}}\n'
+END = '{"settled_ms":950,"event":{"type":"eos","seq":1,"reason":"stop"}}\n'
+
+
+@pytest.fixture
+def old_journal(tmp_path):
+    """What an earlier version has left: a run that ended, and one in two files, which is torn."""
+    talk = {"session": "talk", "epoch": "9b8c47c9"}
+    files = {
+        "over~20261128T101832796571Z~1b445442~0.jsonl": (
+            HEAD.format(session="over", epoch="1b445442", seq=0, ms=0),
+            FINAL.format(seq=1, ms=900, text="bye"),
+            END,
+        ),
+        "talk~20261128T101832789201Z~9b8c47c9~0.jsonl": (
+            HEAD.format(**talk, seq=0, ms=0),
+            FINAL.format(seq=1, ms=1000, text="hello"),
+        ),
+        "talk~20261128T101832789506Z~9b8c47c9~1.jsonl": (
+            HEAD.format(**talk, seq=1, ms=1000),
+            FINAL.format(seq=2, ms=2000, text="there"),
+            GAP,
+            FINAL.format(seq=3, ms=3000, text="lost")[:-9],
+        ),
+    }
+    for name, lines in files.items():
+        (tmp_path / name).write_text("".join(lines))
+    return tmp_path
+
+
+def test_files_of_an_earlier_version_are_imported_once(old_journal, caplog):
+    caplog.set_level("INFO")
+    for _ in range(2):
+        with Database(old_journal) as database:
+            talk = database.recall("talk")
+            assert (talk.epoch, talk.seq, talk.seg, talk.end_ms) == ("9b8c47c9", 2, 2, 2540)
+            assert (talk.finalised_ms, talk.resume_state) == (2000, ResumeState(start_ms=2000))
+            assert talk.fed == Fed(choices=Choices(language="fr"), proof="ab")
+            assert [event.text for event in talk.read(0, 2)] == ["hello", "there"]
+            assert database.audio_ms("over", "1b445442") == 950
+            assert database.recall("over").ended == "stop"
+    assert caplog.text.count("imported 2 runs") == 1
+    assert not [*old_journal.glob("*.jsonl*")]
+    said = [getattr(event, "text", "") for event in transcript(old_journal, "talk")]
+    assert said == ["hello", "there", ""]
+
+
+def test_an_import_that_was_broken_off_is_made_again(old_journal):
+    files = {path.name: path.read_bytes() for path in old_journal.glob("*.jsonl")}
+    with Database(old_journal) as database:
+        filled(database.open("talk"), 1)
+    for name, content in files.items():  # the process died before it removed them
+        (old_journal / name).write_bytes(content)
+    with Database(old_journal):
+        pass
+    assert len([*transcript(old_journal, "talk")]) == 4
+    assert not [*old_journal.glob("*.jsonl*")]
+
+
+def test_the_age_of_what_is_imported_is_that_of_its_file(old_journal):
+    for path in old_journal.glob("talk~*~0.jsonl"):
+        os.utime(path, (DAY_S * 10_000, DAY_S * 10_000))
+    with Database(old_journal) as database:
+        assert seqs(database.open("talk")) == [2]
+
+
+def test_of_a_damaged_file_the_whole_lines_are_imported_and_it_is_kept(old_journal, caplog):
+    (file,) = old_journal.glob("talk~*~0.jsonl")
+    file.write_bytes(file.read_bytes().replace(b'"hello"', b'"hel\x01o"'))
+    (headless,) = old_journal.glob("over~*.jsonl")
+    headless.write_text(FINAL.format(seq=1, ms=900, text="bye"))
+    with Database(old_journal) as database:
+        assert seqs(database.open("talk")) == [2]
+        assert database.recall("over") is None
+    assert f"{file}: line 2 is damaged" in caplog.text
+    names = {path.stem for path in old_journal.glob("*.damaged")}
+    assert {file.stem, headless.stem} <= names
 
 
 class DyingDaemon(RuleBasedStateMachine):
     """A session that speaks, a daemon that dies anywhere, and a subscriber that comes back."""
 
-    @initialize(
-        history=st.integers(0, 4),
-        rotate_bytes=st.sampled_from([1, 500, 1 << 20]),
-    )
-    def begin(self, history, rotate_bytes):
-        self.path = Path(tempfile.mkdtemp(prefix="journal-"))
-        self.history, self.options = (
-            history,
-            JournalPolicy(JournalOptions(rotate_bytes=rotate_bytes)),
-        )
+    @initialize(history=st.integers(0, 4))
+    def begin(self, history):
+        self.parent = Path(tempfile.mkdtemp(prefix="journal-", dir=MEMORY))
+        self.path = self.parent / "journal"
+        self.history = history
         self.said: list[str] = []
         self.heard: list[Final] = []
         self.after, self.epoch = 0, None
         self.start_daemon()
 
     def start_daemon(self):
-        self.folder = Folder(self.path, self.options)
-        journal = self.folder.open("live")
+        self.database = Database(self.path)
+        journal = self.database.open("live")
         self.hub = Hub("live", self.history, journal=journal)
         assert self.epoch in (None, self.hub.epoch)
         self.epoch = self.hub.epoch
@@ -573,12 +639,17 @@ class DyingDaemon(RuleBasedStateMachine):
         self.said.append(text)
         assert seq == len(self.said)
 
-    @rule(torn=st.binary(max_size=40).filter(lambda tail: b"\n" not in tail))
+    @rule()
+    def sync(self):
+        self.database.sync()
+
+    @rule(torn=st.binary(max_size=40))
     def die(self, torn):
         """In the middle of a write: its beginning is on the disk."""
-        newest = files_in(self.path, "live")[-1].path
-        self.folder.__exit__()
-        with newest.open("ab") as file:
+        left = crash(self.path)
+        self.database.__exit__()
+        self.path = left
+        with (left / f"{NAME}-wal").open("ab") as file:
             file.write(torn)
         self.start_daemon()
 
@@ -602,12 +673,12 @@ class DyingDaemon(RuleBasedStateMachine):
         assert [event.text for event in heard] == getattr(self, "said", [])[: len(heard)]
 
     def teardown(self):
-        if hasattr(self, "folder"):
+        if hasattr(self, "database"):
             self.come_back()
             self.listen(len(self.said) + 1)
             assert len(self.heard) == len(self.said)
-            self.folder.__exit__()
-            shutil.rmtree(self.path)
+            self.database.__exit__()
+            shutil.rmtree(self.parent)
 
 
 TestDyingDaemon = DyingDaemon.TestCase

@@ -1,6 +1,7 @@
-"""Engines on the stand-in for Core ML, for the tests that need one."""
+"""Encoders on the stand-in for Core ML, for the tests that need one."""
 
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import astuple, replace
@@ -12,19 +13,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from streamd.engines.coreml.package import (
-    SILENCE,
-    BuiltModel,
-    Form,
-    Function,
-    FunctionKind,
-    open_built,
-)
+from streamd.engines.coreml.package import SILENCE, BuiltModel, open_built
 from streamd.engines.coreml.package_builder import write
-from streamd.engines.coreml.runtime.core_ml_engine import CoreMLEngine, WorkerLimits
-from streamd.engines.coreml.runtime.programs import Placement
-from streamd.engines.coreml.runtime.worker import Job
+from streamd.engines.coreml.rounding import HeldWeights
+from streamd.engines.coreml.runtime.hybrid import HybridEngine, load_encoder
 from streamd.engines.onnx import OnnxEngine, build
+from streamd.engines.reference import Notice, ReferenceEngine, layer_norm
 from streamd.models import ModelDimensions
 from streamd.models.model import Model, openai_vocabulary, parameter_shapes
 from streamd.models.silence import SilenceStates, silence_shape
@@ -32,12 +26,6 @@ from streamd.models.text_tokens import TextTokens
 from streamd.options import BuildOptions
 from tests.golden.shapes import Shape, shaped_weights
 from tests.support import coreml_stand_in
-
-PLACEMENTS: dict[Form, Placement] = {
-    "state": Placement("gpu", "gpu", "state"),
-    "mix": Placement("ane", "ane", "mix"),
-}
-
 
 DIMS = ModelDimensions(
     n_mels=80,
@@ -98,39 +86,22 @@ def build_small(folder: Path, *contexts: int) -> BuiltModel:
     return open_built(folder)
 
 
-def find(
-    built: BuiltModel, kind: FunctionKind, form: Form, *, n_ctx: int = 0, k: int = 0
-) -> Function:
-    """The first function of a form for this purpose."""
-    wanted = (kind, n_ctx, k)
-    return next(f for f in built.functions if (f.kind, f.n_ctx, f.k) == wanted and form in f.forms)
-
-
-PATIENT = WorkerLimits(start_s=300.0, answer_s=100.0)
-"""A busy machine is no fault."""
-
-
 @contextmanager
-def core_ml(
-    built: BuiltModel,
-    folder: Path,
-    form: Form = "state",
-    limits: WorkerLimits | None = None,
-) -> Iterator[CoreMLEngine]:
-    """An engine with a worker of its own; `folder` is for what Core ML compiles.
-
-    The worker is started with other limits than it runs with, as `take_over` does it.
-    """
-    folder.mkdir(exist_ok=True)
-    limits = limits or PATIENT
-    job = Job(built, folder, PLACEMENTS[form], coreml_stand_in.__name__)
-    engine = CoreMLEngine(job, replace(limits, answer_s=PATIENT.answer_s))
+def core_ml(built: BuiltModel, decoding=None) -> Iterator[HybridEngine]:
+    """An engine with an encoder in a worker."""
+    library = coreml_stand_in.__name__
+    worker = load_encoder(built, library=library, answer_s=100.0)  # a machine may be busy
+    engine = HybridEngine(built, worker, decoding or on_cpu())
     try:
-        engine.with_worker(lambda worker: None)
-        engine.limits = limits
         yield engine
     finally:
         engine.close()
+
+
+def copied(built: BuiltModel, folder: Path) -> BuiltModel:
+    """The same where its compiled form has its own place."""
+    shutil.copytree(built.folder, folder / "code", copy_function=os.link)
+    return replace(built, folder=folder / "code")
 
 
 def on_cpu() -> OnnxEngine:
@@ -164,8 +135,23 @@ def faulty(folder: Path) -> Iterator[coreml_stand_in.Faults]:
 
 def silence_of(built: BuiltModel) -> SilenceStates | None:
     """The states of silence that the packages hold."""
-    return (
-        SilenceStates(np.load(built.folder / SILENCE, mmap_mode="r"))
-        if built.meta.silence
-        else None
-    )
+    return SilenceStates(np.load(built.folder / SILENCE)) if built.meta.silence else None
+
+
+def held_reference(
+    built: BuiltModel, model: Model, *, notice: Notice = lambda where, values: None
+) -> ReferenceEngine:
+    """The reference with the weights and epsilons that the packages hold.
+
+    So packages are judged without the error of rounding or compressing weights.
+    """
+    meta, silence = built.meta, silence_of(built)
+    weights = HeldWeights(meta.dims, model.weights, meta.bits)
+    engine = ReferenceEngine(meta.dims, weights, alignment_heads=(), silence=silence, notice=notice)
+
+    def held(x, weights, name):
+        norm = meta.norms[name]
+        return layer_norm(x, weights, name, epsilon=norm.epsilon / norm.scale**2)
+
+    engine.norm = held
+    return engine

@@ -2,7 +2,8 @@
 
 It has the part of coremltools that the worker uses, and is stricter: arrays must be float32, of the
 shapes and with just the names that the package says, and must outlive the prediction (see
-`passes.new_inputs`). What a worker did is written down, and what shall go wrong is read from files:
+`runtime/encoder.py`). What a worker did is written down, and what shall go wrong is read from
+files:
 `Faults` is the tests' end of that.
 """
 
@@ -15,12 +16,11 @@ import weakref
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from threading import Event
 from types import SimpleNamespace
 
 import numpy as np
 
-from tests.coreml.interpreter import Interpreter, rounded
+from tests.coreml.interpreter import Interpreter
 
 ARITHMETIC = "COREML_STAND_IN_ARITHMETIC"
 """The variable that says how results are rounded: "half", to half precision after each operation,
@@ -45,18 +45,14 @@ class Faults:
     folder: Path
 
     def add(self, what: str, **where) -> None:
-        """`what`: "kill", "hang", "fail", "odd" (an exception), "delay", "swell", "lie" or "nan".
+        """`what`: "kill", "fail", "odd" (an exception), "lie" or "nan".
 
-        Or "foreign": a state that another function's model made is refused; "ignored": it is taken
-        for one of zeros. "swell" takes 300 MB for good.
-
-        `at`: "predict", "load", "make" or "write" (a state), "compile" or "plan"; `unit`: of
-        ComputeUnit;
-        `function`: how its name begins, or all of it with `whole`; `package`: its name without
-        ending; `after`: so many such calls in the process go well; `once`: in one process.
+        `at`: "predict", "load", "compile" or "plan"; `function`: how its name begins; `package`:
+        its name without ending; `after`: so many such calls in the process go well; `once`: in one
+        process.
         """
-        rule = {"what": what, "at": "predict", "unit": "", "package": "", "function": ""}
-        rule |= {"whole": False, "after": 0, "once": True} | where
+        rule = {"what": what, "at": "predict", "package": "", "function": ""}
+        rule |= {"after": 0, "once": True} | where
         n = len(list(self.folder.glob("fault-*")))
         (self.folder / f"fault-{n}").write_text(json.dumps(rule))
 
@@ -78,7 +74,6 @@ def _folder() -> Path | None:
 
 
 _calls: dict[Path, int] = {}
-_swollen: list[np.ndarray] = []
 
 
 def _happens(at: str, unit: str, function: str, package: str = "") -> str:
@@ -92,11 +87,9 @@ def _happens(at: str, unit: str, function: str, package: str = "") -> str:
             rule = json.loads(file.read_text())
         except FileNotFoundError:
             continue  # another process had it
-        if (rule["at"], rule["unit"] or unit) != (at, unit):
+        if rule["at"] != at or rule["package"] not in ("", package):
             continue
-        if not function.startswith(rule["function"]) or rule["package"] not in ("", package):
-            continue
-        if rule["whole"] and function != rule["function"]:
+        if not function.startswith(rule["function"]):
             continue
         _calls[file] = _calls.get(file, 0) + 1
         if _calls[file] <= rule["after"]:
@@ -110,12 +103,6 @@ def _happens(at: str, unit: str, function: str, package: str = "") -> str:
 def _suffer(fault: str) -> None:
     if fault == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
-    elif fault == "hang":
-        Event().wait()
-    elif fault == "swell":
-        _swollen.append(np.ones(300_000_000, np.uint8))
-    elif fault == "delay":
-        Event().wait(0.02)
     elif fault == "odd":
         raise Exception("Unable to load any compiled models")  # as coremltools does
     elif fault == "fail":
@@ -125,21 +112,6 @@ def _suffer(fault: str) -> None:
 @cache
 def _interpreter(path: str) -> Interpreter:
     return Interpreter(Path(path), tuple(_NARROW))
-
-
-class MLState:
-    def __init__(self, path: str, function: str) -> None:
-        self.path, self.function = path, function
-        _suffer(_happens("make", "any", function, Path(path).stem))
-        self.values = _interpreter(path).make_state(function)
-
-    def read_state(self, name: str) -> np.ndarray:
-        return self.values[name].copy()
-
-    def write_state(self, name: str, value: np.ndarray) -> None:
-        _suffer(_happens("write", "any", self.function, Path(self.path).stem))
-        _check({name: self.values[name].shape}, {name: value})
-        self.values[name] = rounded(value) if _HALF else value.copy()
 
 
 class CompiledMLModel:
@@ -154,37 +126,21 @@ class CompiledMLModel:
         self._function = function_name or "main"
         signature = self._interpreter.program.functions[self._function]
         self._inputs = {tensor.name: tensor.shape for tensor in signature.inputs}
-        self._states = {tensor.name: tensor.shape for tensor in signature.states}
         self._given: list[weakref.ref] = []
         _suffer(_happens("load", self._unit, self._function, Path(path).stem))
         weakref.finalize(self, _happens, "free", self._unit, self._function)
 
-    def make_state(self) -> MLState:
-        return MLState(self._path, self._function)
-
-    def predict(self, data: dict[str, np.ndarray], state: MLState | None = None) -> dict:
+    def predict(self, data: dict[str, np.ndarray]) -> dict:
         fault = _happens("predict", self._unit, self._function, Path(self._path).stem)
         _suffer(fault)
         if any(array() is None for array in self._given):
             os.kill(os.getpid(), signal.SIGSEGV)  # as apple/coremltools #2827
         _check(self._inputs, data)
         self._given = [weakref.ref(array) for array in data.values()]
-        if state is None:
-            assert not self._states, f"{self._function} needs a state"
-        else:
-            assert self._states, f"{self._function} has no state"
-            assert state.path == self._path, "a state of another package"
-            if fault == "foreign" and state.function != self._function:
-                raise RuntimeError(f"the state is one of {state.function}, not {self._function}")
-        values = None if state is None else state.values
-        if fault == "ignored" and state is not None and state.function != self._function:
-            values = self._interpreter.make_state(self._function)
-        found = self._interpreter.run(self._function, data, values, half=bool(_HALF))
+        found = self._interpreter.run(self._function, data, half=bool(_HALF))
         if fault in ("lie", "nan"):
             factor = np.float32(1.1 if fault == "lie" else np.nan)
             found = {name: array * factor for name, array in found.items()}
-            if values is not None:
-                values |= {name: array * factor for name, array in values.items()}
         return found
 
 
@@ -264,7 +220,6 @@ class MLComputePlan:
 
 models = SimpleNamespace(
     CompiledMLModel=CompiledMLModel,
-    model=SimpleNamespace(MLState=MLState),
     utils=SimpleNamespace(compile_model=_compile_model),
     compute_plan=SimpleNamespace(MLComputePlan=MLComputePlan),
 )

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save_file
 
+from streamd.language import LANGUAGES
 from streamd.models.model import Model
-from streamd.whisper.tokenizer import LANGUAGES
 
 _RENAMED = [
     ("positional_embedding", "embed_positions.weight"),

@@ -7,6 +7,7 @@ import socket
 import subprocess
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -15,10 +16,12 @@ from msgspec.structs import replace
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
+from streamd.config import Config
+from streamd.daemon.display import written
 from streamd.errors import WireError
-from streamd.events import Choices, Correction, Final, Partial, TimedWord
-from streamd.options import BindOptions, ServerLimits
-from streamd.server import Recordings, Server, ServerInfo
+from streamd.events import Correction, Final, Partial, TimedWord
+from streamd.options import BindOptions, Choices, ServerLimits
+from streamd.server import Recordings, Server, ServerInfo, Transcripts
 from streamd.streams.hub import Hub
 from streamd.streams.metrics import Metrics
 from streamd.types import Frames, ms_from_frames
@@ -119,6 +122,8 @@ class CountingIngest:
         )
         self._done = self.n_fed
         self._seg += 1
+
+    has_moved = False
 
     @property
     def is_over(self) -> bool:
@@ -251,6 +256,7 @@ async def serving(
         recordings=recordings,
         limits=ServerLimits(**limits),
     ) as server:
+        server.transcripts = Transcripts(streams, partial(written, Config()))
         yield server
 
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from streamd.models.model import openai_vocabulary
 from streamd.options import LoopLimits
+from streamd.types import compression_ratio
 from streamd.whisper.guards import (
-    compression_ratio,
     find_loop,
     find_repeated,
     find_repetition,

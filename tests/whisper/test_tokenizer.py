@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamd.errors import ConfigError, ModelError
+from streamd.language import LANGUAGES
 from streamd.models.model import openai_vocabulary
-from streamd.whisper.tokenizer import _GPT2_PATTERN, LANGUAGES, Tokenizer
+from streamd.whisper.tokenizer import _GPT2_PATTERN, Tokenizer
 from tests.support.decoders import N_VOCAB, vocabulary
 
 ENGLISH = Tokenizer(vocabulary(), N_VOCAB, multilingual=False)

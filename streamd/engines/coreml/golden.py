@@ -1,110 +1,79 @@
-"""Golden vectors: windows of real speech as the reference computes them with what packages hold.
+"""Golden vectors: windows of real speech as the reference encodes them with what packages hold.
 
-They let any machine judge an engine without the checkpoint, and run every function of the packages:
-each context; a window that grows; in the shortest window also passes of each size, with and without
-logits, in each size of cache. Distances are taken pass by pass, so that one wrong function cannot
-hide among the others.
+They let any machine judge an encoder without the checkpoint, and run every function of the
+packages: each context, and a window that grows.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import astuple, dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from streamd.engines.coreml.package import BUILD_AGAIN, FORMS, GOLDEN, MAX_TOKENS, BuiltModel, Meta
-from streamd.engines.golden_clips import clips
+from streamd.engines.coreml.package import BUILD_AGAIN, GOLDEN, BuiltModel, Meta, NormScale
+from streamd.engines.coreml.rounding import norm_scale
 from streamd.engines.prepared import bundled_speech
+from streamd.engines.reference import Array, ReferenceEngine, layer_norm
 from streamd.errors import ModelError
-from streamd.models.model import Model
-from streamd.models.silence import MARGIN, STRIDE, longest_extent
+from streamd.models import ModelDimensions, Weights
+from streamd.models.silence import MARGIN, STRIDE, Extent, extend, longest_extent
 from streamd.types import FRAME, Mel, Samples
-from streamd.whisper.engine import Alignment, Engine, Logits, run_in_order
 from streamd.whisper.mel import log_mel
 
 GOLDEN_TOLERANCE = 0.02
-"""The largest distance of a pass. Half precision costs up to 4e-3 with the weights of tiny.en and
+"""The largest distance of a window. Half precision costs up to 3e-3 with the weights of tiny.en and
 base, and the Neural Engine also accumulates in half precision."""
 _HIDDEN = 10
 """A window is this many positions shorter than its context, so that masks have an effect."""
+_ENOUGH = 512
+"""Positions of a window on a context that is not the full one: longer ones take minutes."""
 _SILENT = 2
 """Frames of silence at the end of each window."""
-_PASSES = ((25, False), (20, True), (6, True), (1, True))
-"""Tokens of a pass, fewer than its function takes, and whether it returns logits."""
-_N_TIMESTAMPS = 1501
-_PARTS = ("tokens", "mel", "audio_ctx", "passes")
-_BEFORE = "before"
-_Result = tuple[Logits, Alignment]
-
-
-@dataclass(frozen=True, slots=True)
-class TextPass:
-    """A pass of `k` tokens from `first` on, each seeing all before it."""
-
-    first: int
-    k: int
-    has_logits: bool
-
-    @property
-    def want(self) -> list[int]:
-        """The tokens whose logits it returns."""
-        return sorted({0, self.k // 2, self.k - 1}) if self.has_logits else []
 
 
 @dataclass(frozen=True, slots=True)
 class GoldenWindow:
-    """What is encoded, and the passes over it.
+    """What is encoded, `audio_ctx` as for `Engine.encode`.
 
-    `tokens` is a transcript, of which a pass has a part; `audio_ctx` as for `Engine.encode`.
     If `n_before`, so many positions of `mel` are encoded first, of which the window reuses
-    `n_reused`. `results` are those of the reference for each pass, once it has been run.
+    `n_reused`. `encoded` is the reference's output behind these, once it was run.
     """
 
-    tokens: NDArray[np.int64]
     mel: Mel
-    audio_ctx: int
-    passes: tuple[TextPass, ...]
+    audio_ctx: int = 0
     n_before: int = 0
     n_reused: int = 0
-    results: tuple[_Result, ...] = ()
+    encoded: Array = field(default_factory=lambda: np.zeros((0, 0), np.float32))
 
 
-@dataclass(frozen=True, slots=True)
-class Distance:
-    """How far an engine is from the golden vectors, in the pass where it is farthest.
-
-    `logits`, `alignment`: root of the mean squared difference over that of the values; NaN if any
-    is. `agreed`: the share of logits' rows with the same likeliest token. `where` is that pass.
-    """
-
-    logits: float
-    alignment: float
-    agreed: float
-    where: str
-
-    @property
-    def acceptable(self) -> bool:
-        """Whether half precision can explain it."""
-        # Both comparisons are false for NaN.
-        return self.logits <= GOLDEN_TOLERANCE and self.alignment <= GOLDEN_TOLERANCE
+Encode = Callable[[int, Mel, Extent, int | None, int, Iterable[int]], NDArray[np.float16]]
+"""`CoreMLEncoder.encode`."""
+NUMBER = -1
+"""The number that windows have here, of which only the last is kept."""
 
 
-def against_golden(engine: Engine[Any], windows: Iterable[GoldenWindow]) -> Distance:
-    """Run golden vectors through an engine and measure the distance."""
-    off, where, same = [], [], []
+def against_golden(
+    encode: Encode, built: BuiltModel, windows: Iterable[GoldenWindow]
+) -> tuple[float, str]:
+    """Run golden vectors through an encoder; return the largest distance, and in which window."""
+    off = []
     for window in windows:
-        found = run_window(engine, window)
-        for each, mine, exact in zip(window.passes, found, window.results, strict=True):
-            off.append([distance(*pair) for pair in zip(mine, exact, strict=True)])
-            place = f"{each.k} tokens after {each.first}"
-            where.append(f"{place}, {window.mel.shape[1] // 2} positions")
-            same += (mine[0].argmax(axis=1) == exact[0].argmax(axis=1)).tolist()
+        previous = None
+        if window.n_before:
+            before = built.extend(window.mel[:, : 2 * window.n_before], window.audio_ctx)
+            encode(NUMBER, *before, None, 0, (NUMBER,))
+            previous = NUMBER
+        extended = built.extend(window.mel, window.audio_ctx)
+        found = encode(NUMBER, *extended, previous, window.n_reused, (NUMBER,))
+        found = found[-len(window.encoded) :]
+        where = f"{window.mel.shape[1] // 2} positions"
+        where += f" behind {window.n_reused}" if window.n_reused else ""
+        off.append((distance(found.astype(np.float32), window.encoded), where))
     # NaN is farther than any number.
-    farthest = int(np.nan_to_num(off, nan=np.inf).max(axis=1).argmax())
-    logits, alignment = np.max(off, axis=0).tolist()
-    return Distance(logits, alignment, float(np.mean(same)), where[farthest])
+    return max(off, key=lambda each: np.nan_to_num(each[0], nan=np.inf))
 
 
 def distance(found: NDArray[np.float32], wanted: NDArray[np.float32]) -> float:
@@ -115,135 +84,88 @@ def distance(found: NDArray[np.float32], wanted: NDArray[np.float32]) -> float:
     return float(np.linalg.norm(found - wanted) / (np.linalg.norm(wanted) or 1.0))
 
 
-def run_window(engine: Engine[Any], window: GoldenWindow) -> Iterator[_Result]:
-    """Encode a window and yield the results of its passes."""
-    last, previous = window.passes[-1], None
-    if window.n_before:
-        before = window.mel[:, : 2 * window.n_before]
-        previous = engine.encode(before, audio_ctx=window.audio_ctx)
-    features = engine.encode(
-        window.mel, audio_ctx=window.audio_ctx, previous=previous, n_reused=window.n_reused
-    )
-    decoder = engine.decoder(features, last.first + last.k)
-    for each in window.passes:
-        part = window.tokens[each.first : each.first + each.k].tolist()
-        yield run_in_order(decoder, part, each.first, each.want)
-
-
 # -- what is run ----------------------------------------------------------------------------------
 
 
-def golden_windows(meta: Meta, model: Model) -> tuple[GoldenWindow, ...]:
-    """Return a window for each context; the shortest runs all functions of the decoder, too.
-
-    If windows can be resumed, there is a short one and one that goes on from there.
-    """
-    speech, tokens, found = bundled_speech(), _transcript(model), []
-    few = (TextPass(0, 6, True), TextPass(6, 1, True))
-    for i, n_ctx in enumerate(meta.contexts):
+def golden_windows(meta: Meta) -> tuple[GoldenWindow, ...]:
+    """Return a window for each context, and one that grows if windows can be resumed."""
+    speech, found = bundled_speech(), []
+    for before, n_ctx in pairwise((0, *meta.contexts)):
         with_silence = meta.silence and MARGIN + _HIDDEN < n_ctx < meta.dims.n_audio_ctx
         n = max(1, n_ctx - _HIDDEN - with_silence * MARGIN)
         if with_silence:
-            n = min(n, longest_extent(meta.dims) - MARGIN)
-        mel = mel_of(model, speech[: max(1, n - _SILENT) * FRAME], n)
+            n = min(n, max(_ENOUGH, before + 1), longest_extent(meta.dims) - MARGIN)
+        mel = mel_of(meta.dims, speech[: max(1, n - _SILENT) * FRAME], n)
         whole = with_silence or n_ctx == meta.dims.n_audio_ctx
-        passes = few if i or meta.n_resumed else _passes(meta)
-        found.append(GoldenWindow(tokens, mel, 0 if whole else n, passes))
+        found.append(GoldenWindow(mel, 0 if whole else n))
     if k := meta.n_resumed:
         # Just as much is known as a call of fixed size needs, so that the reference computes the
         # same positions; the window before is too long to be computed by such a call itself.
         n_before, n = k - MARGIN + 2 * STRIDE, k - MARGIN + 4 * STRIDE
-        short, mel = (
-            mel_of(model, speech[: (each - _SILENT) * FRAME], each) for each in (n_before, n)
-        )
-        found.append(GoldenWindow(tokens, short, 0, _passes(meta)))
-        n_reused = n + MARGIN - k + 1
-        found.append(GoldenWindow(tokens, mel, 0, few, n_before=n_before, n_reused=n_reused))
+        mel = mel_of(meta.dims, speech[: (n - _SILENT) * FRAME], n)
+        found.append(GoldenWindow(mel, n_before=n_before, n_reused=n + MARGIN - k + 1))
     return tuple(found)
 
 
-def mel_of(model: Model, samples: Samples, n_ctx: int) -> Mel:
+def mel_of(dims: ModelDimensions, samples: Samples, n_ctx: int) -> Mel:
     """Return the log-mel of the first `n_ctx` frames of a recording, (n_mels, 2 * n_ctx)."""
     samples = samples[: n_ctx * FRAME]
-    return log_mel(np.pad(samples, (0, n_ctx * FRAME - len(samples))), model.dims.n_mels)
+    return log_mel(np.pad(samples, (0, n_ctx * FRAME - len(samples))), dims.n_mels)
 
 
-def _passes(meta: Meta) -> tuple[TextPass, ...]:
-    n, filled, found = 0, 0, []
-    for n_slots in sorted({size for form in FORMS for size in meta.slots(form)}):
-        # Columns are taken in order, so tokens behind the shorter cache run on the longer one.
-        fills = [(MAX_TOKENS, False)] * -(-max(0, filled - n) // MAX_TOKENS)
-        for k, has_logits in (*fills, *_PASSES):
-            if n + k <= meta.dims.n_text_ctx:
-                found.append(TextPass(n, k, has_logits))
-                n += k
-        filled = n_slots
-    return tuple(found)
+def run_reference(
+    reference: ReferenceEngine, windows: Iterable[GoldenWindow]
+) -> tuple[list[GoldenWindow], dict[str, NormScale]]:
+    """Encode the windows; return them with the results, and the scale of each layer norm."""
+    sums: dict[str, float] = {}
 
+    def measured(x: Array, weights: Weights, name: str) -> Array:
+        centred = x - x.mean(axis=-1, keepdims=True)
+        largest = float(np.square(centred).sum(axis=-1).max(initial=0))
+        sums[name] = max(sums.get(name, 0.0), largest)
+        return layer_norm(x, weights, name)
 
-def _transcript(model: Model) -> NDArray[np.int64]:
-    """Return a transcript, as long as the text context: the special tokens it starts with, text."""
-    start = start_of(model)
-    said = " ".join(clip.text for clip in clips()).encode()
+    reference.norm = measured
     found = []
-    while said:
-        # The longest token is not what the tokenizer would choose, but it is text.
-        sizes = range(1, min(len(said), model.vocabulary.longest) + 1)
-        first = max(model.vocabulary.among(said[:size] for size in sizes).items(), default=None)
-        if first:
-            found.append(first[1])
-        said = said[len(first[0]) if first else 1 :]
-    n = model.dims.n_text_ctx - len(start)
-    return np.concatenate([start, np.resize(found or [0], n)], dtype=np.int64)
+    for window in windows:
+        before = None
+        if window.n_before:
+            known, _ = _states(reference, window.mel[:, : 2 * window.n_before], 0)
+            before = known[:, : window.n_reused]
+        states, extent = _states(reference, window.mel, window.audio_ctx, before)
+        found.append(replace(window, encoded=states[-1][window.n_reused : extent.n]))
+    return found, {name: norm_scale(largest) for name, largest in sums.items()}
 
 
-def start_of(model: Model) -> list[int]:
-    """Return the special tokens that a transcript starts with, in English if there is a choice."""
-    sot, timestamp_begin = len(model.vocabulary) + 1, model.dims.n_vocab - _N_TIMESTAMPS
-    notimestamps, transcribe = timestamp_begin - 1, timestamp_begin - 5
-    return [sot, notimestamps] if model.language else [sot, sot + 1, transcribe, notimestamps]
+def _states(
+    reference: ReferenceEngine, mel: Mel, audio_ctx: int, before: Array | None = None
+) -> tuple[Array, Extent]:
+    has_silence = reference.silence is not None
+    mel, extent = extend(mel, reference.dims, has_silence=has_silence, audio_ctx=audio_ctx)
+    return reference.states(mel, extent, before), extent
 
 
 # -- files ----------------------------------------------------------------------------------------
 
 
-def save_golden(folder: Path, reference: Engine[Any], windows: Iterable[GoldenWindow]) -> None:
-    """Run the windows through the reference and write all of it. Raises `OSError`."""
+def save_golden(folder: Path, windows: Iterable[GoldenWindow]) -> None:
+    """Write windows that the reference has encoded. Raises `OSError`."""
     arrays: dict[str, NDArray[Any]] = {}
-    for i, window in enumerate(windows):
-        parts = (window.tokens, window.mel, window.audio_ctx, [*map(astuple, window.passes)])
-        arrays |= {f"{i}.{name}": np.array(part) for name, part in zip(_PARTS, parts, strict=True)}
-        if window.n_before:
-            arrays[f"{i}.{_BEFORE}"] = np.array([window.n_before, window.n_reused])
-        for j, result in enumerate(run_window(reference, window)):
-            arrays[f"{i}.{j}.logits"], arrays[f"{i}.{j}.alignment"] = result
+    for i, one in enumerate(windows):
+        about = np.array([one.audio_ctx, one.n_before, one.n_reused])
+        arrays |= {f"mel{i}": one.mel, f"about{i}": about, f"encoded{i}": one.encoded}
     np.savez(folder / GOLDEN, **arrays)  # type: ignore[arg-type]  # numpy's stub: allow_pickle
 
 
 def golden_vectors(built: BuiltModel) -> list[GoldenWindow]:
-    """Read a built model's windows, that of the shortest context first.
+    """Read a built encoder's windows, that of the shortest context first.
 
     Raises `ModelError` if they are damaged.
     """
+    n = len(built.meta.contexts) + (built.meta.n_resumed > 0)
     try:
         with np.load(built.folder / GOLDEN) as file:
-            n = len(built.meta.contexts) + 2 * (built.meta.n_resumed > 0)
-            return [_read_window(file, i) for i in range(n)]
+            windows = (GoldenWindow(file[f"mel{i}"], *file[f"about{i}"].tolist()) for i in range(n))
+            return [replace(each, encoded=file[f"encoded{i}"]) for i, each in enumerate(windows)]
     except (OSError, ValueError, KeyError) as error:
         raise ModelError(f"{built.folder / GOLDEN}: damaged ({error}); {BUILD_AGAIN}") from error
-
-
-def _read_window(file: Mapping[str, NDArray[Any]], i: int) -> GoldenWindow:
-    tokens, mel, audio_ctx, rows = (file[f"{i}.{name}"] for name in _PARTS)
-    passes = tuple(TextPass(first, k, bool(logits)) for first, k, logits in rows.tolist())
-    results = ((file[f"{i}.{j}.logits"], file[f"{i}.{j}.alignment"]) for j in range(len(passes)))
-    n_before, n_reused = file[f"{i}.{_BEFORE}"].tolist() if f"{i}.{_BEFORE}" in file else (0, 0)
-    return GoldenWindow(
-        tokens,
-        mel,
-        int(audio_ctx),
-        passes,
-        n_before=n_before,
-        n_reused=n_reused,
-        results=tuple(results),
-    )

@@ -1,51 +1,36 @@
-"""A model built for Core ML: its packages, their functions, its other files; reading one.
+"""An encoder built for Core ML: its packages, their functions, its other files; reading one.
 
-A built model is a folder::
+A built encoder is a folder::
 
-    meta.json                    `Meta`: which model, which contexts and compression
-    embedding.npy                (n_vocab, n_state) float16, mapped; the host embeds tokens with it
-    positions.npy                (n_text_ctx, n_state) float16, mapped
-    encoder_positions.npy        (n_audio_ctx, n_state) float16, if `Meta.n_resumed`
+    meta.json                    `Meta`: of which model, which contexts and compression
+    positions.npy                (n_audio_ctx, n_state) float16, mapped, if `Meta.n_resumed`
     silence.npy                  `SilenceStates`, if the model has them
-    golden.npz                   `Golden`: windows of speech as the float32 reference computes them
-                                 with what the packages hold
-    encoder.mlpackage            or encoder_1of4.mlpackage ...: the encoder, 8 layers in each part
-    cross.mlpackage              cross-attention keys and values of the encoder's output
-    decoder_state.mlpackage      the decoder with its caches in Core ML's memory
-    decoder_mix.mlpackage        the decoder with its self-attention cache in the host's memory
+    golden.npz                   `GoldenWindow`: speech as the float32 reference encodes it with
+                                 what the packages hold
+    encoder.mlpackage            or encoder_1of16.mlpackage ...: the encoder, in parts
 
-Everything follows from `Meta`: the builder writes what `functions` lists, the engine looks there
+Everything follows from `Meta`: the builder writes what `functions` lists, the runtime looks there
 for what it needs, the tests compare the saved packages with it. All tensors are float16 inside Core
-ML; its Python binding takes and returns float32. Reading a built model needs no Core ML.
+ML; its Python binding takes and returns float32. Reading a built encoder needs no Core ML.
 
 **Contexts.** A context is how many positions an encoder computes. In all but the full one its
-attention also sees all `SilenceStates` (streamd/models/silence.py), which follow the
-computed ones in each layer and in its output. The mask hides those that the window does not use,
-and adds the logarithm of what a sampled one stands for.
+attention also sees all `SilenceStates` (streamd/models/silence.py), which follow the computed ones
+in each layer. The mask hides those that the window does not use, and adds the logarithm of what a
+sampled one stands for. What is returned are the computed positions alone.
 
 **Kept states.** A live window grows: where most of its positions are known from the window before,
 a "resume" computes the last `Meta.n_resumed` of them, which attend to the keys and values of the
-others. The host keeps these, and passes them in; nothing depends on a state, which the Neural
-Engine may not write, and a call that is done over gives the same. Its shapes are fixed, so a window
-may need less: its last positions, or all of a short one, are preceded by some that are known, and
-masked. Unless it begins with the window's first, there is at least one, for the convolution of the
-next.
+others. The host keeps these, and passes them in: a graph for the Neural Engine should write no
+state. Its shapes are fixed, so a window may need less: its last positions, or all of a short one,
+are preceded by some that are known, and masked. Unless it begins with the window's first, there is
+at least one, for the convolution of the next.
 
 **Widths.** Every axis over audio positions is padded to a multiple of 32, which is 64 bytes: the
-Neural Engine prefers that for a last axis and requires it for a state's. A mask hides the padding.
-So a window of n positions gives the same result on the next larger context as on its own, if its
-log-mel is zero from column ``2 * n`` on (which is what Whisper's convolution pads with).
+Neural Engine prefers that for a last axis. A mask hides the padding.
 
-**Half precision.** Layer norms square their input, whose sums of squares reach 550,000 in tiny.en
-and 330,000 in base, against 65,504; and their epsilon, 1e-5, is subnormal, which some processors
-take for zero. So each input is multiplied by a power of two, which changes no digit, and epsilon by
-its square (`NormScale`). Rows that a pass does not use are copies of one that it does: the norm of
-zeros divides by the root of epsilon alone.
-
-**Caches** are (n_layer, n_head, d_head, positions), keys and values alike: the decoder's attention
-is two matrix products without a transposed copy, and the host writes a token's new keys as one
-column. Those of cross-attention have room for every context (`Meta.n_keys`), and the states of
-silence at their end; ``cross_mask`` hides the rest. So one decoder serves all contexts.
+**Half precision.** Layer norms square their input, whose sums of squares reach 550,000 in tiny.en,
+against 65,504; and their epsilon, 1e-5, is subnormal, which some processors take for zero. So each
+input is multiplied by a power of two, which changes no digit, and epsilon by its square.
 """
 
 import hashlib
@@ -54,7 +39,6 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
-from itertools import product
 from pathlib import Path
 from types import ModuleType
 from typing import Literal
@@ -65,61 +49,33 @@ from numpy.typing import NDArray
 
 from streamd.errors import ModelError
 from streamd.models import ModelDimensions
-from streamd.models.model import Heads
 from streamd.models.silence import Extent, bias, extend, kept_positions, longest_extent
 from streamd.types import Mel
 
-Form = Literal["state", "mix"]
-"""Where the decoder's caches lie.
+FunctionKind = Literal["encode", "resume"]
+"""``encode``: a part of the encoder. ``resume``: the same for the last positions of a window whose
+first ones are known."""
 
-Those of cross-attention are Core ML states that the host fills (``write_state``) and the graph only
-reads. ``state``: those of self-attention are states that the graph itself writes; for the GPU.
-``mix``: they are inputs, and their new columns are outputs; for the Neural Engine, which is
-reported to reject graphs that write states.
-"""
-FORMS: tuple[Form, ...] = ("state", "mix")
+Bits = Literal[16, 8]
+"""Bits of a weight: 16 is float16; 8 is a palette of 256 values for each tensor."""
 
-FunctionKind = Literal["encode", "resume", "cross", "step", "align"]
-"""What a function does.
-
-``encode``: a part of the encoder. ``resume``: the same for the last positions of a window whose
-first ones are known. ``cross``: keys and values for cross-attention. ``step``: k tokens through the
-decoder. ``align``: the same without logits, for a prompt, which needs none.
-"""
-
-Bits = Literal[16, 8, 6]
-"""Bits of a weight: 16 is float16; 8 and 6 are palettes of 256 or 64 values for each tensor."""
-
-META, EMBEDDING, POSITIONS = "meta.json", "embedding.npy", "positions.npy"
-SILENCE, GOLDEN = "silence.npy", "golden.npz"
-ENCODER_POSITIONS = "encoder_positions.npy"
+META, POSITIONS, SILENCE, GOLDEN = "meta.json", "positions.npy", "silence.npy", "golden.npz"
 """Names of the files beside the packages."""
-VERSION = 6
-"""Version of this layout."""
-_READABLE = (4, 5, VERSION)
-"""Folders of other versions are rejected. In version 4 no model could be resumed; until 5, the
-decoder's steps had other sizes."""
+VERSION = 7
+"""Version of this layout. Folders of other versions are rejected: until 6 they had decoders."""
 
 MASKED = -40_000.0
 """What a mask adds to the scores of hidden positions; the Neural Engine's softmax takes no -inf."""
-MAX_TOKENS = 32
-"""The most tokens in one pass of the decoder, and those of an ``align``."""
-STEPS = (2, 16, MAX_TOKENS)
-"""Numbers of tokens that a ``step`` takes at once. Of a live step's passes, half run a token and a
-guess of the next one, and a third 3 to 16 tokens: the newest text and the draft."""
-_EARLIER_STEPS = (1, 8, MAX_TOKENS)
 LIBRARY = "coremltools"
 """The Python library that builds and runs Core ML packages."""
-BUILD_AGAIN = "build it again: streamd models build NAME --engine coreml"
+BUILD_AGAIN = "build it again: streamd models build NAME"
 
-LONGEST_AXIS = 16_384
-"""The Neural Engine takes no longer axis, so logits come in chunks."""
 _ALIGN = 32
-_WHOLE_LAYERS, _PART_LAYERS = 12, 8
-"""An encoder of more layers is split: compile time grows faster than the number of layers."""
-_SHORT_SLOTS = 128
-"""A second, shorter cache for ``mix``, whose whole cache is passed in with each call."""
-
+_PART_WEIGHTS = 40_000_000
+"""A part has as many layers as have so many weights, but 2 to 8. Others compiled large-v3-turbo's
+encoder for the Neural Engine in 610 s as a whole, in 154 s in 16 parts of 2 layers; parts below
+some 50 MB are often left to the CPU (benchmarks/RESULTS.md)."""
+_FEWEST_LAYERS, _MOST_LAYERS = 2, 8
 
 Mask = NDArray[np.float32]
 
@@ -129,18 +85,9 @@ def padded(n: int) -> int:
     return math.ceil(n / _ALIGN) * _ALIGN
 
 
-def logit_chunks(n_vocab: int) -> tuple[int, int]:
-    """Return the number of outputs that hold the logits, and the number of tokens in each.
-
-    All are equally long, a multiple of 32; the last one ends with tokens that do not exist.
-    """
-    n = math.ceil(n_vocab / LONGEST_AXIS)
-    return n, padded(math.ceil(n_vocab / n))
-
-
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """Name and shape of a float16 input, output or state."""
+    """Name and shape of a float16 input or output."""
 
     name: str
     shape: tuple[int, ...]
@@ -148,28 +95,16 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """One function of one package.
+    """One function of one package: of the encoder's part `part`, from 0.
 
-    Attributes
-    ----------
-    package : the package's file name in the folder
-    name : the function's name in the package
-    kind : what it does
-    forms : the forms of the decoder that need it
-    n_ctx : for "encode" and "cross" the context, in positions before padding; 0 for others, and for
-        the "cross" that follows a "resume"
-    part : which part of the encoder it is, from 0
-    k : tokens at once, for "step" and "align"; positions, for "resume" and the "cross" after it
-    n_slots : columns of the self-attention cache; 0 where there is none
-    inputs, outputs, states : its tensors, in the order in which the package declares them
+    `n_ctx` is the context of an "encode", in positions before padding, and 0 of a "resume"; `width`
+    is how many positions it computes, with padding. `inputs` and `outputs` are in the order in
+    which the package declares them. With w = width, K = `Meta.keys` of the context, E layers of
+    this part, R = `Meta.n_kept`, they are
 
-    With w = padded(n_ctx) or k, K = `Meta.keys` of the context, L, H, d = layers, heads and size of
-    a head of the decoder, E layers of this part of the encoder, R = `Meta.n_kept`, T = n_slots,
-    S = `Meta.n_keys`, A alignment heads, the tensors are
-
-    mel (1, n_mels, 1, 2w) : input of the first part of the encoder
+    mel (1, n_mels, 1, 2w) : input of the first part
     hidden (1, n_state, 1, w) : input of the later parts, the output of the part before
-    positions (1, n_state, 1, w) : of `ENCODER_POSITIONS`, another input of the first "resume"
+    positions (1, n_state, 1, w) : of `POSITIONS`, another input of the first "resume"
     mask (1, K, 1, 1) : for "encode", what is added to the scores of each position computed, then
         of each state of silence: 0, `MASKED`, or its bias; for "resume", of each kept position,
         then the same, (1, R + w + `Meta.n_silence`, 1, 1)
@@ -177,43 +112,17 @@ class Function:
         the window's first positions
     new_k (E, n, 1, n_state), new_v (E, n_state, 1, n) : those that were computed; n is w for
         "resume", and the least of w and R for "encode" of a context that has states of silence
-    encoded (1, n_state, 1, w) : output of the encoder; K wide, with the states of silence, from the
-        last part of an "encode", as the input of its "cross"
-    cross_k, cross_v (L, H, d, K) : outputs of "cross"; (L, H, d, w) after a "resume", else
-        (L, H, d, S)
-    x (1, n_state, 1, k) : sums of rows of `EMBEDDING` and `POSITIONS`
-    put (1, 1, k, T) : "state" only: a 1 in the column that each token is written to; a row of
-        zeros is written nowhere
-    mask (1, 1, k, T) : "state": 0 or `MASKED`, which columns each token sees, its own included
-    mask (1, 1, k, T + 32) : "mix": the same for what is in the cache; after it the tokens of this
-        call themselves, which are not in the cache yet; the last 32 - k columns are never seen
-    cross_mask (1, 1, 1, S) : what is added to the scores of each position, then to those of the
-        states of silence, which are the last
-    self_k, self_v (L, H, d, T) : states in "state", else inputs
-    logits0, logits1, ... (1, k, 1, v) : `logit_chunks`, to be joined and cut to n_vocab
-    alignment (1, A, k, S) : scores of the alignment heads, scaled, before mask and softmax, sorted
-        by layer and head; only positions that the mask does not hide are meaningful
-    new_k, new_v (L, H, d, k) : "mix": the columns for the host to write into its cache
-
-    A row of x that is not used is a copy of one that is, with what it sees.
+    encoded (1, n_state, 1, w) : output
     """
 
     package: str
     name: str
     kind: FunctionKind
-    forms: tuple[Form, ...]
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
-    states: tuple[TensorSpec, ...] = ()
     n_ctx: int = 0
     part: int = 0
-    k: int = 0
-    n_slots: int = 0
-
-    @property
-    def logits(self) -> tuple[str, ...]:
-        """Names of the outputs that hold the logits, in the order in which they are joined."""
-        return tuple(t.name for t in self.outputs if t.name.startswith("logits"))
+    width: int = 0
 
 
 class NormScale(msgspec.Struct, frozen=True):
@@ -233,31 +142,22 @@ class FileFacts(msgspec.Struct, frozen=True):
 class Meta(msgspec.Struct, frozen=True, kw_only=True):
     """What was built, and from what.
 
-    `name` is the model's, `coremltools` the version that wrote the packages. `alignment_heads` are
-    sorted (decoder layer, head) pairs, `contexts` sorted numbers of encoder positions; `silence`
-    (``bank`` in the file) says whether all but the full one have states of silence. `n_resumed` is
-    how many positions a "resume" computes, 0 if there is none, `steps` how many tokens each "step"
-    takes. `norms` are those of all layer norms by their parameters' name, `files` all but
-    ``meta.json``.
+    `name` is the model's, `coremltools` the version that wrote the packages. `contexts` are sorted
+    numbers of positions; `silence` says whether all but the full one have states of silence.
+    `n_resumed` is how many positions a "resume" computes, 0 if there is none. `norms` are those of
+    all layer norms by their parameters' name, `files` all but ``meta.json``.
     """
 
     version: int = VERSION
     name: str
     coremltools: str
     dims: ModelDimensions
-    alignment_heads: Heads
     contexts: tuple[int, ...]
     norms: dict[str, NormScale]
-    silence: bool = msgspec.field(default=False, name="bank")
+    silence: bool = False
     n_resumed: int = 0
-    steps: tuple[int, ...] = _EARLIER_STEPS
     bits: Bits = 16
     files: dict[str, FileFacts] = {}
-
-    @property
-    def n_keys(self) -> int:
-        """Audio positions that the decoder's caches have room for."""
-        return max(map(self.keys, self.contexts))
 
     def keys(self, n_ctx: int) -> int:
         """Audio positions that attention sees in this context: those computed, then silence."""
@@ -274,37 +174,17 @@ class Meta(msgspec.Struct, frozen=True, kw_only=True):
         return padded(longest_extent(self.dims) - self.n_resumed) if self.n_resumed else 0
 
     @property
-    def d_head(self) -> int:
-        """Size of a head of the decoder."""
-        return self.dims.n_text_state // self.dims.n_text_head
-
-    @property
     def layers(self) -> tuple[range, ...]:
-        """The encoder's layers in each of its parts."""
-        n = self.dims.n_audio_layer
-        step = n if n <= _WHOLE_LAYERS else _PART_LAYERS
-        return tuple(range(first, min(n, first + step)) for first in range(0, n, step))
-
-    def slots(self, form: Form) -> tuple[int, ...]:
-        """Sizes of the self-attention cache that there are functions for, the longest first."""
-        longest = padded(self.dims.n_text_ctx)
-        return (longest, _SHORT_SLOTS) if form == "mix" and longest > _SHORT_SLOTS else (longest,)
+        """The encoder's layers in each of its parts, which are about equally long."""
+        n, fitting = self.dims.n_audio_layer, _PART_WEIGHTS // (12 * self.dims.n_audio_state**2)
+        n_parts = math.ceil(n / min(max(fitting, _FEWEST_LAYERS), _MOST_LAYERS))
+        borders = [n * i // n_parts for i in range(n_parts + 1)]
+        return tuple(map(range, borders, borders[1:]))
 
 
 def functions(meta: Meta) -> tuple[Function, ...]:
-    """Return all functions of a built model, package by package."""
-    decoders = (function for form in FORMS for function in _decoder(meta, form))
-    return (*_encoder(meta), *_cross(meta), *decoders)
-
-
-def caches(meta: Meta, which: str, n: int) -> tuple[TensorSpec, ...]:
-    """Return keys and values of the "self" or "cross" attention for n positions."""
-    shape = (meta.dims.n_text_layer, meta.dims.n_text_head, meta.d_head, n)
-    return tuple(TensorSpec(f"{which}_{part}", shape) for part in "kv")
-
-
-def _encoded(meta: Meta, width: int) -> TensorSpec:
-    return TensorSpec("encoded", (1, meta.dims.n_audio_state, 1, width))
+    """Return all functions of a built encoder, package by package."""
+    return tuple(_functions(meta))
 
 
 def kept(meta: Meta, part: int, which: str, n: int) -> tuple[TensorSpec, ...]:
@@ -314,109 +194,45 @@ def kept(meta: Meta, part: int, which: str, n: int) -> tuple[TensorSpec, ...]:
     return keys, TensorSpec(f"{which}_v", (n_layer, n_state, 1, n))
 
 
-def _entered(meta: Meta, part: int, width: int) -> TensorSpec:
-    if part:
-        return TensorSpec("hidden", (1, meta.dims.n_audio_state, 1, width))
-    return TensorSpec("mel", (1, meta.dims.n_mels, 1, 2 * width))
+def _positions(meta: Meta, name: str, width: int) -> TensorSpec:
+    return TensorSpec(name, (1, meta.dims.n_audio_state, 1, width))
 
 
-def _encoder(meta: Meta) -> Iterator[Function]:
+def _functions(meta: Meta) -> Iterator[Function]:
     dims, n_parts = meta.dims, len(meta.layers)
     for part in range(n_parts):
         stem = "encoder" if n_parts == 1 else f"encoder_{part + 1}of{n_parts}"
-        is_last = part + 1 == n_parts
-        for n_ctx in meta.contexts:
-            width, n_keys = padded(n_ctx), meta.keys(n_ctx)
-            n_kept = min(width, meta.n_kept) if n_ctx < dims.n_audio_ctx else 0
+        for n_ctx in (*meta.contexts, 0) if meta.n_resumed else meta.contexts:
+            width = padded(n_ctx) if n_ctx else meta.n_resumed
+            entered = _positions(meta, "hidden", width)
+            if part == 0:
+                entered = TensorSpec("mel", (1, dims.n_mels, 1, 2 * width))
+            n_keys = meta.keys(n_ctx) if n_ctx else meta.n_kept + width + meta.n_silence
+            inputs = [entered, TensorSpec("mask", (1, n_keys, 1, 1))]
+            n_new = width
+            if n_ctx:
+                n_new = min(width, meta.n_kept) if n_ctx < dims.n_audio_ctx else 0
+            else:
+                inputs += [] if part else [_positions(meta, "positions", width)]
+                inputs += kept(meta, part, "kept", meta.n_kept)
             yield Function(
                 package=f"{stem}.mlpackage",
-                name=f"ctx{n_ctx}",
-                kind="encode",
-                forms=FORMS,
-                inputs=(_entered(meta, part, width), TensorSpec("mask", (1, n_keys, 1, 1))),
+                name=f"ctx{n_ctx}" if n_ctx else f"resume{width}",
+                kind="encode" if n_ctx else "resume",
+                inputs=tuple(inputs),
                 outputs=(
-                    _encoded(meta, n_keys if is_last else width),
-                    *(kept(meta, part, "new", n_kept) if n_kept else ()),
+                    _positions(meta, "encoded", width),
+                    *(kept(meta, part, "new", n_new) if n_new else ()),
                 ),
                 n_ctx=n_ctx,
                 part=part,
+                width=width,
             )
-        if (k := meta.n_resumed) == 0:
-            continue
-        places = () if part else (TensorSpec("positions", (1, dims.n_audio_state, 1, k)),)
-        mask = TensorSpec("mask", (1, meta.n_kept + k + meta.n_silence, 1, 1))
-        yield Function(
-            package=f"{stem}.mlpackage",
-            name=f"resume{k}",
-            kind="resume",
-            forms=FORMS,
-            inputs=(_entered(meta, part, k), mask, *places, *kept(meta, part, "kept", meta.n_kept)),
-            outputs=(_encoded(meta, k), *kept(meta, part, "new", k)),
-            part=part,
-            k=k,
-        )
-
-
-def _cross(meta: Meta) -> Iterator[Function]:
-    widths = [(f"ctx{n_ctx}", n_ctx, 0, meta.keys(n_ctx)) for n_ctx in meta.contexts]
-    if k := meta.n_resumed:
-        widths.append((f"resume{k}", 0, k, k))
-    for name, n_ctx, k, width in widths:
-        yield Function(
-            package="cross.mlpackage",
-            name=name,
-            kind="cross",
-            forms=FORMS,
-            inputs=(_encoded(meta, width),),
-            outputs=caches(meta, "cross", width),
-            n_ctx=n_ctx,
-            k=k,
-        )
-
-
-def _decoder(meta: Meta, form: Form) -> Iterator[Function]:
-    passes: tuple[tuple[FunctionKind, int], ...] = (
-        *(("step", k) for k in meta.steps),
-        ("align", MAX_TOKENS),
-    )
-    for n_slots, (kind, k) in product(meta.slots(form), passes):
-        yield _pass(meta, form, kind, k=k, n_slots=n_slots)
-
-
-def _pass(meta: Meta, form: Form, kind: FunctionKind, *, k: int, n_slots: int) -> Function:
-    """Describe a "step" or "align" of k tokens on a cache of n_slots."""
-    dims = meta.dims
-    in_state = form == "state"
-    suffix = "" if n_slots == meta.slots(form)[0] else f"_t{n_slots}"
-    own, cross = caches(meta, "self", n_slots), caches(meta, "cross", meta.n_keys)
-    inputs = [TensorSpec("x", (1, dims.n_text_state, 1, k))]
-    if in_state:
-        inputs.append(TensorSpec("put", (1, 1, k, n_slots)))
-    n_seen = n_slots if in_state else n_slots + padded(k)
-    inputs.append(TensorSpec("mask", (1, 1, k, n_seen)))
-    inputs.append(TensorSpec("cross_mask", (1, 1, 1, meta.n_keys)))
-    n_chunks, n_each = logit_chunks(dims.n_vocab) if kind == "step" else (0, 0)
-    outputs = [TensorSpec(f"logits{i}", (1, k, 1, n_each)) for i in range(n_chunks)]
-    outputs.append(TensorSpec("alignment", (1, len(meta.alignment_heads), k, meta.n_keys)))
-    if not in_state:
-        inputs += own
-        outputs += caches(meta, "new", k)
-    return Function(
-        package=f"decoder_{form}.mlpackage",
-        name=f"{kind}{k}{suffix}",
-        kind=kind,
-        forms=(form,),
-        inputs=tuple(inputs),
-        outputs=tuple(outputs),
-        states=(*own, *cross) if in_state else cross,
-        k=k,
-        n_slots=n_slots,
-    )
 
 
 @dataclass(frozen=True)
 class BuiltModel:
-    """A built model on disk; nothing but `meta` is read before it is needed."""
+    """A built encoder on disk; nothing but `meta` is read before it is needed."""
 
     folder: Path
     meta: Meta
@@ -427,24 +243,9 @@ class BuiltModel:
         return functions(self.meta)
 
     @cached_property
-    def embedding(self) -> NDArray[np.float16]:
-        """The token embedding, (n_vocab, n_state), mapped."""
-        return np.asarray(np.load(self.folder / EMBEDDING, mmap_mode="r"))
-
-    @cached_property
     def positions(self) -> NDArray[np.float16]:
-        """The decoder's positional embedding, (n_text_ctx, n_state), mapped."""
-        return np.asarray(np.load(self.folder / POSITIONS, mmap_mode="r"))
-
-    @cached_property
-    def encoder_positions(self) -> NDArray[np.float16]:
         """The encoder's positional embedding, (n_audio_ctx, n_state), mapped."""
-        return np.asarray(np.load(self.folder / ENCODER_POSITIONS, mmap_mode="r"))
-
-    @cached_property
-    def silence(self) -> NDArray[np.float16]:
-        """The model's `SilenceStates.states`, mapped."""
-        return np.asarray(np.load(self.folder / SILENCE, mmap_mode="r"))
+        return np.asarray(np.load(self.folder / POSITIONS, mmap_mode="r"))
 
     def context(self, n: int) -> int:
         """Return the smallest context of at least `n` positions. Raises `ValueError`."""
@@ -481,11 +282,6 @@ class BuiltModel:
         kept[:n_known], new[: n_known - begin] = 0, MASKED
         return np.concatenate([kept, new])
 
-    def cross_mask(self, extent: Extent) -> Mask:
-        """Return the mask of the decoder's cross-attention, (n_keys,)."""
-        n_keys = self.meta.n_keys
-        return self._mask(extent, n_keys - self.meta.n_silence, n_keys)
-
     def _mask(self, extent: Extent, width: int, n_keys: int) -> Mask:
         """Return what is added to the scores of positions, of silence from `width` on."""
         added = np.full(n_keys, MASKED, np.float32)
@@ -497,23 +293,29 @@ class BuiltModel:
 
 
 def open_built(folder: Path) -> BuiltModel:
-    """Read a built model's description and check that its files are complete.
+    """Read a built encoder's description and check that its files are complete.
 
-    Raises `ModelError` if it is no built model, one of another version, or damaged.
+    Raises `ModelError` if it is no built encoder, one of another version, or damaged.
     """
     try:
-        meta = msgspec.json.decode((folder / META).read_bytes(), type=Meta)
+        content = (folder / META).read_bytes()
+        version = msgspec.json.decode(content, type=_Versioned).version
+        if version != VERSION:
+            raise ModelError(f"{folder}: layout {version}, not {VERSION}; {BUILD_AGAIN}")
+        meta = msgspec.json.decode(content, type=Meta)
     except OSError as error:
         raise ModelError(f"{folder}: no Core ML model ({error.strerror or error})") from error
     except msgspec.DecodeError as error:
         raise ModelError(f"{folder / META}: damaged ({error}); {BUILD_AGAIN}") from error
-    if meta.version not in _READABLE:
-        raise ModelError(f"{folder}: layout {meta.version}, not {VERSION}; {BUILD_AGAIN}")
     for name, facts in meta.files.items():
         file = folder / name
         if not file.is_file() or file.stat().st_size != facts.size:
             raise ModelError(f"{file}: missing or damaged; {BUILD_AGAIN}")
     return BuiltModel(folder, meta)
+
+
+class _Versioned(msgspec.Struct):
+    version: int
 
 
 def check_files(built: BuiltModel) -> None:

@@ -1,12 +1,14 @@
-"""Builds a model for Core ML, and keeps built models in the cache folder.
+"""Builds a model's encoder for Core ML, and keeps what was built in the cache folder.
 
-Building needs coremltools and numpy, no Mac. It takes minutes, so it reports its progress. Where a
-built model lies in the cache follows from the content of the model's files and from the code that
+Building needs coremltools and numpy, no Mac. It takes minutes, so it reports its progress. Weights
+are read one at a time, since a large model is in memory for captions already. Where a built model
+lies in the cache follows from the content of the model's files and from the code that
 builds, so what is found there is what building now would give. Builds of other code are deleted.
 """
 
 import hashlib
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from itertools import groupby
 from pathlib import Path
@@ -14,15 +16,11 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from streamd.engines.coreml.golden import golden_windows, save_golden
+from streamd.engines.coreml.golden import golden_windows, run_reference, save_golden
 from streamd.engines.coreml.package import (
-    EMBEDDING,
-    ENCODER_POSITIONS,
-    GOLDEN,
     META,
     POSITIONS,
     SILENCE,
-    STEPS,
     Bits,
     BuiltModel,
     FileFacts,
@@ -32,11 +30,13 @@ from streamd.engines.coreml.package import (
     open_built,
     sha256,
 )
-from streamd.engines.coreml.rounding import held_reference, norm_scales
-from streamd.engines.prepared import cache_key, code_digest, with_silence
+from streamd.engines.coreml.rounding import HeldWeights
+from streamd.engines.prepared import cache_key, code_digest, prepared_silence, with_silence
+from streamd.engines.reference import ReferenceEngine
 from streamd.errors import ModelError
+from streamd.models import ModelDimensions
 from streamd.models.model import Model
-from streamd.models.store import load_model
+from streamd.models.store import opened_model
 from streamd.options import BuildOptions
 from streamd.system.disk import CACHE_VARIABLE, discard, prune, put_folder
 from streamd.types import N_AUDIO_CTX
@@ -54,7 +54,9 @@ _N_RESUMED = 192
 _LEAST_RESUMABLE = _N_RESUMED + 32
 """The shortest context of a model that can be resumed."""
 _FOLDER = "coreml"
-_BITS: dict[str, Bits] = {"16": 16, "8": 8, "6": 6}
+_BITS: dict[str, Bits] = {"16": 16, "8": 8}
+_LARGE = 250_000_000
+"""An encoder of more weights is compressed by default: those from medium on."""
 
 
 def built_model(name: str) -> BuiltModel | None:
@@ -71,12 +73,15 @@ def build_model(name: str, options: BuildOptions, on_progress: OnProgress) -> Bu
     Raises `ModelError` if there is no such model, or it cannot be built or written.
     """
     target = _cached(name)
-    model = load_model(name)
+    with opened_model(name):
+        pass  # complains of what is not here before anything is written
     if target is None:
         raise ModelError(f"there is no cache folder; name one with {CACHE_VARIABLE}")
 
     def fill(folder: Path) -> None:
-        write(folder, model, options, on_progress)
+        with opened_model(name) as model:
+            known = model.silence or prepared_silence(name)
+            write(folder, replace(model, silence=known), options, on_progress)
         discard(target)
 
     try:
@@ -126,33 +131,30 @@ def write(
         name=model.name,
         coremltools=tools.__version__,
         dims=model.dims,
-        alignment_heads=tuple(sorted(model.alignment_heads)),
         contexts=tuple(sorted({*shorter, full})),
         norms={},
         silence=has_silence,
         n_resumed=_N_RESUMED * (has_silence and _LEAST_RESUMABLE <= longest < full),
-        steps=STEPS,
-        bits=_BITS[options.weight_bits],
+        bits=_BITS.get(options.weight_bits) or _usual_bits(model.dims),
     )
     packages = [(name, list(of)) for name, of in groupby(functions(meta), lambda f: f.package)]
-    n_steps = len(packages) + 2
-    on_progress(0, n_steps, "states of silence and layer norms")
-    model = with_silence(model, threads=2, precision="float32")
-    windows = golden_windows(meta, model)
-    meta = msgspec.structs.replace(meta, norms=norm_scales(model, windows))
+    n_steps = len(packages) + 1
+    on_progress(0, n_steps, "states of silence and golden vectors")
+    silence = with_silence(model, threads=2, precision="int8").silence
+    weights = HeldWeights(model.dims, model.weights, meta.bits)
+    reference = ReferenceEngine(model.dims, weights, alignment_heads=(), silence=silence)
+    windows, norms = run_reference(reference, golden_windows(meta))
+    save_golden(folder, windows)
+    if silence is not None:
+        np.save(folder / SILENCE, silence.states)
+    if meta.n_resumed:
+        table = model.weights["encoder.positional_embedding"]
+        np.save(folder / POSITIONS, table.astype(np.float16))
+    meta = msgspec.structs.replace(meta, norms=norms)
     for done, (name, of) in enumerate(packages, 1):
         on_progress(done, n_steps, name)
-        save_package(folder / name, of, meta, model.weights, model.silence)
-    on_progress(n_steps - 1, n_steps, GOLDEN)
-    weights = model.weights
-    np.save(folder / EMBEDDING, weights["decoder.token_embedding.weight"].astype(np.float16))
-    np.save(folder / POSITIONS, weights["decoder.positional_embedding"].astype(np.float16))
-    if model.silence is not None:
-        np.save(folder / SILENCE, model.silence.states)
-    if meta.n_resumed:
-        positions = weights["encoder.positional_embedding"]
-        np.save(folder / ENCODER_POSITIONS, positions.astype(np.float16))
-    save_golden(folder, held_reference(meta, weights, model.silence), windows)
+        save_package(folder / name, of, meta, weights, silence)
+        weights.drop(meta.layers[done - 1])
     facts = {
         str(path.relative_to(folder)): FileFacts(path.stat().st_size, sha256(path))
         for path in sorted(folder.rglob("*"))
@@ -161,3 +163,7 @@ def write(
     meta = msgspec.structs.replace(meta, files=facts)
     (folder / META).write_bytes(msgspec.json.format(msgspec.json.encode(meta)))
     on_progress(n_steps, n_steps, "")
+
+
+def _usual_bits(dims: ModelDimensions) -> Bits:
+    return 8 if 12 * dims.n_audio_layer * dims.n_audio_state**2 > _LARGE else 16

@@ -5,14 +5,13 @@ Arrays are (n, n_state) for n positions or tokens, keys and values (2, n_head, n
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import mlx.core as mx
 import numpy as np
 
+from streamd.engines.mlx.gpu import Bits
 from streamd.models import Weights
 
-Bits = Literal[4, 8]
 _GROUP = 64
 """Weights of a row that share a scale and an offset; Whisper's rows are multiples of 64."""
 

@@ -12,20 +12,21 @@ On a GPU, arrays are padded to few sizes (`device`), since MLX's CUDA back end m
 shape, and each new shape takes new memory on Apple's GPUs. What pads them is not attended to.
 """
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from importlib.metadata import version
 from itertools import pairwise
 from threading import Lock
-from typing import Literal
 
 import mlx.core as mx
 import numpy as np
 from numpy.typing import NDArray
 
 from streamd.engines.mlx import device
+from streamd.engines.mlx.gpu import AUTO, Arithmetic, Bits
 from streamd.engines.mlx.layers import (
-    Bits,
     TransformerBlock,
     WeightsOnDevice,
     attend,
@@ -34,29 +35,16 @@ from streamd.engines.mlx.layers import (
     gelu,
     joined,
 )
+from streamd.engines.supervised.remote import Figures
 from streamd.errors import EngineError
 from streamd.models import ModelDimensions, Weights
 from streamd.models.model import OUTPUT
-from streamd.models.silence import SilenceStates, bias, extend
+from streamd.models.silence import Extent, SilenceStates, bias, extend
 from streamd.types import Mel
 from streamd.whisper.engine import Answer, Decoder, Pass
 
 N_TOGETHER = 16
 """Windows in one pass of the decoder for several."""
-
-
-@dataclass(frozen=True, slots=True)
-class Arithmetic:
-    """How an engine computes.
-
-    `floats` are those of weights and of what is computed; None: float16 on a GPU, float32 on a CPU.
-    With `bits`, the decoder's matrices are rounded to so many, in groups of 64, and the embeddings
-    to 8. `pads`: whether arrays are padded to few shapes; None: on a GPU.
-    """
-
-    floats: Literal["float16", "float32"] | None = None
-    bits: Bits | None = None
-    pads: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +74,7 @@ class MlxEngine:
         *,
         alignment_heads: Sequence[tuple[int, int]],
         silence: SilenceStates | None = None,
-        arithmetic: Arithmetic = Arithmetic(),
+        arithmetic: Arithmetic = AUTO,
     ) -> None:
         """Move the weights to the GPU, or to the CPU if there is none, one at a time.
 
@@ -98,7 +86,7 @@ class MlxEngine:
         self.pads = on_gpu if arithmetic.pads is None else arithmetic.pads
         floats = arithmetic.floats or ("float16" if on_gpu else "float32")
         self.dtype = mx.float16 if floats == "float16" else mx.float32
-        self._lock = Lock()
+        self._lock, self._graph_s = Lock(), 0.0
         with self.computing():
             moved = WeightsOnDevice(weights, self.dtype)
             self._encoder = _EncoderLayers(dims, moved, silence)
@@ -129,32 +117,88 @@ class MlxEngine:
         n_reused: int = 0,
     ) -> MlxFeatures:
         """Encode log-mel as `Engine.encode` says."""
-        n_kept = len(self._encoder.silent)
-        mel, extent = extend(mel, self.dims, has_silence=n_kept > 0, audio_ctx=audio_ctx)
-        if previous is None or not previous.sound or not n_kept:
+        mel, extent = extend(
+            mel, self.dims, has_silence=len(self._encoder.silent) > 0, audio_ctx=audio_ctx
+        )
+        if previous is None or not previous.sound or not len(self._encoder.silent):
             previous, n_reused = self._nothing, 0
-        n_silence = max(0, n_kept - extent.first)
-        n_new, n_keys = extent.n - n_reused, n_silence + extent.n
+        n_new = extent.n - n_reused
         if self.pads:
-            n_new, n_keys = (
-                device.padded(n_new, device.POSITIONS),
-                device.padded(n_keys, device.KEYS),
-            )
+            n_new = device.padded(n_new, device.POSITIONS)
+        with self.computing():
+            begun_s = time.perf_counter()
+            added, n_silence = self._added(extent)
+            before = [each[:, :, :n_reused] for each in previous.sound]
+            x, sound = self._encoder(mel, before, n_new, added, n_silence)
+            features = self._features(x, extent, previous, n_reused)
+            features = replace(features, sound=sound)
+            self._evaluate(begun_s, sound, features.cross, features.added)
+        return features
+
+    def project(
+        self,
+        encoded: NDArray[np.float16],
+        extent: Extent,
+        *,
+        previous: MlxFeatures | None = None,
+        n_reused: int = 0,
+    ) -> MlxFeatures:
+        """Go on from another encoder's output, as `ProjectingEngine.project` says."""
+        n_new = extent.n - n_reused
+        if self.pads:
+            n_new = device.padded(n_new, device.POSITIONS)
+            encoded = np.pad(encoded, ((0, n_new - len(encoded)), (0, 0)))
+        with self.computing():
+            x = mx.array(encoded).astype(self.dtype)
+            features = self._features(x, extent, previous or self._nothing, n_reused)
+            mx.eval(features.cross, features.added)
+        return features
+
+    def _added(self, extent: Extent) -> tuple[mx.array, int]:
+        """Return what is added to the scores of a window's keys, and how many are of silence."""
+        n_silence = max(0, len(self._encoder.silent) - extent.first)
+        n_keys = n_silence + extent.n
+        if self.pads:
+            n_keys = device.padded(n_keys, device.KEYS)
         scores = np.zeros((1, n_keys), np.float32)
         scores[:, n_silence + extent.n :] = -np.inf
         scores[:, :n_silence] = bias(self.dims.n_audio_ctx)[extent.first :]
+        return mx.array(scores).astype(self.dtype), n_silence
+
+    def _features(
+        self, x: mx.array, extent: Extent, previous: MlxFeatures, n_reused: int
+    ) -> MlxFeatures:
+        """Return what the decoder attends to, for the encoder's output, which is not computed yet.
+
+        The first `n_reused` positions are those of `previous`.
+        """
+        added, n_silence = self._added(extent)
         known = slice(previous.n_silence, previous.n_silence + n_reused)
-        with self.computing():
-            added = mx.array(scores).astype(self.dtype)
-            before = [each[:, :, :n_reused] for each in previous.sound]
-            x, sound = self._encoder(mel, before, n_new, added, n_silence)
-            parts = zip(self._silent_cross, previous.cross, self._decoder.cross_of(x), strict=True)
-            cross = [
-                joined([silent[:, :, n_kept - n_silence :], old[:, :, known], new], n_keys)
-                for silent, old, new in parts
-            ]
-            mx.eval(sound, cross, added)
-        return MlxFeatures(sound, cross, added, n_silence, extent.n)
+        n_kept = len(self._encoder.silent)
+        parts = zip(self._silent_cross, previous.cross, self._decoder.cross_of(x), strict=True)
+        cross = [
+            joined([silent[:, :, n_kept - n_silence :], old[:, :, known], new], added.shape[1])
+            for silent, old, new in parts
+        ]
+        return MlxFeatures([], cross, added, n_silence, extent.n)
+
+    def figures(self) -> Figures:
+        """Return the device, the bytes that a GPU has, that are in use, and that are cached."""
+        info = mx.device_info()
+        memory = info.get("max_recommended_working_set_size", info.get("memory_size", 0))
+        return {
+            "device": str(info["device_name"]),
+            "library": f"MLX {version('mlx')}",
+            "memory": int(memory),
+            "active": mx.get_active_memory(),
+            "cached": mx.get_cache_memory(),
+            "graph_s": self._graph_s,
+        }
+
+    def _evaluate(self, begun_s: float, *arrays: object) -> None:
+        """Compute what was begun at that time, which until now was building graphs."""
+        self._graph_s += time.perf_counter() - begun_s
+        mx.eval(arrays)
 
     def decoder(self, features: MlxFeatures, n_slots: int) -> "MlxDecoder":
         """Give a decoder for these features with an empty pool of `n_slots` cache slots."""
@@ -170,9 +214,10 @@ class MlxEngine:
         Raises `EngineError` if MLX fails.
         """
         with self.computing():
+            begun_s = time.perf_counter()
             placed = [_PlacedPass(each, pads=self.pads) for each in passes]
             logits, scores = self._decoder(placed)
-            mx.eval(logits, scores, [one.decoder.pool for one in placed])
+            self._evaluate(begun_s, logits, scores, [one.decoder.pool for one in placed])
             return [
                 (np.array(ours), one.sound_first(np.array(its_scores)))
                 for one, ours, its_scores in zip(placed, logits, scores, strict=True)

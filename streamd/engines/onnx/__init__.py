@@ -23,7 +23,7 @@ from functools import cache, partial
 from itertools import pairwise, product
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from zipfile import BadZipFile
 
 import numpy as np
@@ -47,25 +47,29 @@ from onnxruntime.capi import onnxruntime_pybind11_state as ort
 from streamd.engines import Precision
 from streamd.errors import EngineError, EngineMemoryError
 from streamd.models import ModelDimensions, Weights
-from streamd.models.silence import SilenceStates, average, bias, extend
+from streamd.models.silence import Extent, SilenceStates, average, bias, extend
 from streamd.system.calls import begun, settle
 from streamd.system.disk import discard, in_utf8
 from streamd.system.pages import Template, whole_pages, zeros
 from streamd.types import Mel
 from streamd.whisper.engine import Answer, Decoder, Pass
 
+if TYPE_CHECKING:
+    from streamd.engines.onnx.builder import Graph
+
 _WEIGHTS = ".weights"
 _GRAPHS, _SILENCE, _EMBEDDING = ("encoder.onnx", "decoder.onnx"), "silence.npz", "embedding.npy"
 _MANY = "decoder_many.onnx"
-_OTHERS = (_MANY, _SILENCE, _EMBEDDING)
+_CROSS = "cross.onnx"
+_OTHERS = (_MANY, _CROSS, _SILENCE, _EMBEDDING)
 FILES = (*(name + suffix for name in _GRAPHS for suffix in ("", _WEIGHTS)), *_OTHERS)
 """The files that `save` writes."""
 _OUTPUT = "output.npy"
-OPTIONAL = (_OUTPUT,)
-"""One more file for models whose output layer is not the embeddings."""
+OPTIONAL = (_OUTPUT, _CROSS + _WEIGHTS)
+"""More files: of models whose output layer is not the embeddings, and of all but tiny ones."""
 
 _ARENA_BYTES = 16 * 1024**2
-"""Memory for what all sessions compute on the way; as much of it is resident as was ever in use.
+"""Size of the arena for temporary results of all sessions; what was ever in use stays resident.
 
 What exceeds it is given back when a window is encoded, unless several windows of a recording are
 computed at a time. What runs next needs it again: to get its pages from the system each time takes
@@ -86,10 +90,10 @@ _FAILURES = (
 """ONNX Runtime's exceptions have no common base of their own."""
 
 _SPIN_US = "20"
-"""For how long a thread waits for work before it sleeps: about as long as waking it up takes.
+"""How long (µs) an idle thread spins before it sleeps: about as long as waking it takes.
 
-A step of `base` is faster by a fifth than without, and not slower on a busy machine
-(benchmarks/RESULTS.md).
+This makes a step of `base` a fifth faster on an idle machine (benchmarks/RESULTS.md, "What
+helped").
 """
 log = logging.getLogger(__name__)
 _POOL_STEP = 64
@@ -118,12 +122,12 @@ Stored = NDArray[np.float16] | NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class OnnxFeatures:
-    """A window's keys and values, in memory that the windows after it go on writing.
+    """A window's cross-attention keys and values, in buffers that later windows reuse.
 
-    Each of the `buffers`, (1, n_positions + n_audio_ctx, width), has rows for the positions of the
-    states of silence and behind them for those of the context. The window attends to one piece of
-    each, the `views`, (1, n_ctx, width): the `n_silence` positions that stand for the silence after
-    it, then its own. `bias` (n_ctx,) is added to the scores.
+    Each of the `buffers`, (1, n_positions + n_audio_ctx, width), begins with rows for the states of
+    silence; the rows of the context follow. The window attends to a slice of each buffer, the
+    `views`, (1, n_ctx, width): `n_silence` positions that stand for the silence after the sound,
+    then its own positions. `bias` (n_ctx,) is added to the attention scores.
     """
 
     buffers: Mapping[str, Stored]
@@ -133,10 +137,10 @@ class OnnxFeatures:
 
 
 class JointFeatures:
-    """A window's keys and values for passes of several windows: a seat of `OnnxTogether`.
+    """A window's keys and values in a batch of several windows: a seat of `OnnxTogether`.
 
-    It is free again when these features are not referred to any more. They serve one decoder at a
-    time, the newest one.
+    The seat is released when the features are garbage-collected. Only the newest decoder may use
+    them.
     """
 
     __slots__ = ("__weakref__", "bias", "n_silence", "seat", "together")
@@ -150,10 +154,10 @@ class JointFeatures:
 
 
 Open = Callable[[], InferenceSession]
-"""Opens a session, or returns one that was opened before."""
+"""Opens a session, or returns the one that is open."""
 
 RowsOf = Callable[[NDArray[np.int64]], NDArray[np.float32]]
-"""Gives the rows (k, n_text_state) of tokens (k,)."""
+"""Maps tokens (k,) to their embeddings (k, n_text_state)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +173,7 @@ def _in_memory(matrix: NDArray[Any]) -> RowsOf:
 
 
 class _InFile:
-    """Rows of a matrix that `np.save` wrote, read when they are needed.
+    """Rows of a matrix that `np.save` wrote, read on demand.
 
     If the file were mapped, the system would bring its neighbours into memory with each row, and
     soon most of it: 40 MB for tiny.en. Raises `ValueError` if there is no such matrix.
@@ -190,18 +194,18 @@ class _InFile:
 
 
 class OnnxEngine:
-    """A Whisper model on ONNX Runtime; an `Engine` (streamd/engines/__init__.py)."""
+    """A Whisper model on ONNX Runtime; an `Engine` (streamd/whisper/engine.py)."""
 
     def __init__(
         self,
         dims: ModelDimensions,
-        sessions: tuple[Open, Open, Open],
+        sessions: tuple[Open, Open, Open, Open],
         *,
         rows: TokenRows,
         buffers: "_Buffers",
         arrays: Sequence[NDArray[Any]] = (),
     ) -> None:
-        """`sessions` are the encoder, the decoder and the decoder for several windows.
+        """`sessions` are encoder, decoder, decoder for several windows, and `cross_graph`.
 
         Each is opened when it is first needed. `rows` make the decoders' input of tokens, and
         `buffers` are made for the keys and values of a window. `arrays` are in use by the sessions,
@@ -210,9 +214,9 @@ class OnnxEngine:
         self.dims = dims
         self.n_cheap = _N_CHEAP
         self.urgent: OnnxEngine | None = None
-        """The same on more threads, if there is one; whoever makes an engine sets it."""
+        """The same engine on more threads, or None; set by the code that opens the engine."""
         self.n_together = N_TOGETHER
-        self._encoder, self._decoder, self._many = map(cache, sessions)
+        self._encoder, self._decoder, self._many, self._cross = map(cache, sessions)
         self._rows = rows
         self._arrays = arrays
         self._buffers = buffers
@@ -227,12 +231,12 @@ class OnnxEngine:
 
     @property
     def has_silence(self) -> bool:
-        """Whether something stands for the silence after a window."""
+        """Whether the model has stored states of silence."""
         return self._n_kept > 0
 
     @property
     def n_positions(self) -> int:
-        """How many positions a window has at the most, those that stand for silence included."""
+        """The most positions that a window attends to, the states of silence included."""
         return len(self._bias)
 
     def encode(
@@ -245,34 +249,43 @@ class OnnxEngine:
     ) -> OnnxFeatures:
         """Encode log-mel as `Engine.encode` says."""
         mel, extent = extend(mel, self.dims, has_silence=self.has_silence, audio_ctx=audio_ctx)
-        if not self.has_silence:
-            previous = None
+        if previous is None or not self.has_silence:
+            previous, n_reused = None, 0
+        features = self._features(extent, previous)
+        inputs: dict[str, NDArray[Any]] = {
+            "mel": np.ascontiguousarray(mel[None, :, max(0, 2 * n_reused - 2) :]),
+            "first": np.array([n_reused], np.int64),
+        }
+        _write_rows(self._encoder(), inputs, features, n_reused)
+        return features
+
+    def project(
+        self,
+        encoded: NDArray[np.float16],
+        extent: Extent,
+        *,
+        previous: OnnxFeatures | None = None,
+        n_reused: int = 0,
+    ) -> OnnxFeatures:
+        """Make features of an encoder's output, as `ProjectingEngine.project` says."""
+        features = self._features(extent, previous)
+        inputs = {"encoded": np.ascontiguousarray(encoded, np.float32)}
+        _write_rows(self._cross(), inputs, features, n_reused)
+        return features
+
+    def _features(self, extent: Extent, previous: OnnxFeatures | None) -> OnnxFeatures:
+        """Return features in memory of their own, or in that of the window before."""
         buffers = previous.buffers if previous else self._buffers.new()
-        n_reused = n_reused if previous else 0
         # The last states of silence are just before the window's first one.
         n_silence = max(0, self._n_kept - extent.first)
         begin, end = self._n_kept - n_silence, self._n_kept + extent.n
         views = {name: buffer[:, begin:end] for name, buffer in buffers.items()}
-        rows = np.zeros((extent.n - n_reused, 2), np.int64)
-        rows[:, 1] = np.arange(n_silence + n_reused, n_silence + extent.n)
-        inputs: dict[str, NDArray[Any]] = {
-            "mel": np.ascontiguousarray(mel[None, :, max(0, 2 * n_reused - 2) :]),
-            "first": np.array([n_reused], np.int64),
-            "rows": rows,
-        }
-        encoder = self._encoder()
-        io = encoder.io_binding()
-        for name, view in views.items():
-            shared = OrtValue.ortvalue_from_numpy(view)  # shares our memory
-            io.bind_ortvalue_input(name, shared)
-            io.bind_ortvalue_output(f"new_{name}", shared)
-        _run(encoder, io, inputs, {}, shrinks=not _together)
         return OnnxFeatures(buffers, views, self._bias[begin:end], n_silence)
 
     def decoder(
         self, features: OnnxFeatures | JointFeatures, n_slots: int
     ) -> "OnnxDecoder | JointDecoder":
-        """Give a decoder for these features with an empty pool of `n_slots` cache slots."""
+        """Return a decoder for these features, with an empty pool of `n_slots` cache slots."""
         if isinstance(features, JointFeatures):
             return JointDecoder(features, self.dims, n_slots)
         return OnnxDecoder(
@@ -280,7 +293,7 @@ class OnnxEngine:
         )
 
     def together(self, is_alone: Callable[[], bool]) -> "OnnxTogether":
-        """Give what runs passes of several decoders at once, as `BatchEngine.together` says."""
+        """Return a runner of batched passes (`BatchEngine.together`)."""
         self._encoder()  # which two threads will need
         return OnnxTogether(self, self._many(), self._rows, is_alone=is_alone)
 
@@ -406,7 +419,7 @@ class OnnxDecoder:
 
 
 def _n_heads(session: InferenceSession) -> int:
-    """Return of how many heads a decoder's graph gives the scores."""
+    """Return the number of alignment heads of a decoder's graph."""
     shapes = {each.name: each.shape for each in session.get_outputs()}
     n_heads: int = shapes["alignment"][1]
     return n_heads
@@ -419,7 +432,7 @@ def _no_slots(dims: ModelDimensions, n_windows: int) -> NDArray[np.float32]:
 
 
 def _sound_first(alignment: NDArray[np.float32], n_silence: int) -> NDArray[np.float32]:
-    """Put scores (..., n_ctx) of states of silence, which are the first ones, behind the others."""
+    """Move the scores (..., n_ctx) of the states of silence from the front to the back."""
     return np.concatenate([alignment[..., n_silence:], alignment[..., :n_silence]], axis=-1)
 
 
@@ -446,11 +459,11 @@ class _Pool:
         self._n_used = 0
 
     def n_used_with(self, slots: NDArray[np.int64]) -> int:
-        """Return up to where slots are in use when these are; a pass may be written behind them."""
+        """Return the end of the slots in use once these are; a pass may be written after it."""
         return max(self._n_used, int(slots.max()) + 1)
 
     def place(self, slots: NDArray[np.int64], visible: NDArray[np.bool_], rows: int) -> "_Place":
-        """Find the place of a pass in the pool, which is larger then, and what it sees."""
+        """Return where a pass goes in the pool, enlarging it, and what the pass may attend to."""
         # The graph writes the pass at `first` and after: see the module's docstring.
         k, first = len(slots), int(slots[0])
         n_used = self.n_used_with(slots)
@@ -495,13 +508,13 @@ class _Pool:
             self.move_to(_larger(self.array, n_slots))
 
     def move_to(self, array: NDArray[np.float32]) -> None:
-        """Take a larger array, of zeros, instead; only the slots in use are copied."""
+        """Move to a larger array of zeros; only the slots in use are copied."""
         array[..., : self._n_used, :] = self.array[..., : self._n_used, :]
         self.array = array
 
 
 def _larger(pool: NDArray[np.float32], n_slots: int) -> NDArray[np.float32]:
-    """Return zeros in the shape of `pool`, but of at least so many slots."""
+    """Return zeros in the shape of `pool`, with at least `n_slots` slots."""
     *outer, _, d_head = pool.shape
     shape = (*outer, -(-n_slots // _POOL_STEP) * _POOL_STEP, d_head)
     return zeros(shape, np.dtype(np.float32))
@@ -523,10 +536,10 @@ class _Place:
 
 
 class JointDecoder:
-    """A `Decoder` (streamd/whisper/engine.py) whose passes run with those of other windows."""
+    """A `Decoder` (streamd/whisper/engine.py) whose passes are batched with other windows'."""
 
     def __init__(self, features: JointFeatures, dims: ModelDimensions, n_slots: int) -> None:
-        """It takes the seat of its features, for whose last decoder it is free."""
+        """Takes the seat of `features` from their previous decoder."""
         self.n_vocab, self.n_text_ctx, self.n_slots = dims.n_vocab, dims.n_text_ctx, n_slots
         self.features = features
         self.pool = features.together.new_pool(features.seat)
@@ -540,18 +553,18 @@ class JointDecoder:
         want: NDArray[np.int64],
         among: NDArray[np.int64] | None = None,
     ) -> Answer:
-        """Run k tokens in one pass, without those of other windows."""
+        """Run k tokens in a pass of their own."""
         asked = Pass(self, tokens, positions, slots, visible, want, among)
         (answer,) = self.features.together([asked])
         return answer
 
     def adopt(self, before: Decoder, n: int) -> bool:
-        """Take nothing: windows of recordings have no tokens in common."""
+        """Adopt nothing: windows of recordings share no tokens."""
         return False
 
 
 class _QueuedWindow:
-    """A window that whichever thread is free first encodes."""
+    """A window to be encoded by the first free thread."""
 
     def __init__(self, encode: Callable[[], JointFeatures]) -> None:
         self._encode, self._done = encode, Future[None]()
@@ -562,20 +575,20 @@ class _QueuedWindow:
         return self._done.done()
 
     def run(self) -> None:
-        """Encode it; `take` raises what is raised."""
+        """Encode the window; an error is raised by `take`."""
         settle(self._done, lambda: self._found.append(self._encode()))
 
     def take(self) -> JointFeatures:
-        """Wait for the features and return them, once."""
+        """Wait for the features and return them; call it once."""
         self._done.result()
         return self._found.pop()
 
 
 class OnnxTogether:
-    """Passes of several windows at once.
+    """Runs passes of several windows as one batch.
 
     Each window has a *seat*: memory for the keys and values of its sound and of its cache slots.
-    Those of all seats are side by side, as the graph reads them.
+    Seats are contiguous, as the graph reads them.
     """
 
     def __init__(
@@ -586,9 +599,9 @@ class OnnxTogether:
         *,
         is_alone: Callable[[], bool],
     ) -> None:
-        """`session` is that of the decoder.
+        """`session` is the batched decoder's.
 
-        Where there is an urgent engine, a second thread may be used, while `is_alone` says so.
+        A second thread is used if there is an urgent engine, and only while `is_alone` holds.
         """
         self._is_alone = is_alone
         self._engine, self._session, self._rows = engine, session, rows
@@ -613,7 +626,7 @@ class OnnxTogether:
         self._bound: tuple[int, int] | None = None
 
     def encode(self, mel: Mel) -> JointFeatures:
-        """Encode a window into a seat, as `Together.encode` says."""
+        """Encode a window into a seat (`Together.encode`)."""
         with self._taking:
             before, self._spare = self._spare, None
         features = self._engine.encode(mel, previous=before)
@@ -622,7 +635,7 @@ class OnnxTogether:
         return kept
 
     def begin(self, mel: Callable[[], Mel]) -> Callable[[], JointFeatures]:
-        """Encode a window in another thread, after those begun before, as `Together.begin` says."""
+        """Queue a window for encoding in another thread (`Together.begin`)."""
         if self._engine.urgent is None or not self._is_alone():
             return lambda: self.encode(mel())
         window = _QueuedWindow(lambda: self.encode(mel()))
@@ -632,15 +645,15 @@ class OnnxTogether:
         return partial(self._wait, window)
 
     def _encode_next(self) -> None:
-        """Encode the next window that was begun, in another thread."""
+        """Encode the next queued window; runs in the other thread."""
         with self._other_thread:
             if (window := self._next()) is not None:
                 window.run()
 
     def _wait(self, window: "_QueuedWindow") -> JointFeatures:
-        """Return the features of a window that was begun.
+        """Return the features of a queued window.
 
-        While the other thread is late, the last windows that were begun are encoded here: the
+        While the other thread is behind, this thread encodes windows from the end of the queue: the
         encoder may take longer than the decoder.
         """
         while not window.is_done and self._is_alone() and (last := self._next(window)) is not None:
@@ -648,10 +661,10 @@ class OnnxTogether:
         return window.take()
 
     def _next(self, waits_for: "_QueuedWindow | None" = None) -> "_QueuedWindow | None":
-        """Take the first window that nobody encodes yet, or the last one for a thread that waits.
+        """Take the first queued window, or the last one for a thread that waits.
 
-        That leaves one for the other thread, unless it is the one that it waits for. What nobody
-        waits for any more, of a recording that was cancelled, is forgotten.
+        A waiting thread leaves one window for the other thread, unless it waits for that very one.
+        Windows of cancelled recordings, for which nobody waits, are dropped.
         """
         with self._taking:
             queue = [window for each in self._queue if (window := each()) is not None]
@@ -682,7 +695,7 @@ class OnnxTogether:
         return kept
 
     def new_pool(self, seat: int) -> _Pool:
-        """Give an empty pool of cache slots in a seat, whose former pool must not be used."""
+        """Return an empty pool of cache slots in a seat; its former pool must no longer be used."""
         pool = self._pools[seat] = _Pool(self._pool[:, :, seat : seat + 1])
         return pool
 
@@ -693,7 +706,7 @@ class OnnxTogether:
                 pool.move_to(array[:, :, seat : seat + 1])
 
     def _no_sound(self) -> dict[str, NDArray[Any]]:
-        """Return memory for the keys and values of each seat, and for the rows of a pass."""
+        """Allocate the keys and values of all seats, and the rows of a pass."""
         n_head, n_state = self._dims.n_text_head, self._dims.n_text_state
         n_ctx = self._engine.n_positions + self._dims.n_text_ctx
         shapes: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {
@@ -708,7 +721,7 @@ class OnnxTogether:
         }
 
     def __call__(self, passes: Sequence[Pass]) -> list[Answer]:
-        """Run passes, each of another window, in one of the graph, but for those of many tokens."""
+        """Run passes of different windows in one batch, those of many tokens by themselves."""
         few = [at for at, each in enumerate(passes) if len(each.tokens) <= _MOST_ROWS]
         others = ([at] for at, each in enumerate(passes) if len(each.tokens) > _MOST_ROWS)
         answers: dict[int, Answer] = {}
@@ -757,7 +770,7 @@ class OnnxTogether:
         return answers
 
     def _bind(self, first: int, n_windows: int) -> None:
-        """Bind the memory of so many seats from the first one on."""
+        """Bind the memory of `n_windows` seats from `first` on."""
         if self._bound == (first, n_windows):
             return
         seats = slice(first, first + n_windows)
@@ -771,9 +784,9 @@ class OnnxTogether:
 
 
 class _Layout:
-    """The places of a pass's tokens: a row for each seat, from the first that takes part.
+    """Where the tokens of a batched pass go: one row for each seat, from the first that takes part.
 
-    A seat in between that does not has no tokens, and sees one slot that nobody reads.
+    A seat in between that takes no part has no tokens, and attends to one slot that is not read.
     """
 
     def __init__(self, windows: Sequence[JointFeatures], places: Sequence["_Place"]) -> None:
@@ -783,7 +796,7 @@ class _Layout:
         self._windows, self._places = windows, places
 
     def inputs(self, rows: int) -> dict[str, NDArray[Any]]:
-        """Return what the graph needs of it; of `rows`, those behind all tokens do not count."""
+        """Return the graph's inputs; rows after the last token are padding."""
         n_windows, n_most = (
             max(each.seat for each in self._windows) + 1 - self.first,
             max(self.sizes),
@@ -822,7 +835,7 @@ class _Layout:
 
 
 def _widening() -> bytes:
-    """Return a graph that converts half precision, in a tenth of numpy's time."""
+    """Return a graph that converts float16 to float32, in a tenth of numpy's time."""
     from streamd.engines.onnx import proto  # live captions do without
 
     shape: proto.Shape = ["n", "width"]
@@ -836,6 +849,26 @@ def _widening() -> bytes:
 _NO_TOKENS = np.zeros(0, np.int64)
 
 
+def _write_rows(
+    session: InferenceSession,
+    inputs: Mapping[str, NDArray[Any]],
+    features: OnnxFeatures,
+    n_reused: int,
+) -> None:
+    """Run a session that writes a window's keys and values behind the first `n_reused`."""
+    first, end = features.n_silence + n_reused, len(features.bias)
+    rows = np.zeros((end - first, 2), np.int64)
+    rows[:, 1] = np.arange(first, end)
+    io = session.io_binding()
+    wanted = {each.name for each in session.get_inputs()}
+    for name, view in features.views.items():
+        if name in wanted:
+            shared = OrtValue.ortvalue_from_numpy(view)  # shares our memory
+            io.bind_ortvalue_input(name, shared)
+            io.bind_ortvalue_output(f"new_{name}", shared)
+    _run(session, io, {**inputs, "rows": rows}, {}, shrinks=not _together)
+
+
 def _run(
     session: InferenceSession,
     io: IOBinding,
@@ -844,7 +877,7 @@ def _run(
     *,
     shrinks: bool = False,
 ) -> None:
-    """Run a session on what is bound and on these arrays; `shrinks` is as for `_run_options`.
+    """Run a session on its bound memory and these arrays; `shrinks` as in `_run_options`.
 
     Raises `EngineError`.
     """
@@ -860,10 +893,9 @@ def _run(
 
 @cache
 def _share_arena() -> None:
-    """Have sessions take temporary memory from one place instead of the heap.
+    """Make all sessions share one arena for temporary memory instead of the heap.
 
-    In the heap it moves about between what stays, until all of it is resident: tiny.en took 25 MB
-    more.
+    On the heap it fragments until all of it is resident: 25 MB more with tiny.en.
     """
     place = OrtMemoryInfo("Cpu", OrtAllocatorType.ORT_ARENA_ALLOCATOR, 0, OrtMemType.DEFAULT)
     settings = {"arena_extend_strategy": 0, "initial_chunk_size_bytes": _ARENA_BYTES}
@@ -871,13 +903,13 @@ def _share_arena() -> None:
 
 
 _together: set[int] = set()
-"""The ids of all `OnnxTogether` that are in use."""
+"""The ids of all `OnnxTogether` in use."""
 
 
 def _shrink_arena_without(together: int, session: InferenceSession) -> None:
-    """Have the arena give back what exceeds its first size, unless others need it again.
+    """Shrink the arena to its initial size, unless other batches still use it.
 
-    Any run of a session can do that. This one, of `_widening`, computes next to nothing.
+    Any run of a session can do that; this one, of `_widening`, computes next to nothing.
     """
     _together.discard(together)
     if not _together:
@@ -886,7 +918,7 @@ def _shrink_arena_without(together: int, session: InferenceSession) -> None:
 
 @cache
 def _run_options(*, shrinks: bool) -> RunOptions:
-    """Return options of a run; `shrinks`: after it, the arena gives back all but its first size."""
+    """Return options of a run; with `shrinks`, the arena shrinks to its initial size after it."""
     options = RunOptions()
     if shrinks:
         options.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
@@ -914,6 +946,7 @@ def build(
     """
     # here because few starts need to write graphs
     from streamd.engines.onnx.graphs import (
+        cross_graph,
         embedding,
         graphs,
         joint_decoder_graph,
@@ -931,17 +964,20 @@ def build(
         arrays += graph.tensors.values()
     encoder, decoder = sessions
 
-    def many() -> InferenceSession:
-        made = joint_decoder_graph(dims, weights, precision, alignment_heads=alignment_heads)
+    def opened(make: "Callable[[], Graph]") -> InferenceSession:
+        made = make()
         arrays.extend(made.tensors.values())
         return _new_session(made.model, threads, tensors=made.tensors)
+
+    many = partial(joint_decoder_graph, dims, weights, precision, alignment_heads=alignment_heads)
+    cross = partial(cross_graph, dims, weights, precision)
 
     embeddings, outputs = embedding(weights, precision), output(weights, precision)
     if outputs is None:
         outputs = embeddings
     return OnnxEngine(
         dims,
-        (lambda: encoder, lambda: decoder, many),
+        (lambda: encoder, lambda: decoder, partial(opened, many), partial(opened, cross)),
         rows=TokenRows(_in_memory(embeddings), _in_memory(outputs)),
         buffers=_Buffers(silence_rows(dims, weights, silence, precision), dims.n_audio_ctx),
         arrays=arrays,
@@ -963,6 +999,7 @@ def save(
     """
     # for the reason above
     from streamd.engines.onnx.graphs import (
+        cross_graph,
         embedding,
         graphs,
         joint_decoder_graph,
@@ -983,6 +1020,8 @@ def save(
     place = folder / _MANY
     _new_session(many.model, threads=1, tensors=many.tensors, save=place, saved_weights=shared.name)
     del many  # as above
+    cross = cross_graph(dims, weights, precision)
+    _new_session(cross.model, threads=1, tensors=cross.tensors, save=folder / _CROSS)
     if _digest(shared) != before:
         raise EngineError("the graphs of the decoder do not agree on their weights")
     np.save(folder / _EMBEDDING, embedding(weights, precision))
@@ -1051,6 +1090,7 @@ def open_folder(
                 partial(_open_file, folder / encoder, n),
                 partial(_open_file, folder / decoder, n),
                 partial(_open_file, folder / _MANY, n),
+                partial(_open_file, folder / _CROSS, n),
             ),
             rows=rows,
             buffers=buffers,

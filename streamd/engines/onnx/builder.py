@@ -3,7 +3,7 @@
 A graph names its weights without containing them: the runtime gets arrays or maps a file, so
 nothing is copied, and protobuf's limit of 2 GB does not apply. There is no batch axis: matrices are
 (positions, n_state). In int8, a weight is an integer in -127..127 times a scale for each output;
-activations are quantised while the graph runs. Measurements: docs/results.md.
+activations are quantised while the graph runs. Measurements: benchmarks/RESULTS.md.
 """
 
 from collections.abc import Mapping, Sequence

@@ -71,11 +71,27 @@ def encoder_graph(dims: ModelDimensions, weights: Weights, kind: Linear, *, bias
     x = g.add(x, g.op("Slice", [positions, start, end]))
     for layer in range(dims.n_audio_layer):
         x = _encoder_block(g, x, layer, biased=biased, stored=True)
-    encoded = g.layer_norm(x, "encoder.ln_post")
-    for layer, leaf in product(range(dims.n_text_layer), ("key", "value")):
-        values = g.linear(encoded, f"decoder.blocks.{layer}.cross_attn.{leaf}")
-        _write(g, values, f"cross_{leaf}_{layer}", dims.n_text_state)
+    _write_cross(g, g.layer_norm(x, "encoder.ln_post"))
     return g.graph()
+
+
+def cross_graph(dims: ModelDimensions, weights: Weights, precision: Precision) -> Graph:
+    """Build the end of the encoder alone: an encoder's output to cross-attention keys and values.
+
+    Inputs ``encoded`` (k, n_state), and ``rows``, ``cross_key_<layer>``, ``cross_value_<layer>`` as
+    those of `encoder_graph`; so are the outputs.
+    """
+    g = GraphBuilder(dims, weights, _ENCODER[precision])
+    encoded = g.input("encoded", ["k", dims.n_audio_state])
+    g.input("rows", ["k", 2], ElementType.INT64)
+    _write_cross(g, encoded)
+    return g.graph()
+
+
+def _write_cross(g: GraphBuilder, encoded: str) -> None:
+    for layer, leaf in product(range(g.dims.n_text_layer), ("key", "value")):
+        values = g.linear(encoded, f"decoder.blocks.{layer}.cross_attn.{leaf}")
+        _write(g, values, f"cross_{leaf}_{layer}", g.dims.n_text_state)
 
 
 def silence_rows(

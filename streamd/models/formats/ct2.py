@@ -264,7 +264,7 @@ def _read(variable: _Variable, rows: slice) -> NDArray[Any]:
     if variable.scales is None:
         return values
     scales = variable.scales.values()[rows].reshape(-1, *[1] * (values.ndim - 1))
-    # `engine.onnx.builder.quantised` gets the same integers out of the quotients again
+    # `streamd.engines.onnx.builder.quantised` gets the same integers out of the quotients again
     with np.errstate(all="ignore"):  # a damaged scale gives infinity, which is refused
         return values.astype(np.float32) / scales.astype(np.float32)
 

@@ -124,6 +124,6 @@ def _scaled(
     read_scale: Callable[[], NDArray[Any]],
     read_offset: Callable[[], NDArray[Any]] | None = None,
 ) -> NDArray[np.float32]:
-    """Return the float32 matrix; `engine.onnx.builder.quantised` gives its integers again."""
+    """Return the float32 matrix; `streamd.engines.onnx.builder` finds its integers again."""
     matrix = read().astype(np.float32) * read_scale().astype(np.float32)
     return matrix if read_offset is None else matrix + read_offset().astype(np.float32)

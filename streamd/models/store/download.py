@@ -25,7 +25,6 @@ from typing import Annotated, BinaryIO
 import httpx2
 import msgspec
 
-from streamd import __version__
 from streamd.errors import ModelError
 from streamd.models.formats import MAX_BYTES
 from streamd.models.formats.huggingface import CONFIG, GENERATION, VOCABULARIES, read_dimensions
@@ -33,6 +32,7 @@ from streamd.models.formats.safetensors import INDEX, SINGLE
 from streamd.models.store import cache
 from streamd.models.store.cache import Repository, StorePaths, access_token
 from streamd.system.disk import flush, locked, megabytes
+from streamd.version import __version__
 
 _SHARD = re.compile(r"model-\d{5}-of-\d{5}\.safetensors", re.ASCII)
 _MAX_FILES = 20_000

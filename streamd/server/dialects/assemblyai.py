@@ -50,7 +50,7 @@ class _Streaming(Query, frozen=True, kw_only=True):
     keyterms_prompt: str = "[]"
     min_turn_silence: int | None = None
     end_of_turn_confidence_threshold: float = 0.0
-    speaker_labels: bool = False
+    labels: bool = False
 
 
 class _Configuration(msgspec.Struct):
@@ -89,7 +89,7 @@ class AssemblyAI:
         )
         if asked.end_of_turn_confidence_threshold > 0:
             start = replace(start, endpoint="smart")
-        if asked.speaker_labels:
+        if asked.labels:
             start = replace(start, speakers=True)
         self._encoding, self._start = asked.encoding, start
         self._audio = ByteStream(asked.encoding, start)

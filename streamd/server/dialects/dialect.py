@@ -117,9 +117,9 @@ def start_for(
     terms: Iterable[str] = (),
     pause_ms: int | None = None,
 ) -> Start:
-    """Return the `Start` for language tags such as ``en-US``, key terms and the pause of an end.
+    """Return the `Start` for language tags, key terms and the silence that ends an utterance.
 
-    ``multi`` is ``auto``.
+    A tag is such as ``en-US``; ``multi`` means ``auto``.
     """
     codes = dict.fromkeys(tag.partition("-")[0].lower() for tag in tags if tag)
     return Start(

@@ -10,7 +10,6 @@ lacks a line reads it from the stream.
 
 import asyncio
 import logging
-import math
 import re
 import secrets
 import time
@@ -37,17 +36,6 @@ from streamd.events import (
     Stats,
     Vad,
 )
-from streamd.streams.journal import (
-    Claimant,
-    Fed,
-    Head,
-    JournalError,
-    JournalLine,
-    Lost,
-    Release,
-    contradiction,
-    read_line,
-)
 from streamd.streams.journal.jetstream import (
     LEASES,
     LOG,
@@ -56,6 +44,15 @@ from streamd.streams.journal.jetstream import (
     OvertakenError,
     StoredMessage,
     UnstorableError,
+)
+from streamd.streams.journal.journals import JournalError, Moved, Release
+from streamd.streams.journal.lines import (
+    Claimant,
+    Fed,
+    Head,
+    JournalLine,
+    contradiction,
+    read_line,
 )
 from streamd.types import ResumeState
 
@@ -216,7 +213,7 @@ class Channel:
                 await self.outbox.run()
             except OvertakenError:
                 if self.journal is not None:
-                    await self.journal.lose()
+                    await self.journal.move()
             except UnstorableError as error:
                 if self.journal is not None:
                     self.journal.give_up(error)
@@ -236,7 +233,6 @@ class BusJournal:
         self.resume_state: ResumeState | None = None
         self._kept = JournalLine()  # the same, as it is stored
         self.closed = False
-        self.is_shared = True
         self.is_mine = is_new
         """Whether this node feeds the session."""
         self.at = 0
@@ -249,7 +245,7 @@ class BusJournal:
         self.is_joined = False
         """Whether somebody gets its events."""
         self._relay: Callable[[Fed | SessionEvent], None] = lambda event: None
-        self._lost: Lost = lambda error: None
+        self._moved: Moved = lambda error: None
         self._is_damaged = False  # and the log says so
         if is_new:
             channel.outbox.put(partial(self._write_lease, JournalLine()))
@@ -275,9 +271,9 @@ class BusJournal:
         """How long the oldest of the events that are not stored yet has waited."""
         return self._channel.outbox.lag_ms if self.is_mine else 0
 
-    def joined(self, relay: Callable[[Fed | SessionEvent], None], lost: Lost) -> None:
-        """Send events of other nodes to `relay`, and call `lost` when the session is lost."""
-        self.is_joined, self._relay, self._lost = True, relay, lost
+    def joined(self, relay: Callable[[Fed | SessionEvent], None], moved: Moved) -> None:
+        """Send events of other nodes to `relay`, and call `moved` when the session is lost."""
+        self.is_joined, self._relay, self._moved = True, relay, moved
 
     def store(self, event: SessionEvent, release: Release) -> None:
         """Release the event once it and all before it are stored; lag and stats at once."""
@@ -294,13 +290,11 @@ class BusJournal:
         self._channel.outbox.put(partial(self._pass_on, event, release), key=key)
 
     def feed(self, fed: Fed) -> None:
-        """Store who feeds the session now."""
         if fed != self.fed and self.is_mine:
             self.fed = fed
             self._put_line(fed)
 
     def mark(self) -> None:
-        """Store the progress if less audio is needed then."""
         if (
             self.is_mine
             and self.resume_state is not None
@@ -309,7 +303,6 @@ class BusJournal:
             self._channel.outbox.put(partial(self._write_lease, self._progress), key="mark")
 
     def end(self, reason: str) -> None:
-        """Store that the run is over."""
         self.ended, self.closed = reason, True
         if self.is_mine:
             self._put_line(Eos(seq=self.seq, reason=reason))
@@ -323,7 +316,6 @@ class BusJournal:
         self.closed = True
 
     def read(self, after: int, upto: int) -> Iterator[Final]:
-        """Give the finals with ``after < seq <= upto`` that are in memory."""
         return iter([final for final in self._finals if after < final.seq <= upto])
 
     async def catch_up(self) -> None:
@@ -373,21 +365,21 @@ class BusJournal:
             await self.unfollow()
             return
 
-    async def lose(self) -> None:
+    async def move(self) -> None:
         """Another node has the session: write nothing more, follow it, and tell the hub."""
         self._channel.outbox.clear()
         log.warning("session %s: another node feeds it now", self.session)
         self.is_mine = self.closed = False
         self.ended = ""
         self.keep(self._kept)
-        self._lost(None)
+        self._moved(None)
         await self.follow()
 
     def give_up(self, error: JournalError) -> None:
         """End a run with a line that can never be stored; later lines are not published."""
         self._channel.outbox.clear()
         log.error("session %s: %s", self.session, error)
-        self._lost(error)
+        self._moved(error)
 
     def _read(self, stored: StoredMessage) -> JournalLine:
         """Decode a line; what is none is passed over: nobody else could read it, either."""
@@ -487,7 +479,6 @@ class Bus:
         self._stream, self._resume_s = stream, resume_s
         self._channels: dict[str, Channel] = {}
         self._tasks = asyncio.TaskGroup()
-        self.age_s = math.inf  # `prepare` has seen to it
 
     async def run(self) -> None:
         """Write and follow sessions until cancelled."""
@@ -495,7 +486,6 @@ class Bus:
             await self._stream.run(self._beat)
 
     async def written(self) -> None:
-        """Return when everything is stored that was to be."""
         for channel in [*self._channels.values()]:
             await channel.outbox.done()
 
@@ -564,7 +554,7 @@ class Bus:
         if not journal.is_mine:
             return False
         if lease.node != self._stream.node:
-            await journal.lose()
+            await journal.move()
         return lease.node == self._stream.node
 
     async def _journal(self, channel: Channel, lease: Lease) -> BusJournal:
@@ -634,8 +624,11 @@ class Bus:
         channel = self._channels.get(session)
         return channel.journal if channel and channel.journal and channel.journal.at else None
 
+    def shared(self, session: str) -> BusJournal | None:
+        channel = self._channels.get(session)
+        return channel.journal if channel else None
+
     def audio_ms(self, session: str, epoch: str) -> int | None:
-        """Return the length of a run that has ended, if `prepare` has looked for it."""
         channel = self._channel(session)
         journal = channel.journal
         if journal is not None and journal.epoch == epoch and journal.ended:
@@ -647,13 +640,9 @@ class Bus:
         channel = self._channels.get(session)
         return channel is not None and channel.is_elsewhere
 
+    @property
     def trouble(self) -> str:
-        """Why nothing is stored at the moment."""
         return self._stream.trouble
-
-    def is_nearly_full(self) -> bool:
-        """Not so far as nodes know: NATS has limits of its own."""
-        return False
 
     def _channel(self, session: str) -> Channel:
         channel = self._channels.get(session)

@@ -25,7 +25,7 @@ from nats.js.errors import APIError
 
 from streamd.errors import ConfigError
 from streamd.options import CREDENTIALS
-from streamd.streams.journal import JournalError
+from streamd.streams.journal.journals import JournalError
 
 LOG, LEASES, NODES = "streamd_log", "streamd_leases", "streamd_nodes"
 """The stream of all lines, the key-value buckets of sessions and of nodes that are alive."""

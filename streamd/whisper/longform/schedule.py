@@ -1,7 +1,7 @@
-"""Runs the readings of several clips at once: passes of the decoder, and encodings beside them.
+"""Interleave the decoding of several clips on one thread while a second thread encodes ahead.
 
-A reading is a generator that asks for what the model is to compute. One thread runs the passes of
-all readings together; another one, if the engine has it, encodes the windows that come next.
+A reading is a generator that yields requests for the model. One thread batches the decoder passes
+of all readings; the other, if the engine has one, encodes the next windows.
 
 The last bits of a pass depend on which windows take part in it, and the text of a recording must
 not depend on how busy the machine is. So the order is that of a clock that counts passes: an

@@ -275,7 +275,7 @@ _LEAST_MISSED = 100
 _BEFORE_VOICE = 25
 """Frames (0.5 s) that are read before the detector hears a voice: a quiet one begins earlier."""
 _MOST_AFTER = 75
-"""Voiced frames (1.5 s) between the end of a window and that of text which reaches it."""
+"""Text counts as reaching the window's end if fewer voiced frames (1.5 s) follow it."""
 _LONGEST_WORD_S = 2.0
 """A word that seems to last longer is stretched over speech that was missed: in a room, two turns
 were under a "great" of 11 s. One more of 7624 lasted longer than 1.5 s, just before it."""

@@ -32,8 +32,6 @@ from tests.coreml.interpreter.saved import (
     read_program,
 )
 
-State = dict[str, Array]
-"""A state's tensors by name, float32; the functions of one package can share one."""
 Notice = Callable[[Operation, Array], object]
 """Is told of every value that an operation computes."""
 
@@ -86,16 +84,10 @@ class Interpreter:
             name: self._plan(function) for name, function in self.program.functions.items()
         }
 
-    def make_state(self, function: str) -> State:
-        """The function's states, all zero."""
-        states = self.program.functions[function].states
-        return {state.name: np.zeros(state.shape, np.float32) for state in states}
-
     def run(
         self,
         function: str,
         inputs: Mapping[str, Array],
-        state: State | None = None,
         *,
         half: bool = False,
         notice: Notice = lambda operation, value: None,
@@ -105,9 +97,7 @@ class Interpreter:
         Parameters
         ----------
         inputs : all of the function's inputs by name, of the shapes that it says
-        state : all of its states; where it writes one, it puts a new array there
-        half : round inputs and every result to half precision, as the Neural Engine stores them;
-            what is in the states must be rounded already
+        half : round inputs and every result to half precision, as the Neural Engine stores them
         notice : is told of each result, before anything else sees it
 
         Returns
@@ -117,26 +107,21 @@ class Interpreter:
         Raises
         ------
         ValueError
-            The inputs or states are not those of the function: a bug of the caller.
+            The inputs are not those of the function: a bug of the caller.
         ModelError
             An operation does not give the shape that the package says, or is not supported.
         """
-        plan, state = self._plans[function], {} if state is None else state
-        _check("input", plan.signature.inputs, inputs)
-        _check("state", plan.signature.states, state)
+        plan = self._plans[function]
+        shapes = {tensor.name: tensor.shape for tensor in plan.signature.inputs}
+        if shapes != (given := {name: np.shape(array) for name, array in inputs.items()}):
+            raise ValueError(f"inputs {given} for a function of {shapes}")
         values = {name: np.asarray(array, np.float32) for name, array in inputs.items()}
         if half:
             values = {name: self._stored(array) for name, array in values.items()}
         values |= plan.constants
         for step in plan.steps:
             operation = step.operation
-            if operation.kind == "write_state":
-                written = values[step.values["data"][0]]
-                if written.shape != state[operation.name].shape:
-                    raise self._error(function, operation, f"gets {written.shape}")
-                state[operation.name] = written.copy()
-                continue
-            for tensor, result in self._results(function, step, values, state, half=half):
+            for tensor, result in self._results(function, step, values, half=half):
                 if result.shape != tensor.shape:
                     what = f"gives {result.shape}, not {tensor.shape}"
                     raise self._error(function, operation, what)
@@ -178,8 +163,7 @@ class Interpreter:
                 constants[operation.name] = self.constant(function.name, operation)
             else:
                 running.append(operation)
-        states = {state.name for state in function.states}
-        needed = {*function.outputs, *states, *constants}
+        needed = {*function.outputs, *constants}
         steps: list[_Step] = []
         for operation in reversed(running):
             known = {
@@ -199,8 +183,6 @@ class Interpreter:
         return _Plan(function, arrays, steps[::-1])
 
     def _compute(self, function: Function, operation: Operation) -> Callable[..., Result]:
-        if operation.kind in ("read_state", "write_state"):
-            return np.asarray  # never called: states are the interpreter's own
         if operation.kind not in OPERATIONS:
             raise self._error(function.name, operation, "is not supported")
         return OPERATIONS[operation.kind]
@@ -210,14 +192,11 @@ class Interpreter:
         function: str,
         step: _Step,
         values: Mapping[str, Array],
-        state: State,
         *,
         half: bool,
     ) -> Iterator[tuple[Tensor, Array]]:
         """What an operation gives, in float32."""
         operation = step.operation
-        if operation.kind == "read_state":
-            return zip(operation.outputs, [state[step.values["input"][0]]], strict=True)
         given = {
             parameter: [values[name] for name in names] if parameter == _LISTS else values[names[0]]
             for parameter, names in step.values.items()
@@ -250,10 +229,3 @@ class Interpreter:
     def _error(self, function: str, operation: Operation, what: str) -> ModelError:
         where = f"{self.program.path}: {function}: {operation.kind} {operation.name}"
         return ModelError(f"{where} {' '.join(what.split())}")
-
-
-def _check(what: str, expected: Sequence[Tensor], found: Mapping[str, Array]) -> None:
-    shapes = {tensor.name: tensor.shape for tensor in expected}
-    given = {name: np.shape(array) for name, array in found.items()}
-    if shapes != given:
-        raise ValueError(f"{what}s {given} for a function of {shapes}")

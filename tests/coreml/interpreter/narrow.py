@@ -15,7 +15,6 @@ from tests.coreml.interpreter.half import rounded
 from tests.coreml.interpreter.operations import (
     OPERATIONS,
     Array,
-    Flags,
     Integers,
     Result,
     UnsupportedError,
@@ -51,22 +50,14 @@ def softmax(x: Array, axis: Integers | int = -1) -> Array:
     return powers * rounded(1 / _added(powers, int(axis)))
 
 
-def matmul(
-    x: Array, y: Array, transpose_x: Flags | bool = False, transpose_y: Flags | bool = False
-) -> Array:
-    """A sum of products of 32 rows and columns each."""
-    x, y = x.swapaxes(-1, -2) if transpose_x else x, y.swapaxes(-1, -2) if transpose_y else y
+def einsum(values: Sequence[Array], equation: str) -> Array:
+    """As `operations.einsum`, in sums of 32 products."""
+    x, y = (value.transpose(0, 2, 1, 3) for value in values)
     total: Array = np.zeros((), np.float32)
     for first in range(0, x.shape[-1], _TERMS):
         part = slice(first, first + _TERMS)
         total = rounded(total + x[..., part] @ y[..., part, :])
-    return total
-
-
-def einsum(values: Sequence[Array], equation: str) -> Array:
-    """As `operations.einsum`, with such products."""
-    x, y = (value.transpose(0, 2, 1, 3) for value in values)
-    return matmul(x, y).transpose(0, 2, 1, 3)
+    return total.transpose(0, 2, 1, 3)
 
 
 def conv(x: Array, weight: Array, bias: Array | None = None, **others: Any) -> Array:
@@ -93,6 +84,6 @@ def _added(x: Array, axis: int) -> Array:
 NARROW: Mapping[Narrow, Mapping[str, Callable[..., Result]]] = {
     "flush": {},
     "statistics": {"layer_norm": layer_norm},
-    "sums": {"softmax": softmax, "matmul": matmul, "einsum": einsum, "conv": conv},
+    "sums": {"softmax": softmax, "einsum": einsum, "conv": conv},
 }
 """What replaces which operation."""

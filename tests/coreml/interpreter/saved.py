@@ -5,6 +5,7 @@ converters: what is checked is what was saved. Knows nothing of what an operatio
 apple/coremltools ``mlmodel/format/{Model,MIL}.proto`` and ``modelpackage``.
 """
 
+import json
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,18 +13,17 @@ from importlib import import_module
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any
 
-import msgspec
 import numpy as np
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # no stubs
 from numpy.typing import NDArray
 
 from streamd.errors import ModelError
-from tests.coreml.interpreter.blobs import Blobs, stored_dtype
+from tests.coreml.interpreter.blobs import Blobs
 
 Value = NDArray[Any] | str
-"""A constant, in the type in which it is stored; numbers of less than a byte have a byte each."""
+"""A constant, in the type in which it is stored."""
 
 _Message = Any
 """Of protobuf, which has no types to offer."""
@@ -74,7 +74,7 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One operation; its inputs are names of constants, states or earlier values."""
+    """One operation; its inputs are names of constants or earlier values."""
 
     kind: str
     inputs: Mapping[str, tuple[str, ...]]
@@ -82,8 +82,8 @@ class Operation:
 
     @property
     def name(self) -> str:
-        """What it is called: as its first output, or as the state that it writes."""
-        return self.outputs[0].name if self.outputs else "".join(self.inputs.get("input", ()))
+        """What it is called: as its first output."""
+        return self.outputs[0].name
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,6 @@ class Function:
     name: str
     opset: str
     inputs: tuple[Tensor, ...]
-    states: tuple[Tensor, ...]
     outputs: tuple[str, ...]
     operations: tuple[Operation, ...]
     constants: Mapping[str, Value]
@@ -117,16 +116,6 @@ class Program:
     specification: int
 
 
-class _Item(msgspec.Struct, frozen=True):
-    path: str
-
-
-class _Manifest(msgspec.Struct, frozen=True, rename="camel"):
-    file_format_version: Literal["1.0.0"]
-    item_info_entries: dict[str, _Item]
-    root_model_identifier: str
-
-
 def read_program(package: Path) -> Program:
     """Read a package.
 
@@ -136,23 +125,17 @@ def read_program(package: Path) -> Program:
         It is no ML program, or is damaged; or coremltools is not installed.
     """
     try:
-        manifest = msgspec.json.decode((package / "Manifest.json").read_bytes(), type=_Manifest)
-        root = manifest.item_info_entries[manifest.root_model_identifier].path
+        manifest = json.loads((package / "Manifest.json").read_bytes())
+        root = manifest["itemInfoEntries"][manifest["rootModelIdentifier"]]["path"]
         file = package / "Data" / root
         model = _proto("Model_pb2").Model.FromString(file.read_bytes())
-        if model.mlProgram.version != 1 or model.isUpdatable:
-            raise ModelError(f"{package}: its model is no ML program")
         weights = file.parent / _WEIGHTS
         blobs = Blobs(weights) if weights.exists() else None
-        listed = {package / "Data" / item.path for item in manifest.item_info_entries.values()}
-        if blobs and weights.parent not in listed:
-            raise ValueError("its list of files has no weights")
         functions = {
             name: _Reader(package, name, blobs).function(function)
             for name, function in sorted(model.mlProgram.functions.items())
         }
-        _check_description(package, model, functions)
-    except (*_DAMAGED, OSError, DecodeError, msgspec.MsgspecError) as error:
+    except (*_DAMAGED, OSError, DecodeError) as error:
         why = " ".join(str(error).split())
         raise ModelError(
             f"{package} is no Core ML package, or damaged ({why}); build it again"
@@ -162,57 +145,6 @@ def read_program(package: Path) -> Program:
         raise ModelError(f"{package}: its default function {default} does not exist")
     n_bytes, version = weights.stat().st_size if blobs else 0, model.specificationVersion
     return Program(package, functions, default, n_bytes, version)
-
-
-def _check_description(package: Path, model: _Message, functions: Mapping[str, Function]) -> None:
-    """What the package says of its functions to who loads it must be what they are."""
-    described = model.description
-    if model.specificationVersion < SPECIFICATION and (
-        len(functions) > 1 or any(each.states for each in functions.values())
-    ):
-        version = model.specificationVersion
-        raise ModelError(f"{package}: states and functions are not in specification {version}")
-    told = [each.name for each in described.functions] or ["main"]
-    if sorted(told) != sorted(functions):
-        raise ModelError(f"{package} describes {sorted(told)} and has {sorted(functions)}")
-    for name, each in zip(told, described.functions or [described], strict=True):
-        signature, results = functions[name], _results(functions[name])
-        sides = (
-            (each.input, signature.inputs),
-            (each.state, signature.states),
-            (each.output, [results[output] for output in signature.outputs]),
-        )
-        for features, tensors in sides:
-            odd = {feature.name for feature in features} ^ {tensor.name for tensor in tensors}
-            pairs = zip(sorted(features, key=_name), sorted(tensors, key=_name), strict=False)
-            odd |= {feature.name for feature, tensor in pairs if not _describes(feature, tensor)}
-            if odd or len(features) != len(tensors):
-                what = ", ".join(sorted(odd)) or "a tensor is described twice"
-                raise ModelError(f"{package}: {name} is not as described: {what}")
-
-
-def _name(each: Any) -> str:
-    return str(each.name)
-
-
-def _results(function: Function) -> dict[str, Tensor]:
-    """All that a function may return, by name."""
-    made = (tensor for operation in function.operations for tensor in operation.outputs)
-    return {tensor.name: tensor for tensor in (*function.inputs, *made)}
-
-
-def _describes(feature: _Message, tensor: Tensor) -> bool:
-    """Whether a feature says what the tensor is. Only what may vary need not have its shape."""
-    kind = feature.type
-    array = kind.stateType.arrayType if kind.HasField("stateType") else kind.multiArrayType
-    types = _proto("FeatureTypes_pb2").ArrayFeatureType.ArrayDataType
-    is_fixed = array.WhichOneof("ShapeFlexibility") is None and tuple(array.shape) == tensor.shape
-    return (
-        feature.name == tensor.name
-        and not kind.isOptional
-        and array.dataType == types.Value(tensor.dtype.upper())
-        and (is_fixed or DYNAMIC in tensor.shape)
-    )
 
 
 @dataclass(slots=True)
@@ -227,8 +159,6 @@ class _Reader:
         if [*function.block_specializations] != [function.opset]:
             raise ValueError(f"{self.name} has other operations than those of {function.opset}")
         block = function.block_specializations[function.opset]
-        signature = [self._tensor(each) for each in function.inputs]
-        states = {each.name for each in function.inputs if each.type.HasField("stateType")}
         constants: dict[str, Value] = {}
         operations = []
         for each in block.operations:
@@ -236,17 +166,14 @@ class _Reader:
                 constants[each.outputs[0].name] = self._value(each.attributes["val"])
             else:
                 operations.append(self._operation(each, constants))
-        found = Function(
+        return Function(
             name=self.name,
             opset=function.opset,
-            inputs=tuple(tensor for tensor in signature if tensor.name not in states),
-            states=tuple(tensor for tensor in signature if tensor.name in states),
+            inputs=tuple(self._tensor(each) for each in function.inputs),
             outputs=tuple(block.outputs),
             operations=tuple(operations),
             constants=constants,
         )
-        _check_names(found)
-        return found
 
     def _operation(self, operation: _Message, constants: dict[str, Value]) -> Operation:
         """Values that stand in the operation itself become constants."""
@@ -261,7 +188,7 @@ class _Reader:
             if not names:
                 raise ValueError(f"{label} has a {parameter} that is nothing")
             inputs[parameter] = tuple(names)
-        if not operation.outputs and operation.type != "write_state":
+        if not operation.outputs:
             raise ValueError(f"{operation.type} without a result")
         for parameter, value in operation.attributes.items():
             if parameter != "name":
@@ -272,8 +199,6 @@ class _Reader:
 
     def _tensor(self, named: _Message) -> Tensor:
         kind = named.type
-        if kind.HasField("stateType"):
-            kind = kind.stateType.wrappedType
         if not kind.HasField("tensorType"):
             raise ModelError(f"{self.package}: {self.name}: {named.name} is no tensor")
         return Tensor(named.name, _dtype(kind.tensorType), _shape(kind.tensorType))
@@ -295,30 +220,8 @@ class _Reader:
         if _FIELDS.get(field, dtype) != dtype:
             raise ValueError(f"{field} for a constant of {dtype}")
         if field == "bytes":
-            return np.frombuffer(values, stored_dtype(dtype)).reshape(shape)
-        return np.array(values, stored_dtype(dtype)).reshape(shape)
-
-
-def _check_names(function: Function) -> None:
-    """Each operation takes what there is already. Raises `ValueError` if one does not."""
-    states = {state.name for state in function.states}
-    known = {*function.constants, *states, *(tensor.name for tensor in function.inputs)}
-    for operation in function.operations:
-        taken = {name for names in operation.inputs.values() for name in names}
-        if taken - known:
-            raise ValueError(f"{operation.kind} takes {', '.join(taken - known)}, which is nowhere")
-        if operation.kind in ("read_state", "write_state"):
-            (state,) = operation.inputs["input"]
-            if state not in states:
-                raise ValueError(f"{operation.kind} {state}, which is no state")
-        if operation.kind == "write_state" and len(operation.inputs["data"]) != 1:
-            raise ValueError(f"write_state {operation.name} writes no tensor")
-        made = {tensor.name for tensor in operation.outputs}
-        if made & known:
-            raise ValueError(f"{operation.kind} makes {', '.join(made & known)}, which is there")
-        known |= made
-    if not known.issuperset(function.outputs):
-        raise ValueError(f"{function.name} returns what it never computes")
+            return np.frombuffer(values, dtype).reshape(shape)
+        return np.array(values, dtype).reshape(shape)
 
 
 def _dtype(tensor: _Message) -> str:

@@ -14,3 +14,9 @@ def pytest_pycollect_makemodule(module_path, parent):
 def built(tmp_path_factory) -> BuiltModel:
     """With contexts of 384, 640 and 1500."""
     return runs.build_small(tmp_path_factory.mktemp("built"), 384, 640)
+
+
+@pytest.fixture
+def here(built, tmp_path) -> BuiltModel:
+    """The same where its compiled form has its own place."""
+    return runs.copied(built, tmp_path)

@@ -1,4 +1,4 @@
-"""Which functions a built model has, and what cannot be built."""
+"""Which functions a built encoder has, and what cannot be built."""
 
 from dataclasses import replace as changed
 from pathlib import Path
@@ -7,9 +7,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from streamd.engines.coreml.package import Function, Meta, functions
+from streamd.engines.coreml.package import Function, functions
 from streamd.engines.coreml.package_builder import write
 from streamd.errors import ModelError
+from streamd.models.catalog import dimensions
 from streamd.options import BuildOptions
 from tests.support import coreml_odd as odd
 
@@ -17,11 +18,11 @@ LAYOUT = Path(__file__).with_name("layout.txt")
 
 
 def row(function: Function) -> str:
-    inputs, outputs, states = (
+    inputs, outputs = (
         " ".join(f"{t.name}{list(t.shape)}".replace(", ", ",") for t in tensors)
-        for tensors in (function.inputs, function.outputs, function.states)
+        for tensors in (function.inputs, function.outputs)
     )
-    return f"{function.package} {function.name}: {inputs} -> {outputs}; {states or 'no states'}\n"
+    return f"{function.package} {function.name}: {inputs} -> {outputs}\n"
 
 
 def test_the_layout_is_as_it_was():
@@ -29,19 +30,17 @@ def test_the_layout_is_as_it_was():
     assert "".join(map(row, functions(odd.META))) == LAYOUT.read_text()
 
 
-def test_earlier_builds_have_steps_of_other_sizes():
-    described = msgspec.to_builtins(odd.META)
-    del described["steps"]
-    earlier = functions(msgspec.convert(described, Meta))
-    assert {f.name for f in earlier if f.package == "decoder_state.mlpackage"} == {
-        "step1",
-        "step8",
-        "step32",
-        "align32",
-    }
-
-
-# -- plans ------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("name", "n_parts", "most"),
+    [("tiny", 1, 4), ("base", 1, 6), ("small", 3, 4), ("medium", 8, 3), ("large-v3-turbo", 16, 2)],
+)
+def test_large_encoders_come_in_small_parts(name, n_parts, most):
+    """The Neural Engine's compiler takes longer than in proportion to a part's size."""
+    dims = dimensions(name)
+    parts = msgspec.structs.replace(odd.META, dims=dims).layers
+    assert [layer for part in parts for layer in part] == list(range(dims.n_audio_layer))
+    assert len(parts) == n_parts
+    assert max(map(len, parts)) == most
 
 
 def test_contexts_suit_the_model():

@@ -17,12 +17,13 @@ import pytest
 
 from streamd.engines.mlx import mlx_engine
 from streamd.engines.mlx.device import KEYS, POSITIONS, ROWS, SLOTS, n_cheap
-from streamd.engines.mlx.mlx_engine import N_TOGETHER, Arithmetic, MlxEngine
+from streamd.engines.mlx.gpu import Arithmetic
+from streamd.engines.mlx.mlx_engine import N_TOGETHER, MlxEngine
 from streamd.engines.reference import ReferenceEngine
 from streamd.errors import EngineError
 from streamd.models import ModelDimensions
 from streamd.models.model import Model
-from streamd.models.silence import SilenceStates, silence_shape
+from streamd.models.silence import SilenceStates, extend, silence_shape
 from streamd.types import Mel
 from streamd.whisper.engine import Engine, Pass
 from streamd.whisper.mel import log_mel
@@ -133,6 +134,25 @@ def test_what_pads_a_window_changes_nothing(n):
     assert plain[1].shape == padded[1].shape
     for ours, expected in zip(padded, plain, strict=True):
         assert off(ours, expected) < TOLERANCE
+
+
+@pytest.mark.parametrize("arithmetic", [PLAIN, PADDED])
+def test_what_another_encoder_computed_is_decoded_the_same(arithmetic):
+    """A first window and one that takes over a part of its positions, in half precision."""
+    engine, reference = engine_of("random", arithmetic), reference_of("random")
+    mel, decoded, features = mel_of(128), [[], []], [None, None]
+    for n_frames, n_reused in ((200, 0), (260, 125)):
+        window = mel[:, : 2 * n_frames]
+        _, extent = extend(window, reference.dims, has_silence=True)
+        theirs = reference.encode(window, previous=features[1], n_reused=n_reused)
+        output = theirs.states[-1][n_reused : extent.n].astype(np.float16)
+        ours = engine.project(output, extent, previous=features[0], n_reused=n_reused)
+        features = [ours, theirs]
+        for each, kind, parts in zip(features, (engine, reference), decoded, strict=True):
+            decoder = kind.decoder(each, 80)
+            for asked in some_passes(engine.dims):
+                parts += decoder.step(*asked)
+    assert max(off(*pair) for pair in zip(*decoded, strict=True)) < 2e-3
 
 
 def test_without_states_of_silence_the_full_context_is_computed():

@@ -1,8 +1,6 @@
-"""Runs a built model on a Mac: an engine in this process, Core ML in a process of its own.
+"""Runs a built encoder on a Mac's Neural Engine, in a process of its own.
 
-``coremltools`` holds Python's lock while it loads and predicts, and Core ML can crash its process.
-So a worker process (`worker`, `programs`) does that. Its supervisor replaces it when it
-dies or hangs, and the `engine` has the new one compute again what was lost, so that the search does
-not notice. `switchover` moves captions to Core ML without interrupting them, once it is loaded and
-proven to be right.
+`library` is Core ML by way of coremltools, `encoder` runs the packages in a worker
+(streamd/engines/supervised/worker.py), and `hybrid` is an engine of that worker and one that
+decodes.
 """

@@ -1,0 +1,196 @@
+"""Ways to run a model faster than on the CPU: which there are here, and how they are judged.
+
+What only some machines need is imported on demand.
+"""
+
+import atexit
+import logging
+import platform
+import sys
+from dataclasses import dataclass, replace
+from functools import partial
+from importlib.metadata import version
+from importlib.util import find_spec
+from subprocess import PIPE, Popen
+from typing import TYPE_CHECKING, Any
+
+from streamd.config import Config
+from streamd.daemon import build
+from streamd.engines.golden_clips import clips, transcribed
+from streamd.engines.mlx.gpu import Arithmetic, MlxCandidate, unavailable
+from streamd.engines.precision import LIVE_WINDOW, window_timer
+from streamd.engines.supervised.switchover import Candidate, FastEngine, Judge
+from streamd.errors import ConfigError, ModelError
+from streamd.models.model import Model
+from streamd.types import N_AUDIO_CTX
+from streamd.whisper.engine import Engine, ProjectingEngine
+
+if TYPE_CHECKING:
+    from streamd.engines.coreml.package import BuiltModel
+
+log = logging.getLogger(__name__)
+
+CORE_ML = "coremltools"
+"""As in `engines.coreml.package`, which is not imported on other machines."""
+_OLDEST_MACOS = 15
+"""The first that has several functions in a package."""
+_NEWEST_PYTHON = (3, 14)
+"""The first without wheels of coremltools 9."""
+_OLDEST_LIBRARY = 9
+_SMALL = 512
+"""The width of `base`, whose token takes two threads of a CPU 1 to 3 ms."""
+_N_TIMES = 5
+"""Steps that are timed on the GPU and on the CPU; the shortest counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hardware:
+    """What computes. Tests have MLX on a CPU, and a module that stands for Core ML.
+
+    `answer_s`: how long it may take for a window or a pass before it counts as hung.
+    """
+
+    core_ml: str = CORE_ML
+    mlx_on_cpu: bool = False
+    answer_s: float = 20.0
+
+
+HERE = Hardware()
+
+
+def stages(
+    config: Config, model: Model, cpu: Engine[Any], hardware: Hardware
+) -> list[list[Candidate]]:
+    """Return the ways to run this model: of each stage the first that is right serves.
+
+    A later stage takes long to load, and the one before serves meanwhile. The model was opened on
+    the `cpu`. Raises `ConfigError` if what `--compute` names cannot be used here.
+    """
+    gpu = _gpu(config, model, hardware)
+    if config.decoding.compute != "ane":
+        return [gpu] if gpu else []
+    if why := core_ml_unavailable(hardware.core_ml):
+        raise ConfigError(f"{why}; drop --compute ane")
+    from streamd.engines.coreml.runtime.hybrid import CoreMLCandidate
+
+    assert isinstance(cpu, ProjectingEngine)
+    find = partial(_built, config, hardware)
+    # Of small models, a token takes the CPU no longer, and the GPU sleeps.
+    decoding = gpu if model.dims.n_text_state > _SMALL else [cpu]
+    given = hardware.core_ml, hardware.answer_s
+    ways = [CoreMLCandidate(find, each, *given) for each in decoding or [cpu]]
+    return [gpu, [*ways]] if gpu else [[*ways]]
+
+
+def accelerates(config: Config) -> bool:
+    """Return whether models may run on something faster than the CPU here."""
+    compute = config.decoding.compute
+    return compute in ("gpu", "ane") or (compute == "auto" and _has_apple_gpu())
+
+
+def _has_apple_gpu() -> bool:
+    return sys.platform == "darwin" and not unavailable()
+
+
+def _gpu(config: Config, model: Model, hardware: Hardware) -> list[Candidate]:
+    """Return the ways to use the GPU. Raises `ConfigError` if it was asked for and cannot be."""
+    o = config.decoding
+    why = unavailable()
+    if o.compute == "gpu" and why:
+        raise ConfigError(f"{why}; or drop --compute gpu")
+    if why or not accelerates(config):
+        return []
+    rounded, whole = Arithmetic(bits=8), Arithmetic()
+    if hardware.mlx_on_cpu or o.precision == "float32":
+        forms = [Arithmetic("float32")]
+    else:
+        # 8 bits halve the time of a token, where they read the golden clips as well.
+        forms = [rounded] if o.precision == "int8" else [rounded, whole]
+    about = o.model, model.silence
+    on_cpu, answer_s = hardware.mlx_on_cpu, hardware.answer_s
+    return [MlxCandidate(*about, each, on_cpu, answer_s) for each in forms]
+
+
+# -- judging --------------------------------------------------------------------------------------
+
+
+def judge(config: Config, model: Model, cpu: Engine[Any], *, is_fast_enough: bool) -> Judge:
+    """Return what says why an engine must not take over from the CPU.
+
+    It must read the golden clips as they were said, or as the CPU reads them; if the CPU
+    `is_fast_enough`, it must be faster, too.
+    """
+    decoding = replace(config.decoding, language="", task="transcribe")
+    config = replace(config, decoding=decoding)
+
+    def read(engine: Engine[Any]) -> list[str]:
+        recognizer = build.recognizer(config, model, engine)
+        return [transcribed(recognizer, clip) for clip in clips()]
+
+    def judged(engine: FastEngine) -> str:
+        if model.dims.n_audio_ctx == N_AUDIO_CTX:
+            found = read(engine)
+            if any(_letters(a) != _letters(b.text) for a, b in zip(found, clips(), strict=True)):
+                for mine, other in zip(found, read(cpu), strict=True):
+                    if _letters(mine) != _letters(other):
+                        return f"reads a clip as {mine!r} that the CPU reads as {other!r}"
+        if is_fast_enough and config.decoding.compute == "auto":
+            fast_ms, cpu_ms = step_ms(engine, cpu)
+            if fast_ms >= cpu_ms:
+                return f"a step takes {fast_ms:.0f} ms, on the CPU {cpu_ms:.0f}"
+        return ""
+
+    return judged
+
+
+def step_ms(*engines: Engine[Any]) -> list[float]:
+    """Return the time of a live stream's usual window on each engine, measured in turn."""
+    timers = [window_timer(engine, LIVE_WINDOW) for engine in engines]
+    rounds = [[timed_ms() for timed_ms in timers] for _ in range(_N_TIMES)]
+    return [min(times) for times in zip(*rounds, strict=True)]
+
+
+def _letters(text: str) -> str:
+    return "".join(filter(str.isalnum, text.casefold()))
+
+
+# -- Core ML --------------------------------------------------------------------------------------
+
+
+def core_ml_unavailable(library: str = CORE_ML) -> str:
+    """Say in a line why Core ML cannot run models here, and what to do; empty if it can."""
+    if sys.platform != "darwin" and library == CORE_ML:
+        return "Core ML exists only on macOS"
+    release = platform.mac_ver()[0]
+    if release and int(release.partition(".")[0]) < _OLDEST_MACOS:
+        return f"Core ML models need macOS {_OLDEST_MACOS} or later; this is macOS {release}"
+    if find_spec(library) is None and sys.version_info >= _NEWEST_PYTHON:
+        return f"{library} does not exist for Python {platform.python_version()}: use 3.11 to 3.13"
+    if find_spec(library) is None:
+        return f"{library} is not installed: pip install 'streamd-captions[ane]'"
+    if library == CORE_ML and int(version(library).partition(".")[0]) < _OLDEST_LIBRARY:
+        return f"{library} {version(library)} is too old: pip install '{library}>=9.0'"
+    return ""
+
+
+def _built(config: Config, hardware: Hardware) -> "BuiltModel":
+    """Return the configured model's encoder as it was built, or build it now.
+
+    It is built in a process of its own, which gives way to captions; its log is ours. Raises
+    `ModelError` if it was not built; the log says why.
+    """
+    from streamd.engines.coreml.package_builder import built_model
+
+    name = config.decoding.model
+    if found := built_model(name):
+        return found
+    run = "import sys; from streamd.cli import main; sys.exit(main())"
+    command = [sys.executable, "-c", run, "models", "build", name]
+    log.info("building %s for the Neural Engine while captions go on", name)
+    with Popen(["nice", *command], stderr=PIPE, text=True) as process:
+        atexit.register(process.kill)
+        for line in process.stderr or ():
+            log.info("%s", line.strip().removeprefix("streamd: "))
+    if found := built_model(name):
+        return found
+    raise ModelError(f"{name} was not built for Core ML")

@@ -1,0 +1,212 @@
+"""An engine in a worker: what runs there, and the `Engine` that stands for it in the program.
+
+Features and decoders stay in the worker under numbers. When the program drops one, its number goes
+along with the next window.
+"""
+
+from collections import deque
+from dataclasses import dataclass
+from itertools import count
+from typing import Any, Protocol, cast, runtime_checkable
+from weakref import finalize
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamd.engines.supervised.worker import Worker, WorkerLostError
+from streamd.models import ModelDimensions
+from streamd.models.silence import Extent
+from streamd.types import Mel
+from streamd.whisper.engine import Answer, Decoder, Engine, ProjectingEngine
+
+_Indices = NDArray[np.int64]
+Asked = tuple[_Indices, _Indices, _Indices, NDArray[np.bool_], _Indices, _Indices | None]
+"""What `Decoder.step` is called with."""
+
+
+Figures = dict[str, str | float]
+"""``device``, ``library``; ``memory``, ``active`` and ``cached`` bytes; ``graph_s``, seconds that
+were spent on graphs, without what they compute."""
+
+
+@runtime_checkable
+class _Measured(Protocol):
+    def figures(self) -> Figures: ...
+
+
+# -- in the worker --------------------------------------------------------------------------------
+
+
+class ServedEngine:
+    """What a worker calls; numbers are the program's. It never has two of the same number."""
+
+    def __init__(self, engine: Engine[Any]) -> None:
+        self._engine = engine
+        self._features: dict[int, Any] = {}
+        self._decoders: dict[int, Decoder] = {}
+
+    def about(self) -> tuple[ModelDimensions, int]:
+        """Return the model's dimensions, and `Engine.n_cheap`."""
+        return self._engine.dims, self._engine.n_cheap
+
+    def figures(self) -> Figures:
+        """Return what the engine says of its device and memory."""
+        return self._engine.figures() if isinstance(self._engine, _Measured) else {}
+
+    def encode(
+        self,
+        number: int,
+        mel: Mel,
+        audio_ctx: int,
+        previous: int | None,
+        n_reused: int,
+        dropped: list[int],
+    ) -> None:
+        """Encode a window, after dropping features and decoders."""
+        before = None if previous is None else self._features[previous]
+        self._drop(dropped)
+        self._features[number] = self._engine.encode(
+            mel, audio_ctx=audio_ctx, previous=before, n_reused=n_reused
+        )
+
+    def project(
+        self,
+        number: int,
+        encoded: NDArray[np.float16],
+        extent: Extent,
+        previous: int | None,
+        n_reused: int,
+        dropped: list[int],
+    ) -> None:
+        """Take what another encoder computed, as `ProjectingEngine.project` does."""
+        assert isinstance(self._engine, ProjectingEngine)
+        before = None if previous is None else self._features[previous]
+        self._drop(dropped)
+        self._features[number] = self._engine.project(
+            encoded, extent, previous=before, n_reused=n_reused
+        )
+
+    def decoder(self, number: int, features: int, n_slots: int) -> None:
+        """Make a decoder."""
+        self._decoders[number] = self._engine.decoder(self._features[features], n_slots)
+
+    def adopt(self, decoder: int, before: int, n: int) -> bool:
+        """Take the first `n` slots of another window's decoder."""
+        return self._decoders[decoder].adopt(self._decoders[before], n)
+
+    def step(self, decoder: int, asked: Asked) -> Answer:
+        """Run a pass."""
+        return self._decoders[decoder].step(*asked)
+
+    def _drop(self, numbers: list[int]) -> None:
+        for number in numbers:
+            self._features.pop(number, None)
+            self._decoders.pop(number, None)
+
+
+# -- in the program -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class RemoteFeatures:
+    """Features of a window that an engine's worker has under a number."""
+
+    engine: "RemoteEngine"
+    number: int
+
+
+class RemoteEngine:
+    """An `Engine` (streamd/whisper/engine.py) in a worker that has loaded a `ServedEngine`.
+
+    Every method raises `WorkerLostError` if the worker is lost; then it cannot be used any more.
+    """
+
+    def __init__(self, worker: Worker) -> None:
+        self.worker, self._numbers = worker, count()
+        self.dims, self.n_cheap = cast(tuple[ModelDimensions, int], worker.call("about"))
+        self._dropped = deque[int]()
+
+    def encode(
+        self,
+        mel: Mel,
+        *,
+        audio_ctx: int = 0,
+        previous: RemoteFeatures | None = None,
+        n_reused: int = 0,
+    ) -> RemoteFeatures:
+        """Encode log-mel as `Engine.encode` says."""
+        before = None if previous is None else previous.number
+        number = next(self._numbers)
+        given = number, mel, audio_ctx, before, n_reused, self._taken()
+        self.worker.call("encode", *given)
+        return self._features(number)
+
+    def project(
+        self,
+        encoded: NDArray[np.float16],
+        extent: Extent,
+        *,
+        previous: RemoteFeatures | None = None,
+        n_reused: int = 0,
+    ) -> RemoteFeatures:
+        """Take what another encoder computed, as `ProjectingEngine.project` says."""
+        before = None if previous is None else previous.number
+        number = next(self._numbers)
+        self.worker.call("project", number, encoded, extent, before, n_reused, self._taken())
+        return self._features(number)
+
+    def decoder(self, features: RemoteFeatures, n_slots: int) -> "RemoteDecoder":
+        """Return a decoder for these features with an empty pool of `n_slots` slots."""
+        number = next(self._numbers)
+        self.worker.call("decoder", number, features.number, n_slots)
+        decoder = RemoteDecoder(self, number, n_slots)
+        finalize(decoder, self._dropped.append, number).atexit = False
+        return decoder
+
+    def figures(self) -> Figures:
+        """Return what the engine says of its device and memory."""
+        return cast(Figures, self.worker.call("figures"))
+
+    def close(self) -> None:
+        """End the worker."""
+        self.worker.close()
+
+    def _features(self, number: int) -> RemoteFeatures:
+        features = RemoteFeatures(self, number)
+        finalize(features, self._dropped.append, number).atexit = False
+        return features
+
+    def _taken(self) -> list[int]:
+        """Return the numbers of what was dropped since it was last asked for."""
+        return [self._dropped.popleft() for _ in range(len(self._dropped))]
+
+
+class RemoteDecoder:
+    """A `Decoder` (streamd/whisper/engine.py) in a worker."""
+
+    def __init__(self, engine: RemoteEngine, number: int, n_slots: int) -> None:
+        self.n_vocab, self.n_text_ctx = engine.dims.n_vocab, engine.dims.n_text_ctx
+        self.n_slots, self.number, self.engine = n_slots, number, engine
+
+    def step(
+        self,
+        tokens: _Indices,
+        positions: _Indices,
+        slots: _Indices,
+        visible: NDArray[np.bool_],
+        want: _Indices,
+        among: _Indices | None = None,
+    ) -> Answer:
+        """Run k tokens in one pass. NaN or infinity counts as a lost worker."""
+        asked = tokens, positions, slots, visible, want, among
+        answer = cast(Answer, self.engine.worker.call("step", self.number, asked))
+        if not all(np.isfinite(part).all() for part in answer):
+            self.engine.close()
+            raise WorkerLostError("computed infinity or NaN")
+        return answer
+
+    def adopt(self, before: Decoder, n: int) -> bool:
+        """Take the first `n` slots of another window's decoder in the same worker."""
+        if not isinstance(before, RemoteDecoder) or before.engine is not self.engine:
+            return False
+        return bool(self.engine.worker.call("adopt", self.number, before.number, n))

@@ -1,0 +1,211 @@
+"""A process that computes, and its handle in the program.
+
+Requests and replies are pickled and go through a pipe: a window's log-mel or encoder output is
+below 1 MB, which takes 0.2 ms (measured on Linux), and nothing is shared that an end of either
+process could leave behind.
+"""
+
+import atexit
+import logging
+import math
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from multiprocessing import active_children, get_context
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from threading import Lock
+from typing import Literal
+from weakref import finalize
+
+from streamd.errors import EngineError, StreamdError
+from streamd.system.disk import megabytes
+from streamd.system.processor import process_bytes
+
+log = logging.getLogger(__name__)
+
+PROCESS_NAME = "streamd-worker"
+_REPORT_S = 20.0
+"""How often the log says what a worker is doing."""
+_USUAL = (RuntimeError, OSError, StreamdError)
+"""Errors whose text says enough."""
+_PRIO_DARWIN_PROCESS, _PRIO_DARWIN_BG = 4, 0x1000
+"""From macOS's <sys/resource.h>."""
+
+Report = Callable[[str], None]
+"""Takes a line about what a worker is doing while it loads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What a worker is for.
+
+    `make` is called in the worker, and loads what computes: it returns an object, whose methods the
+    program can call then. It is pickled, so it must not hold what cannot be, and a module that only
+    the worker should import is imported when it is called. The log calls the worker `name`. A
+    worker in the `background` gives way to everything else that the machine does.
+    """
+
+    make: Callable[[Report], object]
+    name: str
+    background: bool = False
+
+
+Reply = tuple[Literal["progress", "failed"], str] | tuple[Literal["done"], object]
+"""``progress`` while the worker loads, and what it does; ``done`` when it has loaded, or with what
+a method returned; ``failed`` with an error, after which the worker ends."""
+
+
+# -- in the worker --------------------------------------------------------------------------------
+
+
+def main(job: Job, connection: Connection) -> None:
+    """Load, and answer requests until the program ends or closes the connection.
+
+    Signals for the whole program (Ctrl-C, the end of a service) are left to the program: audio
+    that was captured before them must still be decoded.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    os.dup2(2, 1)  # libraries print, and stdout has captions
+
+    def tell(kind: object, error: BaseException | None, trace: object) -> bool:
+        if not isinstance(error, Exception):  # somebody ends the process
+            return False
+        text = " ".join(str(error).split()) or "no message"
+        usual = isinstance(error, _USUAL)  # libraries raise bare exceptions, too
+        connection.send(("failed", text if usual else f"{type(error).__name__}: {text}"))
+        return True
+
+    # Nobody reads the pipe any more when the program is gone.
+    with suppress(EOFError, BrokenPipeError, ConnectionResetError), ExitStack() as stack:
+        stack.push(tell)
+        _serve(job, connection)
+
+
+def _serve(job: Job, connection: Connection) -> None:
+    if job.background:
+        _give_way()
+    target = job.make(lambda text: connection.send(("progress", text)))
+    connection.send(("done", None))
+    while True:
+        method, arguments = connection.recv()
+        connection.send(("done", getattr(target, method)(*arguments)))
+
+
+def _give_way() -> None:
+    with suppress(OSError):  # then it loads at normal priority
+        if sys.platform == "darwin":
+            os.setpriority(_PRIO_DARWIN_PROCESS, 0, _PRIO_DARWIN_BG)
+        else:
+            os.nice(19)
+
+
+# -- in the program -------------------------------------------------------------------------------
+
+
+class WorkerLostError(EngineError):
+    """The worker has ended, with all that it held; another one can replace it."""
+
+
+class Worker:
+    """A handle of a worker process, which ends with it.
+
+    `answer_s` is how long the worker may take for an answer, `most_bytes` how much memory, which is
+    looked at whenever it tells something. `wait` and `call` raise `WorkerLostError` if it died, did
+    not answer in time, took more, or what it computes with failed. Any thread may call.
+    """
+
+    def __init__(self, job: Job) -> None:
+        """Start the process; call `wait` before `call`."""
+        spawn = get_context("spawn")
+        ours, theirs = spawn.Pipe()
+        self.answer_s = self.most_bytes = math.inf
+        self._name, self._connection, self._lock = job.name, ours, Lock()
+        self._why_lost = ""
+        self._process: BaseProcess = spawn.Process(
+            target=main, args=(job, theirs), name=PROCESS_NAME, daemon=True
+        )
+        self._process.start()
+        theirs.close()
+        self._end = finalize(self, _end, self._process, ours)
+        self._end.atexit = False  # `_kill_all` does it, and when is important
+
+    def wait(self, start_s: float) -> None:
+        """Wait until the worker has loaded, which may take minutes; the log says what it does."""
+        with self._lock:
+            self._answer(start_s, "was not ready")
+
+    def call(self, method: str, *arguments: object) -> object:
+        """Call a method of what `Job.make` returned; return what it returns."""
+        with self._lock:
+            if not self._end.alive:
+                raise WorkerLostError(self._why_lost or "was ended")
+            try:
+                self._connection.send((method, arguments))
+            except OSError as error:
+                raise self._lost(self._exit()) from error
+            return self._answer(self.answer_s, "did not answer")
+
+    def close(self) -> None:
+        """End the worker; whoever waits for an answer in another thread loses it."""
+        self._process.kill()
+        with self._lock:
+            self._end()
+
+    def used_bytes(self) -> int:
+        """Return how much memory it takes, but for what macOS holds for it elsewhere."""
+        return process_bytes(self._process.pid or 0)
+
+    def _answer(self, within_s: float, otherwise: str) -> object:
+        begun_s, state = time.monotonic(), "starting"
+        while True:
+            left_s = within_s - (time.monotonic() - begun_s)
+            if left_s <= 0:
+                raise self._lost(f"{otherwise} within {within_s:g} s")
+            try:
+                if not self._connection.poll(min(_REPORT_S, left_s)):
+                    spent_s = time.monotonic() - begun_s
+                    log.info("%s: %s, for %.0f s so far", self._name, state, spent_s)
+                    continue
+                reply: Reply = self._connection.recv()
+            except (EOFError, OSError) as error:
+                raise self._lost(self._exit()) from error
+            if self.most_bytes < math.inf and (used := self.used_bytes()) > self.most_bytes:
+                raise self._lost(f"takes {megabytes(used)}, too much for this machine")
+            if reply[0] == "done":
+                return reply[1]
+            state = reply[1]
+            if reply[0] == "failed":
+                raise self._lost(state)
+            log.debug("%s: %s", self._name, state)
+
+    def _lost(self, why: str) -> WorkerLostError:
+        self._why_lost = why
+        self._end()
+        return WorkerLostError(why)
+
+    def _exit(self) -> str:
+        """Say how the process ended."""
+        self._process.join()
+        code = self._process.exitcode or 0
+        return f"ended by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
+
+
+def _end(process: BaseProcess, connection: Connection) -> None:
+    """Kill the process; nothing that it holds is needed any more."""
+    process.kill()
+    process.join()
+    connection.close()
+
+
+@atexit.register
+def _kill_all() -> None:
+    # `multiprocessing` would ask them to end with SIGTERM, which they ignore, and wait for them.
+    for child in active_children():
+        if child.name == PROCESS_NAME:
+            child.kill()

@@ -1,0 +1,99 @@
+"""Transcripts of sessions as files: ``GET /v1/sessions/NAME/transcript?format=srt``."""
+
+import asyncio
+import re
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+
+from msgspec import Struct
+from websockets.http11 import Response
+
+from streamd.errors import WireError
+from streamd.events import Missed, SessionEvent
+from streamd.server.exchange import plain, respond
+from streamd.server.wire import parse_query
+from streamd.streams import Streams
+
+TYPES: Mapping[str, str] = MappingProxyType(
+    {
+        "txt": "text/plain; charset=utf-8",
+        "srt": "application/x-subrip; charset=utf-8",
+        "vtt": "text/vtt; charset=utf-8",
+        "json": "application/json",
+        "html": "text/html; charset=utf-8",
+    }
+)
+"""The formats, with their content types."""
+_NAME = re.compile(r"([1-9][0-9]{0,3}):(.{0,100})", re.DOTALL)
+_AT_ONCE = 100
+"""Finals that are read before others have their turn."""
+
+
+WriteTranscript = Callable[[Sequence[SessionEvent], str, Mapping[int, str]], str]
+"""Returns a file of a session's events, in a format; the names are those of speakers, by number."""
+
+
+class _TranscriptQuery(Struct, frozen=True, kw_only=True):
+    """The query: a format, and what speakers are called (``1:Ana``)."""
+
+    format: str = ""
+    name: tuple[str, ...] = ()
+
+    def checked(self) -> tuple[str, Mapping[int, str]]:
+        """Return the format, and the names by number; raises `WireError`."""
+        if self.format not in TYPES:
+            raise WireError("bad_query", f"format must be one of: {', '.join(TYPES)}")
+        found = [_NAME.fullmatch(each) for each in self.name]
+        if None in found:
+            raise WireError(
+                "bad_query",
+                "name must be a number and a name of up to 100 characters, such as 1:Ana",
+            )
+        return self.format, {int(each[1]): each[2] for each in found if each}
+
+
+class Transcripts:
+    """Answers requests for the transcripts of sessions, one after the other."""
+
+    def __init__(self, sessions: Streams, write: WriteTranscript) -> None:
+        self._sessions, self._write = sessions, write
+        self._turn = asyncio.Lock()
+
+    async def answer(self, session: str, query: str) -> Response:
+        """Return the transcript so far, or what is wrong with the request."""
+        try:
+            form, names = parse_query(query, _TranscriptQuery).checked()
+            await self._sessions.prepare(session)
+        except WireError as error:
+            is_slow = error.code == "slow"
+            return plain(
+                503 if is_slow else 400, str(error), {"Retry-After": "10"} if is_slow else {}
+            )
+        async with self._turn:
+            events = await self._events(session)
+            if events is None:
+                return plain(404, f"there is no session {session!r}")
+            # In a thread, so that live captions do not wait: a long one takes seconds.
+            text = await asyncio.to_thread(self._write, events, form, names)
+        headers = {
+            "Content-Type": TYPES[form],
+            "Content-Disposition": f'attachment; filename="{session}.{form}"',
+            "X-Content-Type-Options": "nosniff",
+            "Cache-Control": "no-store",
+        }
+        if lost := [event for event in events if isinstance(event, Missed)]:
+            n = sum(event.to_seq - event.from_seq + 1 for event in lost)
+            headers["X-Streamd-Warning"] = f"{n} finals are no longer stored"
+        return respond(200, text.encode(errors="replace"), headers)
+
+    async def _events(self, session: str) -> list[SessionEvent] | None:
+        """Return the finals that are stored, and what revises them; None: no such session."""
+        if (hub := self._sessions.hub(session)) is None:
+            return None
+        events: list[SessionEvent] = []
+        with hub.subscribe(0, partials=False, listens=False) as stored:
+            while stored.more and (event := stored.pop()) is not None:
+                events.append(event)
+                if len(events) % _AT_ONCE == 0:
+                    await asyncio.sleep(0)
+        return events

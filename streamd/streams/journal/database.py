@@ -1,0 +1,362 @@
+"""Finals in SQLite (`tables`): they survive `kill -9` and a restart of the daemon.
+
+Of each run of a session there is a row with what another process needs to go on with it, and one
+for each final and gap. A final and what follows from it are written in one transaction, before the
+final is published. One process writes a folder at a time.
+
+A transaction is first in ``journal.db-wal``, where it survives the process. Once a second a thread
+forces that to the disk, where it survives a power failure, and copies it into the database
+(https://sqlite.org/wal.html).
+"""
+
+import asyncio
+import logging
+import os
+import secrets
+import sqlite3
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+from msgspec.structs import replace
+
+from streamd.errors import ConfigError, StreamdError, os_error_as
+from streamd.events import Final, Gap, SessionEvent
+from streamd.options import JournalOptions
+from streamd.streams.journal.journals import JournalError, Release
+from streamd.streams.journal.lines import Fed, contradiction
+from streamd.streams.journal.old_files import import_files
+from streamd.streams.journal.tables import (
+    NAME,
+    SCHEMA,
+    VERSION,
+    Run,
+    cause_of,
+    connected,
+    copy,
+    event_of,
+    failed,
+    is_damage,
+    put_event,
+    put_run,
+    run_of,
+)
+from streamd.system.disk import lock_file, user_folder
+
+AUTO = "auto"
+"""Stands for the system's folder for such files."""
+_DAY_S, _HOUR_S = 86_400, 3600
+_WAL_BYTES = 4 << 20
+"""Size to which ``journal.db-wal`` shrinks again after a long transaction."""
+_BATCH = 100
+"""Finals that are read at once: readers may be slow, and an open query would keep all of the
+journal's later transactions in ``journal.db-wal``."""
+
+_log = logging.getLogger(__name__)
+ResultT = TypeVar("ResultT")
+
+
+class DatabaseJournal:
+    """The journal of one run of a session; `Database` makes it.
+
+    `number` is that of its row, None if it is to be begun. Raises `JournalError` if that cannot be
+    written.
+    """
+
+    def __init__(self, database: "Database", run: Run, number: int | None = None) -> None:
+        self._database, self.number = database, number
+        self.finalised_ms, self.resume_state = run.finalised_ms, run.resume_state
+        self.closed = bool(run.ended)
+        self._take(run)
+        if number is None:
+            self._write(run)
+        if not self.closed:
+            database.writing.add(self)
+
+    @property
+    def first(self) -> int:
+        query = "SELECT min(seq) FROM events WHERE run = ?"
+        ((first,),) = self._database.select(query, self.number)
+        return self.seq + 1 if first is None else int(first)
+
+    def store(self, event: SessionEvent, release: Release) -> None:
+        """Write a final or a gap, then release the event; see `Journal.store`."""
+        if isinstance(event, Final | Gap):
+            self._write(self._run.after(event), event)
+        release(event)
+
+    def feed(self, fed: Fed) -> None:
+        if fed != self.fed:
+            self._write(replace(self._run, fed=fed))
+
+    def mark(self) -> None:
+        if self.resume_state is not None and self.resume_state.start_ms > self.kept_ms:
+            self.restore()
+
+    def restore(self) -> None:
+        """Write what is known of the run."""
+        self._write(self._run)
+
+    def end(self, reason: str) -> None:
+        self._write(replace(self._run, ended=reason))
+        self.close()
+
+    def close(self) -> None:
+        """Write no more; another process may resume the session."""
+        self.closed = True
+        self._database.writing.discard(self)
+
+    def read(self, after: int, upto: int) -> Iterator[Final]:
+        query = "SELECT seq, event FROM events WHERE run = ? AND seq > ? AND seq <= ? "
+        query += f"ORDER BY seq LIMIT {_BATCH}"
+        while rows := self._database.select(query, self.number, after, upto):
+            before = after
+            for seq, data in rows:
+                event = event_of(data)
+                if isinstance(event, Final) and event.seq == seq > after:  # or it is damaged
+                    yield event
+                    after = seq
+            after = max(after, rows[-1][0])
+            if after == before:
+                return
+
+    def _write(self, run: Run, event: Final | Gap | None = None) -> None:
+        """Write all or, if `JournalError` is raised, nothing."""
+        now_s = self._database.clock()
+        run = replace(run, finalised_ms=self.finalised_ms, resume_state=self.resume_state)
+
+        def put(cursor: sqlite3.Cursor) -> int:
+            number = put_run(cursor, self.number, run, now_s)
+            if event is not None:
+                put_event(cursor, number, event, now_s)
+            return number
+
+        self.number = self._database.write(put)
+        self._take(run)
+
+    def _take(self, run: Run) -> None:
+        self._run, self.epoch, self.started = run, run.epoch, run.started
+        self.seq, self.seg, self.end_ms = run.seq, run.seg, run.end_ms
+        self.fed, self.ended = run.fed, run.ended
+        self.kept_ms = run.resume_state.start_ms if run.resume_state else 0
+
+
+def place(wanted: str, environ: Mapping[str, str]) -> Path:
+    """Return the folder `wanted`; `AUTO` is systemd's, or else the user's own (XDG)."""
+    if wanted != AUTO:
+        return Path(wanted).expanduser()
+    if state := environ.get("STATE_DIRECTORY"):
+        return Path(state.partition(":")[0]) / "journal"
+    return user_folder("state", environ) / "journal"
+
+
+class Database:
+    """The journals of all sessions of a daemon; a context manager, which locks their folder.
+
+    If `folder` does not exist, it is made, readable only by its owner. Files of earlier versions
+    in it are imported. When the database turns out to be damaged, it is replaced by what can be
+    read of it, and kept beside that. Raises `ConfigError` if the folder cannot be written, or
+    another process writes it.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        options: JournalOptions | None = None,
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.folder, self.path, self.clock = folder, folder / NAME, clock
+        self.writing: set[DatabaseJournal] = set()
+        """The journals of runs that have not ended."""
+        self._options = options or JournalOptions()
+        self._expired_s = self._checked_s = 0.0  # by the clock, and since the machine started
+        self._is_unsynced = True
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._lock = lock_file(folder / ".lock")
+        except BlockingIOError:
+            raise ConfigError(f"--journal: another streamd writes {folder}") from None
+        except OSError as error:
+            raise ConfigError(f"--journal: cannot write {folder}: {error.strerror}") from None
+        try:
+            self._connect()
+            import_files(self.folder, self.write, self.sync)
+            self.expire()
+        except (StreamdError, OSError, sqlite3.Error) as error:
+            os.close(self._lock)
+            is_ours = isinstance(error, StreamdError)
+            why = error if is_ours else failed(self.path, cause_of(error))
+            raise ConfigError(f"--journal: {why}") from None
+
+    def _connect(self) -> None:
+        self._cursor = connected(self.path).cursor()
+        ((version,),) = self.select("PRAGMA user_version")
+        if version > VERSION:
+            self._cursor.connection.close()
+            raise JournalError(f"a newer streamd has written {self.path}")
+        self.select("PRAGMA auto_vacuum = INCREMENTAL")  # before there is a table
+        self.select("PRAGMA journal_mode = WAL")
+        self.select(f"PRAGMA journal_size_limit = {_WAL_BYTES}")
+        level = "FULL" if self._options.fsync == "always" else "NORMAL"
+        self.select(f"PRAGMA synchronous = {level}")
+        if version == 0:
+            self._do(lambda cursor: cursor.executescript(SCHEMA))
+        for journal in [*self.writing]:
+            journal.restore()
+
+    async def run(self) -> None:
+        """Force to the disk, once a second, what was written; remove what is too old."""
+        while True:
+            await asyncio.sleep(1)
+            self.renew_if_removed()
+            if self._is_unsynced:
+                self._is_unsynced = False
+                await asyncio.to_thread(self.sync)
+            if abs(self.clock() - self._expired_s) >= _HOUR_S:
+                self.expire()
+
+    def renew_if_removed(self) -> None:
+        """Begin a new database if somebody has removed it: what is written would be lost.
+
+        Raises `JournalError`.
+        """
+        if not self.path.exists():
+            _log.warning("%s has been removed; a new one begins", self.path)
+            self._cursor.connection.close()
+            with os_error_as(JournalError, f"{self.path}: cannot be written"):
+                self._connect()
+
+    def sync(self) -> None:
+        """Force to the disk what was written. Any thread may call it; it may block.
+
+        Raises `JournalError`.
+        """
+        try:
+            with closing(sqlite3.connect(self.path)) as connection:
+                connection.execute("PRAGMA wal_checkpoint").fetchall()
+        except sqlite3.Error as error:
+            if not is_damage(error):  # which the next call finds that reads or writes
+                cause = cause_of(error)
+                raise failed(self.path, cause) from cause
+
+    def open(self, session: str) -> DatabaseJournal:
+        """Return the journal of a session: resumed if its last run did not end, else a new one.
+
+        A run that contradicts itself is not resumed. Raises `JournalError` if it cannot be written.
+        """
+        journal = self.recall(session)
+        if journal is None or journal.ended:
+            started = datetime.fromtimestamp(self.clock(), UTC)
+            run = Run(session=session, epoch=secrets.token_hex(4), started=started)
+            journal = DatabaseJournal(self, run)
+        return journal
+
+    def recall(self, session: str) -> DatabaseJournal | None:
+        """Return the journal of a session's last run, or None; of a run that ended it is closed.
+
+        Raises `JournalError` if it cannot be read.
+        """
+        query = "SELECT id, run FROM runs WHERE session = ? ORDER BY id DESC LIMIT 1"
+        for number, data in self.select(query, session):
+            try:
+                run = run_of(data)
+                why = contradiction(run.fed, run.resume_state, run.finalised_ms)
+                if not why:
+                    return DatabaseJournal(self, run, number)
+            except ValueError as error:
+                why = str(error)
+            _log.warning("%s: session %s: %s; it starts over", self.path, session, why)
+        return None
+
+    def audio_ms(self, session: str, epoch: str) -> int | None:
+        query = "SELECT run FROM runs WHERE session = ? AND epoch = ?"
+        with suppress(ValueError):
+            for (data,) in self.select(query, session, epoch):
+                run = run_of(data)
+                return run.finalised_ms if run.ended else None
+        return None
+
+    def select(self, query: str, *values: object) -> list[tuple[Any, ...]]:
+        """Return all rows that a query finds. Raises `JournalError`."""
+        return self._do(lambda cursor: cursor.execute(query, values).fetchall())
+
+    def write(self, put: Callable[[sqlite3.Cursor], ResultT]) -> ResultT:
+        """Call in a transaction; if it raises `JournalError`, nothing is left of it."""
+
+        def transact(cursor: sqlite3.Cursor) -> ResultT:
+            with cursor.connection:
+                cursor.execute("BEGIN IMMEDIATE")
+                return put(cursor)
+
+        result = self._do(transact)
+        self._is_unsynced = True
+        return result
+
+    def expire(self) -> None:
+        """Remove what is older than the user wants; of runs that have not ended, only the events.
+
+        If the clock was put forward by more than that, as at the start of a machine without a clock
+        of its own, the events of these runs count as written now.
+        """
+        keep_s, now_s, ran_s = self._options.days * _DAY_S, self.clock(), time.monotonic()
+        leap_s = now_s - self._expired_s - (ran_s - self._checked_s)
+        was_put_forward = self._expired_s > 0 and leap_s > keep_s
+        self._expired_s, self._checked_s = now_s, ran_s
+        running = [(now_s, journal.number) for journal in self.writing]
+
+        def remove(cursor: sqlite3.Cursor) -> None:
+            if was_put_forward:
+                cursor.executemany("UPDATE events SET written = ? WHERE run = ?", running)
+            cursor.executemany("UPDATE runs SET written = ? WHERE id = ?", running)
+            cursor.execute("DELETE FROM events WHERE written < ?", (now_s - keep_s,))
+            is_empty = "NOT EXISTS (SELECT 1 FROM events WHERE run = runs.id)"
+            old = f"DELETE FROM runs WHERE written < ? AND {is_empty}"
+            cursor.execute(old, (now_s - keep_s,))
+
+        if keep_s:
+            self.write(remove)
+            self._do(lambda cursor: cursor.executescript("PRAGMA incremental_vacuum"))
+
+    def _do(self, work: Callable[[sqlite3.Cursor], ResultT]) -> ResultT:
+        """Call, and again if the database was damaged. Raises `JournalError`."""
+        try:
+            try:
+                return work(self._cursor)
+            except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
+                if not is_damage(error):
+                    raise
+                self._replace(error)
+            return work(self._cursor)
+        except (sqlite3.Error, OSError) as error:
+            cause = cause_of(error)
+            raise failed(self.path, cause) from cause
+
+    def _replace(self, error: Exception) -> None:
+        """Go on with a new database, which has what can be read of this one."""
+        now = datetime.fromtimestamp(self.clock(), UTC)
+        new, old = (self.folder / name for name in ("new.db", f"damaged-{now:%Y%m%dT%H%M%S%f}.db"))
+        self._cursor.connection.close()
+        copy(self.path, new)
+        for suffix in ("-wal", "-shm"):  # it must not be taken for a part of the new one
+            with suppress(FileNotFoundError):
+                os.replace(f"{self.path}{suffix}", f"{old}{suffix}")
+        os.link(self.path, old)
+        os.replace(new, self.path)
+        self._connect()
+        what = "what can be read of it is copied, and it is kept as"
+        _log.warning("%s is damaged: %s; %s %s", self.path, error, what, old)
+        orphans = "DELETE FROM events WHERE run NOT IN (SELECT id FROM runs)"
+        self.write(lambda cursor: cursor.execute(orphans))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for journal in [*self.writing]:
+            journal.close()
+        self._cursor.connection.close()
+        os.close(self._lock)

@@ -1,0 +1,185 @@
+"""Which window is computed next, and on which recognizer.
+
+There is no work queue: a recognizer that is free gets a window that a final waits for, or else one
+of the session that has waited longest. So when the machine is overloaded, the steps of all sessions
+get longer evenly, and finals are the last to be late. Other work, as recordings are, takes its turn
+in steps when no window is due.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
+
+from streamd.errors import EngineError, StreamdError, is_bug, lacks_memory
+from streamd.streams.inference import STEP_DEADLINES, EngineThread, WindowRecognizer
+from streamd.streams.metrics import Metrics
+from streamd.streams.stream import Stream
+from streamd.types import Window
+
+MEMORY_PAUSE_S = 1.0
+"""How long a worker waits after a window for which there was too little memory."""
+
+ResultT = TypeVar("ResultT")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BackgroundStep:
+    """Something to compute when no live window is due, and where its result goes."""
+
+    call: Callable[[], Any]
+    answer: asyncio.Future[Any]
+
+
+class Scheduler:
+    """Gives the windows of `streams` to recognizers.
+
+    A recognizer that needs `deadline_s` for a window hangs; 0: no limit.
+    """
+
+    def __init__(
+        self, streams: Callable[[], Collection[Stream]], metrics: Metrics, *, deadline_s: float
+    ) -> None:
+        self._streams, self._metrics, self._deadline_s = streams, metrics, deadline_s
+        self.busy_s = 0.0
+        """How long windows and steps were computed; set it to 0 to count from now on."""
+        self._error: StreamdError | None = None
+        self._work = asyncio.Event()
+        self._steps: deque[BackgroundStep] = deque()
+        self._taken: set[BackgroundStep] = set()  # that are being computed
+        self._most_steps = 1
+        self._refusal = ""  # why no step is computed any more
+
+    def wake(self) -> None:
+        """Look for work: a window may be due."""
+        self._work.set()
+        self._work = asyncio.Event()
+
+    def fail(self, error: StreamdError) -> None:
+        """Compute nothing more: `run` raises the error."""
+        self._error = self._error or error
+        self.wake()
+
+    async def run(self, *recognizers: WindowRecognizer) -> None:
+        """Compute until cancelled, with all recognizers at a time. Raises `StreamdError`."""
+        self._most_steps = max(1, len(recognizers) - 1)
+        threads = [EngineThread() for _ in recognizers]
+        served = zip(threads, recognizers, strict=True)
+        workers = [asyncio.create_task(self._serve(*each)) for each in served]
+        try:
+            await asyncio.gather(*workers)
+        except StreamdError as error:
+            self.refuse(str(error))
+            raise
+        finally:
+            for worker, thread in zip(workers, threads, strict=True):
+                worker.cancel()
+                thread.close()
+            self.refuse("the engine was stopped")
+
+    async def between(self, call: Callable[..., ResultT], *args: object) -> ResultT:
+        """Call in the thread of a recognizer when no live window is due; return the result.
+
+        All who call this take turns. One recognizer of several is left to live windows. Raises what
+        the call raises, and `EngineError` if the engine ends, has ended or hangs.
+        """
+        if self._refusal:
+            raise EngineError(self._refusal)
+        step = BackgroundStep(partial(call, *args), asyncio.get_running_loop().create_future())
+        self._steps.append(step)
+        self.wake()
+        result: ResultT = await step.answer
+        return result
+
+    def refuse(self, why: str) -> None:
+        """Answer all steps with an `EngineError`, also those to come; the first reason counts."""
+        self._refusal = self._refusal or why
+        for step in (*self._steps, *self._taken):
+            if not step.answer.done():
+                step.answer.set_exception(EngineError(self._refusal))
+        self._steps.clear()
+        self._taken.clear()
+
+    async def _serve(self, thread: EngineThread, recognizer: WindowRecognizer) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            work = self._work
+            if self._error is not None:
+                raise self._error
+            begin_s = loop.time()
+            if (due := self._most_urgent()) is not None:
+                await self._take_window(thread, recognizer, *due)
+            elif self._steps and len(self._taken) < self._most_steps:
+                await self._take_step(thread)
+            else:
+                await work.wait()
+                continue
+            self.busy_s += loop.time() - begin_s
+            self.wake()  # there may be another window or step, and another worker may take it
+
+    async def _take_window(
+        self, thread: EngineThread, recognizer: WindowRecognizer, stream: Stream, window: Window
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        begin_s = loop.time()
+        call = partial(recognizer.recognize, window)
+        done = await thread.run(call, deadline_s=self._deadline_s)
+        error = done.exception()  # to raise it here would make a cycle of it and this frame
+        try:
+            if error is None:
+                hypothesis = done.result()
+                self._metrics.decoded(window, hypothesis, loop.time() - begin_s)
+                stream.accept(window, hypothesis)
+            elif not (lacks_memory(error) and stream.postpone(window, error)):
+                _break_off(stream, error)
+        except Exception as bug:
+            _break_off(stream, bug)
+        if lacks_memory(error):
+            await asyncio.sleep(MEMORY_PAUSE_S)
+
+    async def _take_step(self, thread: EngineThread) -> None:
+        step = self._steps.popleft()
+        if step.answer.done():  # whoever waited for it has gone
+            return
+        self._taken.add(step)
+        # If this raises, the engine is dead: `run` answers all steps, this one too.
+        done = await thread.run(step.call, deadline_s=STEP_DEADLINES * self._deadline_s)
+        self._taken.discard(step)
+        if step.answer.done():
+            return
+        if (error := done.exception()) is not None:
+            step.answer.set_exception(error)
+        else:
+            step.answer.set_result(done.result())
+
+    def _most_urgent(self) -> tuple[Stream, Window] | None:
+        """Take the window that has been due longest, of those that finals wait for if there are.
+
+        Windows for partials can wait: those of a stream merge. A stream that is late, as one whose
+        audio is sent faster than it is spoken, may have a final due again and again: it takes its
+        turn like the others.
+        """
+        waiting = [stream for stream in self._streams() if stream.due_since is not None]
+        for stream in sorted(waiting, key=_urgency):
+            try:
+                if (window := stream.next_window()) is not None:
+                    return stream, window
+            except Exception as bug:
+                _break_off(stream, bug)
+        return None
+
+
+def _urgency(stream: Stream) -> tuple[bool, float]:
+    """Return what sorts the stream with the most urgent window first."""
+    session = stream.session
+    return not session.due_for_final or session.late, stream.due_since or 0.0
+
+
+def _break_off(stream: Stream, error: BaseException) -> None:
+    """End the session whose window raised an error; raise one that concerns all sessions."""
+    if not is_bug(error):
+        raise error
+    stream.break_off(error)
+    stream.broken(error)

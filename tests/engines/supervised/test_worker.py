@@ -1,0 +1,130 @@
+"""A worker ends with its program, and only with that."""
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from streamd.engines.supervised import worker
+from streamd.engines.supervised.worker import PROCESS_NAME, Job, Worker, WorkerLostError
+
+pytestmark = pytest.mark.timeout(200)
+
+
+class Echo:
+    """Returns what it gets."""
+
+    def say(self, what: object) -> object:
+        return what
+
+    def fail(self) -> None:
+        raise LookupError
+
+
+def make(report: worker.Report) -> Echo:
+    report("making an echo")
+    print("a library that prints to stdout")
+    return Echo()
+
+
+def make_slowly(report: worker.Report) -> Echo:
+    signal.pause()
+    return Echo()
+
+
+def ready(name: str = "an echo", function=make) -> Worker:
+    found = Worker(Job(function, name))
+    found.wait(60)
+    return found
+
+
+def test_it_answers(capfd):
+    echo = ready()
+    assert echo.call("say", {"a": (1, 2)}) == {"a": (1, 2)}
+    assert echo.used_bytes() > 1 << 20
+    echo.close()
+    assert capfd.readouterr().out == "", "stdout has captions"
+    with pytest.raises(WorkerLostError, match="was ended"):
+        echo.call("say", 1)
+
+
+def test_an_error_ends_it_and_is_what_later_calls_raise():
+    echo = ready()
+    for _ in range(2):
+        with pytest.raises(WorkerLostError, match=r"^LookupError: no message$"):
+            echo.call("fail")
+
+
+def test_one_that_is_not_ready_in_time_is_lost():
+    echo = Worker(Job(make_slowly, "an echo"))
+    with pytest.raises(WorkerLostError, match=r"was not ready within 0\.1 s"):
+        echo.wait(0.1)
+
+
+def test_it_says_what_it_is_doing_all_the_time(monkeypatch, caplog):
+    caplog.set_level("INFO")
+    monkeypatch.setattr(worker, "_REPORT_S", 0.05)
+    echo = Worker(Job(make_slowly, "an echo"))
+    with pytest.raises(WorkerLostError):
+        echo.wait(0.3)
+    assert "an echo: starting, for 0 s so far" in caplog.messages
+
+
+def test_signals_for_the_program_leave_it_alone():
+    echo = ready()
+    (process,) = (c for c in multiprocessing.active_children() if c.name == PROCESS_NAME)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        os.kill(process.pid, number)
+    assert echo.call("say", 1) == 1
+    echo.close()
+
+
+@pytest.mark.parametrize("background", [True, False])
+@pytest.mark.parametrize("platform", ["darwin", "linux"])
+def test_only_what_nobody_waits_for_is_in_the_background(monkeypatch, background, platform):
+    lowered = []
+    monkeypatch.setattr("sys.platform", platform)
+    monkeypatch.setattr(os, "setpriority", lambda *which: lowered.append(which))
+    monkeypatch.setattr(os, "nice", lambda by: lowered.append(by))
+    ours, theirs = multiprocessing.Pipe()
+    ours.close()
+    with pytest.raises((EOFError, BrokenPipeError)):
+        worker._serve(Job(make, "an echo", background=background), theirs)
+    assert bool(lowered) == background
+
+
+ORPHAN = """
+import sys
+from streamd.engines.supervised.worker import Job, Worker
+from tests.engines.supervised.test_worker import make
+
+if __name__ == "__main__":
+    echo = Worker(Job(make, "an echo"))
+    echo.wait(60)
+    print("ready", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, None])
+def test_it_ends_when_its_program_does(tmp_path, number):
+    script = tmp_path / "orphan.py"
+    script.write_text(ORPHAN)
+    root = str(Path(__file__).parents[3])
+    program = subprocess.Popen(
+        [sys.executable, str(script)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": root},
+    )
+    with program:
+        assert program.stdout.readline() == b"ready\n"
+        if number is None:
+            program.stdin.close()
+        else:
+            program.send_signal(number)
+        assert program.stdout.read() == b"", "ends when the worker, which has it too, ends"

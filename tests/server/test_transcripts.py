@@ -1,0 +1,193 @@
+"""A session's transcript as a file."""
+
+import asyncio
+import json
+from email.message import Message
+from email.parser import BytesHeaderParser
+from io import StringIO
+
+import pytest
+import srt
+import webvtt
+from msgspec.structs import replace
+
+from streamd.errors import WireError
+from streamd.events import Correction, Final, SpeakerTurn, SpeakerTurns
+from streamd.options import BindOptions
+from streamd.server import Server, guest_token
+from streamd.streams.hub import Hub
+from tests.support.loop import turn
+from tests.support.said import spoken
+from tests.support.serving import INFO, CountingStreams, serving
+
+
+def by(speaker: int, final: Final) -> Final:
+    words = tuple(replace(word, speaker=speaker) for word in final.words)
+    return replace(final, words=words)
+
+
+SAID = (by(1, spoken("Who is there?")), by(2, spoken("Anna Bottin.", start_ms=5000, seq=2)))
+
+
+async def get(port: int, path: str, *headers: str, method: str = "GET") -> tuple[int, Message, str]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    rows = (f"{method} {path} HTTP/1.1", "Host: localhost", *headers, "", "")
+    writer.write("\r\n".join(rows).encode())
+    head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+    writer.close()
+    await writer.wait_closed()
+    status, _, rest = head.partition(b"\r\n")
+    return int(status.split()[1]), BytesHeaderParser().parsebytes(rest), body.decode()
+
+
+async def transcript(server: Server, form: str, *, session: str = "live", more: str = "") -> str:
+    path = f"/v1/sessions/{session}/transcript?format={form}{more}"
+    status, headers, body = await get(server.port, path)
+    assert status == 200
+    assert headers["Content-Disposition"] == f'attachment; filename="{session}.{form}"'
+    return body
+
+
+@pytest.fixture
+def streams() -> CountingStreams:
+    made = CountingStreams()
+    for final in SAID:
+        made.live.publish(final)
+    return made
+
+
+async def test_each_format_has_all_that_was_said(streams):
+    async with serving(streams) as server:
+        assert (await transcript(server, "txt")).splitlines() == [
+            "Speaker 1: Who is there?",
+            "Speaker 2: Anna Bottin.",
+        ]
+        cues = list(srt.parse(await transcript(server, "srt")))
+        assert [cue.content for cue in cues] == [
+            "Speaker 1: Who is there?",
+            "Speaker 2: Anna Bottin.",
+        ]
+        captions = webvtt.from_buffer(StringIO(await transcript(server, "vtt")))
+        assert [each.text for each in captions] == ["Who is there?", "Anna Bottin."]
+        assert [each.voice for each in captions] == ["Speaker 1", "Speaker 2"]
+        document = json.loads(await transcript(server, "json"))
+        assert document["text"] == " Who is there? Anna Bottin."
+        assert '<b dir="auto">Speaker 2</b>' in await transcript(server, "html")
+
+
+async def test_it_has_what_was_corrected_and_who_it_was_after_all(streams):
+    turn = SpeakerTurn(start_ms=4000, end_ms=9000, speaker=3)
+    streams.live.publish(SpeakerTurns(start_ms=4000, end_ms=9000, turns=(turn,)))
+    streams.live.publish(Correction(text="Ana", seq=2, first=0, last=0))
+    streams.live.publish(Correction(text="Ana Botín", seq=2, first=0, last=1))
+    streams.live.publish(Correction(text="nobody", seq=2, first=1, last=7))
+    async with serving(streams) as server:
+        assert (await transcript(server, "txt")).splitlines() == [
+            "Speaker 1: Who is there?",
+            "Speaker 3: Ana Botín.",
+        ]
+
+
+async def test_speakers_have_the_names_that_the_client_gives_them(streams):
+    more = "&name=2:B%C3%A9a%20%7Bx%7D%20--%3E%20%3Ci%3E%26%0A&name=9:Nobody"
+    async with serving(streams) as server:
+        texts = {
+            form: await transcript(server, form, more=more)
+            for form in ("txt", "srt", "vtt", "html")
+        }
+    assert "Speaker 1: Who is there?\nBéa {x} --> <i>& : Anna" in texts["txt"]
+    assert "\nBéa (x) -> <\u2060i>& : Anna" in texts["srt"]
+    assert "\n<v Béa {x} --&gt; &lt;i&gt;& >Anna" in texts["vtt"].replace("&amp;", "&")
+    assert ">Béa {x} --&gt; &lt;i&gt;&amp; </b>" in texts["html"]
+    assert "Nobody" not in "".join(texts.values())
+
+
+async def test_a_session_that_has_ended_is_still_there_until_the_server_forgets_it(streams):
+    streams.live.close("stop")
+    async with serving(streams) as server:
+        assert (await transcript(server, "txt")).count("\n") == 2
+        status, _, body = await get(server.port, "/v1/sessions/gone/transcript?format=txt")
+        assert (status, body) == (404, "there is no session 'gone'\n")
+
+
+async def test_finals_that_are_no_longer_stored_are_counted():
+    streams = CountingStreams()
+    streams.live = Hub("live", history=1)
+    for final in (*SAID, SAID[0]):
+        streams.live.publish(final)
+    async with serving(streams) as server:
+        _, headers, body = await get(server.port, "/v1/sessions/live/transcript?format=txt")
+        assert body == "Speaker 1: Who is there?\n"
+        assert headers["X-Streamd-Warning"] == "2 finals are no longer stored"
+
+
+@pytest.mark.parametrize(
+    ("query", "problem"),
+    [
+        ("", "format must be one of: txt, srt, vtt, json, html"),
+        ("format=txt&format=docx", "format must be one of: txt, srt, vtt, json, html"),
+        ("format=txt&name=Ana", "name must be a number and a name"),
+        ("format=txt&name=1:" + 101 * "a", "name must be a number and a name"),
+    ],
+)
+async def test_what_is_wrong_with_a_request_is_said(streams, query, problem):
+    async with serving(streams) as server:
+        status, _, body = await get(server.port, f"/v1/sessions/live/transcript?{query}")
+        assert status == 400
+        assert body.startswith(problem)
+
+
+async def test_a_bus_that_is_away_is_no_missing_session(streams):
+    async def prepare(session: str) -> None:
+        raise WireError("slow", "the bus is away: try again")
+
+    streams.prepare = prepare
+    async with serving(streams) as server:
+        status, headers, body = await get(server.port, "/v1/sessions/live/transcript?format=txt")
+        assert (status, body) == (503, "the bus is away: try again\n")
+        assert headers["Retry-After"] == "10"
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/sessions/live", "/v1/sessions//transcript", "/v1/sessions/a/b/transcript"]
+)
+async def test_no_other_path_is_a_transcript(streams, path):
+    async with serving(streams) as server:
+        assert (await get(server.port, f"{path}?format=txt"))[0] == 404
+
+
+async def test_other_methods_get_no_text(streams):
+    path = "/v1/sessions/live/transcript?format=txt"
+    async with serving(streams) as server:
+        status, headers, body = await get(server.port, path, method="HEAD")
+        assert (status, body) == (200, "")
+        assert int(headers["Content-Length"]) == len(await transcript(server, "txt"))
+        assert (await get(server.port, path, "Content-Length: 0", method="POST"))[0] == 405
+
+
+async def test_whoever_may_listen_may_have_it_and_nobody_else():
+    bind = BindOptions(port=0, token="secret", listen_token="reader", share="speak")
+    path = "/v1/sessions/live/transcript?format=txt"
+    async with Server(bind, sessions=CountingStreams(), info=INFO) as server:
+        for token in ("secret", "reader", guest_token("secret")):
+            status, _, body = await get(server.port, path, f"Authorization: Bearer {token}")
+            assert (status, body) == (404, "this server writes no transcripts\n")
+        assert (await get(server.port, path))[0] == 401
+        assert (await get(server.port, path, "Authorization: Bearer other"))[0] == 401
+        foreign = ("Authorization: Bearer secret", "Origin: http://evil.example")
+        assert (await get(server.port, path, *foreign))[0] == 403
+
+
+async def test_events_that_come_meanwhile_neither_fail_nor_double(streams):
+    n = 1000
+    streams.live = Hub("live", history=2 * n)
+    for seq in range(n):
+        streams.live.publish(spoken(f"number {seq}", start_ms=1000 * seq))
+    async with serving(streams) as server:
+        writing = asyncio.create_task(transcript(server, "txt"))
+        for seq in range(n, n + 100):
+            streams.live.publish(spoken(f"number {seq}", start_ms=1000 * seq))
+            await turn()
+        found = (await writing).splitlines()
+    assert found == [f"number {seq}" for seq in range(len(found))]
+    assert len(found) >= n
