@@ -96,8 +96,9 @@ LEAST_KEPT = 150
 """Frames of committed words that stay in every window. With a `--length` of a few frames, words are
 said twice where windows meet (``tests/session/test_hostile.py``); 3 s were enough for any cut."""
 STILL_READ, BEHIND = 25, 10
-"""Frames (0.5 s) after the last possible place of a change of language up to which words of the
-language before count, and frames (0.2 s) behind its last word in which the change is looked for."""
+"""Frames. `STILL_READ` (0.5 s): how far past the latest possible switch of language a word may end
+and still belong to the old language. `BEHIND` (0.2 s): width of the search window after that word.
+"""
 LONG_SILENCE = 150
 """Frames without speech (3 s) that are enough of a longer gap: what follows is another subject."""
 

@@ -5,9 +5,8 @@ Its words stand in this order, by time:
 - *context*: the last words of the utterance before, if this one follows at once. Only the decoder
   gets them. They leave the window as a whole or from the front, and never come back.
 - *committed*: words of this utterance that never change. The first `n_left` of them have left the
-  window; the others are forced on the decoder as the window's prefix. None has left while there is
-  still context in the window, and the mark that the decoder puts behind the context is decided with
-  the first word that is committed.
+  window; the others are forced on the decoder as the window's prefix. Context always leaves before
+  committed words. Its closing mark is fixed together with the first committed word.
 - *uncommitted*: the other words of the last hypothesis, which the next one replaces.
 
 The next window begins at `anchor`, which never goes back. This knows neither the audio nor what a

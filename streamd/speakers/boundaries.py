@@ -15,9 +15,9 @@ Describe = Callable[[NDArray[np.bool_]], NDArray[np.float32]]
 """Returns an embedding (k, 256) of the voice in each of k choices of frames (k, n)."""
 
 SHIFT, BESIDE, LEAST_BESIDE = 0.25, 50, 25
-"""By how much the chances of the local speakers differ between the frames beside a place where the
-voice changes although the segmentation goes on with one local speaker, how many of these frames are
-compared, and how many there have to be."""
+"""Split a voice where the mean speaker probabilities before and after differ by `SHIFT`, although
+the segmentation goes on with one local speaker. Compare up to `BESIDE` frames a side, at least
+`LEAST_BESIDE`."""
 UNLIKE, COARSE = 0.3, 5
 """Cosine of a second of a voice and the next, up to which they are of two people, and how many
 frames lie between the places that are tried."""

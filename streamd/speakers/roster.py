@@ -47,8 +47,8 @@ SAMPLE, LEAST_SAMPLE = 75, 20
 SHARE, MOST_SPARE = 0.5, 300
 """Frames that may be embedded for each new one, on average, and how many may be saved up."""
 LONG = 75
-"""Frames from which what a voice says in the next step is another voice, with a sample of its own:
-what the segmentation takes for one may be two people, who talk in turn."""
+"""After this many frames of a voice, start a new one at the next step, with a sample of its own:
+what the segmentation takes for one voice may be two people who talk in turn."""
 AHEAD = 0.2
 """By how much the cosine of a voice with the others of its speaker exceeds that with any other
 speaker's, from which no more of it is embedded. Either is 0 if there are none."""
