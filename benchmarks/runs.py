@@ -8,7 +8,6 @@ the CPU time does. A run whose name begins with "offline" is what ``streamd tran
 import asyncio
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from subprocess import run as command
@@ -192,13 +191,13 @@ class Traced:
         """`tokenizer`: to write down what the decoder is given."""
         self.windows: list[dict[str, Any]] = []
         self.counters = recognizer.counters
-        self._recognizer, self._tokenizer = recognizer, tokenizer
+        self._recognizer, self._tokenizer = build.answering(recognizer), tokenizer
 
     def recognize(self, window: Window) -> Hypothesis:
         """As the recognizer does."""
-        before = asdict(self.counters)
+        before = self.counters.flat()
         hypothesis = self._recognizer.recognize(window)
-        after = asdict(self.counters)
+        after = self.counters.flat()
         told = {
             name: self._tokenizer.decode(getattr(window, name))
             for name in ("prompt", "prefix", "draft")
@@ -213,7 +212,7 @@ class Traced:
                     (text_of([w]), ms_from_frames(w.start), ms_from_frames(w.end), round(w.prob, 3))
                     for w in hypothesis.words
                 ),
-                "counts": {name: after[name] - n for name, n in before.items()},
+                "counts": {name: n - before.get(name, 0) for name, n in after.items()},
                 "suspect": hypothesis.suspect or "",
                 **told,
                 **{name: getattr(hypothesis, name) for name in measures},

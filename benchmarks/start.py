@@ -7,7 +7,7 @@ import numpy as np
 from streamd.config import load
 from streamd.daemon import build
 from streamd.daemon.opening import open_model
-from streamd.types import FRAME, Window
+from streamd.types import FRAME, TextOptions, Window
 
 
 def main() -> None:
@@ -19,7 +19,9 @@ def main() -> None:
     recognizer = build.recognizer(config, *open_model(config))
     print("model", flush=True)
     recognizer.recognize(
-        Window(0, 250, np.zeros(250 * FRAME, np.float32), language="en", detect=False)
+        Window(
+            0, 250, np.zeros(250 * FRAME, np.float32), options=TextOptions(language="en"), asks=()
+        )
     )
     print("hypothesis", flush=True)
 

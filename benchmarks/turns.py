@@ -115,7 +115,7 @@ class Listener:
         }
         self._config = load(given, {})
         opened = open_model(self._config, wait_for_core_ml=True)
-        self._recognizer = build.recognizer(self._config, *opened)
+        self._recognizer = build.answering(build.recognizer(self._config, *opened))
 
     def pauses(self, talk: Talk) -> list[Pause]:
         """The pauses of a turn, the last one after its end; without, nobody heard it end."""

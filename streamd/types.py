@@ -7,14 +7,13 @@ stream began; milliseconds exist only at the edges.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import TypeVar
 
 import numpy as np
 from msgspec import UNSET, UnsetType
 from numpy.typing import NDArray
-
-from streamd.speakers import HearingRequest, Roster
 
 SAMPLE_RATE = 16_000
 """Hertz, of all audio after the framer."""
@@ -112,6 +111,69 @@ class Encoded:
 
 
 @dataclass(frozen=True, slots=True)
+class TextOptions:
+    """What the text of a window is to be like.
+
+    `languages` are the codes of those that may be spoken; empty: any. `language` is the one of the
+    window before, or empty. `task` is "transcribe" or "translate", or empty for the recognizer's
+    own. `initial_prompt` is text before the prompt; text that is too long loses its beginning.
+    `vocabulary` are phrases to expect, one a line.
+    """
+
+    languages: tuple[str, ...] = ()
+    language: str = ""
+    task: str = ""
+    initial_prompt: str = ""
+    vocabulary: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class LanguageQuestion:
+    """Which language is spoken, by the sound from frame `since` on.
+
+    If it `decides`, the window is decoded in the language that is detected; else that is only
+    reported. The answer is a `DetectedLanguage`.
+    """
+
+    since: int = 0
+    decides: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class DetectedLanguage:
+    """A language and its probability, and that of the one before.
+
+    The first probability is None if the recognizer did not detect a language.
+    """
+
+    language: str
+    prob: float | None = None
+    previous_prob: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class RetryRequest:
+    """Asks to decode again where the text is poor (`streamd.whisper.attempts`).
+
+    While what was decoded again of a `last` window has cost less than `budget` (frames, as
+    `Work.extra_cost`), more may be. Text that ends before frame `text_until` leaves much voice
+    unread; None: there is not so much in the window. `clear`: the utterance is short and surely
+    speech.
+    """
+
+    budget: float = math.inf
+    text_until: int | None = None
+    clear: bool = False
+
+
+KindT = TypeVar("KindT")
+
+
+def _of_kind(items: tuple[object, ...], kind: type[KindT]) -> KindT | None:
+    return next((item for item in items if isinstance(item, kind)), None)
+
+
+@dataclass(frozen=True, slots=True)
 class Window:
     """Audio to transcribe, and what is known about it.
 
@@ -119,18 +181,9 @@ class Window:
     those inside it that are of the utterance before, `prefix` those inside it that are of its own;
     these end at frame `prefix_end`. `draft` is the uncommitted part of the last hypothesis, to be
     verified. A `last` window ends the utterance (if the silence lasts): all of its words will be
-    committed, so it is decoded with full checks. `languages` are the codes of those that may be
-    spoken; empty: any. `language` is the one of the window before, or empty; with `detect` the
-    window is decoded in the language that is detected in its sound from frame `detect_from` on;
-    without, that is only reported, or not even that (None). `task` is
-    "transcribe" or "translate", or empty for the recognizer's own. `initial_prompt` is text before
-    the prompt; text that is too long loses its beginning. `vocabulary` are phrases to expect, one a
-    line. `given_words` are the words of `before` and `prefix`, if the marks and capitals of all
-    words are to be decided anew. Text that ends before frame `text_until` leaves much voice unread;
-    None: there is not so much in the window. Somebody who has spoken since frame `turn_start` may
-    be done at the window's end; None: nobody asks. `clear`: the utterance is short and surely
-    speech. `hear` asks who speaks. While what was decoded again of a `last` window has cost less
-    than `budget` (frames, as `Hypothesis.extra_cost`), more may be.
+    committed, so it is decoded with full checks. `asks` are questions besides that for the words,
+    at most one of a kind: whoever knows the answer adds it to the hypothesis, a recognizer or one
+    around it.
     """
 
     start: int
@@ -142,20 +195,18 @@ class Window:
     prefix_end: int = 0
     draft: tuple[int, ...] = ()
     last: bool = False
-    languages: tuple[str, ...] = ()
-    language: str = ""
-    detect: bool = True
-    detect_from: int | None = 0
-    task: str = ""
-    initial_prompt: str = ""
-    vocabulary: str = ""
-    given_words: tuple[Word, ...] | None = None
-    text_until: int | None = None
-    turn_start: int | None = None
-    budget: float = math.inf
-    clear: bool = False
-    hear: HearingRequest | None = field(default=None, compare=False, repr=False)
+    options: TextOptions = TextOptions()
+    asks: tuple[object, ...] = (LanguageQuestion(),)
     encoded: Encoded | None = field(default=None, compare=False, repr=False)
+
+    def asked(self, kind: type[KindT]) -> KindT | None:
+        """Return the question of this kind, if the window asks it."""
+        return _of_kind(self.asks, kind)
+
+    @property
+    def retry(self) -> RetryRequest:
+        """How much may be decoded again."""
+        return self.asked(RetryRequest) or RetryRequest()
 
 
 class Suspect(StrEnum):
@@ -172,37 +223,49 @@ class Suspect(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Work:
+    """What a window took: `cost` is how much was decoded, and `extra_cost` what of that again.
+
+    Both are frames of audio whose text may take as many decoder passes. `attempts` are the ways in
+    which it was decoded again (`streamd.whisper.attempts`), and whether their text was kept.
+    `disbelieved` is a text without words in the hypothesis, since a guard takes it for a guess.
+    """
+
+    cost: int = 0
+    extra_cost: int = 0
+    attempts: tuple[tuple[str, bool], ...] = ()
+    disbelieved: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Hypothesis:
     """What the recognizer found in one window, after the window's `prefix`.
 
     `words` and `tokens` (text tokens only: the concatenation of the words' tokens) exclude the
-    prefix. `language` is the one in which it was decoded; `detected` is what was heard from
-    `detect_from` on, with its probability, which is None if the recognizer does not detect
-    languages, and that of the window's language. `suspect` says why a guard distrusts the result,
-    or is None: suspect words are never agreed upon, and unless the window is `last` they are not
-    shown. `given_words` are the window's, with the marks and capitals that are right now.
-    `turn_prob` is how probable it is that the speaker is done; None if the window did not ask, or
-    nothing can tell. `heard` has what is known after each step of the window's `hear`. `cost` is
-    how much was decoded, in frames of audio whose text may take as many decoder passes, and
-    `extra_cost` what of that was decoded again.
+    prefix. `language` is the one in which it was decoded. `suspect` says why a guard distrusts the
+    result, or is None: suspect words are never agreed upon, and unless the window is `last` they
+    are not shown. `answers` are those to what the window `asks`. `work` is what it took, and
+    `encoded` what was computed, for the next window.
     """
 
     words: tuple[Word, ...] = ()
     tokens: tuple[int, ...] = ()
     language: str = "en"
-    detected: str = ""
-    detected_prob: float | None = None
-    previous_prob: float = 0.0
     avg_logprob: float = 0.0
     no_speech_prob: float = 0.0
     temperature: float = 0.0
     suspect: Suspect | None = None
-    given_words: tuple[Word, ...] = ()
-    turn_prob: float | None = None
-    cost: int = field(default=0, compare=False, repr=False)
-    extra_cost: int = field(default=0, compare=False, repr=False)
-    heard: tuple[Roster, ...] = field(default=(), compare=False, repr=False)
+    answers: tuple[object, ...] = ()
+    work: Work = field(default=Work(), compare=False, repr=False)
     encoded: Encoded | None = field(default=None, compare=False, repr=False)
+
+    def answer(self, kind: type[KindT]) -> KindT | None:
+        """Return the answer of this kind, if there is one."""
+        return _of_kind(self.answers, kind)
+
+    def answered(self, answer: object) -> "Hypothesis":
+        """Return the hypothesis with one more answer."""
+        return replace(self, answers=(*self.answers, answer))
 
     @property
     def evidence(self) -> float:

@@ -21,7 +21,7 @@ from streamd.session import Session
 from streamd.streams import Streams
 from streamd.streams.stream import Stream
 from streamd.types import FRAME_MS, Frames, Hypothesis, Window, ms_from_frames
-from streamd.whisper.recognizer import Counters
+from streamd.whisper.view import Counters
 
 Clock = Literal["real", "virtual", "cpu", "free"]
 """How time passes: as it does; as it would on a machine that does nothing else, without waiting

@@ -68,7 +68,10 @@ def measure(
     Raises `ConfigError` for options that contradict each other or the model, or find no speech.
     """
     timed = _TimedEngine(engine)
-    session, recognizer = build.new_session(config), build.recognizer(config, model, timed)
+    session, recognizer = (
+        build.new_session(config),
+        build.answering(build.recognizer(config, model, timed)),
+    )
     speech = bundled_speech()
     frames = speech[: len(speech) // FRAME * FRAME].reshape(-1, FRAME)
     rows: list[NDArray[np.float64]] = []

@@ -1,296 +1,37 @@
 """The configuration: every option once, from wherever it is set, checked and frozen.
 
-The command line takes precedence over the environment, and the environment over the TOML file. The
+`table` says which options there are, from the dataclasses of `streamd.options`, and how their
+values are written. `loading` reads them from the command line, the environment and a TOML file. The
 daemon hands each part its own dataclass of the `Config`; no part sees the whole.
 """
 
-import os
-import re
-import stat
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from difflib import get_close_matches
-from itertools import chain
-from pathlib import Path
-from typing import NamedTuple
-
-import msgspec
-
-from streamd.config.table import (
-    OPTIONS,
-    PREFIX,
-    SECTIONS,
-    SETTINGS,
-    Config,
-    Field,
-    successor,
-    suggestion,
+from streamd.config.loading import (
+    CONFIG_VARIABLE,
+    SET,
+    SET_VARIABLE,
+    TOKEN_VARIABLE,
+    as_toml,
+    load,
+    of_options,
+    read_token,
+    value_of,
 )
-from streamd.errors import ConfigError, os_error_as
-from streamd.options import FRAME_MS
+from streamd.config.table import OPTIONS, SECTIONS, SETTINGS, Config, successor, suggestion
 
-__all__ = ["OPTIONS", "SECTIONS", "SETTINGS", "Config", "load", "successor", "suggestion"]
-
-CONFIG_VARIABLE = f"{PREFIX}CONFIG"
-"""Names the TOML file when ``--config`` does not."""
-TOKEN_VARIABLE = f"{PREFIX}TOKEN"
-"""Holds the token that clients must present, when there is no ``--token-file``."""
-SET = "set"
-"""Flag, variable and section for the fields without an option."""
-SET_VARIABLE = f"{PREFIX}SET"
-
-_SHORTEST_TOKEN = 16
-"""Characters: nobody tries all tokens of 16 random letters and digits over a network."""
-
-_Words = str | Sequence[str]
-
-
-class _Value(NamedTuple):
-    """A value that was set; `culprit` says in messages where. For `typed` see `Field.read`."""
-
-    field: Field
-    value: object
-    culprit: str
-    typed: bool = False
-
-
-def load(
-    given: Mapping[str, _Words], environ: Mapping[str, str], *, config_file: str = ""
-) -> Config:
-    """Return the effective configuration.
-
-    `given` has the values on the command line by option, lists for those that repeat, and under
-    "set" a list of NAME=VALUE. An empty variable of `environ` counts as not set. Without a
-    `config_file`, ``STREAMD_CONFIG`` may name one. Raises `ConfigError` about the first value that
-    is not allowed.
-    """
-    path = config_file or environ.get(CONFIG_VARIABLE, "")
-    of_file = _from_file(path, "--config" if config_file else CONFIG_VARIABLE) if path else ()
-    # Later ones take precedence.
-    return _merged(chain(of_file, _from_environment(environ), _from_command_line(given)))
-
-
-def of_options(options: Mapping[str, object]) -> Config:
-    """Return the configuration of a program that uses streamd as a library.
-
-    `options` has values by the long names of options or the names of settings, typed as in a TOML
-    file. Raises `ConfigError` about the first name or value that is not allowed.
-    """
-    return _merged(_from_program(name, value) for name, value in options.items())
-
-
-def _from_program(name: str, value: object) -> _Value:
-    culprit = f"option {name}"
-    if "." in name:
-        return _set(name, value, culprit)
-    option = OPTIONS.get(name.replace("_", "-"))
-    if option is None:
-        now = successor(name)
-        hint = f"; it is now {now}" if now else suggestion(name, OPTIONS)
-        raise ConfigError(f"unknown {culprit}{hint}")
-    return _Value(option, value, culprit, typed=True)
-
-
-def _merged(values: Iterable[_Value]) -> Config:
-    config, culprits = Config(), {}
-    for found in values:
-        field, culprit = found.field, found.culprit
-        value = field.read(found.value, culprit, typed=found.typed)
-        part = replace(getattr(config, field.part), **{field.attribute: value})
-        config = replace(config, **{field.part: part})
-        culprits[field.setting] = culprit
-    _check(config, culprits)
-    return config
-
-
-def as_toml(config: Config) -> str:
-    """Return a TOML file with all options and the other fields that differ from their defaults.
-
-    `load` reads it back to an equal configuration, but for passwords, which are ``***``. Raises
-    `ConfigError` if a file's name is not UTF-8, which the file system allows and TOML does not.
-    """
-    lines: list[str] = []
-    for group in SECTIONS:
-        lines += ["", f"[{group}]"]
-        of_group = (option for option in OPTIONS.values() if option.section == group)
-        lines += [_toml_line(config, option.name, option) for option in of_group]
-    lines += ["", f"[{SET}]"]
-    changed = (f for f in SETTINGS.values() if value_of(config, f) != f.default)
-    lines += [_toml_line(config, field.setting, field) for field in changed]
-    return "\n".join(lines[1:]) + "\n"
-
-
-def _toml_line(config: Config, name: str, field: Field) -> str:
-    try:
-        text = msgspec.json.encode(field.shown(value_of(config, field))).decode()
-    except UnicodeEncodeError as error:
-        culprit = ascii(error.object[error.start : error.end])
-        raise ConfigError(f"not UTF-8, so no TOML file can hold it: {culprit}") from None
-    # JSON's values of these types are TOML's as well, but for one character in texts.
-    return f"{name} = {text}".replace("\x7f", "\\u007f")
-
-
-def value_of(config: Config, field: Field) -> object:
-    """Return the value of a field as the program uses it."""
-    return getattr(getattr(config, field.part), field.attribute)
-
-
-def _from_file(path: str, culprit: str) -> Iterator[_Value]:
-    with os_error_as(ConfigError, f"{culprit}: cannot read {path}"):
-        content = Path(path).read_bytes()
-    try:
-        sections = msgspec.toml.decode(content, type=dict[str, object])
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: not a TOML file: {error}{_quotes(content, error)}") from None
-    for group, keys in sections.items():
-        if not isinstance(keys, dict):
-            near = get_close_matches(group, OPTIONS, n=1, cutoff=0.75)
-            hint = f"; did you mean {near[0]}, in [{OPTIONS[near[0]].section}]?" if near else ""
-            hint = _home(group) or hint
-            raise ConfigError(f"{path}: key {group} stands outside any section{hint}")
-        if group == SET:
-            for name, value in _flat(keys):
-                yield _set(name, value, f"{path}: {SET}.{name}")
-        elif group in SECTIONS:
-            for name, value in keys.items():
-                yield _from_key(path, group, name, value)
-        else:
-            hint = suggestion(group, [*SECTIONS, SET])
-            raise ConfigError(f"{path}: unknown section [{group}]{hint}")
-
-
-def _quotes(content: bytes, error: Exception) -> str:
-    """Return a hint if the line that TOML's reader refuses has a text without quotes."""
-    if found := re.search(r"line (\d+)", str(error)):
-        line = content.decode(errors="replace").splitlines()[int(found[1]) - 1]
-        if bare := re.fullmatch(r"\s*([\w.-]+)\s*=\s*([A-Za-z][^\"'#]*?)\s*(#.*)?", line):
-            return f'; a text needs quotes: {bare[1]} = "{bare[2]}"'
-    return ""
-
-
-def _flat(keys: Mapping[str, object]) -> Iterator[tuple[str, object]]:
-    """Yield quoted and nested keys: ``"gate.floor_db" = 0`` and ``gate.floor_db = 0``."""
-    for name, value in keys.items():
-        if isinstance(value, dict):
-            yield from ((f"{name}.{attribute}", inner) for attribute, inner in value.items())
-        else:
-            yield name, value
-
-
-def _from_key(path: str, group: str, name: str, value: object) -> _Value:
-    culprit, option = f"{path}: {group}.{name}", OPTIONS.get(name)
-    if option is None and (setting := successor(name)):
-        raise ConfigError(f"{path}: {name} in [{group}] is now {setting} in [{SET}]")
-    if option is None or option.section != group:
-        here = (other.name for other in OPTIONS.values() if other.section == group)
-        hint = _home(name) or suggestion(name, here)
-        raise ConfigError(f"{path}: unknown key {name} in [{group}]{hint}")
-    return _Value(option, value, culprit, typed=True)
-
-
-def _home(name: str) -> str:
-    option = OPTIONS.get(name)
-    return f"; {name} belongs in [{option.section}]" if option else ""
-
-
-def _set(name: str, value: object, culprit: str) -> _Value:
-    """Return a value for a field without an option."""
-    if name in SETTINGS:
-        return _Value(SETTINGS[name], value, culprit)
-    for option in OPTIONS.values():
-        if name == option.setting:
-            raise ConfigError(f"{culprit}: has an option of its own, --{option.name}")
-    hint = suggestion(name, SETTINGS) or "; streamd --set help lists them"
-    raise ConfigError(f"{culprit}: no such setting{hint}")
-
-
-def _from_pairs(pairs: Sequence[str], culprit: str) -> Iterator[_Value]:
-    for pair in pairs:
-        name, equals, text = pair.partition("=")
-        if not equals:
-            raise ConfigError(f"{culprit} must be NAME=VALUE, got {pair}")
-        yield _set(name, text, f"{culprit} {name}")
-
-
-def _from_environment(environ: Mapping[str, str]) -> Iterator[_Value]:
-    known = {option.variable: option for option in OPTIONS.values()}
-    ours = {name: text for name, text in environ.items() if text and name.startswith(PREFIX)}
-    for other in (CONFIG_VARIABLE, TOKEN_VARIABLE):
-        ours.pop(other, None)
-    yield from _from_pairs(ours.pop(SET_VARIABLE, "").split(), SET_VARIABLE)
-    for variable, text in ours.items():
-        if option := known.get(variable):
-            yield _Value(option, text, variable)
-            continue
-        stem = variable.removeprefix(PREFIX)
-        if setting := successor(stem.lower().replace("_", "-")):
-            raise ConfigError(f"{variable} is now {SET_VARIABLE}={setting}=...")
-        # Only what looks like a slip is refused: others may use names with this prefix, as
-        # Kubernetes does for a service called streamd.
-        stems = [name.removeprefix(PREFIX) for name in (*known, SET_VARIABLE)]
-        for close in get_close_matches(stem, stems, n=1, cutoff=0.75):
-            raise ConfigError(f"unknown variable {variable}; did you mean {PREFIX}{close}?")
-
-
-def _from_command_line(given: Mapping[str, _Words]) -> Iterator[_Value]:
-    for name, raw in given.items():
-        if name == SET:
-            yield from _from_pairs([raw] if isinstance(raw, str) else raw, f"--{SET}")
-        else:
-            yield _Value(OPTIONS[name], raw, f"--{name}")
-
-
-def _check(config: Config, culprits: Mapping[str, str]) -> None:
-    """Refuse values that are wrong only in combination."""
-
-    def culprit(name: str) -> str:
-        return culprits.get(OPTIONS[name].setting, f"--{name}")
-
-    length = config.session.length
-    for name, least in (("step", config.session.step), ("keep", config.commit.keep)):
-        if least > length:
-            named = f"{culprit('length')} ({length * FRAME_MS} ms)"
-            raise ConfigError(f"{named} must be at least {culprit(name)} ({least * FRAME_MS} ms)")
-    if config.bind.share != "off" and not config.bind.enabled:
-        raise ConfigError(f"{culprit('sharing')} needs the server; drop --no-server")
-    if config.input.device in ("cuda", "cpu", "mps"):  # openai-whisper's
-        hint = "models run on the CPU, or on a Mac as --compute says"
-        raise ConfigError(f"{culprit('device')} names a microphone: {hint}")
-    if config.input.play and not config.input.realtime:
-        raise ConfigError(f"{culprit('play')} needs real time; drop --fast")
-    if config.input.channels == "split" and config.decoding.speakers:
-        split, speakers = culprit("channels"), culprit("speakers")
-        raise ConfigError(f"{split}: each channel is a speaker; drop {speakers}")
-    if not (config.bind.enabled or config.input.source):
-        raise ConfigError(f"{culprit('server')}: without a server and a source there is no audio")
-
-
-def read_token(
-    path: str, environ: Mapping[str, str], *, option: str = "--token-file"
-) -> str | None:
-    """Return the token in the file of the option, or in the environment, if any.
-
-    Raises `ConfigError` if the file cannot be read or others can read it, or the token is too
-    short.
-    """
-    culprit, remedy, mode = f"{option}: {path}", "put a long random token into it", 0
-    if path:
-        try:
-            with Path(path).open(encoding="utf-8") as file:
-                mode = os.fstat(file.fileno()).st_mode
-                token = file.read().strip()
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is not text"
-            raise ConfigError(f"{option}: cannot read {path}: {reason}") from None
-    elif not (token := environ.get(TOKEN_VARIABLE, "").strip()):
-        return None
-    else:
-        culprit, remedy = TOKEN_VARIABLE, "choose a long random token"
-    if not token:
-        raise ConfigError(f"{culprit} is empty; {remedy}")
-    if len(token) < _SHORTEST_TOKEN:
-        least = f"a token needs at least {_SHORTEST_TOKEN} characters"
-        raise ConfigError(f"{culprit} is too short: {least}; {remedy}")
-    if stat.S_ISREG(mode) and mode & (stat.S_IROTH | stat.S_IWOTH):
-        raise ConfigError(f"{culprit} is open to every user of this machine: chmod 600 {path}")
-    return token
+__all__ = [
+    "CONFIG_VARIABLE",
+    "OPTIONS",
+    "SECTIONS",
+    "SET",
+    "SETTINGS",
+    "SET_VARIABLE",
+    "TOKEN_VARIABLE",
+    "Config",
+    "as_toml",
+    "load",
+    "of_options",
+    "read_token",
+    "successor",
+    "suggestion",
+    "value_of",
+]

@@ -1,5 +1,6 @@
 """From the configuration to the parts: the one place that sees both."""
 
+import logging
 import math
 import os
 import sys
@@ -17,6 +18,7 @@ from streamd.daemon import phrases
 from streamd.engines import smart_turn, voices
 from streamd.engines.silero import Silero
 from streamd.engines.smart_turn import begin_smart_turn, has_smart_turn
+from streamd.engines.voices import Listener
 from streamd.errors import ConfigError, SourceError
 from streamd.events import Choices
 from streamd.models.model import Model
@@ -26,6 +28,7 @@ from streamd.session import Session
 from streamd.session.channels import AnySession, SplitSession
 from streamd.session.commit import AlignAtt, CommitPolicy, LocalAgreement, Sliding
 from streamd.session.gate import Gate, WebRtcVad, any_sound
+from streamd.session.rules import RuleNote
 from streamd.session.segmenter import Segmenter
 from streamd.sources import Source
 from streamd.sources.ffmpeg import is_url
@@ -38,7 +41,10 @@ from streamd.types import FRAME_MS, N_AUDIO_CTX, frames_from_ms, ms_from_frames
 from streamd.whisper.engine import Engine
 from streamd.whisper.recognizer import Recognizer
 from streamd.whisper.tokenizer import Tokenizer
+from streamd.whisper.turns import TurnJudge
 from streamd.whisper.vocabulary import Vocabularies, Vocabulary
+
+log = logging.getLogger(__name__)
 
 _MOST_PHRASES = 500
 """That a client may expect; the list of the server may have thousands. As many names as fit into
@@ -104,9 +110,14 @@ def session_factory(config: Config) -> Callable[[Choices], AnySession]:
         sentence = min(endpoint.sentence, plain)
         ends = replace(endpoint, rule=choices.endpoint, plain=plain, sentence=sentence)
         segmenter = Segmenter(ends)
-        return Session(gate(config), segmenter, _policy(config), options)
+        report = _log_rule if log.isEnabledFor(logging.DEBUG) else None
+        return Session(gate(config), segmenter, _policy(config), options, report)
 
     return make
+
+
+def _log_rule(note: RuleNote) -> None:
+    log.debug("%s", note)
 
 
 def chooser(config: Config, model: Model) -> Chooser:
@@ -245,9 +256,14 @@ def recognizer(
     """
     _check_windows(config, model)
     options, words = decoding_options(config, model), tokenizer(config, model)
-    ends = begin_smart_turn if has_smart_turn() else None
     lists = lists or vocabularies(config, model, expected(config, model))
-    return Recognizer(runs, words, options, end_of_turn=ends, working=working, vocabularies=lists)
+    return Recognizer(runs, words, options, working=working, vocabularies=lists)
+
+
+def answering(recognizer: Recognizer[Any]) -> Listener:
+    """Return a recognizer that also answers what sessions ask about turns and voices."""
+    judge = TurnJudge(recognizer, begin_smart_turn) if has_smart_turn() else recognizer
+    return Listener(judge)
 
 
 def expected(config: Config, model: Model, known: str | None = None) -> Vocabulary | None:

@@ -146,7 +146,7 @@ def recognizers(
         lists = build.vocabularies(config, model, expected)
         return build.recognizer(config, model, engine, working=working, lists=lists)
 
-    workers = [Listener(new()) for _ in range(build.workers(config))]
+    workers = [build.answering(new()) for _ in range(build.workers(config))]
     return workers, build.chooser(config, model)
 
 

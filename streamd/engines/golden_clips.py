@@ -9,7 +9,7 @@ import msgspec
 import soundfile
 
 from streamd.system.disk import asset
-from streamd.types import FRAME, Samples, Window, text_of
+from streamd.types import FRAME, Samples, TextOptions, Window, text_of
 from streamd.whisper.recognizer import Recognizer
 
 _WEIGHTS = "model.safetensors"
@@ -49,5 +49,5 @@ def transcribed(recognizer: Recognizer[Any], clip: GoldenClip) -> str:
     """Return the text of a clip as that of a stream's last window, in English."""
     n = len(clip.samples) // FRAME
     samples = clip.samples[: n * FRAME]
-    window = Window(0, n, samples, last=True, language="en", detect=False)
+    window = Window(0, n, samples, last=True, options=TextOptions(language="en"), asks=())
     return text_of(recognizer.recognize(window).words)

@@ -6,7 +6,6 @@ filter banks. Both are loaded when the first voice comes, and all streams share 
 """
 
 from collections.abc import Iterable
-from dataclasses import replace
 from functools import cache
 from typing import Protocol
 
@@ -18,6 +17,8 @@ from streamd.speakers import (
     Activity,
     Chances,
     Describe,
+    HeardVoices,
+    HearingRequest,
     HearingStep,
     HearingSteps,
     Roster,
@@ -52,15 +53,15 @@ class Listener:
         self._recognizer = recognizer
 
     def recognize(self, window: Window) -> Hypothesis:
-        """Transcribe the window, and hear what its `hear` asks for."""
+        """Transcribe the window, and hear what its `HearingRequest` asks for."""
         hypothesis = self._recognizer.recognize(window)
-        if (request := window.hear) is None:
+        if (request := window.asked(HearingRequest)) is None:
             return hypothesis
         heard = [request.roster]
         for step in request.steps:
             heard.append(heard[-1].copy())  # the session may read its own meanwhile
             hear(heard[-1], step, request.audio, start=request.start)
-        return replace(hypothesis, heard=tuple(heard[1:]))
+        return hypothesis.answered(HeardVoices(tuple(heard[1:])))
 
 
 class RecordedVoices:

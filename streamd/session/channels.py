@@ -13,7 +13,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from streamd.events import Final, Gap, GapReason, Partial, SessionEvent, TurnEvent, Vad, of_channel
-from streamd.session import Session
+from streamd.session.session import Session
 from streamd.types import FRAME, Frames, Hypothesis, ResumeState, Window
 
 NumberedT = TypeVar("NumberedT", Partial, Final, TurnEvent, Partial | Final)

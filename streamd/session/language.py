@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from streamd.types import Hypothesis, Window, Word
+from streamd.types import DetectedLanguage, Hypothesis, LanguageQuestion, Window, Word
 from streamd.whisper.marks import ends_sentence
 
 SURE = 0.5
@@ -97,38 +97,40 @@ class Language:
         if self._next is not None:
             self.known, self._decided, self._next = self._next.language, True, None
 
-    def detect(self, start: int, end: int) -> tuple[bool, int | None]:
-        """Whether to decode a window from `start` to `end` in the language that is detected in it.
-
-        Returns that, and the frame from which to detect the language, None: nowhere.
-        """
+    def question(self, start: int, end: int) -> LanguageQuestion | None:
+        """What a window from `start` to `end` is to ask about its language, if anything."""
         if not self._detects:
-            return False, None
+            return None
         if not self.known or (not self._decided and end - self._start >= self._after):
-            return True, self._start
+            return LanguageQuestion(self._start)
         if self._decided and start >= self._clear_until > self._start and end - start >= SPAN:
-            return False, start  # the rest on its own, which could not be read in this language
+            return LanguageQuestion(
+                start, decides=False
+            )  # the rest on its own, which could not be read in this language
         if self._decided and end - self._asked >= EVERY and end - min(start, self._start) >= SPAN:
             # The first look may come late, where all audio was there at once. If the utterance is
             # shorter than a span, the one before is listened to as well.
             is_first = self._asked == self._start
-            return False, min(self._start, end - SPAN) if is_first else end - SPAN
-        return False, None
+            since = min(self._start, end - SPAN) if is_first else end - SPAN
+            return LanguageQuestion(since, decides=False)
+        return None
 
     def learn(self, window: Window, hypothesis: Hypothesis) -> Change | None:
         """Take what was detected in a window, unless it or the hypothesis is doubtful.
 
         Returns where the language has changed, if it has.
         """
-        if window.detect_from is None:
+        if (question := window.asked(LanguageQuestion)) is None:
             return None
-        if hypothesis.detected_prob is None:  # the model knows one language only
+        heard = hypothesis.answer(DetectedLanguage)
+        if heard is None or heard.prob is None:  # the model knows one language only
             self._detects = False
             return None
-        sure, self._asked = hypothesis.detected_prob >= SURE, window.end
-        if window.detect:
-            return self._decide(window, hypothesis) if sure else None
-        return self._follow(window.end, hypothesis, hypothesis.detected_prob)
+        self._asked = window.end
+        if not question.decides:
+            return self._follow(window.end, heard, heard.prob)
+        is_sure = heard.prob >= SURE and not hypothesis.suspect
+        return self._decide(window.end, heard) if is_sure else None
 
     def certain(self, end: int) -> int:
         """The frame before which the language of a window up to `end` is certain."""
@@ -142,29 +144,29 @@ class Language:
         """Begin the next utterance in the language to which it has changed."""
         self._next = change
 
-    def _decide(self, window: Window, hypothesis: Hypothesis) -> Change | None:
-        if hypothesis.suspect or window.end - self._start < self._after:
+    def _decide(self, end: int, heard: DetectedLanguage) -> Change | None:
+        if end - self._start < self._after:
             return None
-        before, self.known = self.known, hypothesis.detected
+        before, self.known = self.known, heard.language
         self._decided = True
-        self._certain = self._clear_until = window.end - SPAN // 2
+        self._certain = self._clear_until = end - SPAN // 2
         return Change(self.known) if before not in {"", self.known} else None
 
-    def _follow(self, end: int, hypothesis: Hypothesis, prob: float) -> Change | None:
+    def _follow(self, end: int, heard: DetectedLanguage, prob: float) -> Change | None:
         """What the newest seconds of an utterance tell."""
-        if hypothesis.detected == self.known:
+        if heard.language == self.known:
             self._certain = end - SPAN // 2
-            if hypothesis.previous_prob >= SURE:
+            if heard.previous_prob >= SURE:
                 self._other, self._clear_until, self._unclear_at = "", end - SPAN // 2, None
             else:  # no language is probable
                 self._unclear_at = self._unclear_at or end
             return None
         self._unclear_at = self._unclear_at or end
         is_probable, before = prob >= TWICE, self._other
-        self._other = hypothesis.detected if is_probable else before
-        is_clear = prob >= CLEAR and hypothesis.previous_prob <= EXCLUDED
-        is_twice = is_probable and before == hypothesis.detected
-        return self._begun(hypothesis.detected, end) if is_clear or is_twice else None
+        self._other = heard.language if is_probable else before
+        is_clear = prob >= CLEAR and heard.previous_prob <= EXCLUDED
+        is_twice = is_probable and before == heard.language
+        return self._begun(heard.language, end) if is_clear or is_twice else None
 
     def _begun(self, language: str, end: int) -> Change:
         """The change, which is the whole utterance's if the one before was not heard in it."""

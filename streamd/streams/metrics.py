@@ -39,6 +39,9 @@ class Metrics:
         self._speech = counter("speech_seconds", "Speech detected in the audio received")
         self._lost = counter("dropped_audio_seconds", "Audio lost, by reason", ("why",))
         self._fallbacks = counter("decode_fallbacks", "Windows decoded at a temperature above 0")
+        self._attempts = counter(
+            "decode_attempts", "Ways to decode a window again that were tried", ("attempt", "kept")
+        )
         self._rewritten = counter(
             "partial_rewrite_chars", "Characters of partials that were shown and then retracted"
         )
@@ -56,6 +59,8 @@ class Metrics:
             self._rtf.set(took_s * 1000 / window_ms)
         if hypothesis.temperature > 0:
             self._fallbacks.inc()
+        for attempt, is_kept in hypothesis.work.attempts:
+            self._attempts.labels(attempt, str(is_kept).lower()).inc()
 
     def received(self, duration_ms: int) -> None:
         """Count audio that a session received."""

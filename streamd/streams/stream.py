@@ -32,6 +32,7 @@ from streamd.streams.metrics import Metrics
 from streamd.streams.wav import WavWriter
 from streamd.system.calls import outcome
 from streamd.types import (
+    DetectedLanguage,
     Frames,
     Hypothesis,
     ResumeState,
@@ -316,7 +317,8 @@ class Stream:
         if (
             not self._language_published
             and self.session.language
-            and hypothesis.detected_prob is not None
+            and (heard := hypothesis.answer(DetectedLanguage))
+            and heard.prob is not None
         ):
             self._language_published = True
             log.info(HEARD, self.hub.session, self.session.language)

@@ -405,16 +405,21 @@ def with_fallback(
     attempt: Callable[[float], Search[Decoded]],
     options: DecodingOptions,
     *,
+    first: Decoded | None = None,
     may_retry: Callable[[], bool] = lambda: True,
 ) -> Search[Decoded]:
     """Decode at one temperature after the other until the result passes the thresholds.
 
-    `attempt` decodes at a temperature, with a new decoder each time; before each but the first,
-    `may_retry` is asked. Source: openai/whisper ``transcribe.py`` (`decode_with_fallback`).
+    `attempt` decodes at a temperature, with a new decoder each time; `first` is the text at the
+    first one, if it is known. Before each but the first, `may_retry` is asked. Source:
+    openai/whisper ``transcribe.py`` (`decode_with_fallback`).
     """
-    attempts = []
+    attempts: list[Decoded] = []
     for temperature in options.temperatures:
-        attempts.append((yield from attempt(temperature)))
+        if first is not None and not attempts:
+            attempts.append(first)
+        else:
+            attempts.append((yield from attempt(temperature)))
         if not needs_fallback(attempts[-1], options):
             return attempts[-1]
         if not may_retry():

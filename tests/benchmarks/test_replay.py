@@ -20,7 +20,7 @@ from streamd.cli.bench import spoken
 from streamd.errors import ConfigError, SourceError
 from streamd.events import Eos, Final, Partial
 from streamd.types import FRAME
-from streamd.whisper.recognizer import Counters
+from streamd.whisper.view import Counters
 from tests.support.fakes import WORD, ScriptedRecognizer, scripted_audio, scripted_session
 
 SPEECH = [False] * WORD + [True] * (20 * WORD) + [False] * 60

@@ -15,7 +15,16 @@ from streamd.events import Choices, Event, Final
 from streamd.models import ModelDimensions
 from streamd.models.model import Model, only_language, openai_vocabulary
 from streamd.session import Session
-from streamd.types import FRAME, SAMPLE_RATE, Hypothesis, Window, frames_from_ms, ms_from_frames
+from streamd.types import (
+    FRAME,
+    SAMPLE_RATE,
+    Hypothesis,
+    LanguageQuestion,
+    TextOptions,
+    Window,
+    frames_from_ms,
+    ms_from_frames,
+)
 from streamd.whisper.tokenizer import LANGUAGES
 from tests.support import recorded
 
@@ -165,13 +174,13 @@ def test_a_client_chooses_for_its_session_only():
     assert choose(own, {"language": "fr"}).hotwords == own.hotwords  # which no client has chosen
     several = choose(default, {"language": "french, en"})
     windows = [said(build.session_factory(config)(each)) for each in (default, chosen, several)]
-    assert [
-        (w.languages, w.language, w.detect, w.initial_prompt, w.vocabulary) for w in windows
-    ] == [
-        ((), "", True, "before", ""),
-        (("fr",), "fr", False, "before", "Zoë"),
-        (("fr", "en"), "", True, "before", ""),
+    assert [window.options for window in windows] == [
+        TextOptions((), "", "transcribe", "before", ""),
+        TextOptions(("fr",), "fr", "transcribe", "before", "Zoë"),
+        TextOptions(("fr", "en"), "", "transcribe", "before", ""),
     ]
+    asks = [window.asked(LanguageQuestion) is not None for window in windows]
+    assert asks == [True, False, True]
 
 
 @pytest.mark.parametrize(
@@ -317,7 +326,8 @@ def test_a_server_has_more_threads_for_a_window_that_a_final_waits_for(
 def live(sound: np.ndarray, **options: str) -> list[tuple[int, Event]]:
     """What the bundled model makes of a sound, and after how many ms of it each event came."""
     config = load({"model": "tiny.en", "threads": "1", **options}, {})
-    recognizer, session = build.recognizer(config, *open_model(config)), build.new_session(config)
+    recognizer = build.answering(build.recognizer(config, *open_model(config)))
+    session = build.new_session(config)
     told: list[tuple[int, Event]] = []
     for n, frame in enumerate(recorded.frames(sound), 1):
         events = session.feed(frame[None])

@@ -19,7 +19,7 @@ from streamd.streams.hub import Hub
 from streamd.streams.journal.files import Folder
 from streamd.streams.metrics import Metrics
 from streamd.streams.stream import Stream, StreamContext
-from streamd.types import FRAME, Hypothesis, Window
+from streamd.types import FRAME, DetectedLanguage, Hypothesis, Window
 from tests.support import recorded
 from tests.support.fakes import WORD, ScriptedRecognizer, scripted_audio, scripted_session
 from tests.support.loop import turn
@@ -88,7 +88,9 @@ class Hearing(ScriptedRecognizer):
 
     def recognize(self, window: Window) -> Hypothesis:
         return replace(
-            super().recognize(window), language="de", detected="de", detected_prob=self._prob
+            super().recognize(window),
+            language="de",
+            answers=(DetectedLanguage("de", self._prob),),
         )
 
 

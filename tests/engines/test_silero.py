@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 import noises
-import streamd.engines.silero
-from streamd.engines.silero import HighPass, Silero
-from streamd.session import REACH, SHORT_PAUSE
+from streamd.engines.silero import silero
+from streamd.engines.silero.silero import HighPass, Silero
 from streamd.session.gate import Gate, WebRtcVad
+from streamd.session.session import REACH, SHORT_PAUSE
 from streamd.types import FRAME, SAMPLE_RATE
 from tests.support import recorded
 
@@ -79,7 +79,7 @@ def test_a_stream_after_a_pause_sounds_as_at_its_beginning():
 
 
 def test_it_does_not_run_while_the_first_detector_hears_nothing(monkeypatch):
-    monkeypatch.setattr(streamd.engines.silero, "_model", lambda: pytest.fail("the model ran"))
+    monkeypatch.setattr(silero, "_model", lambda: pytest.fail("the model ran"))
     assert not any(Silero()(np.zeros((500, FRAME), np.float32), [False] * 500))
 
 
@@ -118,7 +118,7 @@ def test_the_network_computes_what_that_of_silero_vad_does():
     before = np.concatenate([np.zeros((1, 64), np.float32), chunks[:-1, -64:]])
     given = np.concatenate([before, chunks], axis=1)
     state = np.zeros((1, 1, 128), np.float32)
-    model = streamd.engines.silero._model()
+    model = silero._model()
     probs, *_ = model.run(None, {"input": given, "h": state, "c": state})
     np.testing.assert_allclose(probs, expected, atol=1e-4)
 

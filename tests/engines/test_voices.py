@@ -14,7 +14,7 @@ from streamd.engines.voices import (
     listen,
     segment,
 )
-from streamd.speakers import HearingRequest, HearingStep, Roster, changes, speaker_at
+from streamd.speakers import HeardVoices, HearingRequest, HearingStep, Roster, changes, speaker_at
 from streamd.types import FRAME, Hypothesis, Window
 from tests.support.recorded import samples
 
@@ -103,8 +103,9 @@ def test_only_windows_that_ask_are_listened_to():
         (HearingStep(110, 110, 160, 160), HearingStep(140, 160, 200, 200)), 100, sound, Roster()
     )
     listener = Listener(Fake())
-    assert listener.recognize(Window(100, 200, sound)).heard == ()
-    heard = listener.recognize(Window(100, 200, sound, hear=asked)).heard
+    assert listener.recognize(Window(100, 200, sound)).answer(HeardVoices) is None
+    window = Window(100, 200, sound, asks=(asked,))
+    heard = listener.recognize(window).answer(HeardVoices).rosters
     assert [roster.heard for roster in heard] == [160, 200]
     assert asked.roster.heard == 0
     assert all(110 <= turn.start < turn.end <= 200 for turn in heard[-1].turns)

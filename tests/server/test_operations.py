@@ -17,7 +17,7 @@ from streamd.events import Final, Gap, Partial, Stats, Vad
 from streamd.options import BindOptions, ServerLimits
 from streamd.server import Invitation, Server
 from streamd.streams.metrics import Metrics
-from streamd.types import Hypothesis, Window
+from streamd.types import Hypothesis, Window, Work
 from tests.support.serving import (
     INFO,
     CountingStreams,
@@ -102,7 +102,8 @@ def test_metrics_count_what_happens():
         observe(event, 1600)
     metrics.received(20)
     window = Window(0, 50, np.zeros(0, np.float32))
-    metrics.decoded(window, Hypothesis(temperature=0.2), 0.25)
+    work = Work(attempts=(("digits", False), ("fallback", True)))
+    metrics.decoded(window, Hypothesis(temperature=0.2, work=work), 0.25)
     metrics.decoded(window, Hypothesis(), 0.25)
     text = metrics.text().decode()
     for row in (
@@ -116,6 +117,8 @@ def test_metrics_count_what_happens():
         "streamd_audio_seconds_total 0.02",
         "streamd_rtf 0.25",
         "streamd_decode_fallbacks_total 1.0",
+        'streamd_decode_attempts_total{attempt="digits",kept="false"} 1.0',
+        'streamd_decode_attempts_total{attempt="fallback",kept="true"} 1.0',
     ):
         assert row in text.splitlines()
 

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamd.events import Final
-from streamd.session import AGAIN_RATE, MOST_AGAIN, MOST_PARTIALS, PARTIALS_RATE
 from streamd.session.budget import Budget
-from streamd.types import Hypothesis, Suspect, Window, Word
+from streamd.session.session import AGAIN_RATE, MOST_AGAIN, MOST_PARTIALS, PARTIALS_RATE
+from streamd.types import Hypothesis, Suspect, Window, Word, Work
 from tests.support.fakes import (
     WORD,
     ScriptedRecognizer,
@@ -31,11 +31,11 @@ class Costly(ScriptedRecognizer):
         self.cost = self.cost_again = 0
 
     def recognize(self, window: Window) -> Hypothesis:
-        again = self._again if window.last and window.budget > 0 else 0
+        again = self._again if window.last and window.retry.budget > 0 else 0
         self.cost += 0 if window.last else self._cost
         self.cost_again += again
         hypothesis = super().recognize(window)
-        return replace(hypothesis, cost=self._cost + again, extra_cost=again)
+        return replace(hypothesis, work=Work(self._cost + again, again))
 
 
 @given(

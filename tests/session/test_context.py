@@ -8,11 +8,18 @@ import pytest
 
 from streamd.events import Event, Final, Unclear
 from streamd.options import EndpointOptions, SessionOptions
-from streamd.session import LEFT_OUT, Session
 from streamd.session.commit import LocalAgreement, Sliding
-from streamd.session.segment import UNMARKED
+from streamd.session.session import LEFT_OUT, Session
+from streamd.session.text import UNMARKED
 from streamd.types import Encoded, Hypothesis, Suspect, Window, Word
+from streamd.whisper.punctuation import MarksAnswer, MarksQuestion
 from tests.support.fakes import WORD, ScriptedRecognizer, drain, scripted_audio, scripted_session
+
+
+def given_words(window: Window) -> tuple[Word, ...]:
+    """The words whose marks the window asks for."""
+    question = window.asked(MarksQuestion)
+    return question.words if question else ()
 
 
 def listen(
@@ -152,13 +159,13 @@ def test_marks_are_decided_although_nobody_pauses():
 
     def ends_sentences(window: Window) -> Hypothesis:
         found = honest.recognize(window)
-        ended = [replace(word, text=f" w{word.tokens[0]}.") for word in window.given_words or ()]
-        return replace(found, given_words=tuple(ended))
+        ended = [replace(word, text=f" w{word.tokens[0]}.") for word in given_words(window)]
+        return found.answered(MarksAnswer(tuple(ended)))
 
     _, windows = listen(spoken((60, LONG)), ends_sentences)
-    *asked, last = [window.given_words for window in windows if window.given_words is not None]
+    *asked, last = [given_words(window) for window in windows if window.asked(MarksQuestion)]
     assert [len(words) >= UNMARKED * n for n, words in enumerate(asked, 1)] == [True] * 3
-    assert windows[-1].given_words == last
+    assert given_words(windows[-1]) == last
     ended = [[word.text.endswith(".") for word in words] for words in asked]
     assert not any(ended[0])
     assert all(ended[1][: len(ended[0])])
@@ -169,7 +176,7 @@ def test_a_window_says_where_text_ends_too_early():
     """Behind that frame, its last second and a half of voice begins."""
     speech = [*spoken((6, 3), (30, LONG))]
     _, windows = listen(speech, ScriptedRecognizer().recognize)
-    told = {window.end: window.text_until for window in windows if window.start == 0}
+    told = {window.end: window.retry.text_until for window in windows if window.start == 0}
     assert speech.index(False) == 72
     assert told[50] is None
     assert told[100] == 100 - LEFT_OUT - 3, "without the three silent frames"

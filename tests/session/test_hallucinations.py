@@ -1,11 +1,13 @@
 """Phrases from the ends of films are believed only where somebody spoke."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from streamd.events import Final
-from streamd.session.evidence import believable
+from streamd.session.rules import Reason, TextFacts, not_famous
 from streamd.types import Hypothesis, Suspect, Window, Word
 from streamd.whisper.guards import FAMOUS, is_famous
 from tests.support.fakes import WORD, ScriptedRecognizer, drain, scripted_audio, scripted_session
@@ -19,6 +21,13 @@ def saying(text: str, start: int, end: int) -> Hypothesis:
         for i, word in enumerate(each)
     )
     return Hypothesis(words=words, tokens=tuple(range(len(each))))
+
+
+def believable(hypothesis: Hypothesis, voiced_share: Callable[[int, int], float]) -> Hypothesis:
+    """The hypothesis after the rule about what Whisper writes for sounds without speech."""
+    window = Window(0, 1000, np.zeros(0, np.float32))
+    found = not_famous(hypothesis, TextFacts(window, 0, 0, None, None, False, voiced_share))
+    return found.without_text(hypothesis) if isinstance(found, Reason) else found
 
 
 @pytest.mark.parametrize("phrase", sorted(FAMOUS))

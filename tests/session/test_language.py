@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from streamd.events import Final
 from streamd.options import DecodingOptions, SessionOptions
 from streamd.session.language import SURE, Change, Language, surely_read
-from streamd.types import Hypothesis, Suspect, Window, Word
+from streamd.types import DetectedLanguage, Hypothesis, LanguageQuestion, Suspect, Window, Word
 from streamd.whisper.decode import spoken
 from tests.support.fakes import WORD, ScriptedRecognizer, drain, scripted_audio, scripted_session
 
@@ -40,22 +40,15 @@ class Polyglot(ScriptedRecognizer):
         super().__init__()
 
     def recognize(self, window: Window) -> Hypothesis:
-        detected, prob, before = window.language, None, 0.0
-        if window.detect_from is not None:
+        known, question = window.options.language, window.asked(LanguageQuestion)
+        heard = DetectedLanguage(known)
+        if question is not None:
             probs = self.probs[len(self.asked) % len(self.probs)]
-            detected = spoken(probs, window.language, OPTIONS)
-            prob = probs[detected]
-            before = probs.get(window.language, 0.0)
+            code = spoken(probs, known, OPTIONS)
+            heard = DetectedLanguage(code, probs[code], probs.get(known, 0.0))
         self.asked.append(window)
-        language = detected if window.detect else window.language
-        plain = super().recognize(window)
-        found = replace(
-            plain,
-            language=language,
-            detected=detected,
-            detected_prob=prob,
-            previous_prob=before,
-        )
+        language = heard.language if question and question.decides else known
+        found = replace(super().recognize(window), language=language, answers=(heard,))
         self.heard.append(found)
         return found
 
@@ -94,7 +87,7 @@ def test_once_decided_it_does_not_change_within_an_utterance(n_words, probs):
 
 
 def is_sure(window: Window, hypothesis: Hypothesis, start: int) -> bool:
-    return window.end - start >= 100 and (hypothesis.detected_prob or 0.0) >= SURE
+    return window.end - start >= 100 and (hypothesis.answer(DetectedLanguage).prob or 0.0) >= SURE
 
 
 def utterance_of(window: Window, n_words: list[int]) -> int:
@@ -112,11 +105,13 @@ def test_it_changes_only_to_one_that_is_clearly_likelier(n_words, probs):
     for number, (window, hypothesis) in enumerate(
         zip(recognizer.asked, recognizer.heard, strict=True)
     ):
-        if window.language and hypothesis.language != window.language:
+        known, question = window.options.language, window.asked(LanguageQuestion)
+        if known and hypothesis.language != known:
             found = probs[number % len(probs)]
-            assert window.detect
+            assert question
+            assert question.decides
             assert found[hypothesis.language] >= OPTIONS.language_prob
-            ahead = found[hypothesis.language] - found[window.language]
+            ahead = found[hypothesis.language] - found[known]
             assert ahead >= OPTIONS.language_margin
 
 
@@ -152,11 +147,11 @@ def told(
     language: Language, end: int, code: str, prob: float = 0.85, *, since: int = 0, **known
 ) -> Change | None:
     """Ask for a window up to `end`, and learn the language if it is asked for."""
-    detect, detect_from = language.detect(since, end)
-    window = Window(since, end, np.zeros(0, np.float32), detect=detect, detect_from=detect_from)
-    known = {"previous_prob": prob if code == language.known else 0.1, **known}
-    heard = Hypothesis(language=code, detected=code, detected_prob=prob, **known)
-    return language.learn(window, heard)
+    question = language.question(since, end)
+    window = Window(since, end, np.zeros(0, np.float32), asks=(question,) if question else ())
+    previous_prob = known.pop("previous_prob", prob if code == language.known else 0.1)
+    heard = DetectedLanguage(code, prob, previous_prob)
+    return language.learn(window, Hypothesis(language=code, answers=(heard,), **known))
 
 
 def test_a_short_utterance_is_in_the_language_of_the_last_long_one():
@@ -167,8 +162,8 @@ def test_a_short_utterance_is_in_the_language_of_the_last_long_one():
     told(language, 120, "de")
     language.begin(300)
     assert language.known == "de"
-    assert language.detect(300, 380) == (False, None)
-    assert language.detect(300, 400) == (True, 300)
+    assert language.question(300, 380) is None
+    assert language.question(300, 400) == LanguageQuestion(300)
     told(language, 380, "en")
     assert language.known == "de"
 
@@ -176,9 +171,9 @@ def test_a_short_utterance_is_in_the_language_of_the_last_long_one():
 def test_a_language_that_is_not_probable_is_asked_for_again():
     language = Language(after=100)
     told(language, 120, "ml", 0.3)
-    assert (language.known, language.detect(0, 140)) == ("", (True, 0))
+    assert (language.known, language.question(0, 140)) == ("", LanguageQuestion(0))
     told(language, 140, "es")
-    assert (language.known, language.detect(0, 160)) == ("es", (False, None))
+    assert (language.known, language.question(0, 160)) == ("es", None)
 
 
 def test_after_a_long_pause_the_first_seconds_decide():
@@ -204,7 +199,7 @@ def test_another_language_twice_in_a_row_begins_within_the_utterance():
     assert language.known == "ja", "so the rest of the utterance is read"
     language.change(Change("en"))
     language.begin(190)
-    assert (language.known, language.detect(0, 230)) == ("en", (False, None))
+    assert (language.known, language.question(0, 230)) == ("en", None)
 
 
 def test_it_has_begun_where_the_language_before_was_heard_no_more():
@@ -232,11 +227,11 @@ def test_a_first_look_that_comes_late_is_at_the_whole_utterance():
     language = Language(after=100)
     told(language, 100, "es")
     language.begin(300, follows=True)
-    assert language.detect(300, 399) == (False, None)
-    assert language.detect(300, 700) == (False, 300)
+    assert language.question(300, 399) is None
+    assert language.question(300, 700) == LanguageQuestion(300, decides=False)
     told(language, 700, "es")
-    assert language.detect(300, 760) == (False, 660)
-    assert language.detect(300, 1000) == (False, 900)
+    assert language.question(300, 760) == LanguageQuestion(660, decides=False)
+    assert language.question(300, 1000) == LanguageQuestion(900, decides=False)
 
 
 def test_it_is_still_detected_after_an_utterance_that_nobody_could_read():
@@ -249,21 +244,22 @@ def test_it_is_still_detected_after_an_utterance_that_nobody_could_read():
             found = super().recognize(window)
             if not second - 50 < window.start < third - 50:
                 return found
-            unsure = None if found.detected_prob is None else 0.4
-            return replace(found, avg_logprob=-2.0, detected_prob=unsure)
+            heard = found.answer(DetectedLanguage)
+            unsure = replace(heard, prob=None if heard.prob is None else 0.4)
+            return replace(found, avg_logprob=-2.0, answers=(unsure,))
 
     recognizer = Mumbled([{"de": 0.9, "en": 0.1}])
     assert len(listen(utterances(15, 15, 15), recognizer)) == 2
     of_third = [window for window in recognizer.asked if window.start > third - 50]
-    assert any(window.detect_from is not None for window in of_third)
+    assert any(window.asked(LanguageQuestion) for window in of_third)
 
 
 def test_a_short_utterance_is_listened_to_with_the_one_before():
     language = Language(after=100)
     told(language, 100, "de")
     language.begin(300, follows=True)
-    assert language.detect(300, 360) == (False, None), "the window has too little to listen to"
-    assert language.detect(200, 360) == (False, 260)
+    assert language.question(300, 360) is None, "the window has too little to listen to"
+    assert language.question(200, 360) == LanguageQuestion(260, decides=False)
     assert told(language, 360, "en", 0.95, previous_prob=0.001) == Change("en")
 
 
@@ -273,8 +269,8 @@ def test_a_rest_that_is_read_on_its_own_is_listened_to_at_once():
     told(language, 100, "ko")
     told(language, 150, "ko")
     told(language, 350, "it", 0.78, previous_prob=0.001)
-    assert language.detect(0, 374) == (False, None), "not a second since"
-    assert language.detect(132, 374) == (False, 132)
+    assert language.question(0, 374) is None, "not a second since"
+    assert language.question(132, 374) == LanguageQuestion(132, decides=False)
     assert told(language, 374, "it", 0.99, since=132, previous_prob=0.001) == Change(
         "it", (100, 330)
     )
@@ -309,18 +305,21 @@ def test_a_language_that_nobody_detects_is_certain():
     language = Language(after=100)
     assert language.certain(60) == 0
     language.learn(Window(0, 60, np.zeros(0, np.float32)), Hypothesis())
-    assert (language.certain(60), language.detect(0, 100)) == (60, (False, None))
+    assert (language.certain(60), language.question(0, 100)) == (60, None)
     assert Language(after=100, among=("de",)).certain(60) == 60
 
 
 def test_a_client_may_name_other_languages_while_the_session_runs():
     language = Language(after=100)
     told(language, 120, "en")
-    assert (language.expected, language.detect(0, 230)) == ("en", (False, 130))
+    assert (language.expected, language.question(0, 230)) == (
+        "en",
+        LanguageQuestion(130, decides=False),
+    )
     language.allow(("de",))
-    assert (language.expected, language.detect(0, 230)) == ("de", (False, None))
+    assert (language.expected, language.question(0, 230)) == ("de", None)
     language.allow(("de", "fr"))
-    assert (language.expected, language.detect(0, 230)) == ("", (True, 0))
+    assert (language.expected, language.question(0, 230)) == ("", LanguageQuestion(0))
     told(language, 240, "fr")
     language.allow(("fr", "en"))
     assert language.expected == "fr"
@@ -334,7 +333,8 @@ def test_a_client_may_name_other_languages_while_the_session_runs():
 def test_before_anything_is_known_every_window_listens():
     recognizer = Polyglot([{"en": 0.4, "de": 0.35}, {"de": 0.6, "en": 0.3}])
     listen(utterances(30), recognizer)
-    listened = [window.detect for window in recognizer.asked]
+    questions = [window.asked(LanguageQuestion) for window in recognizer.asked]
+    listened = [bool(each and each.decides) for each in questions]
     n_listened = listened.count(True)
     assert listened == [True] * n_listened + [False] * (len(listened) - n_listened)
     assert 2 <= n_listened < len(listened)
@@ -347,7 +347,7 @@ def test_before_anything_is_known_every_window_listens():
 def test_what_is_suspect_decides_nothing(suspect):
     language = Language(after=100)
     told(language, 200, "de", suspect=suspect)
-    assert language.detect(0, 200) == (True, 0)
+    assert language.question(0, 200) == LanguageQuestion(0)
     told(language, 225, "fr")
     assert language.known == "fr"
 
@@ -369,19 +369,14 @@ class Bilingual(ScriptedRecognizer):
         """In which languages each word was read."""
 
     def recognize(self, window: Window) -> Hypothesis:
-        detected, prob = "", None
-        if window.detect_from is not None:
-            middle = (max(window.detect_from, window.start) + window.end) // 2
-            detected, prob = "ja" if middle < self._switch else "en", 0.95
-        language = detected if window.detect else window.language
-        before = 0.95 if detected == window.language else 0.01
-        return replace(
-            super().recognize(window),
-            language=language,
-            detected=detected,
-            detected_prob=prob,
-            previous_prob=before,
-        )
+        known, question = window.options.language, window.asked(LanguageQuestion)
+        if question is None:
+            return replace(super().recognize(window), language=known)
+        middle = (max(question.since, window.start) + window.end) // 2
+        code = "ja" if middle < self._switch else "en"
+        heard = DetectedLanguage(code, 0.95, 0.95 if code == known else 0.01)
+        language = code if question.decides else known
+        return replace(super().recognize(window), language=language, answers=(heard,))
 
 
 def language_of_words(

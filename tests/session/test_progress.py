@@ -32,7 +32,16 @@ from streamd.session import Session
 from streamd.session.commit import AlignAtt, LocalAgreement, Sliding
 from streamd.session.gate import Gate, GatedFrame
 from streamd.session.segmenter import Segmenter
-from streamd.types import FRAME, FRAME_MS, N_AUDIO_CTX, Hypothesis, Suspect, Window, Word
+from streamd.types import (
+    FRAME,
+    FRAME_MS,
+    N_AUDIO_CTX,
+    DetectedLanguage,
+    Hypothesis,
+    Suspect,
+    Window,
+    Word,
+)
 from tests.support.fakes import loud_frames
 from tests.support.promises import check_speaking, check_transcript
 
@@ -130,9 +139,9 @@ lies = st.builds(
 abouts = st.builds(
     Hypothesis,
     language=st.sampled_from(["en", "de", ""]),
-    detected=st.sampled_from(["en", "de", ""]),
-    detected_prob=probs | st.none(),
-    previous_prob=probs,
+    answers=st.tuples(
+        st.builds(DetectedLanguage, st.sampled_from(["en", "de", ""]), probs | st.none(), probs)
+    ),
     avg_logprob=st.sampled_from([-0.2, 0.0, -0.9, -1.1, -3.0]),
     no_speech_prob=st.sampled_from([0.0, 0.2, 0.4, 1.0]),
     temperature=st.sampled_from([0.0, 0.4, 1.0]),
@@ -420,6 +429,11 @@ def check_end(told: Run) -> None:
     assert told.session.idle
 
 
+def detected(answer: Answer) -> bool:
+    heard = answer.about.answer(DetectedLanguage)
+    return heard is not None and bool(heard.language)
+
+
 def check_number(told: Run) -> None:
     assert len(told.windows) <= most_windows(told)
 
@@ -443,7 +457,7 @@ def most_windows(told: Run) -> int:
         furthest -= min(endpoint.trailing_silence, endpoint.longest // 2)
     n_cuts = n_frames // (furthest - endpoint.overlap)
     answers = (*told.world.steps, *told.world.lasts)
-    n_changes = n_frames // LEAST_READ if any(each.about.detected for each in answers) else 0
+    n_changes = n_frames // LEAST_READ if any(detected(each) for each in answers) else 0
     n_utterances = n_pauses + told.n_flushes + n_cuts + n_changes
     step = told.world.options.step
     n_partials = n_frames // step + n_utterances if step else 0

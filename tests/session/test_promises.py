@@ -12,6 +12,7 @@ from streamd.events import Event, Final, Gap, Partial
 from streamd.options import AgreementOptions, AlignAttOptions, EndpointOptions, SessionOptions
 from streamd.session.commit import AlignAtt, LocalAgreement, Sliding
 from streamd.types import FRAME_MS, Hypothesis, Suspect, Window, Word
+from streamd.whisper.punctuation import MarksAnswer, MarksQuestion
 from tests.support.fakes import (
     WORD,
     ScriptedRecognizer,
@@ -91,13 +92,12 @@ class Capitalising(ScriptedRecognizer):
 
     def recognize(self, window):
         found = super().recognize(window)
-        if window.given_words is None:
+        if (question := window.asked(MarksQuestion)) is None:
             return found
-        words = [
-            replace(word, text=word.text.upper()) for word in (*window.given_words, *found.words)
-        ]
-        n = len(window.given_words)
-        return replace(found, given_words=tuple(words[:n]), words=tuple(words[n:]))
+        words = [replace(word, text=word.text.upper()) for word in (*question.words, *found.words)]
+        n = len(question.words)
+        found = replace(found, words=tuple(words[n:]))
+        return found.answered(MarksAnswer(tuple(words[:n])))
 
 
 @given(runs, delays, policies, blocks)

@@ -106,7 +106,7 @@ def test_other_options_apply_to_the_next_window_and_to_the_next_utterance():
             windows.append((n, window))
             events += session.accept(window, recognizer.recognize(window))
         finals += [n for event in events if isinstance(event, Final)]
-    assert {window.initial_prompt for n, window in windows if n < 3 * WORD} == {"Bees."}
-    assert {window.initial_prompt for n, window in windows if n >= 3 * WORD} == {"Wasps."}
+    assert {window.options.initial_prompt for n, window in windows if n < 3 * WORD} == {"Bees."}
+    assert {window.options.initial_prompt for n, window in windows if n >= 3 * WORD} == {"Wasps."}
     ends = [8 * WORD, 12 * WORD + 40]
     assert [n - end + 1 for n, end in zip(finals, ends, strict=True)] == [30, 45]

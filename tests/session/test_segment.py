@@ -9,14 +9,15 @@ from hypothesis import strategies as st
 
 from streamd.events import Final, Partial, timed, with_lasting_words
 from streamd.options import EndpointOptions, SessionOptions
-from streamd.session import lasting
 from streamd.session.commit import LocalAgreement
 from streamd.session.gate import GatedFrame
+from streamd.session.rules import in_turn
 from streamd.session.segment import MOVES, Move, Segment, Stage
 from streamd.session.segmenter import Segmenter
 from streamd.session.spelling import capitalised, split_mark
+from streamd.session.text import SpokenText
 from streamd.session.utterance import Utterance
-from streamd.types import N_AUDIO_CTX, Hypothesis, Suspect, Window, Word
+from streamd.types import N_AUDIO_CTX, Hypothesis, Suspect, Window, Word, text_of
 from tests.support.fakes import (
     WORD,
     ScriptedRecognizer,
@@ -29,7 +30,7 @@ from tests.support.promises import check_times
 
 @given(st.lists(st.sampled_from(Move)))
 def test_what_is_not_in_the_table_cannot_happen(moves):
-    segment = Segment(Utterance(0), 0, 25)
+    segment = Segment(Utterance(0), SpokenText(0, 0), 25)
     for move in moves:
         following = MOVES[segment.stage].get(move)
         if following is None:
@@ -41,10 +42,10 @@ def test_what_is_not_in_the_table_cannot_happen(moves):
 
 
 def test_what_is_held_comes_back_once():
-    segment = Segment(Utterance(0), 0, 25)
-    segment.prepare(40, Hypothesis())
+    segment = Segment(Utterance(0), SpokenText(0, 0), 25)
+    segment.prepare(40)
     assert segment.stage is Stage.PREPARED
-    assert segment.release() == (40, Hypothesis())
+    assert segment.release() == 40
     with pytest.raises(RuntimeError, match="RELEASE cannot happen"):
         segment.release()
 
@@ -276,13 +277,12 @@ def test_nor_does_a_title_however_long_the_gap():
     ],
 )
 def test_another_speaker_and_a_mark_or_a_gap_end_a_sentence(words, changes, first):
-    segment, at = Segment(Utterance(0), 0, 25), 10
+    text_so_far, at = SpokenText(0, 0), 10
     for each in words:
         at, text = each if isinstance(each, tuple) else (at, each)
-        segment.committed.append(said(text, at, at + 20))
+        text_so_far.committed.append(said(text, at, at + 20))
         at += 22
-    final = segment.sentence(1, Hypothesis(), changes)
-    assert (final and final.text) == first
+    assert (text_of(text_so_far.take_sentence(changes)) or None) == first
 
 
 def test_lines_of_fixed_length_are_not_cut_at_sentences():
@@ -324,7 +324,7 @@ def test_a_window_waits_for_what_may_become_a_pause(n_unvoiced, due_at):
     for n in range(60):
         unvoiced = n - 22 if 23 <= n < 23 + n_unvoiced else 0
         segmenter.push(GatedFrame(0, -20.0, unvoiced=unvoiced))
-        segment = Segment(segmenter.utterances[0], 0, 25)
+        segment = Segment(segmenter.utterances[0], SpokenText(0, 0), 25)
         if (due := segment.due(segmenter, 25)) is not None:
             found[n + 1] = due
     assert min(found) == due_at
@@ -337,13 +337,13 @@ FRAME_PAIRS = st.lists(st.tuples(st.integers(-50, 150), st.integers(-50, 150)), 
 @given(FRAME_PAIRS, st.integers(0, 40), st.integers(0, 100))
 def test_words_last_within_their_caption_whatever_times_they_come_with(times, start, n_frames):
     words = [Word(" a", begin, end, 0.5) for begin, end in times]
-    placed = lasting(words, start, start + n_frames)
+    placed = in_turn(words, start, start + n_frames)
     edges = [start, *(edge for word in placed for edge in (word.start, word.end))]
     assert edges == sorted(edges)
     assert edges[-1] <= start + n_frames
     if len(words) <= n_frames:
         assert all(word.start < word.end for word in placed)
-    assert lasting(placed, start, start + n_frames) == placed
+    assert in_turn(placed, start, start + n_frames) == placed
     start_ms, end_ms = 20 * start, 20 * start + n_frames
     final = Final(
         seq=1,

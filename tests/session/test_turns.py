@@ -1,7 +1,5 @@
 """What a session tells of turns, and how their ends depend on how the speaker sounds."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,6 +7,7 @@ from hypothesis import strategies as st
 from streamd.events import Event, Final, Partial, TurnEvent, TurnState
 from streamd.options import EndpointOptions, EndpointRule
 from streamd.types import Hypothesis, Window, ms_from_frames
+from streamd.whisper.turns import TurnAnswer, TurnQuestion
 from tests.support.fakes import WORD, ScriptedRecognizer, played, scripted_audio, scripted_session
 
 SPEECH = [True] * (5 * WORD) + [False] * 40 + [True] * (5 * WORD) + [False] * 100
@@ -26,10 +25,10 @@ class Judging(ScriptedRecognizer):
 
     def recognize(self, window: Window) -> Hypothesis:
         found = super().recognize(window)
-        if window.turn_start is None:
+        if (question := window.asked(TurnQuestion)) is None:
             return found
-        self.asked.append((window.turn_start, window.end))
-        return replace(found, turn_prob=self._probs[window.end > 6 * WORD])
+        self.asked.append((question.since, window.end))
+        return found.answered(TurnAnswer(self._probs[window.end > 6 * WORD]))
 
 
 def listen(recognizer: ScriptedRecognizer, rule: EndpointRule, delay: int = 0) -> list[Event]:

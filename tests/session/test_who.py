@@ -1,7 +1,5 @@
 """Who says the words of a session's events."""
 
-from dataclasses import replace
-
 import msgspec
 import numpy as np
 from hypothesis import given, settings
@@ -13,7 +11,7 @@ from streamd.options import SessionOptions
 from streamd.session.timeline import Timeline
 from streamd.session.who import WhoSpeaks
 from streamd.sinks.text import by_speaker
-from streamd.speakers import HearingStep, Roster
+from streamd.speakers import HeardVoices, HearingRequest, HearingStep, Roster
 from streamd.streams.journal import JournalLine, read_line
 from streamd.types import FRAME, ResumeState
 from tests.support.fakes import (
@@ -164,9 +162,9 @@ class Ear(ScriptedRecognizer):
 
     def recognize(self, window):
         hypothesis = super().recognize(window)
-        if window.hear is None:
+        if (request := window.asked(HearingRequest)) is None:
             return hypothesis
-        request, heard = window.hear, [window.hear.roster]
+        heard = [request.roster]
         for step in request.steps:
             heard.append(heard[-1].copy())
             first, after = (FRAME * (at - request.start) for at in (step.start, step.end))
@@ -183,7 +181,7 @@ class Ear(ScriptedRecognizer):
 
             chances = activity.astype(np.float32)
             heard[-1].hear(step, activity, chances, np.zeros(len(frames)), listen)
-        return replace(hypothesis, heard=tuple(heard[1:]))
+        return hypothesis.answered(HeardVoices(tuple(heard[1:])))
 
 
 SPEECH = speech_of([(84, 12), (36, 60), (200, 24), (96, 120), (60, 12), (480, 100)])

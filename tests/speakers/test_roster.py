@@ -8,27 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamd.options import EndpointOptions
-from streamd.speakers import (
-    ATTACK,
-    CONTEXT,
-    EVERY,
-    FIRST,
-    MOST,
-    MOST_SPARE,
-    QUIET,
-    REMEMBERED,
-    SAMPLE,
-    SHARE,
-    HearingStep,
-    HearingSteps,
-    Roster,
-    SpokenTurn,
-    changes,
-    normal,
-    runs,
-    shifts,
-    speaker_at,
-)
+from streamd.speakers import REMEMBERED, HearingStep, HearingSteps, Roster, SpokenTurn, changes
+from streamd.speakers.boundaries import runs, shifts
+from streamd.speakers.roster import MOST, MOST_SPARE, SAMPLE, SHARE, normal
+from streamd.speakers.steps import ATTACK, CONTEXT, EVERY, FIRST, QUIET
+from streamd.speakers.turns import speaker_at
 
 RNG = np.random.default_rng(0)
 VOICES = np.linalg.qr(RNG.standard_normal((256, 40)))[0].T.astype(np.float32)

@@ -15,6 +15,7 @@ from streamd.options import EndpointOptions, GateOptions, SessionOptions
 from streamd.session import Session
 from streamd.session.commit import CommitPolicy, LocalAgreement
 from streamd.session.gate import Gate
+from streamd.session.rules import RuleNote
 from streamd.session.segmenter import Segmenter
 from streamd.types import FRAME, Frames, Hypothesis, Window, Word
 
@@ -85,6 +86,7 @@ def scripted_session(
     policy: CommitPolicy | None = None,
     *,
     speech_prob: float = 0.0,
+    report: Callable[[RuleNote], None] | None = None,
 ) -> Session:
     """A session whose gate follows the loudness of scripted audio at once.
 
@@ -92,7 +94,7 @@ def scripted_session(
     """
     confirm = (lambda _, likely: [speech_prob * each for each in likely]) if speech_prob else None
     gate = Gate(loud_frames, GateOptions(attack=1), confirm=confirm)
-    return Session(gate, Segmenter(endpoint), policy or LocalAgreement(), options)
+    return Session(gate, Segmenter(endpoint), policy or LocalAgreement(), options, report)
 
 
 def drain(session: Session, recognizer: ScriptedRecognizer, seen: list[Window]) -> list[Event]:

@@ -18,7 +18,7 @@ from streamd.events import Final
 from streamd.models.model import parameter_shapes
 from streamd.options import DecodingOptions
 from streamd.streams import Streams
-from streamd.types import FRAME, Hypothesis, Window
+from streamd.types import FRAME, DetectedLanguage, Hypothesis, LanguageQuestion, Window
 from streamd.whisper.decode import detect_language
 from streamd.whisper.mel import log_mel
 from streamd.whisper.recognizer import Recognizer
@@ -122,11 +122,12 @@ def test_it_is_heard_once_in_each_utterance_and_held():
     known, n_listened = "", 0
     assert len({window.start for window in heard.windows}) >= 3
     for window, hypothesis in zip(heard.windows, heard.hypotheses, strict=True):
-        assert window.language == known
-        n_listened += window.detect_from is not None
-        if window.detect_from is not None:
-            assert 0 < hypothesis.detected_prob < 1
-        if not window.detect:
+        assert window.options.language == known
+        question = window.asked(LanguageQuestion)
+        n_listened += question is not None
+        if question is not None:
+            assert 0 < hypothesis.answer(DetectedLanguage).prob < 1
+        if question is None or not question.decides:
             assert hypothesis.language == known
         else:
             if window.end - window.start >= 100 and not hypothesis.suspect:
@@ -152,7 +153,9 @@ def test_it_is_what_the_model_says():
     features = engine().encode(log_mel(padded, DIMS.n_mels), audio_ctx=N_CTX)
     probs = detect_language(engine().decoder(features, 1), tokenizer)
     assert next(iter(probs)) == hypothesis.language
-    assert np.isclose(probs[hypothesis.language], hypothesis.detected_prob, atol=1e-4)
+    assert np.isclose(
+        probs[hypothesis.language], hypothesis.answer(DetectedLanguage).prob, atol=1e-4
+    )
 
 
 def test_a_language_that_was_named_is_never_heard():
@@ -168,7 +171,7 @@ def test_of_several_that_may_be_spoken_it_is_the_most_probable_one():
     assert heard.n_detections > 0
     assert {hypothesis.language for hypothesis in heard.hypotheses} <= {*among}
     window, hypothesis = heard.windows[0], heard.hypotheses[0]
-    assert (window.languages, window.language) == (tuple(among), "")
+    assert (window.options.languages, window.options.language) == (tuple(among), "")
     model = load.model("random")
     tokenizer = Tokenizer(model.vocabulary, model.dims.n_vocab, multilingual=True)
     padded = np.pad(window.samples, (0, N_CTX * FRAME - len(window.samples)))
@@ -176,7 +179,9 @@ def test_of_several_that_may_be_spoken_it_is_the_most_probable_one():
     probs = detect_language(engine().decoder(features, 1), tokenizer)
     total = sum(probs[code] for code in among)
     assert hypothesis.language == max(among, key=probs.__getitem__)
-    assert np.isclose(probs[hypothesis.language] / total, hypothesis.detected_prob, atol=1e-4)
+    assert np.isclose(
+        probs[hypothesis.language] / total, hypothesis.answer(DetectedLanguage).prob, atol=1e-4
+    )
 
 
 async def test_sessions_of_several_languages_do_not_disturb_each_other():
@@ -195,7 +200,7 @@ async def test_sessions_of_several_languages_do_not_disturb_each_other():
 
     async def heard(*choices: dict[str, object]) -> list[list[Final]]:
         streams = Streams(make, max_backlog=10_000, max_ingest=len(choices))
-        recognizer = Recognizer(engine(0.0), tokenizer, replace(OPTIONS, max_tokens=8))
+        recognizer = Recognizer(engine(0.0), tokenizer, OPTIONS)
         working = asyncio.create_task(streams.transcribe(recognizer))
         fed = [streams.open(f"s{n}") for n in range(len(choices))]
         for stream, chosen in zip(fed, choices, strict=True):

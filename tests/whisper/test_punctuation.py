@@ -12,7 +12,7 @@ from streamd.daemon import build
 from streamd.daemon.opening import open_model
 from streamd.models.text_tokens import TextTokens
 from streamd.types import FRAME, Window, Word, text_of
-from streamd.whisper.punctuation import _N_WORDS, punctuated
+from streamd.whisper.punctuation import _N_WORDS, MarksAnswer, MarksQuestion, punctuated
 from streamd.whisper.tokenizer import Tokenizer
 from tests.support import recorded
 from tests.support.decoders import (
@@ -200,10 +200,10 @@ def test_the_model_in_the_box_gives_back_what_its_text_has_lost(clip, text):
         samples=sound,
         prefix=tuple(token for word in lost for token in word.tokens),
         prefix_end=len(sound) // FRAME,
-        given_words=tuple(lost),
+        asks=(MarksQuestion(tuple(lost)),),
     )
     found = build.recognizer(config, model, engine).recognize(window)
-    written = text_of(found.given_words)
+    written = text_of(found.answer(MarksAnswer).words)
     # Which mark is the most probable behind a clause depends on the processor's int8.
     assert written.replace(",", "").rstrip(".?!") == text.replace(",", "").rstrip(".")
     assert written[-1] in ".,?!"

@@ -2,23 +2,46 @@
 
 import threading
 from concurrent.futures import Future
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cache, partial
 from itertools import pairwise
+from math import ceil, inf
+from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from streamd.engines.onnx import OnnxEngine
 from streamd.engines.prepared import open_in_memory
 from streamd.models import ModelDimensions
 from streamd.options import DecodingOptions
 from streamd.system.calls import begun
-from streamd.types import FRAME, Mel, Window, text_of
+from streamd.types import (
+    FRAME,
+    DetectedLanguage,
+    LanguageQuestion,
+    Mel,
+    RetryRequest,
+    TextOptions,
+    Window,
+    text_of,
+)
+from streamd.whisper.attempts import MOST_DECODES
 from streamd.whisper.recognizer import RIGHT_CONTEXT, Recognizer
 from streamd.whisper.tokenizer import Tokenizer
+from streamd.whisper.turns import EndOfTurn, TurnAnswer, TurnJudge, TurnQuestion
 from tests.golden import load
-from tests.support.decoders import EOT, N_VOCAB, ContextDecoder, Predict, scripted, vocabulary
+from tests.support.decoders import (
+    EOT,
+    N_VOCAB,
+    ContextDecoder,
+    Predict,
+    hashed,
+    scripted,
+    vocabulary,
+)
 
 FULL = 1500
 PLAIN = DecodingOptions(suppress_tokens=(), suppress_blank=False, tighten=False)
@@ -62,9 +85,14 @@ def script(data: bytes, frames=None, *, end: bool = True, prefix: bytes = b"", *
     return scripted(tokens, frames, n_ctx=384, prefix=prefix, **known)
 
 
-def window(n_frames: int = 200, **known) -> Window:
+def window(n_frames: int = 200, *, retry: dict[str, Any] | None = None, **known) -> Window:
+    """A window of silence; options of its text, and `retry`, may be given by their names."""
     samples = np.zeros(n_frames * FRAME, np.float32)
-    return Window(start=1000, end=1000 + n_frames, samples=samples, **known)
+    names = [each.name for each in fields(TextOptions)]
+    options = TextOptions(**{name: known.pop(name) for name in names if name in known})
+    asks = (RetryRequest(**(retry or {})), *known.pop("asks", (LanguageQuestion(),)))
+    end = 1000 + n_frames
+    return Window(start=1000, end=end, samples=samples, options=options, asks=asks, **known)
 
 
 @pytest.mark.parametrize("part", ["prompt", "before", "prefix"])
@@ -74,6 +102,10 @@ def test_text_of_another_model_does_not_reach_the_engine(part, token):
     with pytest.raises(ValueError, match="text of another model"):
         Recognizer(engine, TOKENIZER, PLAIN).recognize(window(**{part: (token,)}))
     assert engine.encoded == []
+
+
+def judging(engine: ScriptedEngine, end_of_turn: EndOfTurn) -> TurnJudge:
+    return TurnJudge(Recognizer(engine, TOKENIZER, PLAIN), end_of_turn)
 
 
 def recognizer(script: Predict, **options):
@@ -129,27 +161,27 @@ def test_the_end_of_a_turn_is_judged_while_the_words_are_decoded():
         return 0.25
 
     engine = Waiting(script(b" a", [0, 0, 0]))
-    ours = Recognizer(
-        engine, TOKENIZER, PLAIN, end_of_turn=lambda speech: begun(partial(judge, speech))
-    )
-    assert ours.recognize(window(250, turn_start=1100, last=True)).turn_prob == 0.25
-    assert ours.recognize(window(250)).turn_prob is None
+    ours = judging(engine, lambda speech: begun(partial(judge, speech)))
+    asked_window = window(250, asks=(TurnQuestion(1100),), last=True)
+    assert ours.recognize(asked_window).answer(TurnAnswer) == TurnAnswer(0.25)
+    assert ours.recognize(window(250)).answer(TurnAnswer) is None
     assert heard == [150 * FRAME]
 
 
 def test_nobody_ends_a_turn_in_which_there_are_no_words():
     engine = ScriptedEngine(script(b""))
-    ours = Recognizer(engine, TOKENIZER, PLAIN, end_of_turn=lambda _: begun(lambda: 0.25))
-    assert ours.recognize(window(250, turn_start=1000, last=True)).turn_prob is None
+    ours = judging(engine, lambda _: begun(lambda: 0.25))
+    found = ours.recognize(window(250, asks=(TurnQuestion(1000),), last=True))
+    assert found.answer(TurnAnswer) is None
 
 
 def test_an_error_of_the_model_of_turns_is_not_passed_over():
     def fail(_: np.ndarray) -> Future[float]:
         return begun(lambda: 1 / 0)
 
-    ours = Recognizer(ScriptedEngine(script(b"")), TOKENIZER, PLAIN, end_of_turn=fail)
+    ours = judging(ScriptedEngine(script(b"")), fail)
     with pytest.raises(ZeroDivisionError):
-        ours.recognize(window(250, turn_start=1000, last=True))
+        ours.recognize(window(250, asks=(TurnQuestion(1000),), last=True))
 
 
 def test_what_had_sound_after_it_is_not_computed_again():
@@ -267,7 +299,7 @@ def test_text_that_ends_long_before_the_voice_goes_on(more, until, prob, said, g
     ours, _ = recognizer(ends_early(more, FRAMES, prob))
     until = until and 1000 + until
     found = ours.recognize(
-        window(300, prefix=tuple(given), prefix_end=1040, text_until=until, last=last)
+        window(300, prefix=tuple(given), prefix_end=1040, retry={"text_until": until}, last=last)
     )
     assert text_of(found.words) == said.removeprefix(given.decode().strip()).strip()
     assert found.suspect is None
@@ -291,9 +323,11 @@ def test_a_loop_is_left_where_the_voice_goes_on():
         return logits, alignment
 
     assert text_of(recognizer(loops)[0].recognize(window(300)).words) == "no"
-    found = recognizer(loops)[0].recognize(window(300, text_until=1120))
+    found = recognizer(loops)[0].recognize(window(300, retry={"text_until": 1120}))
     assert (text_of(found.words), found.suspect) == ("no-cd", None)
-    again = recognizer(loops)[0].recognize(window(300, text_until=1120, draft=found.tokens))
+    again = recognizer(loops)[0].recognize(
+        window(300, retry={"text_until": 1120}, draft=found.tokens)
+    )
     assert again.words == found.words
 
 
@@ -315,11 +349,11 @@ def test_an_endless_text_stops_where_only_the_sound_after_its_prefix_could_be_to
 @pytest.mark.parametrize(("budget", "n_fallbacks"), [(0, 0), (1, 1), (np.inf, 5)])
 def test_a_last_window_is_decoded_again_within_its_budget(budget, n_fallbacks):
     ours, engine = recognizer(script(b" ab", prob=0.2), best_of=2)
-    found = ours.recognize(window(last=True, budget=budget))
+    found = ours.recognize(window(last=True, retry={"budget": budget}))
     assert ours.counters.fallbacks == n_fallbacks
     first, *again = [len(decoder.passes) for decoder in engine.decoders]
     frames = [np.ceil(n * 50 / 6.5) for n in (first, sum(again))]
-    assert (found.cost, found.extra_cost) == (sum(frames), frames[1])
+    assert (found.work.cost, found.work.extra_cost) == (sum(frames), frames[1])
 
 
 def test_the_token_limit_can_be_set():
@@ -332,6 +366,7 @@ def test_silence_has_no_words_and_costs_one_decode(last):
     ours, engine = recognizer(script(b" ab", prob=0.5, nospeech=0.7))
     found = ours.recognize(window(last=last))
     assert (found.words, found.tokens, found.suspect) == ((), (), "no_speech")
+    assert found.work.disbelieved == "ab"
     assert found.no_speech_prob == pytest.approx(0.7, abs=1e-3)
     assert len(engine.encoded) == 1
     assert ours.counters.fallbacks == 0
@@ -394,7 +429,7 @@ def test_a_text_with_little_evidence_has_no_words(last, nospeech, prob, said):
 def test_a_few_words_of_clear_speech_need_less_evidence(data, nospeech, prob, clear, said):
     """Their first word is improbable by nature, and more of them is the first word."""
     ours, _ = recognizer(script(data, nospeech=nospeech, prob=prob), temperatures=(0.0,))
-    assert text_of(ours.recognize(window(last=True, clear=clear)).words) == said
+    assert text_of(ours.recognize(window(last=True, retry={"clear": clear})).words) == said
 
 
 @pytest.mark.parametrize(
@@ -477,8 +512,8 @@ def told(engine: ScriptedEngine) -> set[tuple[int, ...]]:
 def test_a_language_that_is_known_is_not_asked_for():
     engine = ScriptedEngine(speaks(de=0.9))
     ours = Recognizer(engine, MULTILINGUAL, PLAIN)
-    found = ours.recognize(window(language="fr", detect=False, detect_from=None))
-    assert (found.language, found.detected_prob) == ("fr", None)
+    found = ours.recognize(window(language="fr", asks=()))
+    assert (found.language, found.answer(DetectedLanguage).prob) == ("fr", None)
     assert len(engine.decoders) == 1
     french = 258 + MULTILINGUAL.languages.index("fr")
     assert told(engine) == {(257, french, MULTILINGUAL.transcribe, 362)}
@@ -498,15 +533,15 @@ def test_another_language_must_be_clear(probs, before, language):
     engine = ScriptedEngine(speaks(**probs))
     found = Recognizer(engine, MULTILINGUAL, PLAIN).recognize(window(language=before))
     assert found.language == language
-    assert found.detected_prob == pytest.approx(probs[language], abs=1e-3)
+    assert found.answer(DetectedLanguage).prob == pytest.approx(probs[language], abs=1e-3)
 
 
 def test_the_only_language_that_may_be_spoken_needs_no_detection():
     engine = ScriptedEngine(speaks(de=0.9))
     ours = Recognizer(engine, MULTILINGUAL, PLAIN)
     found = ours.recognize(window(languages=("fr",), language="en"))
-    assert (found.language, found.detected_prob) == ("fr", None)
-    found = ours.recognize(window(language="en", detect=False, detect_from=None))
+    assert (found.language, found.answer(DetectedLanguage).prob) == ("fr", None)
+    found = ours.recognize(window(language="en", asks=()))
     assert found.language == "en", "the window's is certain, and its own"
 
 
@@ -514,9 +549,9 @@ def test_only_languages_that_may_be_spoken_are_detected():
     ours = Recognizer(ScriptedEngine(speaks(de=0.5, fr=0.3, ja=0.1)), MULTILINGUAL, PLAIN)
     found = ours.recognize(window(languages=("ja", "fr")))
     assert found.language == "fr"
-    assert found.detected_prob == pytest.approx(0.75)
+    assert found.answer(DetectedLanguage).prob == pytest.approx(0.75)
     found = ours.recognize(window(languages=("xx", "ja")))  # the model lacks the other one
-    assert (found.language, found.detected_prob) == ("ja", None)
+    assert (found.language, found.answer(DetectedLanguage).prob) == ("ja", None)
 
 
 def test_a_translation_is_asked_for_and_is_in_english():
@@ -538,7 +573,7 @@ def test_a_translation_follows_no_order_of_the_sound(last):
     frames = [150, 150, 20, 20, 20, 180, 383, 383, 383, 383, 383, 383, 383, 383, 383, 10]
     said = script(b" ab cdef gh ijk", frames, prob=0.14)
     engine = ScriptedEngine(said)
-    given = {"language": "de", "detect": False, "detect_from": None, "task": "translate"}
+    given = {"language": "de", "asks": (), "task": "translate"}
     given["last"] = last
     ours = Recognizer(engine, MULTILINGUAL, replace(PLAIN, beam_size=1))
     found = ours.recognize(window(150, **given))
@@ -554,7 +589,7 @@ def test_a_translation_follows_no_order_of_the_sound(last):
 
 def test_words_of_a_translation_begin_after_those_that_are_committed():
     ours = Recognizer(ScriptedEngine(script(b" gh", prefix=b" ab")), MULTILINGUAL, PLAIN)
-    given = {"language": "de", "detect": False, "detect_from": None, "task": "translate"}
+    given = {"language": "de", "asks": (), "task": "translate"}
     found = ours.recognize(window(150, prefix=tuple(b" ab"), prefix_end=1100, **given))
     assert [(word.text, word.start, word.end) for word in found.words] == [(" gh", 1100, 1150)]
 
@@ -565,7 +600,7 @@ def test_each_window_has_a_task_of_its_own():
     japanese = 258 + MULTILINGUAL.languages.index("ja")
     for task, words in (("translate", [" ja"]), ("transcribe", [" j", "a"]), ("", [" j", "a"])):
         engine.given.clear()
-        found = ours.recognize(window(language="ja", detect=False, task=task))
+        found = ours.recognize(window(language="ja", asks=(), task=task))
         token = MULTILINGUAL.translate if task == "translate" else MULTILINGUAL.transcribe
         assert told(engine) == {(257, japanese, token, 362)}
         assert [word.text for word in found.words] == words
@@ -607,6 +642,46 @@ def test_a_final_with_little_evidence_is_decoded_again():
     strict, _ = recognizer(script(b" ab", prob=0.32), best_of=2, least_evidence=-1.0)
     strict.recognize(window(last=True))
     assert strict.counters.fallbacks == 5
+
+
+def test_each_way_to_decode_again_is_counted_with_whether_its_text_was_kept():
+    ours, _ = recognizer(script(b" ab", prob=0.2), temperatures=(0.0, 0.5), best_of=1)
+    found = ours.recognize(window(last=True, vocabulary="as:9"))
+    assert found.work.attempts == (("phrases", True), ("fallback", False))
+    assert ours.counters.flat() == {
+        "windows": 1,
+        "encoded_frames": 200,
+        "fallbacks": 1,
+        "drafted": 0,
+        "accepted": 0,
+        "phrases tried": 1,
+        "phrases kept": 1,
+        "fallback tried": 1,
+        "fallback kept": 0,
+    }
+    ours, _ = recognizer(ends_early(b" cd ef", FRAMES))
+    assert ours.recognize(window(300, retry={"text_until": 1120})).work.attempts == (
+        ("continuation", True),
+    )
+
+
+@given(st.integers(0, 10_000), st.sampled_from([0, 20, 60, inf]), st.booleans())
+def test_a_final_costs_no_more_than_is_promised(seed, budget, clear):
+    """Whatever a decoder writes: the attempts have a bound in number and in what they take."""
+    predict = hashed(seed, eot_bias=1.0)
+    ours, engine = recognizer(predict, best_of=2)
+    asked = window(
+        300,
+        last=True,
+        retry={"budget": budget, "clear": clear, "text_until": 1290},
+        vocabulary="as\nbe:3",
+    )
+    work = ours.recognize(replace(asked, prefix=tuple(b" ab"), prefix_end=1020)).work
+    assert len(engine.decoders) <= MOST_DECODES
+    # A decode with all the tokens that the window may have, and a phrase tried at each.
+    longest = 2 * ceil(8 + 5.6 * 6.5) * 50 / 6.5
+    assert work.cost - work.extra_cost <= longest + 1
+    assert work.extra_cost <= min(budget + longest, (MOST_DECODES - 1) * longest) + 150
 
 
 # -- on real weights -------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from streamd.engines.prepared import open_in_memory
 from streamd.events import Final, Partial
 from streamd.models.model import Model
 from streamd.models.store import load_model
-from streamd.types import SAMPLE_RATE, Window
+from streamd.types import SAMPLE_RATE, TextOptions, Window
 from streamd.whisper.engine import Engine
 from tests.golden.load import samples
 from tests.support import recorded
@@ -89,7 +89,7 @@ def test_beams_samples_and_phrases_are_the_same(given):
     found = []
     for kind in ("plain", "onnx"):
         recognizer = build.recognizer(config, *opened(kind))
-        window = Window(0, 300, sound, last=True, language="en", detect=False)
+        window = Window(0, 300, sound, last=True, options=TextOptions(language="en"), asks=())
         hypothesis = recognizer.recognize(window)
         assert hypothesis.words
         times = [(word.text, word.start, word.end) for word in hypothesis.words]

@@ -18,9 +18,9 @@ from streamd.models import ModelDimensions
 from streamd.models.model import parameter_shapes
 from streamd.system.disk import asset
 from streamd.types import Word
-from streamd.whisper import longform as transcriber
 from streamd.whisper.decode import Decoded
 from streamd.whisper.engine import Search
+from streamd.whisper.longform import reader
 from streamd.whisper.longform.segments import SpokenWord, in_ms
 from streamd.whisper.mel import RecordingMel
 from streamd.whisper.tokenizer import Tokenizer
@@ -175,8 +175,8 @@ def test_as_openai_whisper_whatever_a_model_writes(case, golden, monkeypatch):
     seed, seconds, options = case
     words_of = tokenizer("random")
     search = ScriptedSearch(seed, words_of)
-    monkeypatch.setattr(transcriber, "decode", search.decode)
-    monkeypatch.setattr(transcriber, "align", search.align)
+    monkeypatch.setattr(reader, "decode", search.decode)
+    monkeypatch.setattr(reader, "align", search.align)
     mel = mel_of(np.zeros(int(seconds * 16_000), np.float32), 80)
     dims = load.model("random").dims
     _, windows = transcribe(Engine(dims), words_of, mel, {"language": "en"} | options)

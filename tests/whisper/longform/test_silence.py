@@ -9,9 +9,9 @@ import pytest
 
 from streamd.models import ModelDimensions
 from streamd.options import DecodingOptions, LongformOptions
-from streamd.whisper import longform
 from streamd.whisper.decode import Decoded
 from streamd.whisper.engine import Pass, Search
+from streamd.whisper.longform import TranscribedWindow, Transcriber, reader
 from streamd.whisper.longform.segments import (
     Clip,
     Split,
@@ -278,7 +278,7 @@ def transcribe(monkeypatch):
         voiced: bool | np.ndarray = True,
         temperatures: tuple[float, ...] = DecodingOptions().temperatures,
         **options: Any,
-    ) -> tuple[list[longform.TranscribedWindow], Told, list[int]]:
+    ) -> tuple[list[TranscribedWindow], Told, list[int]]:
         told: Told = []
 
         def decode(window, tokenizer, *, options, context, temperature, rng) -> Search[Decoded]:
@@ -303,9 +303,9 @@ def transcribe(monkeypatch):
                 loop=None,
             )
 
-        monkeypatch.setattr(longform, "decode", decode)
+        monkeypatch.setattr(reader, "decode", decode)
         engine = Engine()
-        transcriber = longform.Transcriber(
+        transcriber = Transcriber(
             engine,
             TOKENIZER,
             DecodingOptions(timestamps=False, temperatures=temperatures),
@@ -319,7 +319,7 @@ def transcribe(monkeypatch):
     return run
 
 
-def texts(windows: Sequence[longform.TranscribedWindow]) -> list[str]:
+def texts(windows: Sequence[TranscribedWindow]) -> list[str]:
     return [segment.text for window in windows for segment in window.segments]
 
 

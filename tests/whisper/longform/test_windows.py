@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from streamd.models import ModelDimensions
 from streamd.options import DecodingOptions, LongformOptions
-from streamd.whisper import longform
-from streamd.whisper.longform import LEAST_SILENT_REST, TranscribedWindow, Transcriber
-from streamd.whisper.longform.segments import clips_at, in_ms, ms_of
+from streamd.whisper.longform import TranscribedWindow, Transcriber, reader
+from streamd.whisper.longform.reader import LEAST_SILENT_REST
+from streamd.whisper.longform.segments import clips_at, in_ms, ms_of, small_holes
 from streamd.whisper.tokenizer import Tokenizer
 from tests.support.decoders import TIMESTAMP_BEGIN, ContextDecoder, hashed, vocabulary
 
@@ -118,7 +118,7 @@ def test_it_ends_and_goes_forward_where_speech_is_tried_again(
     mel = Mel(n_columns)
     clips = [replace(clip, silent_end=silent_end) for clip in clips_at((), n_columns)]
     options, voiced = LongformOptions(word_timestamps=words), np.ones(n_columns // 2 + 1, np.bool_)
-    with patch.object(longform, "small_holes", return_value=[]):
+    with patch.object(reader, "small_holes", return_value=[]):
         heard = transcribe(mel, clips, engine, options, voiced=voiced, timestamps=timestamps)
     assert all(first <= following <= end for (first, end), (following, _) in pairwise(mel.seen))
     assert max(Counter(mel.seen).values()) <= 2  # again without the text before
@@ -131,14 +131,14 @@ def test_small_holes_are_filled_within_their_window(n_columns, engine, timestamp
     mel, holes = Mel(n_columns), {}
 
     def found(text, window, voiced):
-        parts = longform.segments.small_holes(text, window, voiced)
+        parts = small_holes(text, window, voiced)
         # one at the beginning of its window cannot be told from it
         holes.update((part.seek, part) for _, part in parts if part.seek != window.seek)
         return parts
 
     options, voiced = LongformOptions(word_timestamps=words), np.ones(n_columns // 2 + 1, np.bool_)
     clips = clips_at((), n_columns)
-    with patch.object(longform, "small_holes", found):
+    with patch.object(reader, "small_holes", found):
         heard = transcribe(mel, clips, engine, options, voiced=voiced, timestamps=timestamps)
     starts_s = {first: hole.start_s for first, hole in holes.items()}
     ends_s = {first: hole.end / 100 for first, hole in holes.items()}

@@ -1,0 +1,70 @@
+"""Where a voice begins and ends in a piece of audio, by what the models say of its frames."""
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+Activity = NDArray[np.bool_]
+"""(n, 3): whether each local speaker talks in each of n frames."""
+Chances = NDArray[np.float32]
+"""(n, 3): how probable it is that each local speaker talks in each of n frames."""
+Places = tuple[tuple[int, int], ...]
+"""Each the first frame and the first after it."""
+Describe = Callable[[NDArray[np.bool_]], NDArray[np.float32]]
+"""Returns an embedding (k, 256) of the voice in each of k choices of frames (k, n)."""
+
+SHIFT, BESIDE, LEAST_BESIDE = 0.25, 50, 25
+"""By how much the chances of the local speakers differ between the frames beside a place where the
+voice changes although the segmentation goes on with one local speaker, how many of these frames are
+compared, and how many there have to be."""
+UNLIKE, COARSE = 0.3, 5
+"""Cosine of a second of a voice and the next, up to which they are of two people, and how many
+frames lie between the places that are tried."""
+
+
+def runs(active: NDArray[np.bool_], gap: int = 1) -> list[Places]:
+    """Return the places where `active` (n,) is true, in groups that are `gap` frames apart."""
+    edges = np.flatnonzero(np.diff(active.astype(np.int8), prepend=0, append=0)).tolist()
+    groups: list[Places] = []
+    for place in zip(edges[::2], edges[1::2], strict=True):
+        if groups and place[0] - groups[-1][-1][1] < gap:
+            groups[-1] += (place,)
+        else:
+            groups.append((place,))
+    return groups
+
+
+def shifts(chances: Chances) -> list[int]:
+    """Return before which of (n, 3) frames the chances of the local speakers change, in order."""
+    sums = np.zeros((len(chances) + 1, 3))
+    sums[1:] = (chances / np.maximum(chances.sum(1, keepdims=True), 1e-9)).cumsum(0)
+    at = np.arange(LEAST_BESIDE, len(chances) - LEAST_BESIDE + 1)
+    first, after = np.maximum(at - BESIDE, 0), np.minimum(at + BESIDE, len(chances))
+    left = (sums[at] - sums[first]) / (at - first)[:, None]
+    right = (sums[after] - sums[at]) / (after - at)[:, None]
+    return _highest(at, np.abs(left - right).sum(1) / 2 - SHIFT)
+
+
+def turning(usable: NDArray[np.bool_], describe: Describe) -> list[int]:
+    """Return before which frames a voice, whose frames are `usable` (n,), becomes another's."""
+    frames = np.flatnonzero(usable)
+    at = np.arange(LEAST_BESIDE, len(frames) - LEAST_BESIDE + 1, COARSE)
+    if not at.size:
+        return []
+    beside = np.zeros((2, len(at), len(usable)), np.bool_)
+    for left, right, i in zip(*beside, at, strict=True):
+        left[frames[max(0, i - BESIDE) : i]] = right[frames[i : i + BESIDE]] = True
+    left, right = np.split(describe(beside.reshape(-1, len(usable))), 2)
+    cuts = _highest(at, UNLIKE - (left * right).sum(1))
+    return [int(frames[cut]) for cut in cuts]
+
+
+def _highest(at: NDArray[np.int64], by: NDArray[np.float64]) -> list[int]:
+    """Return the places `at` (n,) that exceed those near them `by` most, of those above 0."""
+    found, by = [], by.copy()
+    while by.size and by.max() >= 0:
+        best = int(at[by.argmax()])
+        found.append(best)
+        by[np.abs(at - best) <= LEAST_BESIDE] = -1
+    return sorted(found)

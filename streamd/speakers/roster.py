@@ -1,0 +1,429 @@
+"""The speakers of one stream: its voices, clustered.
+
+What one local speaker says without a pause is a *voice*; live, after 1.5 s of it, what the next
+step adds is another one. Each cluster of voices is a speaker, who has a number from 1.
+
+An embedding costs five times as much as the segmentation of the same audio. So live they are
+rationed: each voice gets one, of the frames in which its speaker is alone and loudest, until the
+share that may be embedded is used up, and another one of what it says later, unless it is clear
+already whose it is. Of a whole recording, all is embedded.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamd.speakers.boundaries import (
+    LEAST_BESIDE,
+    Activity,
+    Chances,
+    Describe,
+    Places,
+    runs,
+    shifts,
+    turning,
+)
+from streamd.speakers.clustering import SAME, WHOLE_SAME, Embedding, clustered, likeness
+from streamd.speakers.steps import HearingStep
+from streamd.speakers.turns import REMEMBERED, SpokenTurn
+
+Levels = NDArray[np.float64]
+"""(n,): the loudness of each frame in dB."""
+Found = tuple[int, int, Places]
+"""A voice in a step: its number, the local speaker, and its new places."""
+Listen = Callable[[int, int], Describe]
+"""Hears some frames of a step, counted from its start, which can then be described."""
+
+GAP = 8
+"""Frames of silence after which a local speaker is taken for another voice: the segmentation takes
+similar voices for one."""
+BRIDGED = 25
+"""Frames of silence between what the same speaker says, up to which it is one turn."""
+SAMPLE, LEAST_SAMPLE = 75, 20
+"""Frames of a voice that are embedded, and fewer that tell nothing."""
+SHARE, MOST_SPARE = 0.5, 300
+"""Frames that may be embedded for each new one, on average, and how many may be saved up."""
+LONG = 75
+"""Frames from which what a voice says in the next step is another voice, with a sample of its own:
+what the segmentation takes for one may be two people, who talk in turn."""
+AHEAD = 0.2
+"""By how much the cosine of a voice with the others of its speaker exceeds that with any other
+speaker's, from which no more of it is embedded. Either is 0 if there are none."""
+CLEAR = 30
+"""Embedded frames from which a voice may be that of a new speaker."""
+LEAST_SHARE = 0.3
+"""Share of its known frames that a local speaker has to share with a voice to continue it."""
+MOST = 16
+"""Speakers that are told apart live."""
+VOICEPRINT_BYTES = 256
+"""Of what another session needs to know a speaker."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Voice:
+    """What one local speaker says at `places`.
+
+    `total` is the sum of the embeddings of its frames, `n` of them (n = 0: none yet).
+    """
+
+    places: Places
+    total: Embedding
+    n: int = 0
+    speaker: int = 0
+
+    @property
+    def end(self) -> int:
+        """The first frame after it."""
+        return self.places[-1][1]
+
+    @property
+    def length(self) -> int:
+        """Frames from its first to its last."""
+        return self.end - self.places[0][0]
+
+    def gap(self, other: "Voice") -> int:
+        """Return how many frames lie between it and another one, less than 0 if they overlap."""
+        return max(other.places[0][0] - self.end, self.places[0][0] - other.end)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HearingRequest:
+    """Steps to be heard, the audio from frame `start` on, and what is known of the voices."""
+
+    steps: tuple[HearingStep, ...]
+    start: int
+    audio: NDArray[np.float32]
+    roster: "Roster"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HeardVoices:
+    """What is known of the voices after each step of a `HearingRequest`."""
+
+    rosters: tuple["Roster", ...]
+
+
+class Roster:
+    """The speakers of one stream, and who of them talked when.
+
+    Live, the last minute is remembered; of a `whole` recording all is, and `finish` says who talks.
+    """
+
+    def __init__(self, known: Iterable[bytes] = (), *, whole: bool = False) -> None:
+        """`known` are the `voiceprints` of an earlier roster."""
+        self._forgotten: dict[int, Voice] = {}  # what each speaker said, without places
+        known = tuple(known)
+        for number, print_ in enumerate(known, 1):
+            if any(print_):
+                centre = np.frombuffer(print_, np.int8).astype(np.float32)
+                total = 10 * SAMPLE * normal(centre)
+                self._forgotten[number] = Voice((), total, 10 * SAMPLE, number)
+        self._voices: dict[int, Voice] = {}
+        self._n_voices = 0
+        self._n_speakers = len(known)
+        self._spare = float(MOST_SPARE)
+        self._whole = whole
+        self.heard = 0
+        """The frame up to which audio was heard."""
+
+    def copy(self) -> "Roster":
+        """Return another one that knows the same."""
+        other = Roster(whole=self._whole)
+        other._forgotten, other._voices = dict(self._forgotten), dict(self._voices)
+        other._n_voices, other._n_speakers = self._n_voices, self._n_speakers
+        other._spare, other.heard = self._spare, self.heard
+        return other
+
+    @property
+    def voiceprints(self) -> tuple[bytes, ...]:
+        """The voices of the speakers in order, 256 bytes each; zeros for a number without one."""
+        totals = self._totals()
+        nobody = np.zeros(VOICEPRINT_BYTES, np.float32)
+        order = range(1, max(totals, default=0) + 1)
+        return tuple(_as_bytes(totals.get(speaker, nobody)) for speaker in order)
+
+    def _totals(self, *, least: int = 1, but: int = 0) -> dict[int, Embedding]:
+        """Return the sum of each speaker's voices of `least` frames or more, `but` one of them."""
+        totals = {speaker: voice.total for speaker, voice in self._forgotten.items()}
+        for number, voice in self._voices.items():
+            if voice.n >= least and voice.speaker and number != but:
+                totals[voice.speaker] = totals.get(voice.speaker, 0) + voice.total
+        return totals
+
+    @property
+    def turns(self) -> list[SpokenTurn]:
+        """Who talked when, in order, as far as it is remembered."""
+        places: dict[int, list[tuple[int, int]]] = {}
+        for voice in self._voices.values():
+            places.setdefault(voice.speaker, []).extend(voice.places)
+        turns = []
+        for speaker, each in places.items():
+            last_start, last_end = -1, -1
+            for start, end in sorted(each):
+                if last_start < 0 or start - last_end >= BRIDGED:
+                    last_start, last_end = start, end
+                    turns.append(SpokenTurn(start, end, speaker))
+                last_end = max(last_end, end)
+                turns[-1] = SpokenTurn(last_start, last_end, speaker)
+        return sorted(turns, key=lambda turn: (turn.start, turn.end, turn.speaker))
+
+    def hear(
+        self,
+        step: HearingStep,
+        activity: Activity,
+        chances: Chances,
+        levels: Levels,
+        listen: Listen,
+    ) -> None:
+        """Take who talks in the frames of a step, and tell the speakers apart anew."""
+        alone = activity & (activity.sum(1, keepdims=True) == 1)
+        found = self._spoken(step, activity, alone, chances)
+        self.heard = step.end
+        if self._whole:
+            self._hear_all(step, alone, found, listen)
+        else:
+            self._hear_some(step, alone, found, levels, listen)
+            self._forget(step.end - REMEMBERED)
+            self._assign()
+
+    def _hear_all(
+        self, step: HearingStep, alone: Activity, found: Sequence[Found], listen: Listen
+    ) -> None:
+        """Embed all of a step, and end voices where the embedding changes."""
+        n_known, n = step.new - step.start, step.end - step.start
+        spoken = [(each, _usable(step, alone, each)[n_known:]) for each in found]
+        spoken = [(each, usable) for each, usable in spoken if usable.sum() >= LEAST_SAMPLE]
+        if not spoken:
+            return
+        describe = listen(n_known, n)
+        for (number, _, places), usable in spoken:
+            cuts = turning(usable, describe)
+            parts = np.zeros((len(cuts) + 1, len(usable)), np.bool_)
+            for part, first, end in zip(parts, (0, *cuts), (*cuts, len(usable)), strict=True):
+                part[first:end] = usable[first:end]
+            bounds = (places[0][0], *(step.new + cut for cut in cuts), places[-1][1])
+            for ends, part, voice in zip(pairwise(bounds), parts, describe(parts), strict=True):
+                n_part = int(part.sum())
+                self._voices[number] = Voice(_clipped(places, *ends), n_part * voice, n_part)
+                number = self._new_voice()
+
+    def _hear_some(
+        self,
+        step: HearingStep,
+        alone: Activity,
+        found: Sequence[Found],
+        levels: Levels,
+        listen: Listen,
+    ) -> None:
+        """Embed as much of a step as may be, of voices of which least is known."""
+        self._spare = min(self._spare + SHARE * (step.end - step.new), MOST_SPARE)
+        for each in sorted(found, key=lambda each: self._voices[each[0]].n):
+            number, local, _ = each
+            n = min(SAMPLE - self._voices[number].n, step.end - step.start, int(self._spare))
+            if n < LEAST_SAMPLE or self._is_sure(number):
+                continue
+            usable = _usable(step, alone, each)
+            worth = np.where(usable, np.maximum(levels + 60, 1), 0)
+            first = int(np.convolve(worth, np.ones(n), "valid").argmax())
+            inside = np.flatnonzero(usable[first : first + n])
+            if len(inside) >= LEAST_SAMPLE:
+                first, end = first + int(inside[0]), first + int(inside[-1]) + 1
+                (embedding,) = listen(first, end)(alone[None, first:end, local])
+                voice, n = self._voices[number], end - first
+                total: Embedding = voice.total + n * embedding
+                self._voices[number] = replace(voice, total=total, n=voice.n + n)
+                self._spare -= n
+
+    def _is_sure(self, number: int) -> bool:
+        """Whether it is so clear who has a voice that more of it tells no more."""
+        voice = self._voices[number]
+        if voice.n < CLEAR or not voice.speaker:
+            return False
+        alike = {
+            speaker: likeness(voice.total, total)
+            for speaker, total in self._totals(but=number).items()
+        }
+        own = alike.pop(voice.speaker, 0.0)
+        return own - max(alike.values(), default=0.0) >= AHEAD
+
+    def finish(self, n_speakers: int = 0) -> None:
+        """Tell the speakers of a whole recording apart; `n_speakers`: how many, if it is known."""
+        self._assign(n_speakers)
+
+    def _spoken(
+        self, step: HearingStep, activity: Activity, alone: Activity, chances: Chances
+    ) -> list[Found]:
+        """Return the voices of a step."""
+        n_known, continued = step.new - step.start, self._continued(step, activity)
+        found = []
+        for local, active in enumerate(activity.T):
+            for places in runs(active, GAP):
+                begin, end = places[0][0], places[-1][1]
+                frames = begin + np.flatnonzero(alone[begin:end, local])
+                cuts = [int(frames[at]) for at in shifts(chances[frames])]
+                for first, after in pairwise((begin, *cuts, end)):
+                    if after > n_known:
+                        found.append((_clipped(places, first, after), local, first > begin))
+        voices = []
+        for part, local, is_cut in sorted(found):
+            before, places = continued.get(local, 0), _moved(part, step.start)
+            goes_on = before > 0 and part[0][0] < n_known and not self._whole
+            if goes_on and is_cut:
+                goes_on = not self._end(before, places[0][0])
+            if goes_on or self._whole:
+                places = _clipped(places, step.new, step.end)
+            if not places:
+                continue  # all of it lies before a pause at the beginning of the step
+            if goes_on and self._voices[before].length < LONG:
+                voice = self._voices[before]
+                self._voices[before] = replace(voice, places=voice.places + places)
+            else:
+                continued[local] = self._new_voice()
+                nothing = np.zeros(VOICEPRINT_BYTES, np.float32)
+                self._voices[self._n_voices] = Voice(places, nothing)
+            voices.append((continued[local], local, places))
+        return voices
+
+    def _new_voice(self) -> int:
+        self._n_voices += 1
+        return self._n_voices
+
+    def _end(self, number: int, at: int) -> bool:
+        """End a voice at frame `at`, from which on another talks, unless little of it is left."""
+        voice = self._voices[number]
+        left = _clipped(voice.places, 0, at)
+        if not left or at - left[0][0] < LEAST_BESIDE:
+            return False
+        self._voices[number] = replace(voice, places=left)
+        return True
+
+    def _continued(self, step: HearingStep, activity: Activity) -> dict[int, int]:
+        """Return which local speaker is which voice from before, those heard last first."""
+        known = activity[: step.new - step.start]
+        pairs = []
+        for number, voice in self._voices.items():
+            if voice.end <= step.start:
+                continue
+            mask = np.zeros(len(known), np.bool_)
+            for start, end in _moved(voice.places, -step.start):
+                mask[max(0, start) : max(0, end)] = True
+            for local, active in enumerate(known.T):
+                shared = int((active & mask).sum())
+                if shared and shared >= LEAST_SHARE * int(active.sum()):
+                    pairs.append((voice.end, shared, local, number))
+        found: dict[int, int] = {}
+        for *_, local, number in sorted(pairs, reverse=True):
+            if local not in found and number not in found.values():
+                found[local] = number
+        return found
+
+    def _assign(self, n_speakers: int = 0) -> None:
+        """Cluster the voices, and give each cluster the number that most of it had before."""
+        clear = [number for number, voice in self._voices.items() if voice.n >= CLEAR]
+        voices = [*self._forgotten.values(), *(self._voices[number] for number in clear)]
+        if voices:
+            most, same = (0, WHOLE_SAME) if self._whole else (MOST, SAME)
+            totals, ns = np.stack([voice.total for voice in voices]), [voice.n for voice in voices]
+            labels = clustered(totals, np.array(ns), same=same, n_clusters=n_speakers, most=most)
+            speakers = self._numbered(labels, voices)
+            voices = [
+                replace(voice, speaker=speakers[label])
+                for voice, label in zip(voices, labels, strict=True)
+            ]
+            n_forgotten, self._forgotten = len(self._forgotten), {}
+            for voice in voices[:n_forgotten]:
+                self._keep(voice)
+            self._voices.update(zip(clear, voices[n_forgotten:], strict=True))
+        self._name_others()
+
+    def _numbered(self, labels: Sequence[int], voices: Sequence[Voice]) -> dict[int, int]:
+        """Return the speaker of each cluster. Speakers of forgotten voices keep their numbers."""
+        shares: dict[tuple[int, int], tuple[bool, int]] = {}
+        for label, voice in zip(labels, voices, strict=True):
+            is_forgotten, n = shares.get((label, voice.speaker), (False, 0))
+            shares[label, voice.speaker] = is_forgotten or not voice.places, n + voice.n
+        speakers: dict[int, int] = {}
+        for (label, speaker), _ in sorted(shares.items(), key=lambda item: item[1], reverse=True):
+            if speaker and label not in speakers and speaker not in speakers.values():
+                speakers[label] = speaker
+        before = {voice.speaker for voice in voices}
+        for label in labels:
+            if label not in speakers:
+                speakers[label] = self._new_speaker({*speakers.values(), *before})
+        return speakers
+
+    def _new_speaker(self, taken: set[int]) -> int:
+        if self._n_speakers < MOST or self._whole:
+            self._n_speakers += 1
+            return self._n_speakers
+        free = (number for number in range(1, MOST + 1) if number not in taken)
+        return next(free, MOST)
+
+    def _name_others(self) -> None:
+        """Name the voices of which too little was embedded to be of a new speaker."""
+        centres = self._totals(least=CLEAR)
+        clear = [voice for voice in self._voices.values() if voice.n >= CLEAR]
+        for number, voice in self._voices.items():
+            if voice.n >= CLEAR:
+                continue
+            if voice.n and centres:
+                speaker = max(centres, key=lambda each: likeness(voice.total, centres[each]))
+            else:
+                speaker = self._beside(voice, clear) or voice.speaker or min(centres, default=1)
+            self._voices[number] = replace(voice, speaker=speaker)
+            self._n_speakers = max(self._n_speakers, speaker)
+
+    def _beside(self, voice: Voice, clear: Sequence[Voice]) -> int:
+        """Return who talks next to a voice, but not at once with it; 0 if nobody does.
+
+        What is too little to be embedded is mostly the beginning or the end of a turn, in which the
+        one before or after it is still heard.
+        """
+        meanwhile = {each.speaker for each in clear if voice.gap(each) < 0}
+        others = [each for each in clear if each.speaker not in meanwhile]
+        return min(others, key=voice.gap).speaker if others else 0
+
+    def _forget(self, before: int) -> None:
+        for number in [n for n, voice in self._voices.items() if voice.end <= before]:
+            voice = self._voices.pop(number)
+            if voice.n >= CLEAR:
+                self._keep(voice)
+
+    def _keep(self, voice: Voice) -> None:
+        """Add a voice to what is known of its speaker."""
+        known = self._forgotten.get(voice.speaker, Voice((), np.zeros_like(voice.total)))
+        total: Embedding = known.total + voice.total
+        n, speaker = known.n + voice.n, voice.speaker
+        self._forgotten[speaker] = Voice((), total, n, speaker)
+
+
+def _usable(step: HearingStep, alone: Activity, found: Found) -> NDArray[np.bool_]:
+    """Return in which frames of a step (n,) a voice of it is alone."""
+    _, local, places = found
+    mask = np.zeros(len(alone), np.bool_)
+    for start, end in _moved(places, -step.start):
+        mask[start:end] = True
+    return mask & alone[:, local]
+
+
+def _clipped(places: Places, start: int, end: int) -> Places:
+    clipped = ((max(a, start), min(b, end)) for a, b in places)
+    return tuple((a, b) for a, b in clipped if a < b)
+
+
+def _moved(places: Places, by: int) -> Places:
+    return tuple((start + by, end + by) for start, end in places)
+
+
+def normal(vector: NDArray[np.float32]) -> Embedding:
+    """Return a vector of the length 1."""
+    return vector / max(float(np.linalg.norm(vector)), 1e-9)
+
+
+def _as_bytes(vector: NDArray[np.float32]) -> bytes:
+    scale = 127 / max(float(np.abs(vector).max()), 1e-9)
+    quantised: NDArray[np.int8] = np.rint(scale * vector).astype(np.int8)
+    return quantised.tobytes()

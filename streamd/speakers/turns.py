@@ -1,0 +1,34 @@
+"""Who talks when: turns of speakers, and who says a word."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+
+REMEMBERED = 3_000
+"""Frames (a minute) for which it is known who has talked when, and numbers may be revised."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpokenTurn:
+    """Frames `start` to `end`, in which `speaker` talks; turns overlap where people do."""
+
+    start: int
+    end: int
+    speaker: int
+
+
+def changes(turns: Iterable[SpokenTurn]) -> list[int]:
+    """Return the frames at which another speaker begins than the one who began before."""
+    return [b.start for a, b in pairwise(turns) if a.speaker != b.speaker]
+
+
+def speaker_at(turns: Iterable[SpokenTurn], start: int, end: int) -> int:
+    """Return who talks most in these frames, or next to them; 0 if there are no turns near."""
+    inside: dict[int, int] = {}
+    nearest = (REMEMBERED, 0)
+    for turn in turns:
+        shared = min(end, turn.end) - max(start, turn.start)
+        if shared > 0:
+            inside[turn.speaker] = inside.get(turn.speaker, 0) + shared
+        nearest = min(nearest, (-shared, turn.speaker))
+    return max(inside, key=lambda each: inside[each]) if inside else nearest[1]

@@ -1,0 +1,113 @@
+"""Transcribes the clips of one recording, several at once if they do not depend on each other."""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from typing import Generic
+
+import numpy as np
+
+from streamd.options import DecodingOptions, LongformOptions
+from streamd.whisper.decode import detect_language, spoken
+from streamd.whisper.engine import BatchEngine, Engine, FeaturesT, urgent
+from streamd.whisper.longform.reader import Reader, Spectrum
+from streamd.whisper.longform.schedule import OneByOne, Reading, TranscribedWindow, read_in_order
+from streamd.whisper.longform.segments import Clip, Voiced
+from streamd.whisper.mel import RecordingMel
+from streamd.whisper.tokenizer import Tokenizer
+from streamd.whisper.vocabulary import Vocabulary
+
+
+class Transcriber(Generic[FeaturesT]):
+    """Transcribes one recording with a model, its vocabulary and options. Not thread-safe."""
+
+    def __init__(
+        self,
+        engine: Engine[FeaturesT],
+        tokenizer: Tokenizer,
+        decoding: DecodingOptions,
+        options: LongformOptions | None = None,
+        vocabulary: Vocabulary | None = None,
+        *,
+        is_alone: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """For openai-whisper's results, `decoding` has timestamps; `vocabulary`: what to expect.
+
+        While `is_alone` says that nobody else needs the engine, more threads may be used.
+        """
+        self._engine, self._tokenizer = engine, tokenizer
+        # Guards of live captions, which openai-whisper does not have.
+        self._decoding = replace(
+            decoding,
+            loops=None,
+            least_evidence=-math.inf,
+            best_attempt=False,
+            stop_margin=0.0,
+        )
+        self._options = options or LongformOptions()
+        self._vocabulary, self._is_alone = vocabulary, is_alone
+
+    def language(self, mel: RecordingMel, first: int = 0) -> str:
+        """The language after column `first`: the most probable one of those of the options."""
+        if not self._tokenizer.multilingual:
+            return self._tokenizer.language
+        languages = self._decoding.languages
+        if len(languages) == 1:
+            return languages[0]
+        width, engine = 2 * self._engine.dims.n_audio_ctx, self._with_all_threads()
+        features = engine.encode(mel.window(first, width, width=width))
+        decoder = engine.decoder(features, n_slots=1)
+        probs = detect_language(decoder, self._tokenizer, languages)
+        return spoken(probs, "", self._decoding)
+
+    def transcribe(
+        self,
+        mel: RecordingMel,
+        clips: Sequence[Clip],
+        *,
+        language: str,
+        voiced: Voiced | None = None,
+    ) -> Iterator[TranscribedWindow]:
+        """Transcribe the clips of the finished recording, window by window as they are asked for.
+
+        `voiced` says for each frame whether there is speech. Where more than 5 s of speech have no
+        word, the next window begins there, a hole of 2 to 5 s is read alone, a window that ends
+        amid speech leaves its last segment to the next, silence needs more than the model's word,
+        and text whose best attempt is improbable and repeats itself is left out, unlike in
+        openai-whisper; and only text of the same clip is a prompt. Raises `EngineError`.
+        """
+        source = Spectrum(mel, language, voiced, self._vocabulary)
+        engine = self._engine
+        if voiced is not None and len(clips) > 1 and isinstance(engine, BatchEngine):
+            readings = (self._reading(engine, source, [clip], at) for at, clip in enumerate(clips))
+            return read_in_order(readings, engine.together(self._is_alone), engine.n_together)
+        alone = self._with_all_threads()
+        parts = [clips] if voiced is None else [[clip] for clip in clips]
+        readings = (self._reading(alone, source, part, at) for at, part in enumerate(parts))
+        return read_in_order(readings, OneByOne(alone), 1)
+
+    def _with_all_threads(self) -> Engine[FeaturesT]:
+        """Return the engine for what is computed with nothing else of the recording beside it."""
+        return (urgent(self._engine) if self._is_alone() else None) or self._engine
+
+    def _reading(
+        self, engine: Engine[FeaturesT], source: "Spectrum", clips: Iterable[Clip], at: int = 0
+    ) -> Reading:
+        """Read clips, of which the first is in this place of the recording's."""
+        reader = Reader(
+            engine,
+            self._tokenizer,
+            (
+                replace(self._decoding, best_attempt=source.voiced is not None),
+                _later(self._options) if at else self._options,
+            ),
+            source=source,
+            rng=np.random.default_rng([self._decoding.seed, at] if at else self._decoding.seed),
+        )
+        return reader.read(clips)
+
+
+def _later(options: LongformOptions) -> LongformOptions:
+    """Options for clips after the first one, which alone has the prefix and the initial prompt."""
+    prompt = options.initial_prompt if options.carry_initial_prompt else ""
+    return replace(options, prefix="", initial_prompt=prompt)

@@ -1,0 +1,51 @@
+"""Whether a speaker is done, by the sound of the voice: a question that a window may ask."""
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Protocol
+
+from streamd.types import FRAME, Hypothesis, Samples, Window
+
+EndOfTurn = Callable[[Samples], Future[float]]
+"""Begins to tell how probable it is that somebody is done, from all that they have said, (n,)."""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnQuestion:
+    """Asks whether somebody who has spoken since frame `since` is done at the window's end."""
+
+    since: int
+
+
+@dataclass(frozen=True, slots=True)
+class TurnAnswer:
+    """How probable it is that the speaker is done."""
+
+    prob: float
+
+
+class _JudgedRecognizer(Protocol):
+    def recognize(self, window: Window) -> Hypothesis:
+        """Transcribe the window."""
+
+
+class TurnJudge:
+    """A recognizer that also says whether a speaker is done, in windows that ask for it.
+
+    It computes that while the words are decoded, and takes about as long as they do. Of nobody who
+    says no word it is known.
+    """
+
+    def __init__(self, recognizer: _JudgedRecognizer, end_of_turn: EndOfTurn) -> None:
+        self._recognizer, self._end_of_turn = recognizer, end_of_turn
+
+    def recognize(self, window: Window) -> Hypothesis:
+        """Transcribe the window, and answer its `TurnQuestion`."""
+        if (question := window.asked(TurnQuestion)) is None:
+            return self._recognizer.recognize(window)
+        since = max(question.since, window.start) - window.start
+        turn = self._end_of_turn(window.samples[since * FRAME :])
+        hypothesis = self._recognizer.recognize(window)
+        prob = turn.result()
+        return hypothesis.answered(TurnAnswer(prob)) if hypothesis.words else hypothesis
