@@ -37,7 +37,7 @@ from streamd.session.spelling import number_of, numbers
 from streamd.sources import Lost, Source
 from streamd.speakers import REMEMBERED, SpokenTurn
 from streamd.streams import Streams
-from streamd.system.calls import begun, outcome
+from streamd.system.calls import in_thread, outcome
 from streamd.system.heap import keep_for_passes
 from streamd.types import FRAME, FRAME_MS, Frames, frames_from_ms
 from streamd.whisper.engine import Engine, urgent
@@ -76,7 +76,7 @@ class Track:
     def take(self, frames: Frames, *, in_two_threads: bool) -> None:
         """Take the next (n, 320) frames; log-mel may be computed in another thread."""
         # Without a voice detector there is nothing to compute meanwhile.
-        call = begun if in_two_threads and self.speech is not None else outcome
+        call = in_thread if in_two_threads and self.speech is not None else outcome
         appended = call(partial(self.mel.append, frames.reshape(-1)))
         gate = [(0, 0)] * len(frames)  # always open
         if self.speech is not None:

@@ -5,9 +5,8 @@ Its words stand in this order, by time:
 - *context*: the last words of the utterance before, if this one follows at once. Only the decoder
   gets them. They leave the window as a whole or from the front, and never come back.
 - *committed*: words of this utterance that never change. The first `n_left` of them have left the
-  window; the others are forced on the decoder as the window's prefix. None has left while there is
-  still context in the window, and the mark that the decoder puts behind the context is decided with
-  the first word that is committed.
+  window; the others are forced on the decoder as the window's prefix. Context always leaves before
+  committed words. Its closing mark is fixed together with the first committed word.
 - *uncommitted*: the other words of the last hypothesis, which the next one replaces.
 
 The next window begins at `anchor`, which never goes back. This knows neither the audio nor what a
@@ -25,14 +24,14 @@ from streamd.types import N_AUDIO_CTX, Word
 from streamd.whisper.marks import STOPS, ends_sentence, is_mark, with_marks
 
 SENTENCE_GAP = 5
-"""Frames (100 ms) between the words of two sentences, for the first to be a final of its own. Where
-people talk to each other, the next sentence is often another person's; where the gap is shorter,
-the mark may be that of an abbreviation."""
+"""A sentence becomes a final of its own if at least this many frames (100 ms) follow it. In
+conversation, the next sentence is often another person's; with a shorter gap, the mark may belong
+to an abbreviation."""
 FORCE_AFTER, FORCE_AGE = 400, 100
-"""Frames: if no word was committed for the first, those older than the second are, anyway. It
-bounds the delay where hypotheses never agree; in 1,170 words of speech they always did before."""
+"""If no word was committed for `FORCE_AFTER` frames, words older than `FORCE_AGE` frames are.
+This bounds the delay when hypotheses never agree; in 1,170 words of speech they always did."""
 UNMARKED = 16
-"""Committed words after which marks and capitals are decided again although nobody pauses."""
+"""After this many committed words, marks and capitals are decided again even without a pause."""
 
 
 class Quietest(Protocol):
@@ -67,7 +66,7 @@ class SpokenText:
     n_left: int = 0
     """How many committed words have left the window."""
     n_marked: int = 0
-    """How many committed words there were when their marks were decided again."""
+    """The number of committed words when marks were last decided."""
     uncommitted: Sequence[Word] = ()
 
     @property

@@ -98,7 +98,7 @@ def read_line(data: bytes) -> JournalLine:
 def contradiction(fed: Fed, state: ResumeState | None, finalised_ms: int) -> str:
     """Say why no session can go on with these values; empty if one can.
 
-    Only somebody else writes such values, but a session with them fails later, and ends the daemon.
+    We never write such values; a forged one would crash the session later, so it is rejected here.
     """
     if state is not None:
         n_finalised = frames_from_ms(finalised_ms - state.start_ms)
