@@ -96,9 +96,9 @@ LEAST_KEPT = 150
 words are written twice where windows meet (``tests/session/test_hostile.py``); 3 s were enough for
 every cut."""
 STILL_READ, BEHIND = 25, 10
-"""`STILL_READ`: how many frames (0.5 s) past the latest possible change of language a word may end
-and still belong to the language before. `BEHIND`: frames (0.2 s) after the last such word in which
-the change is looked for."""
+"""Frames. `STILL_READ` (0.5 s): how far past the latest possible switch of language a word may end
+and still belong to the old language. `BEHIND` (0.2 s): width of the search window after that word.
+"""
 LONG_SILENCE = 150
 """After this many frames without speech (3 s), the earlier text is no longer used as a prompt, and
 no more of the gap is decoded: what follows is taken for a new subject."""

@@ -15,9 +15,9 @@ Describe = Callable[[NDArray[np.bool_]], NDArray[np.float32]]
 """Returns an embedding (k, 256) of the voice in each of k choices of frames (k, n)."""
 
 SHIFT, BESIDE, LEAST_BESIDE = 0.25, 50, 25
-"""Split a voice where the mean probabilities of the local speakers before and after a frame differ
-by `SHIFT`, even if the segmentation continues with one local speaker. Up to `BESIDE` frames a side
-are compared, and at least `LEAST_BESIDE`."""
+"""Split a voice where the mean speaker probabilities before and after differ by `SHIFT`, although
+the segmentation goes on with one local speaker. Compare up to `BESIDE` frames a side, at least
+`LEAST_BESIDE`."""
 UNLIKE, COARSE = 0.3, 5
 """Two adjacent seconds of a voice belong to two people if the cosine of their embeddings is at most
 `UNLIKE`. Every `COARSE` frames, a split is tried."""

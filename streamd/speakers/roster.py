@@ -47,8 +47,8 @@ SAMPLE, LEAST_SAMPLE = 75, 20
 SHARE, MOST_SPARE = 0.5, 300
 """The budget for embeddings: frames for each new frame of audio, and the most that can be saved."""
 LONG = 75
-"""After this many frames, start a new voice, with a sample of its own, at the next step: what the
-segmentation takes for one voice may be two people who take turns."""
+"""After this many frames of a voice, start a new one at the next step, with a sample of its own:
+what the segmentation takes for one voice may be two people who talk in turn."""
 AHEAD = 0.2
 """A voice is embedded no further once its cosine with its own speaker exceeds that with any other
 speaker by this much. A cosine with nobody counts as 0."""
