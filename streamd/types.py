@@ -102,7 +102,7 @@ class ResumeState:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Encoded:
-    """What a recognizer computed of frames `start` to `end`, for the window after; opaque."""
+    """A recognizer's results for frames `start` to `end` that the next window reuses; opaque."""
 
     start: int
     end: int
@@ -111,7 +111,7 @@ class Encoded:
 
 @dataclass(frozen=True, slots=True)
 class TextOptions:
-    """What the text of a window is to be like.
+    """The languages, the task and the vocabulary of a window's text.
 
     `languages` are the codes of those that may be spoken; empty: any. `language` is the one of the
     window before, or empty. `task` is "transcribe" or "translate", or empty for the recognizer's
@@ -128,9 +128,9 @@ class TextOptions:
 
 @dataclass(frozen=True, slots=True)
 class LanguageQuestion:
-    """Which language is spoken, by the sound from frame `since` on.
+    """Asks for the language of the sound from frame `since` on.
 
-    If it `decides`, the window is decoded in the language that is detected; else that is only
+    If it `decides`, the window is decoded in the detected language; otherwise the language is only
     reported. The answer is a `DetectedLanguage`.
     """
 
@@ -152,12 +152,11 @@ class DetectedLanguage:
 
 @dataclass(frozen=True, slots=True)
 class RetryRequest:
-    """Asks to decode again where the text is poor (`streamd.whisper.attempts`).
+    """Limits how often a window with poor text is decoded again (`streamd.whisper.attempts`).
 
-    While what was decoded again of a `last` window has cost less than `budget` (frames, as
-    `Work.extra_cost`), more may be. Text that ends before frame `text_until` leaves much voice
-    unread; None: there is not so much in the window. `clear`: the utterance is short and surely
-    speech.
+    A `last` window may be decoded again until that has cost `budget` (frames, as
+    `Work.extra_cost`). Text that ends before frame `text_until` leaves out much speech; None: the
+    window has too little speech for that. `clear`: the utterance is short and certainly speech.
     """
 
     budget: float = math.inf
@@ -180,9 +179,8 @@ class Window:
     those inside it that are of the utterance before, `prefix` those inside it that are of its own;
     these end at frame `prefix_end`. `draft` is the uncommitted part of the last hypothesis, to be
     verified. A `last` window ends the utterance (if the silence lasts): all of its words will be
-    committed, so it is decoded with full checks. `asks` are questions besides that for the words,
-    at most one of a kind: whoever knows the answer adds it to the hypothesis, a recognizer or one
-    around it.
+    committed, so it is decoded with full checks. `asks` are further questions, at most one of each
+    type; the recognizer, or a wrapper around it, adds the answers to the hypothesis.
     """
 
     start: int
@@ -223,11 +221,11 @@ class Suspect(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a window took: `cost` is how much was decoded, and `extra_cost` what of that again.
+    """The cost of a window: of all decoding, and of decoding again (`extra_cost`).
 
-    Both are frames of audio whose text may take as many decoder passes. `attempts` are the ways in
-    which it was decoded again (`streamd.whisper.attempts`), and whether their text was kept.
-    `disbelieved` is a text without words in the hypothesis, since a guard takes it for a guess.
+    Both are in frames of audio whose text may take as many decoder passes. `attempts` are the ways
+    in which the window was decoded again (`streamd.whisper.attempts`), and whether their text was
+    kept. `disbelieved` is text that a guard removed as a guess.
     """
 
     cost: int = 0
@@ -243,8 +241,8 @@ class Hypothesis:
     `words` and `tokens` (text tokens only: the concatenation of the words' tokens) exclude the
     prefix. `language` is the one in which it was decoded. `suspect` says why a guard distrusts the
     result, or is None: suspect words are never agreed upon, and unless the window is `last` they
-    are not shown. `answers` are those to what the window `asks`. `work` is what it took, and
-    `encoded` what was computed, for the next window.
+    are not shown. `answers` belong to the questions of the window (`asks`). `work` is its cost, and
+    `encoded` what the next window can reuse.
     """
 
     words: tuple[Word, ...] = ()

@@ -36,7 +36,7 @@ from streamd.session.spelling import number_of, numbers
 from streamd.sources import Lost, Source
 from streamd.speakers import SpokenTurn
 from streamd.streams import Streams
-from streamd.system.calls import begun
+from streamd.system.calls import in_thread
 from streamd.system.heap import keep_for_passes
 from streamd.types import FRAME, FRAME_MS, Frames, frames_from_ms
 from streamd.whisper.engine import Engine, urgent
@@ -77,7 +77,7 @@ class Track:
         append = partial(self.mel.append, frames.reshape(-1))
         appended = None
         if in_two_threads and self.speech is not None:  # there is something to compute meanwhile
-            appended = begun(append)
+            appended = in_thread(append)
         else:
             append()
         gate = [(0, 0)] * len(frames)  # always open

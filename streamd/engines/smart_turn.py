@@ -12,7 +12,7 @@ import numpy as np
 from onnxruntime import InferenceSession, SessionOptions
 
 from streamd.errors import StreamdError
-from streamd.system.calls import begun
+from streamd.system.calls import in_thread
 from streamd.system.disk import asset, in_utf8
 from streamd.types import SAMPLE_RATE, Samples
 from streamd.whisper.mel import log_mel
@@ -41,7 +41,7 @@ def smart_turn(speech: Samples) -> float:
 
 def begin_smart_turn(speech: Samples) -> Future[float]:
     """Begin `smart_turn` in a thread of its own, and return the future with its answer."""
-    return begun(partial(smart_turn, speech))
+    return in_thread(partial(smart_turn, speech))
 
 
 def heard(speech: Samples) -> Samples:

@@ -1,10 +1,10 @@
-"""Which language a stream is in, from what the recognizer detects in its utterances.
+"""Track the language of a stream from what the recognizer detects in its utterances.
 
-An utterance is in one language. After a long pause it is detected in the utterance's first seconds,
-in its own sound; a short utterance is in the language of the one before. But people change it
-without a pause, too: so each second the language of the newest two seconds is detected. If it is
-clearly another one, the utterance ends where that one began. What is said before the language is
-certain is not committed.
+An utterance has one language. After a long pause, it is detected in the utterance's own first
+seconds; a short utterance takes the language of the one before. People also change the language
+without a pause, so the newest two seconds are checked every second. If they are clearly in another
+language, the utterance ends where that language began. Nothing is committed before the language is
+certain.
 """
 
 from collections.abc import Sequence
@@ -15,27 +15,28 @@ from streamd.language import ends_sentence
 from streamd.types import DetectedLanguage, Hypothesis, LanguageQuestion, Window, Word
 
 SURE = 0.5
-"""Probability below which a language is asked for again: of the first two seconds of 46 recordings
-in nine languages, every language detected with at least this probability was right."""
+"""A language detected with a lower probability is detected again. In the first two seconds of 46
+recordings in nine languages, every language with at least this probability was right."""
 CLEAR, EXCLUDED = 0.9, 0.005
-"""Another language has begun as soon as it is so probable and the one before so improbable..."""
+"""Another language has begun if its probability is at least `CLEAR` and that of the language
+before at most `EXCLUDED`..."""
 TWICE = 0.8
-"""...or if it is so probable in two spans, with none in between in which the one before has `SURE`.
-Spans of a Spanish recording were taken for Portuguese with 0.68 and 0.98, and then with 0.35;
-Spanish had 0.24, 0.011 and 0.24."""
+"""...or if it has this probability in two spans, and between them the language before never has
+`SURE`. In a Spanish recording, spans were taken for Portuguese with 0.68, 0.98 and 0.35; Spanish
+had 0.24, 0.011 and 0.24."""
 EVERY = 50
 """Frames (1 s) between two detections in an utterance."""
 SPAN = 100
-"""Frames (2 s) in which a language is detected there. Of 203 spans of 2 s of 18 recordings in nine
-languages three were taken for another one with `SURE` or more, of spans of 1 s eight of 199."""
+"""Frames (2 s) of audio for each of these detections. In nine languages, 3 of 203 spans of 2 s were
+taken for another language with `SURE` or more, and 8 of 199 spans of 1 s."""
 
 
 def surely_read(words: Sequence[Word], *, behind: str = "") -> list[Word]:
-    """Return the first words, up to one that is improbable and has an unclear neighbour.
+    """Return the words before the first one that seems to be decoded in the wrong language.
 
-    What is read in another language than it is said in has many improbable words. One between two
-    that are clear is a word that sounds like another, unless a sentence ends before it. `behind`
-    is the last committed word, which counts as clear.
+    Text decoded in the wrong language has many low-probability words. A single one between two
+    confident words is probably a misheard word; it is kept unless a sentence ends before it.
+    `behind` is the last committed word, which counts as confident.
     """
     sure: list[Word] = []
     is_clear, text = True, behind  # the word before
@@ -57,7 +58,7 @@ class Change:
 
 
 class Language:
-    """Remembers the language for the recognizer, which changes it only if it is clear."""
+    """The language of a stream, which changes only on clear evidence."""
 
     def __init__(self, after: int, among: tuple[str, ...] = ()) -> None:
         """`after`: frames of an utterance that are enough; `among`: see `allow`."""
@@ -69,9 +70,9 @@ class Language:
         self.allow(among)
 
     def allow(self, among: tuple[str, ...]) -> None:
-        """Say which languages may be spoken from now on, by their codes; none: all.
+        """Limit the languages from now on to these codes; none: all.
 
-        A single one is not detected.
+        With a single one, nothing is detected.
         """
         self._among, self._detects = among, len(among) != 1
         if among and self.known not in among:
@@ -85,9 +86,9 @@ class Language:
         return self._among[0] if len(self._among) == 1 else self.known
 
     def begin(self, start: int, *, follows: bool = False) -> None:
-        """Allow for another language: a new utterance begins at frame `start`.
+        """Begin an utterance at frame `start`, which may be in another language.
 
-        `follows`: after a short pause, so that it is probably in the same language.
+        `follows`: it comes after a short pause, so it is probably in the same language.
         """
         self._start = self._asked = self._certain = start
         self._decided = follows and bool(self.known)
@@ -116,9 +117,9 @@ class Language:
         return None
 
     def learn(self, window: Window, hypothesis: Hypothesis) -> Change | None:
-        """Take what was detected in a window, unless it or the hypothesis is doubtful.
+        """Use the language detected in a window, unless it or the hypothesis is doubtful.
 
-        Returns where the language has changed, if it has.
+        Returns the change of language, if there is one.
         """
         if (question := window.asked(LanguageQuestion)) is None:
             return None
@@ -133,7 +134,7 @@ class Language:
         return self._decide(window.end, heard) if is_sure else None
 
     def certain(self, end: int) -> int:
-        """The frame before which the language of a window up to `end` is certain."""
+        """Return the frame up to which the language of a window that ends at `end` is certain."""
         is_long = not self._decided and end - self._start >= 2 * self._after
         if not self._detects or is_long:
             return end
@@ -153,7 +154,7 @@ class Language:
         return Change(self.known) if before not in {"", self.known} else None
 
     def _follow(self, end: int, heard: DetectedLanguage, prob: float) -> Change | None:
-        """What the newest seconds of an utterance tell."""
+        """Judge the newest seconds of an utterance."""
         if heard.language == self.known:
             self._certain = end - SPAN // 2
             if heard.previous_prob >= SURE:
@@ -169,7 +170,7 @@ class Language:
         return self._begun(heard.language, end) if is_clear or is_twice else None
 
     def _begun(self, language: str, end: int) -> Change:
-        """The change, which is the whole utterance's if the one before was not heard in it."""
+        """Return the change; it covers the whole utterance if the old language was never clear."""
         if self._clear_until > self._start:
             return Change(language, (self._clear_until, (self._unclear_at or end) - SPAN // 5))
         self.known, self._certain, self._other = language, end - SPAN // 2, ""

@@ -8,8 +8,8 @@ What the session does with the windows moves the segment from one `Stage` to the
   utterance is ANSWERED (`streamd.session.utterance`).
 - DONE: its final was published, or there are no words.
 
-Every last window that comes back ends the utterance, prepares its final, is too late
-because of what was heard meanwhile, or moves the text's anchor. So only finitely many come.
+Every last window that comes back ends the utterance, prepares its final, is too late because of
+later audio, or moves the text's anchor. So their number is finite.
 """
 
 from dataclasses import dataclass, field
@@ -56,7 +56,7 @@ MOVES = {
 
 @dataclass(slots=True)
 class Segment:
-    """The transcription of one utterance: its text, and what the windows told."""
+    """The transcription of one utterance: its text, and the state of its windows."""
 
     utterance: Utterance
     text: SpokenText
@@ -71,7 +71,7 @@ class Segment:
     was_read: bool = False
     """Whether there was text in any hypothesis about it."""
     turn_prob: float | None = None
-    """How probable it is that the speaker is done, in a pause of which that was told."""
+    """The probability that the speaker is done, in the pause for which it was computed."""
     stage: Stage = Stage.READING
     _prepared: int = 0
 

@@ -76,25 +76,25 @@ from streamd.whisper.punctuation import MarksAnswer, MarksQuestion
 from streamd.whisper.turns import TurnAnswer, TurnQuestion
 
 LEFT_OUT = 75
-"""Voiced frames (1.5 s) without a word after which a hypothesis is taken to have ended early.
-Without, no word of 1,170 changes; the answer that needs it is in ``tests/session/test_context.py``.
-"""
+"""After this many voiced frames (1.5 s) without a word, a hypothesis is taken to have ended early.
+No word of 1,170 changes without this rule; ``tests/session/test_context.py`` has a case that needs
+it."""
 UNREAD = 50
-"""Voiced frames (1 s) of an utterance that are not passed over in silence if no word was found in
-them: they are read once more without the words before them, and if there is still none, that is
-published (`Unclear`)."""
+"""An utterance with this many voiced frames (1 s) but no word is decoded once more without the
+words before it. If there is still no word, `Unclear` is published."""
 LEAST_READ = 25
-"""Frames that a last window must have read to be followed by a window for the rest: half a second,
-so there are at most as many windows as for partials, whatever the recognizer answers."""
+"""Frames (0.5 s) of text that a last window must add before another window decodes the rest. So
+there are at most as many windows as for partials, whatever the recognizer answers."""
 SHORT_PAUSE = 75
-"""Frames between two utterances up to which the second continues the first: a pause of 2 s. If none
-does, 82 instead of 70 words of 1,170 are wrong."""
+"""An utterance continues the one before if at most this many frames lie between them, a pause of
+2 s. If none did, 82 instead of 70 words of 1,170 would be wrong."""
 REACH = 1_000
-"""Frames (20 s) before an utterance at which its first window may begin: so 10 s of the utterance
-fit into the 30 s before words have to leave."""
+"""How many frames (20 s) before its utterance a first window may begin. That leaves 10 s of the
+window's 30 s for the utterance before words have to leave."""
 LEAST_KEPT = 150
-"""Frames of committed words that stay in every window. With a `--length` of a few frames, words are
-said twice where windows meet (``tests/session/test_hostile.py``); 3 s were enough for any cut."""
+"""Frames (3 s) of committed words that stay in every window. With a `--length` of a few frames,
+words are written twice where windows meet (``tests/session/test_hostile.py``); 3 s were enough for
+every cut."""
 STILL_READ, BEHIND = 25, 10
 """Frames. `STILL_READ` (0.5 s): how far past the latest possible switch of language a word may end
 and still belong to the old language. `BEHIND` (0.2 s): width of the search window after that word.

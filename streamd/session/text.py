@@ -25,14 +25,14 @@ from streamd.types import N_AUDIO_CTX, Word
 from streamd.whisper.marks import is_mark, with_marks
 
 SENTENCE_GAP = 5
-"""Frames (100 ms) between the words of two sentences, for the first to be a final of its own. Where
-people talk to each other, the next sentence is often another person's; where the gap is shorter,
-the mark may be that of an abbreviation."""
+"""A sentence becomes a final of its own if at least this many frames (100 ms) follow it. In
+conversation, the next sentence is often another person's; with a shorter gap, the mark may belong
+to an abbreviation."""
 FORCE_AFTER, FORCE_AGE = 400, 100
-"""Frames: if no word was committed for the first, those older than the second are, anyway. It
-bounds the delay where hypotheses never agree; in 1,170 words of speech they always did before."""
+"""If no word was committed for `FORCE_AFTER` frames, words older than `FORCE_AGE` frames are.
+This bounds the delay when hypotheses never agree; in 1,170 words of speech they always did."""
 UNMARKED = 16
-"""Committed words after which marks and capitals are decided again although nobody pauses."""
+"""After this many committed words, marks and capitals are decided again even without a pause."""
 
 
 class Quietest(Protocol):
@@ -67,7 +67,7 @@ class SpokenText:
     n_left: int = 0
     """How many committed words have left the window."""
     n_marked: int = 0
-    """How many committed words there were when their marks were decided again."""
+    """The number of committed words when marks were last decided."""
     uncommitted: Sequence[Word] = ()
 
     @property

@@ -1,4 +1,4 @@
-"""Where a voice begins and ends in a piece of audio, by what the models say of its frames."""
+"""Find where voices begin and end, from the frame probabilities of the segmentation model."""
 
 from collections.abc import Callable
 
@@ -19,12 +19,12 @@ SHIFT, BESIDE, LEAST_BESIDE = 0.25, 50, 25
 the segmentation goes on with one local speaker. Compare up to `BESIDE` frames a side, at least
 `LEAST_BESIDE`."""
 UNLIKE, COARSE = 0.3, 5
-"""Cosine of a second of a voice and the next, up to which they are of two people, and how many
-frames lie between the places that are tried."""
+"""Two adjacent seconds of a voice belong to two people if the cosine of their embeddings is at most
+`UNLIKE`. Every `COARSE` frames, a split is tried."""
 
 
 def runs(active: NDArray[np.bool_], gap: int = 1) -> list[Places]:
-    """Return the places where `active` (n,) is true, in groups that are `gap` frames apart."""
+    """Return the runs of true frames in `active` (n,), grouped across gaps shorter than `gap`."""
     edges = np.flatnonzero(np.diff(active.astype(np.int8), prepend=0, append=0)).tolist()
     groups: list[Places] = []
     for place in zip(edges[::2], edges[1::2], strict=True):
@@ -36,7 +36,7 @@ def runs(active: NDArray[np.bool_], gap: int = 1) -> list[Places]:
 
 
 def shifts(chances: Chances) -> list[int]:
-    """Return before which of (n, 3) frames the chances of the local speakers change, in order."""
+    """Return the frames of `chances` (n, 3) at which the local speakers change, in order."""
     sums = np.zeros((len(chances) + 1, 3))
     sums[1:] = (chances / np.maximum(chances.sum(1, keepdims=True), 1e-9)).cumsum(0)
     at = np.arange(LEAST_BESIDE, len(chances) - LEAST_BESIDE + 1)
@@ -47,7 +47,7 @@ def shifts(chances: Chances) -> list[int]:
 
 
 def turning(usable: NDArray[np.bool_], describe: Describe) -> list[int]:
-    """Return before which frames a voice, whose frames are `usable` (n,), becomes another's."""
+    """Return the frames at which a voice, of the frames `usable` (n,), becomes another person's."""
     frames = np.flatnonzero(usable)
     at = np.arange(LEAST_BESIDE, len(frames) - LEAST_BESIDE + 1, COARSE)
     if not at.size:
@@ -61,7 +61,7 @@ def turning(usable: NDArray[np.bool_], describe: Describe) -> list[int]:
 
 
 def _highest(at: NDArray[np.int64], by: NDArray[np.float64]) -> list[int]:
-    """Return the places `at` (n,) that exceed those near them `by` most, of those above 0."""
+    """Return the local maxima of `by` (n,) that are above 0, as places of `at` (n,), in order."""
     found, by = [], by.copy()
     while by.size and by.max() >= 0:
         best = int(at[by.argmax()])

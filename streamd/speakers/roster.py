@@ -1,12 +1,12 @@
 """The speakers of one stream: its voices, clustered.
 
-What one local speaker says without a pause is a *voice*; live, after 1.5 s of it, what the next
-step adds is another one. Each cluster of voices is a speaker, who has a number from 1.
+What one local speaker says without a pause is a *voice*. Live, a voice of more than 1.5 s goes on
+as a new voice at the next step. Each cluster of voices is a speaker, with a number from 1.
 
-An embedding costs five times as much as the segmentation of the same audio. So live they are
-rationed: each voice gets one, of the frames in which its speaker is alone and loudest, until the
-share that may be embedded is used up, and another one of what it says later, unless it is clear
-already whose it is. Of a whole recording, all is embedded.
+An embedding costs five times as much as the segmentation of the same audio, so live captions ration
+them. Each voice gets one, from the frames in which only its speaker talks and is loudest, as long
+as the budget lasts; and a second one later, unless its speaker is clear by then. In whole
+recordings, everything is embedded.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -33,40 +33,40 @@ from streamd.speakers.turns import REMEMBERED, SpokenTurn
 Levels = NDArray[np.float64]
 """(n,): the loudness of each frame in dB."""
 Found = tuple[int, int, Places]
-"""A voice in a step: its number, the local speaker, and its new places."""
+"""A voice in a step: its index, the local speaker, and its new places."""
 Listen = Callable[[int, int], Describe]
 """Hears some frames of a step, counted from its start, which can then be described."""
 
 GAP = 8
-"""Frames of silence after which a local speaker is taken for another voice: the segmentation takes
-similar voices for one."""
+"""After this many silent frames, a local speaker is taken for a new voice, because the segmentation
+takes similar voices for one."""
 BRIDGED = 25
-"""Frames of silence between what the same speaker says, up to which it is one turn."""
+"""A speaker's turn goes on across a silence of up to this many frames."""
 SAMPLE, LEAST_SAMPLE = 75, 20
-"""Frames of a voice that are embedded, and fewer that tell nothing."""
+"""Frames of a voice that are embedded; a sample of fewer than `LEAST_SAMPLE` is useless."""
 SHARE, MOST_SPARE = 0.5, 300
-"""Frames that may be embedded for each new one, on average, and how many may be saved up."""
+"""The budget for embeddings: frames for each new frame of audio, and the most that can be saved."""
 LONG = 75
 """After this many frames of a voice, start a new one at the next step, with a sample of its own:
 what the segmentation takes for one voice may be two people who talk in turn."""
 AHEAD = 0.2
-"""By how much the cosine of a voice with the others of its speaker exceeds that with any other
-speaker's, from which no more of it is embedded. Either is 0 if there are none."""
+"""A voice is embedded no further once its cosine with its own speaker exceeds that with any other
+speaker by this much. A cosine with nobody counts as 0."""
 CLEAR = 30
-"""Embedded frames from which a voice may be that of a new speaker."""
+"""A voice needs this many embedded frames to become a new speaker."""
 LEAST_SHARE = 0.3
-"""Share of its known frames that a local speaker has to share with a voice to continue it."""
+"""A local speaker continues a voice if at least this share of its known frames is the voice's."""
 MOST = 16
 """Speakers that are told apart live."""
 VOICEPRINT_BYTES = 256
-"""Of what another session needs to know a speaker."""
+"""Bytes by which another session recognises a speaker."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Voice:
     """What one local speaker says at `places`.
 
-    `total` is the sum of the embeddings of its frames, `n` of them (n = 0: none yet).
+    `total` is the sum of the embeddings of `n` frames (0: none yet).
     """
 
     places: Places
@@ -85,13 +85,13 @@ class Voice:
         return self.end - self.places[0][0]
 
     def gap(self, other: "Voice") -> int:
-        """Return how many frames lie between it and another one, less than 0 if they overlap."""
+        """Return the number of frames between two voices, negative if they overlap."""
         return max(other.places[0][0] - self.end, self.places[0][0] - other.end)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HearingRequest:
-    """Steps to be heard, the audio from frame `start` on, and what is known of the voices."""
+    """Steps to process, the audio from frame `start` on, and the roster so far."""
 
     steps: tuple[HearingStep, ...]
     start: int
@@ -101,15 +101,15 @@ class HearingRequest:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HeardVoices:
-    """What is known of the voices after each step of a `HearingRequest`."""
+    """The roster after each step of a `HearingRequest`."""
 
     rosters: tuple["Roster", ...]
 
 
 class Roster:
-    """The speakers of one stream, and who of them talked when.
+    """The speakers of one stream, and who talked when.
 
-    Live, the last minute is remembered; of a `whole` recording all is, and `finish` says who talks.
+    Live, the last minute is kept; of a `whole` recording everything, and `finish` gives the turns.
     """
 
     def __init__(self, known: Iterable[bytes] = (), *, whole: bool = False) -> None:

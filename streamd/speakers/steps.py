@@ -1,30 +1,30 @@
-"""Which audio is heard when, to tell speakers apart.
+"""Schedule which audio the speaker models process, and when.
 
-What the gate says of each frame decides, so that it does not matter how fast audio arrives.
+Only the gate's decisions about frames count, so the speed at which audio arrives does not matter.
 """
 
 from collections import deque
 from dataclasses import dataclass
 
 FIRST, EVERY = 50, 150
-"""Frames after a pause that are heard first (1 s), and then at a time (3 s)."""
+"""Frames in the first step after a pause (1 s), and in each later step (3 s)."""
 WHOLE = 400
-"""As both, for a whole recording (8 s): voices end with their step, and with 3 s more of their ends
-are too short to be told apart: 9.8 instead of 8.6 % of the time of built dialogues is wrong."""
+"""Replaces both for a whole recording (8 s). Voices end with their step; with steps of 3 s, more of
+their ends are too short to be told apart: 9.8 instead of 8.6 % of built dialogues is wrong."""
 CONTEXT = 75
-"""Frames before them that are heard again, if there was no pause, so that a local speaker is known
-from before."""
+"""Frames before a step that are processed again if there was no pause, to match its local speakers
+with those of the step before."""
 ATTACK, QUIET = 5, 6
-"""Frames that speech may have begun before the gate opens, and silent frames that end it, of which
-the last window of an utterance has as many: who says its words is heard with it. With 12 and 12,
-voices of several speakers were taken for one: 23 instead of 18 % of the time is wrong."""
+"""`ATTACK`: frames by which speech may begin before the gate opens. `QUIET`: silent frames that end
+speech, as many as the last window of an utterance has, so that its speakers are known with it. With
+12 and 12, several speakers were taken for one: 23 instead of 18 % of the time is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
 class HearingStep:
-    """Frames `start` to `end` are heard, of which those from `new` on are new.
+    """A step processes frames `start` to `end`, of which those from `new` on are new.
 
-    That is known at frame `due`, and depends on nothing after it.
+    It is due at frame `due`, and depends on nothing after it.
     """
 
     start: int
@@ -34,7 +34,7 @@ class HearingStep:
 
 
 class HearingSteps:
-    """Which audio is heard when: what the gate says of each frame decides, and nothing else."""
+    """The steps of one stream, from the gate's decisions alone."""
 
     def __init__(self, *, whole: bool = False) -> None:
         self._first, self._every = (WHOLE, WHOLE) if whole else (FIRST, EVERY)
@@ -43,7 +43,7 @@ class HearingSteps:
         self._is_open = False
 
     def push(self, end: int, silence: int, late: int = 0) -> None:
-        """Take what the gate says of the frame before `end` (`GatedFrame`)."""
+        """Add the gate's decision about the frame that ends at `end` (`GatedFrame`)."""
         self._now = end
         if silence == 0 and not self._is_open:
             self._is_open = True
@@ -57,7 +57,7 @@ class HearingSteps:
             self._is_open = False
 
     def flush(self) -> None:
-        """What was said so far is heard now."""
+        """Make a step of what was said so far."""
         if self._is_open:
             self._add(self._now)
 
@@ -70,7 +70,7 @@ class HearingSteps:
 
     @property
     def oldest(self) -> int:
-        """The frame from which on audio is still to be heard."""
+        """The first frame that later steps need."""
         if self._waiting:
             return self._waiting[0].start
         if self._is_open:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 REMEMBERED = 3_000
-"""Frames (a minute) for which it is known who has talked when, and numbers may be revised."""
+"""Frames (a minute) for which turns are kept and speakers' numbers may be revised."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class SpokenTurn:
 
 
 def changes(turns: Iterable[SpokenTurn]) -> list[int]:
-    """Return the frames at which another speaker begins than the one who began before."""
+    """Return the frames at which the speaker changes."""
     return [b.start for a, b in pairwise(turns) if a.speaker != b.speaker]
 
 

@@ -23,7 +23,7 @@ def settle(done: Future[ResultT], call: Callable[[], ResultT]) -> None:
         done.set_exception(error)
 
 
-def begun(call: Callable[[], ResultT]) -> Future[ResultT]:
+def in_thread(call: Callable[[], ResultT]) -> Future[ResultT]:
     """Begin a call to native code in a thread of its own, and return the future with its result.
 
     It is a daemon thread, as the engine's: the end of the program does not wait for long for one

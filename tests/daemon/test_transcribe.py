@@ -23,7 +23,7 @@ from streamd.daemon.transcribe import check, transcribe
 from streamd.errors import ConfigError, SourceError
 from streamd.events import Final, Gap
 from streamd.sources import Lost
-from streamd.system.calls import begun
+from streamd.system.calls import in_thread
 from streamd.types import FRAME, SAMPLE_RATE
 from streamd.whisper.longform import TranscribedWindow
 from streamd.whisper.longform.segments import SpokenWord, TimedSegment
@@ -103,7 +103,7 @@ def test_a_second_thread_changes_nothing_but_the_time(monkeypatch):
     """With one thread, all windows are encoded in it; with four, each of two has two."""
     told, calls = [], []
     monkeypatch.setattr(
-        "streamd.engines.onnx.begun", lambda call: calls.append(call) or begun(call)
+        "streamd.engines.onnx.in_thread", lambda call: calls.append(call) or in_thread(call)
     )
     for threads, most in (("1", 0), ("2", 99), ("4", 99)):
         config = load({"model": "tiny.en", "threads": threads, "precision": "int8"}, {})

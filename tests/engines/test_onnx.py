@@ -320,7 +320,7 @@ def with_another_thread() -> tuple[OnnxEngine, Mel]:
 
 def test_no_other_thread_is_used_while_others_need_the_engine(monkeypatch):
     (engine, mel), begun = with_another_thread(), []
-    monkeypatch.setattr("streamd.engines.onnx.begun", begun.append)
+    monkeypatch.setattr("streamd.engines.onnx.in_thread", begun.append)
     together = engine.together(lambda: False)
     wait = together.begin(lambda: mel)
     np.testing.assert_array_equal(wait().bias, together.encode(mel).bias)

@@ -5,9 +5,9 @@ import sys
 
 BEGINS = """
 import threading
-from streamd.system.calls import begun
+from streamd.system.calls import in_thread
 
-begun(lambda: print("done", threading.Event().wait(0.3)))
+in_thread(lambda: print("done", threading.Event().wait(0.3)))
 """
 
 

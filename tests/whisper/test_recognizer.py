@@ -17,7 +17,7 @@ from streamd.engines.onnx import OnnxEngine
 from streamd.engines.prepared import open_in_memory
 from streamd.models import ModelDimensions
 from streamd.options import DecodingOptions
-from streamd.system.calls import begun
+from streamd.system.calls import in_thread
 from streamd.types import (
     FRAME,
     DetectedLanguage,
@@ -160,7 +160,7 @@ def test_the_end_of_a_turn_is_judged_while_the_words_are_decoded():
         return 0.25
 
     engine = Waiting(script(b" a", [0, 0, 0]))
-    ours = judging(engine, lambda speech: begun(partial(judge, speech)))
+    ours = judging(engine, lambda speech: in_thread(partial(judge, speech)))
     asked_window = window(250, asks=(TurnQuestion(1100),), last=True)
     assert ours.recognize(asked_window).answer(TurnAnswer) == TurnAnswer(0.25)
     assert ours.recognize(window(250)).answer(TurnAnswer) is None
@@ -169,14 +169,14 @@ def test_the_end_of_a_turn_is_judged_while_the_words_are_decoded():
 
 def test_nobody_ends_a_turn_in_which_there_are_no_words():
     engine = ScriptedEngine(script(b""))
-    ours = judging(engine, lambda _: begun(lambda: 0.25))
+    ours = judging(engine, lambda _: in_thread(lambda: 0.25))
     found = ours.recognize(window(250, asks=(TurnQuestion(1000),), last=True))
     assert found.answer(TurnAnswer) is None
 
 
 def test_an_error_of_the_model_of_turns_is_not_passed_over():
     def fail(_: np.ndarray) -> Future[float]:
-        return begun(lambda: 1 / 0)
+        return in_thread(lambda: 1 / 0)
 
     ours = judging(ScriptedEngine(script(b"")), fail)
     with pytest.raises(ZeroDivisionError):

@@ -48,7 +48,7 @@ from streamd.engines import Precision
 from streamd.errors import EngineError, EngineMemoryError
 from streamd.models import ModelDimensions, Weights
 from streamd.models.silence import Extent, SilenceStates, average, bias, extend
-from streamd.system.calls import begun, settle
+from streamd.system.calls import in_thread, settle
 from streamd.system.disk import discard, in_utf8
 from streamd.system.pages import Template, whole_pages, zeros
 from streamd.types import Mel
@@ -641,7 +641,7 @@ class OnnxTogether:
         window = _QueuedWindow(lambda: self.encode(mel()))
         with self._taking:
             self._queue.append(weakref.ref(window))
-        begun(self._encode_next)
+        in_thread(self._encode_next)
         return partial(self._wait, window)
 
     def _encode_next(self) -> None:

@@ -59,18 +59,19 @@ from streamd.whisper.words import align, words_as_decoded
 LEAST_SILENT_REST = 100
 """Columns (1 s): a shorter rest of a clip that ends in silence is not decoded."""
 LONGEST_WINDOW = 1_900
-"""Columns (19 s) of a window whose speech was detected: of more, an engine computes silence, too
-(streamd/models/silence.py), and the model misreads more (benchmarks/RESULTS.md)."""
+"""Columns (19 s), the longest window of detected speech. With a longer one, the engine has to
+compute silence as well (streamd/models/silence.py), and the model makes more errors
+(benchmarks/RESULTS.md, "Whole recordings")."""
 _LEAST_HALVED = 600
-"""Columns (6 s): a window of speech without a word is decoded again by halves if it is longer."""
+"""Columns (6 s): a longer window of speech without a word is decoded again in halves."""
 
 _SILENT = 2
-"""Columns of silence after the sound of a window: the engine goes on with the last one."""
+"""Columns of silence after the sound of a window; the engine repeats the last one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spectrum:
-    """A finished recording, its language, where there is speech, and phrases to expect."""
+    """A finished recording: its spectrum, language, speech, and expected phrases."""
 
     mel: RecordingMel
     language: str
@@ -79,7 +80,7 @@ class Spectrum:
 
 
 class Reader(Generic[FeaturesT]):
-    """Reads clips one after the other; what it has read is the prompt of what follows."""
+    """Decodes clips one after the other; the text so far is the prompt of the next window."""
 
     def __init__(
         self,
@@ -155,10 +156,10 @@ class Reader(Generic[FeaturesT]):
     def _filled(
         self, found: Split, holes: Sequence[tuple[int, Stretch]], clip: Clip
     ) -> Steps[Split]:
-        """Add what is said in the small holes of a window's text, if it is probable by itself.
+        """Fill short gaps in a window's text, if what is decoded there is probable by itself.
 
-        Where one voice is much quieter than another, Whisper leaves out what it says. A small hole
-        is read alone; at a longer one, the next window begins.
+        Where one voice is much quieter than another, Whisper leaves out what it says. A short gap
+        is decoded by itself; at a longer one, the next window begins.
         """
         segments = list(found.segments)
         for n_before, hole in reversed(holes):
@@ -174,10 +175,10 @@ class Reader(Generic[FeaturesT]):
     def _decoded(
         self, stretch: Stretch, clip: Clip, *, alone: bool = False
     ) -> Steps[tuple[Decoded, Split | None]]:
-        """Decode a window, and add words to its segments; None if it is silent or invented.
+        """Decode a window into segments with words; None if it is silent or hallucinated.
 
-        With `alone`, it has no prompt, and is decoded once. Its features are not in memory any more
-        when another window begins.
+        With `alone`, it is decoded once and without a prompt. Its features are freed before the
+        next window begins.
         """
         yield (asked := self._encoding(stretch))
         features = asked.take()
@@ -195,12 +196,12 @@ class Reader(Generic[FeaturesT]):
         return kept, found
 
     def _is_invented(self, decoded: Decoded, stretch: Stretch) -> bool:
-        """Whether the best of all attempts at speech repeats itself with changes and is improbable.
+        """Whether the best attempt at speech is a hallucination: improbable and repetitive.
 
-        In a crowd, that is "the chief of the world of the people of the world of the people". One
-        of the two is not enough: a mean log probability below the threshold is usual for right
-        translations, and songs, lists and scripts with three bytes a character compress well. What
-        Whisper writes for noise ("Thank you.") is invented where it hears hardly any speech.
+        In a crowd, that is "the chief of the world of the people of the world of the people".
+        Either by itself is not enough: correct translations often have a mean log probability below
+        the threshold, and songs, lists and scripts with three bytes a character compress well. What
+        Whisper typically writes for noise ("Thank you.") is one if there is hardly any speech.
         """
         options, text = self._decoding, self._tokenizer.decode(decoded.tokens)
         is_doubtful = decoded.no_speech_prob > FAMOUS_NO_SPEECH
@@ -220,9 +221,9 @@ class Reader(Generic[FeaturesT]):
         return replace(stretch, n_columns=stretch.n_columns // 2)
 
     def _misled(self, found: Split, stretch: Stretch) -> Stretch | None:
-        """What to decode again if the text of a window ends at once although the voice goes on.
+        """Return what to decode again if the text ends at once although the voice goes on.
 
-        It may have completed the text before the window. So that is forgotten first.
+        Such text may only complete the prompt, so the prompt is dropped first.
         """
         if self._voiced is None or not ends_at_once(found, stretch, self._voiced):
             return None
@@ -241,7 +242,7 @@ class Reader(Generic[FeaturesT]):
         return EncoderPass(shown, n_columns)
 
     def _remember(self, found: Split, decoded: Decoded) -> list[TimedSegment]:
-        """Keep what the next window needs of this one; return the segments that have text."""
+        """Store what the next window needs; return the segments that have text."""
         if self._options.word_timestamps:
             end_s = end_of_words_s(found.segments)
             self._last_speech_s = self._last_speech_s if end_s is None else end_s
@@ -262,8 +263,9 @@ class Reader(Generic[FeaturesT]):
     def _decode(self, features: FeaturesT, stretch: Stretch, *, alone: bool) -> Search[Decoded]:
         """Decode until the text passes the thresholds.
 
-        Where somebody speaks, the model alone cannot say that nobody does: the other temperatures
-        are tried first, and so they are for a text that repeats itself, which is cut then.
+        Where speech was detected, the model's no-speech probability alone does not end the
+        attempts: other temperatures are tried first. So they are for a text that repeats itself,
+        which is then cut.
         """
         options, n_text_ctx = self._decoding, self._engine.dims.n_text_ctx
         if self._speaks(stretch):
@@ -317,8 +319,8 @@ class Reader(Generic[FeaturesT]):
     ) -> Search[Split]:
         """Add words to the segments; the next window begins after the last of them.
 
-        openai-whisper aligns the text in a pass of its own. Times from the passes that chose the
-        tokens are no worse (benchmarks/RESULTS.md).
+        openai-whisper aligns the text in a pass of its own; here, the passes that chose the tokens
+        give the times.
         """
         eot, n_frames = self._tokenizer.eot, stretch.n_columns // 2
         tokens = [token for s in found.segments for token in s.tokens if token < eot]

@@ -137,10 +137,10 @@ def split(decoded: Decoded, tokenizer: Tokenizer, stretch: Stretch) -> Split:
 
 
 def as_prompt(segments: Sequence[TimedSegment], *, stop: int, eot: int) -> list[int]:
-    """The tokens of segments, with a full stop where one that begins with a capital has no mark.
+    """The tokens of segments; one that begins with a capital and has no mark gets a full stop.
 
-    The model writes as its prompt is written. Without marks, it leaves out sentences and whole
-    turns in noise, and then its text has no marks either, until the recording ends.
+    The model imitates its prompt. After a prompt without punctuation, it leaves out sentences and
+    whole turns in noise, and its own text has no punctuation either, until the recording ends.
     """
     tokens: list[int] = []
     for segment in segments:
@@ -182,12 +182,12 @@ def with_words(
     origin_s: float,
     last_speech_s: float,
 ) -> list[TimedSegment]:
-    """Give the segments of one window their words and better times.
+    """Add words to the segments of one window, and improve their times.
 
     Word times come from attention and are worst around pauses, where a word seems to last for
-    seconds; timestamps know better where a segment starts and ends. `aligned` are the words of all
-    segments with times in frames of the window, punctuation apart. The window begins at `origin_s`,
-    the last word before it ended at `last_speech_s`. Tokens below `eot` are text.
+    seconds; timestamps are better for the start and end of a segment. `aligned` are the words of
+    all segments with times in frames of the window, punctuation apart. The window begins at
+    `origin_s`, the last word before it ended at `last_speech_s`. Tokens below `eot` are text.
     """
     times = [(word.start / FRAMES_PER_S, word.end / FRAMES_PER_S) for word in aligned]
     median_s = _median(times)
@@ -269,18 +269,18 @@ Voiced = NDArray[np.bool_]
 """For each frame of a recording, whether there is speech."""
 
 _MOST_MISSED = 250
-"""Voiced frames (5 s): more of them without a word are speech that was missed."""
+"""More voiced frames (5 s) without a word than this are missed speech."""
 _LEAST_MISSED = 100
-"""Voiced frames (2 s) that are read alone if they have no words."""
+"""At least this many voiced frames (2 s) without a word are decoded by themselves."""
 _BEFORE_VOICE = 25
-"""Frames (0.5 s) that are read before the detector hears a voice: a quiet one begins earlier."""
+"""Frames (0.5 s) that are decoded before detected speech: a quiet voice begins earlier."""
 _MOST_AFTER = 75
 """Text counts as reaching the window's end if fewer voiced frames (1.5 s) follow it."""
 _LONGEST_WORD_S = 2.0
-"""A word that seems to last longer is stretched over speech that was missed: in a room, two turns
-were under a "great" of 11 s. One more of 7624 lasted longer than 1.5 s, just before it."""
+"""A word that seems to last longer is stretched over missed speech: in a room recording, a "great"
+of 11 s covered two turns. Of 7,624 words, one other lasted longer than 1.5 s."""
 _LEAST_CHANGE = 50
-"""Frames (1 s) by which a window must differ from the one before to be worth decoding."""
+"""Frames (1 s) by which a window must differ from the one before to be decoded."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,9 +31,9 @@ class Transcriber(Generic[FeaturesT]):
         *,
         is_alone: Callable[[], bool] = lambda: False,
     ) -> None:
-        """For openai-whisper's results, `decoding` has timestamps; `vocabulary`: what to expect.
+        """`decoding` needs timestamps for openai-whisper's results; `vocabulary`: expected phrases.
 
-        While `is_alone` says that nobody else needs the engine, more threads may be used.
+        More threads may be used while `is_alone` says that no live window needs the engine.
         """
         self._engine, self._tokenizer = engine, tokenizer
         # Guards of live captions, which openai-whisper does not have.
@@ -70,11 +70,12 @@ class Transcriber(Generic[FeaturesT]):
     ) -> Iterator[TranscribedWindow]:
         """Transcribe the clips of the finished recording, window by window as they are asked for.
 
-        `voiced` says for each frame whether there is speech. Where more than 5 s of speech have no
-        word, the next window begins there, a hole of 2 to 5 s is read alone, a window that ends
-        amid speech leaves its last segment to the next, silence needs more than the model's word,
-        and text whose best attempt is improbable and repeats itself is left out, unlike in
-        openai-whisper; and only text of the same clip is a prompt. Raises `EngineError`.
+        `voiced` says for each frame whether there is speech. Unlike openai-whisper: the next window
+        begins where more than 5 s of speech have no word; a gap of 2 to 5 s is decoded by itself; a
+        window that ends within speech leaves its last segment to the next one; detected speech is
+        not taken for silence on the model's no-speech probability alone; improbable text that
+        repeats itself is left out; and only text of the same clip is a prompt. Raises
+        `EngineError`.
         """
         source = Spectrum(mel, language, voiced, self._vocabulary)
         engine = self._engine
@@ -86,13 +87,13 @@ class Transcriber(Generic[FeaturesT]):
         return read_in_order(readings, OneByOne(alone), 1)
 
     def _with_all_threads(self) -> Engine[FeaturesT]:
-        """Return the engine for what is computed with nothing else of the recording beside it."""
+        """Return the engine for windows that are computed one at a time."""
         return (urgent(self._engine) if self._is_alone() else None) or self._engine
 
     def _reading(
         self, engine: Engine[FeaturesT], source: "Spectrum", clips: Iterable[Clip], at: int = 0
     ) -> Reading:
-        """Read clips, of which the first is in this place of the recording's."""
+        """Decode clips, the first of which is clip `at` of the recording."""
         reader = Reader(
             engine,
             self._tokenizer,

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamd.errors import EngineError
-from streamd.system.calls import begun
+from streamd.system.calls import in_thread
 from streamd.whisper.engine import Pass
 from streamd.whisper.longform.schedule import EncoderPass, Reading, TranscribedWindow, read_in_order
 
@@ -51,7 +51,7 @@ class Together:
                 self._never.wait(delay_s)
                 return Features(number)
 
-        return begun(encode).result
+        return in_thread(encode).result
 
 
 def reading(number: int, windows: Sequence[tuple[int, int]]) -> Reading:
@@ -109,7 +109,7 @@ def test_an_error_of_the_other_thread_is_raised_by_the_window_that_needs_it():
             def fail() -> Features:
                 raise EngineError("no memory")
 
-            return begun(fail).result
+            return in_thread(fail).result
 
     readings = (reading(i, [(1900, 3)]) for i in range(3))
     with pytest.raises(EngineError, match="no memory"):
