@@ -88,7 +88,7 @@ def read_line(data: bytes) -> JournalLine:
 def contradiction(fed: Fed, state: ResumeState | None, finalised_ms: int) -> str:
     """Say why no session can go on with these values; empty if one can.
 
-    Only somebody else writes such values, but a session with them fails later, and ends the daemon.
+    streamd never writes such values. A forged one would end the daemon later, so it is refused.
     """
     if state is not None:
         n_finalised = frames_from_ms(finalised_ms - state.start_ms)
