@@ -5,6 +5,7 @@ along with the next window.
 """
 
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 from typing import Any, Protocol, cast, runtime_checkable
@@ -178,7 +179,11 @@ class RemoteEngine:
 
     def _taken(self) -> list[int]:
         """Return the numbers of what was dropped since it was last asked for."""
-        return [self._dropped.popleft() for _ in range(len(self._dropped))]
+        taken = []
+        with suppress(IndexError):  # until there are no more: several threads take some
+            while True:
+                taken.append(self._dropped.popleft())
+        return taken
 
 
 class RemoteDecoder:
