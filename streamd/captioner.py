@@ -28,6 +28,7 @@ from streamd.daemon.control import Control
 from streamd.daemon.display import open_files
 from streamd.daemon.opening import best_model, open_model, recognizers
 from streamd.daemon.recording import FileTranscriber, finals_between
+from streamd.engines.supervised.switchover import SwitchingEngine
 from streamd.errors import (
     ConfigError,
     EngineError,
@@ -295,6 +296,8 @@ class Captioner:
             with suppress(RuntimeError):  # another thread has closed it
                 self._loop.call_soon_threadsafe(self._stop.set)
             self._thread.join()
+            if isinstance(self._engine, SwitchingEngine):
+                self._engine.close()
 
     def _selection(self, chosen: Mapping[str, object]) -> Selection:
         """Return what of a file is read for a reader who has `chosen` these options."""

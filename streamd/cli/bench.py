@@ -107,17 +107,20 @@ def measure(
         decode_ms=_rounded(np.median(took - encode)),
         rtf=round(rtf, 4),
         cpu_s=round(cpu_s, 4),
-        n_streams=n_streams(config, rtf=rtf, cpu_s=cpu_s),
+        n_streams=n_streams(config, rtf=rtf, cpu_s=cpu_s, on_cpu=_gpu_of(engine) is None),
     )
 
 
-def n_streams(config: Config, *, rtf: float, cpu_s: float) -> int:
-    """Return how many streams of this cost ``streamd serve`` keeps up with on this machine."""
+def n_streams(config: Config, *, rtf: float, cpu_s: float, on_cpu: bool = True) -> int:
+    """Return how many streams of this cost ``streamd serve`` keeps up with on this machine.
+
+    A GPU computes one window at a time.
+    """
     serving = replace(config, input=replace(config.input, source=False))
     n_workers = build.workers(serving)
     n_processors = min(os.cpu_count() or 1, n_workers * build.threads(serving))
     # The time counts where the process waits for another processor.
-    busy = max(cpu_s / n_processors, rtf / n_workers)
+    busy = max(cpu_s / n_processors, rtf / n_workers if on_cpu else rtf)
     return max(int(MOST_BUSY / busy), int(rtf < 1))
 
 
@@ -169,8 +172,7 @@ _N_WINDOWS = 10
 
 def gpu_cost(engine: Engine[Any], pause: Callable[[float], object] = time.sleep) -> GpuCost | None:
     """Measure the GPU that runs the model; None if the CPU does."""
-    gpu = engine.current if isinstance(engine, SwitchingEngine) else None
-    if not isinstance(gpu, RemoteEngine):
+    if (gpu := _gpu_of(engine)) is None:
         return None
     window_ms = window_timer(gpu, LIVE_WINDOW)
     before = gpu.figures()
@@ -186,6 +188,11 @@ def gpu_cost(engine: Engine[Any], pause: Callable[[float], object] = time.sleep)
         graph_ms=_rounded(np.float64(graphs_s / _N_WINDOWS * 1000)),
         after_pause_ms=_rounded(np.float64(window_ms())),
     )
+
+
+def _gpu_of(engine: Engine[Any]) -> RemoteEngine | None:
+    current = engine.current if isinstance(engine, SwitchingEngine) else None
+    return current if isinstance(current, RemoteEngine) else None
 
 
 class _TimedEngine(Generic[FeaturesT]):

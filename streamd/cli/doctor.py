@@ -18,7 +18,7 @@ import numpy as np
 from streamd.cli.bench import n_edits, spoken
 from streamd.config import OPTIONS, SETTINGS, Config, value_of
 from streamd.daemon import build
-from streamd.daemon.acceleration import CORE_ML, HERE, judge, stages, step_ms
+from streamd.daemon.acceleration import CORE_ML, HERE, accelerates, judge, stages, step_ms
 from streamd.daemon.opening import best_model
 from streamd.engines.golden_clips import clips, transcribed
 from streamd.engines.mlx.gpu import unavailable
@@ -193,16 +193,20 @@ def _gpu(config: Config) -> Iterator[Finding]:
     name = config.decoding.model or best_model(config, places()) or store.BUNDLED[0]
     if store.find(name, places()) is None:
         return  # as `_models` says
-    if (why := unavailable()) and config.decoding.compute != "ane":
+    if not accelerates(config):
         if _has_gpu():
-            yield Finding("--", f"{name} runs on the CPU", why)
+            yield Finding("--", f"{name} runs on the CPU", unavailable() or "try --compute gpu")
         return
     config = replace(config, decoding=replace(config.decoding, model=name))
     opened = open_engine(name, threads=build.threads(config), precision=config.decoding.precision)
     model, cpu = opened.model, opened.engine
     judged = judge(config, model, cpu, is_fast_enough=False)
-    for candidate in (way for stage in stages(config, model, cpu, HERE) for way in stage):
-        yield _tried(name, candidate, judged, cpu)
+    for stage in stages(config, model, cpu, HERE):
+        for n_left, candidate in zip(reversed(range(len(stage))), stage, strict=True):
+            found = _tried(name, candidate, judged, cpu)
+            yield found._replace(state="--") if found.state == "!!" and n_left else found
+            if found.state == "ok":
+                break  # as captions do
     if config.decoding.compute == "ane":
         from streamd.cli.packages import functions, open_packages  # only a Mac needs it
 

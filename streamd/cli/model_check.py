@@ -12,6 +12,7 @@ from streamd.daemon import build
 from streamd.daemon.opening import open_model
 from streamd.engines.golden_clips import GoldenClip, clips, read_by_whisper, transcribed
 from streamd.engines.precision import choose_precision
+from streamd.engines.supervised.switchover import SwitchingEngine
 from streamd.errors import ModelError
 from streamd.models.model import Model
 from streamd.models.store import find, load_model
@@ -39,10 +40,13 @@ def report(config: Config) -> Iterator[str]:
     log.info("%s: loading", name)
     model = load_model(name)  # all of it: a prepared model is opened without its files
     begun_s = time.perf_counter()
-    opened, engine = open_model(config)
+    opened, engine = open_model(config, wait=True)
     opened_s = time.perf_counter() - begun_s
     asked, threads = config.decoding.precision, build.threads(config)
-    precision = choose_precision(model.dims, asked, threads=threads).precision
+    where = engine.name if isinstance(engine, SwitchingEngine) else ""
+    if config.decoding.compute == "gpu" and not where:
+        raise ModelError(f"{name} is not on the GPU; the log says why")
+    precision = where or choose_precision(model.dims, asked, threads=threads).precision
     yield from _facts(model)
     yield line("opened", f"{precision} in {opened_s:.2f} s")
     if model.dims.n_audio_ctx < N_AUDIO_CTX:

@@ -9,7 +9,7 @@ from typing import Any
 
 from streamd.config import Config
 from streamd.daemon import build
-from streamd.daemon.acceleration import HERE, Hardware, accelerates, judge, stages
+from streamd.daemon.acceleration import HERE, Hardware, accelerates, check, judge, stages
 from streamd.engines import precision
 from streamd.engines.prepared import cache_key, open_engine
 from streamd.engines.supervised.switchover import SwitchingEngine
@@ -41,25 +41,26 @@ def open_model(
     """Open the configured model; return it with its engine.
 
     Where there is something faster than the CPU (`acceleration`), the model runs on the CPU first,
-    until that is ready and right; with `wait` this returns only then, for measurements. On the CPU,
-    the engine for `recordings` has half of the threads, and an urgent one all of them: two windows
-    are computed at a time. Raises `ConfigError` if `--compute` cannot be used here, `ModelError` or
-    `EngineError` if the model cannot.
+    until that is ready and right; for `recordings`, and with `wait`, this returns only then. On the
+    CPU, the engine for `recordings` has half of the threads, and an urgent one all of them: two
+    windows are computed at a time. Raises `ConfigError` if `--compute` cannot be used here,
+    `ModelError` or `EngineError` if the model cannot.
     """
     return_early()
     o = config.decoding
     start = time.perf_counter()
     n_threads = build.threads(config)
     on_cpu = not accelerates(config)
+    check(config, hardware)
     if recordings and o.compute == "auto" and not on_cpu:
         # Several windows at once are decoded on the CPU only, which is faster for small models.
         known = cache_key(o.model)
         on_cpu = known is not None and keeps_up(config, known[2])
     opened = open_engine(
         o.model,
-        threads=max(1, n_threads // 2) if recordings and on_cpu else n_threads,
+        threads=max(1, n_threads // 2) if recordings else n_threads,
         precision=o.precision,
-        urgent_threads=build.urgent_threads(config) if on_cpu else 0,
+        urgent_threads=build.urgent_threads(config),
         recordings=recordings,
     )
     seconds = time.perf_counter() - start
@@ -75,7 +76,7 @@ def open_model(
     enough = keeps_up(config, opened.model.dims)
     judged = judge(config, opened.model, opened.engine, is_fast_enough=enough)
     switching.start(ways, judged)
-    if wait:
+    if wait or recordings:
         switching.settled.wait()
     return opened.model, switching
 
@@ -85,7 +86,7 @@ def best_model(config: Config, here: StorePaths) -> str | None:
 
     For captions in real time it is one that keeps up, by an estimate that is made once.
     """
-    if not config.input.realtime or accelerates(config):
+    if not config.input.realtime or config.decoding.compute in ("gpu", "ane"):
         return store.best(here, config.decoding)
     return store.best(here, config.decoding, keeps_up=lambda each: keeps_up(config, each.dims))
 

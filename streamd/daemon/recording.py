@@ -17,6 +17,7 @@ import numpy as np
 
 from streamd.config import Config
 from streamd.daemon import build, phrases
+from streamd.engines.supervised.switchover import SwitchingEngine
 from streamd.engines.voices import RecordedVoices
 from streamd.errors import SourceError
 from streamd.events import (
@@ -190,6 +191,8 @@ class FileTranscriber:
         `lists` are as in `build.recognizer`. Raises `ConfigError`.
         """
         keep_for_passes(self)
+        if isinstance(engine, SwitchingEngine):
+            engine = engine.for_recording
         self._config = config
         self._n_mels = model.dims.n_mels
         self._in_two = is_alone if urgent(engine) is not None else lambda: False

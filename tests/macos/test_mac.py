@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from multiprocessing import active_children
 from pathlib import Path
 from typing import NoReturn
 
@@ -32,7 +31,7 @@ from streamd.engines.coreml.runtime.hybrid import (
     plan,
     prepare,
 )
-from streamd.engines.supervised.worker import PROCESS_NAME, Worker
+from streamd.engines.supervised.worker import Worker
 from streamd.errors import EngineError
 from streamd.sources.microphone import Microphone, list_devices
 from streamd.types import FRAME, Mel, Window, text_of
@@ -56,8 +55,7 @@ def memory(worker: Worker) -> str:
     """What the worker takes by our count, which a bound is for, and by macOS's own tool."""
     told = f"{worker.used_bytes() / 1e6:.0f} MB"
     if tool := shutil.which("footprint"):
-        newest = max(child.pid for child in active_children() if child.name == PROCESS_NAME)
-        said = subprocess.run([tool, str(newest)], capture_output=True, text=True, check=False)
+        said = subprocess.run([tool, str(worker.pid)], capture_output=True, text=True, check=False)
         if found := re.search(r"Footprint: (.+?) \(", said.stdout):
             told += f" (footprint: {found[1]})"
     return told

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import threading
 from dataclasses import dataclass
 from functools import partial
@@ -11,7 +12,7 @@ import numpy as np
 
 from streamd.engines.reference import ReferenceEngine
 from streamd.engines.supervised.remote import RemoteEngine, ServedEngine
-from streamd.engines.supervised.worker import Job, Report, Worker
+from streamd.engines.supervised.worker import PROCESS_NAME, Job, Report, Worker
 from streamd.errors import EngineError
 from streamd.models import ModelDimensions
 from streamd.models.model import parameter_shapes
@@ -39,6 +40,14 @@ def reference(kind: type[ReferenceEngine] = ReferenceEngine) -> ReferenceEngine:
     shapes = parameter_shapes(DIMS).items()
     weights = {name: rng.normal(size=shape, scale=0.1).astype(np.float32) for name, shape in shapes}
     return kind(DIMS, weights, alignment_heads=[(0, 0)])
+
+
+def workers() -> list[int]:
+    """The processes of this process's workers."""
+    listed = ["ps", "-Aww", "-o", "pid=,ppid=,args="]
+    rows = subprocess.run(listed, capture_output=True, text=True, check=True).stdout.splitlines()
+    ours = (row.split(maxsplit=2) for row in rows if PROCESS_NAME in row)
+    return [int(pid) for pid, parent, _ in ours if int(parent) == os.getpid()]
 
 
 def is_due(folder: Path, call: str) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -167,5 +168,5 @@ def golden_vectors(built: BuiltModel) -> list[GoldenWindow]:
         with np.load(built.folder / GOLDEN) as file:
             windows = (GoldenWindow(file[f"mel{i}"], *file[f"about{i}"].tolist()) for i in range(n))
             return [replace(each, encoded=file[f"encoded{i}"]) for i, each in enumerate(windows)]
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, EOFError, ValueError, KeyError, BadZipFile) as error:
         raise ModelError(f"{built.folder / GOLDEN}: damaged ({error}); {BUILD_AGAIN}") from error

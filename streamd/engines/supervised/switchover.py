@@ -19,13 +19,16 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from streamd.errors import EngineError, ModelError
+from streamd.errors import EngineError, StreamdError
 from streamd.types import Mel
-from streamd.whisper.engine import Answer, Decoder, Engine
+from streamd.whisper.engine import Answer, Decoder, Engine, urgent
 
 log = logging.getLogger(__name__)
 
 _Indices = NDArray[np.int64]
+
+_LAST_WINDOWS_S = 10.0
+"""How long windows may still take on an engine that another one has replaced."""
 
 
 class FastEngine(Engine[Any], Protocol):
@@ -48,8 +51,12 @@ class Candidate(Protocol):
         ...
 
 
+class NotFasterError(EngineError):
+    """An engine is right, but not faster than the CPU; nor is another one of its stage."""
+
+
 Judge = Callable[[FastEngine], str]
-"""Returns why an engine should not take over, or nothing. May raise `EngineError`."""
+"""Returns why an engine is wrong, or nothing. May raise `EngineError`, or `NotFasterError`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,14 +108,18 @@ class _Engines:
                 log.warning("%s failed: %s; captions go on on the CPU", self.name, error)
                 self.changed.notify_all()
 
-    def serve(self, engine: FastEngine | None, name: str) -> None:
+    def serve(self, engine: FastEngine, name: str) -> bool:
+        """Run the next windows on this engine, unless the program ends."""
         with self.changed:
+            if self.is_stopped:
+                return False
             self.fast, self.name, self.used_s = engine, name, time.monotonic()
             self.changed.notify_all()
+            return True
 
     def stop(self) -> None:
         with self.changed:
-            self.is_stopped = True
+            self.is_stopped, self.fast = True, None
             self.changed.notify_all()
 
 
@@ -129,8 +140,8 @@ class SwitchingEngine:
         self.dims, self._engines, self.settled = cpu.dims, _Engines(cpu), Event()
         """`settled` is set when a candidate serves, or all were rejected."""
         weakref.finalize(self, self._engines.stop).atexit = False
-        # Handlers run in reverse order. The one that kills all workers was registered when their
-        # module was imported, so this one runs first, and their end is not taken for a failure.
+        # Handlers run in reverse order. That of finalizers, which kills workers, is older than this
+        # one, so this one runs first, and their end is not taken for a failure.
         stop = weakref.WeakMethod(self._engines.stop)
         atexit.register(lambda: (found := stop()) and found())
 
@@ -138,6 +149,11 @@ class SwitchingEngine:
     def current(self) -> Engine[Any]:
         """The engine of the next window."""
         return self._engines.current
+
+    @property
+    def name(self) -> str:
+        """What the log calls the fast engine that serves; empty: the CPU does."""
+        return self._engines.name if self._engines.fast else ""
 
     @property
     def n_cheap(self) -> int:
@@ -151,12 +167,17 @@ class SwitchingEngine:
         audio_ctx: int = 0,
         previous: SwitchingFeatures | None = None,
         n_reused: int = 0,
+        on_cpu: Engine[Any] | None = None,
     ) -> SwitchingFeatures:
-        """Encode a window on the current engine, or on the CPU if that fails."""
+        """Encode a window on the current engine, or on the CPU if that fails.
+
+        `on_cpu` is one of the same model that is used in place of the CPU's.
+        """
         engine = self._engines.use()
         own = previous.features if previous is not None and previous.engine is engine else None
+        runs = on_cpu if on_cpu and engine is self._engines.cpu else engine
         try:
-            features = engine.encode(
+            features = runs.encode(
                 mel, audio_ctx=audio_ctx, previous=own, n_reused=0 if own is None else n_reused
             )
         except EngineError as error:
@@ -165,9 +186,14 @@ class SwitchingEngine:
             features = engine.encode(mel, audio_ctx=audio_ctx)
         return SwitchingFeatures(mel, audio_ctx, engine, features)
 
-    def decoder(self, features: SwitchingFeatures, n_slots: int) -> "SwitchingDecoder":
-        """Return a decoder on the engine that encoded the window, or on the CPU if that fails."""
-        return SwitchingDecoder(self._engines, features, n_slots)
+    def decoder(
+        self, features: SwitchingFeatures, n_slots: int, *, on_cpu: Engine[Any] | None = None
+    ) -> "SwitchingDecoder":
+        """Return a decoder on the engine that encoded the window, or on the CPU if that fails.
+
+        `on_cpu` as for `encode`: features of the CPU's engine fit both.
+        """
+        return SwitchingDecoder(self._engines, features, n_slots, on_cpu or self._engines.cpu)
 
     def start(
         self,
@@ -186,9 +212,49 @@ class SwitchingEngine:
         thread.start()
         return thread
 
+    @property
+    def for_recording(self) -> Engine[Any]:
+        """What transcribes a recording that begins now: this engine, or the CPU's if that serves.
+
+        The CPU's decodes several windows at once, which this one cannot.
+        """
+        return self if self._engines.fast else self._engines.cpu
+
+    @property
+    def urgent(self) -> "Engine[SwitchingFeatures] | None":
+        """An engine that has more threads while the CPU serves, if that has one."""
+        more = urgent(self._engines.cpu)
+        return _UrgentEngine(self, more) if more else None
+
     def close(self) -> None:
         """End the fast engine, and load none again; windows run on the CPU."""
         self._engines.stop()
+
+
+class _UrgentEngine:
+    """A `SwitchingEngine` with all threads of the CPU, as long as the CPU serves."""
+
+    def __init__(self, engine: SwitchingEngine, more: Engine[Any]) -> None:
+        self.dims, self._engine, self._more = engine.dims, engine, more
+
+    @property
+    def n_cheap(self) -> int:
+        return self._engine.n_cheap
+
+    def encode(
+        self,
+        mel: Mel,
+        *,
+        audio_ctx: int = 0,
+        previous: SwitchingFeatures | None = None,
+        n_reused: int = 0,
+    ) -> SwitchingFeatures:
+        return self._engine.encode(
+            mel, audio_ctx=audio_ctx, previous=previous, n_reused=n_reused, on_cpu=self._more
+        )
+
+    def decoder(self, features: SwitchingFeatures, n_slots: int) -> "SwitchingDecoder":
+        return self._engine.decoder(features, n_slots, on_cpu=self._more)
 
 
 class SwitchingDecoder:
@@ -197,14 +263,17 @@ class SwitchingDecoder:
     What each slot holds is remembered: its token, its position and what it saw.
     """
 
-    def __init__(self, engines: _Engines, window: SwitchingFeatures, n_slots: int) -> None:
+    def __init__(
+        self, engines: _Engines, window: SwitchingFeatures, n_slots: int, cpu: Engine[Any]
+    ) -> None:
         self.n_vocab, self.n_text_ctx = engines.cpu.dims.n_vocab, engines.cpu.dims.n_text_ctx
         self.n_slots = n_slots
-        self._engines, self._window = engines, window
+        self._engines, self._window, self._cpu = engines, window, cpu
         self._tokens = np.zeros(n_slots, np.int64)
         self._positions = np.zeros(n_slots, np.int64)
         self._seen = np.zeros((n_slots, n_slots), np.bool_)
-        self._engine, self._decoder = window.engine, self._made()
+        self._engine = window.engine
+        self._decoder = self._made()
 
     def step(
         self,
@@ -244,8 +313,9 @@ class SwitchingDecoder:
     def _made(self) -> Decoder:
         """Make a decoder on the window's engine, or on the CPU if that was lost."""
         window = self._window
+        engine = self._cpu if window.engine is self._engines.cpu else window.engine
         try:
-            return window.engine.decoder(window.features, self.n_slots)
+            return engine.decoder(window.features, self.n_slots)
         except EngineError as error:
             self._engines.lose(window.engine, error)
             return self._on_cpu()
@@ -255,7 +325,7 @@ class SwitchingDecoder:
         if window.engine is not self._engine:
             window.features = self._engine.encode(window.mel, audio_ctx=window.audio_ctx)
             window.engine = self._engine
-        return self._engine.decoder(window.features, self.n_slots)
+        return self._cpu.decoder(window.features, self.n_slots)
 
     def _restore(self, wanted: NDArray[np.bool_], new: _Indices) -> None:
         """Have the CPU compute what the lost decoder held of the `wanted` slots."""
@@ -277,103 +347,167 @@ class SwitchingDecoder:
 
 
 class _Keeper:
-    """Loads the fast engine, releases it when nobody uses it, and loads it again."""
+    """Loads fast engines, of each stage the first that is right, and has them served."""
 
     def __init__(self, engines: _Engines, settled: Event, judge: Judge, patience: Patience) -> None:
         self._engines, self._settled = engines, settled
         self._judge, self._patience = judge, patience
-        self._losses: list[int] = []
 
     def run(self, stages: Sequence[Sequence[Candidate]]) -> None:
         """Serve until the engine is stopped; the thread's function."""
-        serving: tuple[Candidate, FastEngine] | None = None
+        service: _Service | None = None
         try:
             for stage in stages:
-                found = next(filter(None, map(self._first, stage)), None)
+                found = self._first(stage)
                 if found is not None:
-                    candidate, engine = found
-                    self._engines.serve(engine, candidate.name)
-                    if serving is not None:
-                        serving[1].close()
-                    serving = found
-            if serving is not None:
-                self._settled.set()
-                self._keep(*serving)
-            elif not self._engines.is_stopped:
+                    service = _Service(self._engines, self._patience, *found, replaces=service)
+            if service is None and not self._engines.is_stopped:
                 log.info("captions stay on the CPU")
         finally:
             self._settled.set()
+        if service is not None:
+            service.join()
 
-    def _first(self, candidate: Candidate) -> tuple[Candidate, FastEngine] | None:
-        """Load and judge a candidate; None if it cannot be used, which the log says."""
-        if self._engines.is_stopped:
-            return None
-        begun_s, engine = time.monotonic(), None
-        try:
-            engine = candidate.load()
-            why = self._judge(engine)
-        except (EngineError, ModelError) as error:
-            why = str(error)
-        if self._engines.is_stopped or why:
-            if engine is not None:
-                engine.close()
-            if not self._engines.is_stopped:
-                log.warning("not on %s: %s", candidate.name, why)
-            return None
-        log.info("captions on %s, after %.1f s", candidate.name, time.monotonic() - begun_s)
-        assert engine is not None
-        return candidate, engine
-
-    def _keep(self, candidate: Candidate, serving: FastEngine) -> None:
-        """Load the engine that serves again whenever it was lost or released."""
-        n_refused = 0
-        engine: FastEngine | None = serving
-        while not self._engines.is_stopped:
-            if engine is not None:
-                self._serve(engine)
+    def _first(self, stage: Sequence[Candidate]) -> tuple[Candidate, FastEngine] | None:
+        """Return the first candidate that is right, loaded; the log says why others are not."""
+        for candidate in stage:
             if self._engines.is_stopped:
-                return
+                return None
+            begun_s = time.monotonic()
             try:
-                engine, n_refused = candidate.load(), 0
-                self._engines.serve(engine, candidate.name)
-            except (EngineError, ModelError) as error:
-                level = logging.DEBUG if n_refused else logging.WARNING
-                log.log(level, "%s cannot be loaded again: %s", candidate.name, error)
-                engine, n_refused = None, n_refused + 1
+                if (engine := self._right(candidate)) is not None:
+                    seconds = time.monotonic() - begun_s
+                    log.info("captions on %s, after %.1f s", candidate.name, seconds)
+                    return candidate, engine
+            except NotFasterError as error:
+                log.info("not on %s: %s", candidate.name, error)
+                return None
+        return None
+
+    def _right(self, candidate: Candidate) -> FastEngine | None:
+        engine = _loaded(candidate, "not on %s: %s", self._engines)
+        if engine is None:
+            return None
+        try:
+            why = self._judge(engine)
+        except NotFasterError:
+            engine.close()
+            raise
+        except StreamdError as error:
+            why = str(error)
+        if not why and not self._engines.is_stopped:
+            return engine
+        engine.close()
+        if not self._engines.is_stopped:
+            log.warning("not on %s: %s", candidate.name, why)
+        return None
+
+
+def _loaded(
+    candidate: Candidate, message: str, engines: _Engines, level: int = logging.WARNING
+) -> FastEngine | None:
+    """Load a candidate; None if it cannot be, which the log says unless the program ends."""
+    try:
+        return candidate.load()
+    except StreamdError as error:
+        if not engines.is_stopped:
+            log.log(level, message, candidate.name, error)
+    except Exception:  # a bug, or what a library raises, costs the fast engine only
+        log.exception(message, candidate.name, "it cannot be loaded")
+    return None
+
+
+class _Service(Thread):
+    """Has a fast engine serve, releases it when nobody uses it, and loads it again.
+
+    It ends when the program does, or when another service `replaces` it.
+    """
+
+    def __init__(
+        self,
+        engines: _Engines,
+        patience: Patience,
+        candidate: Candidate,
+        engine: FastEngine,
+        *,
+        replaces: "_Service | None",
+    ) -> None:
+        """Serve from now on; the engine that is replaced ends when its last window is over."""
+        super().__init__(name="fast-engine-service", daemon=True)
+        self._engines, self._patience, self._candidate = engines, patience, candidate
+        self._losses: list[int] = []
+        self._is_replaced = False
+        self._engine: FastEngine | None = engine
+        with engines.changed:
+            if replaces is not None:
+                replaces._is_replaced = True
+            if not engines.serve(engine, candidate.name):
+                self._engine = None
+                engine.close()
+        self.start()
+
+    @property
+    def _is_over(self) -> bool:
+        return self._engines.is_stopped or self._is_replaced
+
+    def run(self) -> None:
+        """Serve until it is over."""
+        engines, n_refused = self._engines, 0
+        while not self._is_over:
+            if self._engine is not None:
+                self._serve(self._engine)
+            if self._is_over:
+                break
+            level = logging.DEBUG if n_refused else logging.WARNING
+            self._engine = _loaded(self._candidate, "%s cannot be loaded again: %s", engines, level)
+            n_refused += 1
+            if self._engine is None:
                 self._pause()
+                continue
+            n_refused = 0
+            with engines.changed:
+                if not self._is_over:
+                    engines.serve(self._engine, self._candidate.name)
+        if self._engine is not None:
+            if self._is_replaced and not engines.is_stopped:  # its last windows
+                with engines.changed:
+                    engines.changed.wait_for(lambda: engines.is_stopped, _LAST_WINDOWS_S)
+            self._engine.close()
 
     def _serve(self, engine: FastEngine) -> None:
-        """Return when the engine should be loaded again, or streamd ends; end the engine."""
+        """Return when the engine should be loaded again, having ended it, or when all is over."""
         engines = self._engines
-        is_idle = self._until_lost_or_idle(engine)
+        is_idle, n_windows = self._until_lost_or_idle(engine)
+        if self._is_over:
+            return
         engine.close()
+        self._engine = None
         if is_idle:
             with engines.changed:
-                n_windows = engines.n_windows
-                engines.changed.wait_for(
-                    lambda: engines.n_windows > n_windows or engines.is_stopped
-                )
+                engines.changed.wait_for(lambda: engines.n_windows > n_windows or self._is_over)
             return
-        since = engines.n_windows - self._patience.windows
-        self._losses = [*(at for at in self._losses if at > since), engines.n_windows]
+        since = n_windows - self._patience.windows
+        self._losses = [*(at for at in self._losses if at > since), n_windows]
         if len(self._losses) >= self._patience.losses:
             self._losses = []
             self._pause()
 
-    def _until_lost_or_idle(self, engine: FastEngine) -> bool:
-        """Return whether nobody used the engine for long; the CPU serves from now on."""
+    def _until_lost_or_idle(self, engine: FastEngine) -> tuple[bool, int]:
+        """Return whether nobody used the engine for long, and how many windows there were.
+
+        Unless another engine does, the CPU serves from now on.
+        """
         engines = self._engines
         with engines.changed:
-            while engines.fast is engine and not engines.is_stopped:
+            while engines.fast is engine and not self._is_over:
                 left_s = engines.used_s + self._patience.idle_s - time.monotonic()
                 if left_s <= 0:
                     engines.fast = None
                     engines.changed.notify_all()
-                    return True
+                    return True, engines.n_windows
                 engines.changed.wait(left_s)
-            engines.fast = None
-            return False
+            return False, engines.n_windows
 
     def _pause(self) -> None:
         with self._engines.changed:
-            self._engines.changed.wait_for(lambda: self._engines.is_stopped, self._patience.pause_s)
+            self._engines.changed.wait_for(lambda: self._is_over, self._patience.pause_s)

@@ -5,7 +5,6 @@ below 1 MB, which takes 0.2 ms (measured on Linux), and nothing is shared that a
 process could leave behind.
 """
 
-import atexit
 import logging
 import math
 import os
@@ -15,9 +14,9 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from multiprocessing import active_children, get_context
+from multiprocessing import Pipe
 from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
+from subprocess import DEVNULL, Popen, TimeoutExpired
 from threading import Lock
 from typing import Literal
 from weakref import finalize
@@ -29,6 +28,9 @@ from streamd.system.processor import process_bytes
 log = logging.getLogger(__name__)
 
 PROCESS_NAME = "streamd-worker"
+"""Ends the command of each worker, for whoever looks at the list of processes."""
+_END_S = 5.0
+"""How long a killed process may take to end; one inside a GPU's driver may never do."""
 _REPORT_S = 20.0
 """How often the log says what a worker is doing."""
 _USUAL = (RuntimeError, OSError, StreamdError)
@@ -63,15 +65,17 @@ a method returned; ``failed`` with an error, after which the worker ends."""
 # -- in the worker --------------------------------------------------------------------------------
 
 
-def main(job: Job, connection: Connection) -> None:
-    """Load, and answer requests until the program ends or closes the connection.
+def main(number: int) -> None:
+    """Load, and answer requests until the program ends or closes the connection of this number.
 
     Signals for the whole program (Ctrl-C, the end of a service) are left to the program: audio
     that was captured before them must still be decoded.
     """
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
-    os.dup2(2, 1)  # libraries print, and stdout has captions
+    for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(each, signal.SIG_IGN)
+    with suppress(OSError):  # a service may have no stderr
+        os.dup2(2, 1)  # libraries print, and stdout has captions
+    connection = Connection(number)
 
     def tell(kind: object, error: BaseException | None, trace: object) -> bool:
         if not isinstance(error, Exception):  # somebody ends the process
@@ -84,7 +88,8 @@ def main(job: Job, connection: Connection) -> None:
     # Nobody reads the pipe any more when the program is gone.
     with suppress(EOFError, BrokenPipeError, ConnectionResetError), ExitStack() as stack:
         stack.push(tell)
-        _serve(job, connection)
+        sys.path[:] = connection.recv()
+        _serve(connection.recv(), connection)
 
 
 def _serve(job: Job, connection: Connection) -> None:
@@ -122,18 +127,23 @@ class Worker:
 
     def __init__(self, job: Job) -> None:
         """Start the process; call `wait` before `call`."""
-        spawn = get_context("spawn")
-        ours, theirs = spawn.Pipe()
+        ours, theirs = Pipe()
         self.answer_s = self.most_bytes = math.inf
         self._name, self._connection, self._lock = job.name, ours, Lock()
         self._why_lost = ""
-        self._process: BaseProcess = spawn.Process(
-            target=main, args=(job, theirs), name=PROCESS_NAME, daemon=True
-        )
-        self._process.start()
+        # Not by `multiprocessing`, which would run the program's own script again.
+        code = f"from {__name__} import main; main({theirs.fileno()})  # {PROCESS_NAME}"
+        try:
+            self._process = Popen(
+                [sys.executable, "-c", code], pass_fds=[theirs.fileno()], stdin=DEVNULL
+            )
+        except OSError as error:
+            raise WorkerLostError(f"cannot be started: {error.strerror}") from error
         theirs.close()
         self._end = finalize(self, _end, self._process, ours)
-        self._end.atexit = False  # `_kill_all` does it, and when is important
+        with suppress(OSError):  # then it has ended, as `wait` tells
+            ours.send(sys.path)
+            ours.send(job)
 
     def wait(self, start_s: float) -> None:
         """Wait until the worker has loaded, which may take minutes; the log says what it does."""
@@ -157,9 +167,14 @@ class Worker:
         with self._lock:
             self._end()
 
+    @property
+    def pid(self) -> int:
+        """The number of its process."""
+        return self._process.pid
+
     def used_bytes(self) -> int:
         """Return how much memory it takes, but for what macOS holds for it elsewhere."""
-        return process_bytes(self._process.pid or 0)
+        return process_bytes(self._process.pid)
 
     def _answer(self, within_s: float, otherwise: str) -> object:
         begun_s, state = time.monotonic(), "starting"
@@ -191,21 +206,15 @@ class Worker:
 
     def _exit(self) -> str:
         """Say how the process ended."""
-        self._process.join()
-        code = self._process.exitcode or 0
+        with suppress(TimeoutExpired):
+            self._process.wait(_END_S)
+        code = self._process.returncode or 0
         return f"ended by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
 
 
-def _end(process: BaseProcess, connection: Connection) -> None:
+def _end(process: Popen[bytes], connection: Connection) -> None:
     """Kill the process; nothing that it holds is needed any more."""
     process.kill()
-    process.join()
+    with suppress(TimeoutExpired):
+        process.wait(_END_S)
     connection.close()
-
-
-@atexit.register
-def _kill_all() -> None:
-    # `multiprocessing` would ask them to end with SIGTERM, which they ignore, and wait for them.
-    for child in active_children():
-        if child.name == PROCESS_NAME:
-            child.kill()

@@ -16,7 +16,7 @@ from streamd.daemon.acceleration import Hardware
 from streamd.daemon.opening import open_model
 from streamd.engines.mlx import gpu
 from streamd.engines.supervised.remote import RemoteEngine
-from streamd.engines.supervised.switchover import SwitchingEngine
+from streamd.engines.supervised.switchover import NotFasterError, SwitchingEngine
 from streamd.errors import ConfigError
 from streamd.events import Final, Partial
 from streamd.types import SAMPLE_RATE
@@ -57,6 +57,14 @@ def engine(tmp_path, monkeypatch):
     engine.close()
 
 
+def assert_same(found, expected, *, within_ms: int) -> None:
+    assert [each[:2] for each in found] == [each[:2] for each in expected]
+    for (*_, words), (*_, others) in zip(found, expected, strict=True):
+        for (text, *times), (same, *other_times) in zip(words, others, strict=True):
+            assert text == same
+            assert np.abs(np.subtract(times, other_times)).max() <= within_ms
+
+
 @pytest.mark.skipif(mx.default_device().type != mx.cpu, reason="a GPU rounds otherwise")
 @pytest.mark.parametrize("fault", [None, *mlx_faults.FAULTS])
 def test_captions_are_the_same(engine, expected, caplog, tmp_path, fault):
@@ -69,7 +77,9 @@ def test_captions_are_the_same(engine, expected, caplog, tmp_path, fault):
     if fault:
         (tmp_path / fault).write_text("21")  # in the middle of a window
     model, _ = open_model(load(GIVEN | {"compute": "cpu"}, {}))
-    assert said(engine, model) == expected
+    found = said(engine, model)
+    # What was taken over from an earlier window is computed in the new one, so times may differ.
+    assert_same(found, expected, within_ms=60 if fault else 0)
     told = [record.message for record in caplog.records if record.levelno == logging.WARNING]
     assert not (tmp_path / str(fault)).exists(), "it did happen"
     whys = {
@@ -147,12 +157,13 @@ def test_auto_is_the_gpu_of_a_mac_and_must_be_faster_than_a_cpu_that_keeps_up(mo
     monkeypatch.setattr(acceleration, "step_ms", lambda *engines: [times["fast"], times["cpu"]])
     model, cpu = open_model(load(GIVEN | {"compute": "cpu"}, {}))
     for compute, enough, why in [
-        ("auto", True, "a step takes 20 ms, on the CPU 10"),
         ("auto", False, ""),
         ("gpu", True, ""),
     ]:
         config = load(GIVEN | {"compute": compute}, {})
         assert acceleration.judge(config, model, cpu, is_fast_enough=enough)(cpu) == why
+    with pytest.raises(NotFasterError, match="a step takes 20 ms, on the CPU 10"):
+        acceleration.judge(load(GIVEN, {}), model, cpu, is_fast_enough=True)(cpu)
     times["fast"] = 9.0
     config = load(GIVEN, {})
     assert acceleration.judge(config, model, cpu, is_fast_enough=True)(cpu) == ""
@@ -165,7 +176,8 @@ def test_auto_is_the_gpu_of_a_mac_and_must_be_faster_than_a_cpu_that_keeps_up(mo
 
 def test_recordings_stay_on_a_cpu_that_keeps_up_unless_the_gpu_is_asked_for(monkeypatch):
     """It decodes several windows at once."""
-    monkeypatch.setattr(opening, "accelerates", lambda config: True)
+    for module in (opening, acceleration):
+        monkeypatch.setattr(module, "accelerates", lambda config: config.decoding.compute != "cpu")
     monkeypatch.setattr(gpu.MlxCandidate, "load", lambda self: _Deaf(open_model(on_cpu)[1]))
     on_cpu = load(GIVEN | {"compute": "cpu"}, {})
     for compute, keeps_up, moves in [

@@ -2,7 +2,6 @@
 
 import gc
 import logging
-import multiprocessing
 import threading
 from collections.abc import Iterator
 
@@ -10,12 +9,12 @@ import numpy as np
 import pytest
 
 from streamd.engines.reference import ReferenceEngine
+from streamd.engines.supervised import switchover
 from streamd.engines.supervised.remote import RemoteEngine, ServedEngine
-from streamd.engines.supervised.switchover import Patience, SwitchingEngine
-from streamd.engines.supervised.worker import PROCESS_NAME
+from streamd.engines.supervised.switchover import NotFasterError, Patience, SwitchingEngine
 from streamd.errors import EngineError
 from streamd.whisper.engine import run_in_order
-from tests.support.supervised import FaultyCandidate, reference
+from tests.support.supervised import FaultyCandidate, reference, workers
 
 pytestmark = pytest.mark.timeout(200)
 
@@ -37,10 +36,6 @@ def started(switching, *candidates, judge=lambda engine: "", **patience) -> Swit
     switching.thread = switching.start([candidates], judge, Patience(**patience))
     assert switching.settled.wait(100)
     return switching
-
-
-def workers() -> list:
-    return [child for child in multiprocessing.active_children() if child.name == PROCESS_NAME]
 
 
 def warnings(caplog) -> list[str]:
@@ -116,6 +111,7 @@ def test_the_cpu_goes_on_with_the_window_of_an_engine_that_fails(
     assert_right(switching)
     switching.current.worker.answer_s = 2
     candidate.add(call, fault)
+    assert_right(switching)
     assert_right(switching)
     assert warnings(caplog) == [f"the faulty device failed: {why}; captions go on on the CPU"]
     assert serves_again(switching), "it is loaded again at once"
@@ -238,7 +234,10 @@ def test_the_next_candidate_is_tried_if_one_is_wrong_or_cannot_be_loaded(
     assert len(workers()) == 1
 
 
-def test_an_engine_serves_until_a_better_one_is_ready(switching, candidate, tmp_path, caplog):
+def test_an_engine_serves_until_a_better_one_is_ready(
+    switching, candidate, tmp_path, caplog, monkeypatch
+):
+    monkeypatch.setattr(switchover, "_LAST_WINDOWS_S", 0.5)
     seen = []
 
     class Better(FaultyCandidate):
@@ -252,13 +251,130 @@ def test_an_engine_serves_until_a_better_one_is_ready(switching, candidate, tmp_
     assert seen[0] is seen[1]
     assert isinstance(seen[0], RemoteEngine)
     assert switching.current not in seen
-    assert len(workers()) == 1
+    assert len(workers()) == 2, "windows on the first one may go on for a while"
+    while len(workers()) == 2:
+        threading.Event().wait(0.01)
     assert_right(switching)
     assert warnings(caplog) == ["not on a better device: no device"]
     candidate.add("encode", "kill")
     assert_right(switching)
     assert serves_again(switching)
     assert (candidate.n_loads, better.n_loads) == (1, 3), "the better one is loaded again"
+
+
+def test_an_engine_is_loaded_again_while_a_better_one_is_being_loaded(
+    switching, candidate, tmp_path
+):
+    is_tried, go_on = threading.Event(), threading.Event()
+
+    class Slow(FaultyCandidate):
+        def load(self):
+            is_tried.set()
+            assert go_on.wait(100)
+            return super().load()
+
+    switching.start([[candidate], [Slow(tmp_path, refusals=1)]], lambda engine: "")
+    assert is_tried.wait(100)
+    candidate.add("encode", "kill")
+    assert_right(switching)
+    assert serves_again(switching)
+    assert candidate.n_loads == 2
+    go_on.set()
+    assert switching.settled.wait(100)
+    assert isinstance(switching.current, RemoteEngine)
+
+
+def test_one_that_is_not_faster_ends_its_stage(switching, candidate, tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+
+    def judge(engine: RemoteEngine) -> str:
+        raise NotFasterError("a step takes 20 ms, on the CPU 10")
+
+    other = FaultyCandidate(tmp_path)
+    started(switching, candidate, other, judge=judge)
+    assert other.n_loads == 0
+    assert warnings(caplog) == []
+    assert "not on the faulty device: a step takes 20 ms, on the CPU 10" in caplog.messages
+    assert workers() == []
+
+
+@pytest.mark.parametrize("moment", ["load", "judge", "again"])
+def test_no_engine_is_left_if_the_program_ends_meanwhile(candidate, tmp_path, moment, caplog):
+    """While one is loaded, judged or loaded again."""
+    switching = SwitchingEngine(reference())
+    is_there, go_on = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        is_there.set()
+        assert go_on.wait(100)
+
+    class Waiting(FaultyCandidate):
+        def load(self):
+            engine = super().load()
+            if moment == "load" or (moment == "again" and self.n_loads == 2):
+                wait()
+            return engine
+
+    def judge(engine: RemoteEngine) -> str:
+        if moment == "judge":
+            wait()
+        return ""
+
+    waiting = Waiting(tmp_path)
+    thread = switching.start([[waiting]], judge)
+    if moment == "again":
+        assert switching.settled.wait(100)
+        waiting.add("encode", "kill")
+        assert_right(switching)
+    assert is_there.wait(100)
+    switching.close()
+    go_on.set()
+    thread.join(100)
+    assert not thread.is_alive()
+    assert workers() == []
+    assert switching.name == ""
+    assert_right(switching)
+
+
+@pytest.mark.parametrize("where", ["load", "again"])
+def test_an_unexpected_error_costs_only_the_fast_engine(switching, tmp_path, caplog, where):
+    class Broken(FaultyCandidate):
+        def load(self):
+            if where == "load" or self.n_loads:
+                self.n_loads += 1
+                raise OSError("no processes left")
+            return super().load()
+
+    broken = Broken(tmp_path)
+    started(switching, broken, pause_s=1000)
+    if where == "again":
+        broken.add("encode", "kill")
+    assert_right(switching)
+    if where == "again":
+        while broken.n_loads < 2:
+            threading.Event().wait(0.01)
+    assert_right(switching)
+    switching.close()
+    switching.thread.join(100)
+    assert "no processes left" in caplog.text
+
+
+def test_while_the_cpu_serves_all_its_threads_may_be_used(candidate):
+    class Urgent(ReferenceEngine):
+        urgent = None
+
+    cpu, more = reference(Urgent), reference(Urgent)
+    cpu.urgent, used = more, []
+    more.encode = lambda *given, **options: used.append(1) or cpu.encode(*given, **options)
+    switching = SwitchingEngine(cpu)
+    assert switching.for_recording is cpu
+    assert_right(switching.urgent, adopts=True)
+    assert len(used) == 3
+    started(switching, candidate)
+    assert switching.for_recording is switching
+    assert_right(switching.urgent)
+    assert len(used) == 3
+    switching.close()
 
 
 @pytest.mark.parametrize("fault", ["raise", "kill"])
@@ -321,6 +437,34 @@ class InProcess:
 
     def call(self, method, *arguments):
         return getattr(self.served, method)(*arguments)
+
+
+def test_threads_may_encode_at_once_while_others_drop():
+    engine, wrong = RemoteEngine(InProcess(ServedEngine(reference()))), []
+
+    def take() -> None:
+        try:
+            for number in range(20_000):
+                engine._dropped.extend((number, number, number))
+                engine._taken()
+        except IndexError as error:
+            wrong.append(error)
+
+    threads = [threading.Thread(target=take) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(100)
+    assert wrong == []
+
+
+def test_a_decoder_that_begins_on_the_cpu_knows_it(switching, candidate):
+    started(switching, candidate)
+    features = switching.encode(np.zeros((80, 80), np.float32))
+    candidate.add("decoder", "kill")
+    decoder = switching.decoder(features, 8)
+    assert decoder._engine is switching._engines.cpu
+    assert_right(switching)
 
 
 def test_what_the_program_drops_the_worker_drops():

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from streamd.engines.supervised import worker
-from streamd.engines.supervised.worker import PROCESS_NAME, Job, Worker, WorkerLostError
+from streamd.engines.supervised.worker import Job, Worker, WorkerLostError
 
 pytestmark = pytest.mark.timeout(200)
 
@@ -76,9 +76,8 @@ def test_it_says_what_it_is_doing_all_the_time(monkeypatch, caplog):
 
 def test_signals_for_the_program_leave_it_alone():
     echo = ready()
-    (process,) = (c for c in multiprocessing.active_children() if c.name == PROCESS_NAME)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        os.kill(process.pid, number)
+        os.kill(echo.pid, number)
     assert echo.call("say", 1) == 1
     echo.close()
 
@@ -102,12 +101,13 @@ import sys
 from streamd.engines.supervised.worker import Job, Worker
 from tests.engines.supervised.test_worker import make
 
-if __name__ == "__main__":
-    echo = Worker(Job(make, "an echo"))
-    echo.wait(60)
-    print("ready", flush=True)
-    sys.stdin.read()
+print("the program runs", flush=True)
+echo = Worker(Job(make, "an echo"))
+echo.wait(60)
+print("ready", flush=True)
+sys.stdin.read()
 """
+# It has no `if __name__ == "__main__"`, as programs that use the library: it must not run twice.
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, None])
@@ -122,6 +122,7 @@ def test_it_ends_when_its_program_does(tmp_path, number):
         env={**os.environ, "PYTHONPATH": root},
     )
     with program:
+        assert program.stdout.readline() == b"the program runs\n"
         assert program.stdout.readline() == b"ready\n"
         if number is None:
             program.stdin.close()
