@@ -224,14 +224,14 @@ class SwitchingEngine:
     def urgent(self) -> "Engine[SwitchingFeatures] | None":
         """An engine that has more threads while the CPU serves, if that has one."""
         more = urgent(self._engines.cpu)
-        return _UrgentEngine(self, more) if more else None
+        return _AllThreads(self, more) if more else None
 
     def close(self) -> None:
         """End the fast engine, and load none again; windows run on the CPU."""
         self._engines.stop()
 
 
-class _UrgentEngine:
+class _AllThreads:
     """A `SwitchingEngine` with all threads of the CPU, as long as the CPU serves."""
 
     def __init__(self, engine: SwitchingEngine, more: Engine[Any]) -> None:
