@@ -166,7 +166,7 @@ class OpenAiWhisper:
 
 
 class Streamd:
-    """streamd. `search.max_tokens` stops it; windows that go on have no second try.
+    """streamd. `_SPARE_TOKENS` stops it; windows that go on have no second try.
 
     `ctx` 0 is what it chooses. A step is a window of a live stream: longer than `WINDOW`, but half
     a second later than the one before, whose text is given and whose states are kept.

@@ -81,15 +81,15 @@ NUMBERS = (
     Number("search.stop_margin", ("0", "4")),
     Number("search.least_evidence", ("-3", "-1.2")),
     Number("search.no_speech_threshold", ("0.3", "1")),
-    Number("streamd.session:LEFT_OUT", ("35", "100000")),
-    Number("streamd.session:SHORT_PAUSE", ("0", "150")),
+    Number("streamd.session.session:LEFT_OUT", ("35", "100000")),
+    Number("streamd.session.session:SHORT_PAUSE", ("0", "150")),
     Number("streamd.session.text:FORCE_AFTER", ("200", "100000")),
     Number("streamd.session.text:FORCE_AGE", ("50", "200")),
     Number("streamd.whisper.decode:PROBABLE", ("-1.3", "-0.7")),
     Number("streamd.session.rules:MOST_VOICED", ("0", "0.5")),
     Number("streamd.session.commit:COMPLETE_AFTER", ("5", "30")),
     Number("streamd.whisper.recognizer:_SPARE_TOKENS", ("2", "30")),
-    Number("streamd.whisper.recognizer:_SHORT", ("0", "32")),
+    Number("streamd.whisper.view:_SHORT", ("0", "32")),
     Number("streamd.whisper.decode:_NEW", ("50", "400")),
 )
 

@@ -104,7 +104,7 @@ class Listener:
     """The model with every pause noted."""
 
     def __init__(self, model: str) -> None:
-        patient = [f"endpoint.{name}_ms={_PATIENT}" for name in ("sentence", "unfinished", "empty")]
+        patient = [f"endpoint.{name}_ms={_PATIENT}" for name in ("sentence", "unfinished")]
         given: dict[str, str | list[str]] = {
             "model": model,
             "language": "en",
@@ -113,7 +113,9 @@ class Listener:
             "endpoint-ms": _PATIENT,
             "set": [*patient, f"endpoint.going_on_ms={_PATIENT}"],
         }
-        self._config = load(given, {})
+        config = load(given, {})
+        endpoint = replace(config.endpoint, empty=frames_from_ms(int(_PATIENT)))
+        self._config = replace(config, endpoint=endpoint)
         opened = open_model(self._config, wait=True)
         self._recognizer = build.answering(build.recognizer(self._config, *opened))
 

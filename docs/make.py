@@ -43,12 +43,12 @@ line, the variable `STREAMD_ENDPOINT_MS=700`, `endpoint-ms = 700` in section `[v
 _SETTINGS = f"""\
 ## Fields without an option
 
-`--set loop.compression=3.5` may be repeated; `{SET_VARIABLE}` takes several, separated by
+`--set gate.open_share=0.4` may be repeated; `{SET_VARIABLE}` takes several, separated by
 spaces, and the file has a section:
 
 ```toml
 [set]
-loop.compression = 3.5
+gate.open_share = 0.4
 gate.attack_ms = 200
 ```
 

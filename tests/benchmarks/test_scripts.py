@@ -422,3 +422,13 @@ def test_when_turns_end_and_how_soon_it_is_told(tmp_path):
     assert by_kind["answer"]["n"] == 1
     assert 0 < by_kind["answer"]["ms"][0] < 10_000
     assert by_kind["word shown"]["n"] > len(words) / 2
+
+
+def test_every_number_that_is_varied_is_there(tmp_path):
+    sensitivity = program("sensitivity")
+    for number in sensitivity.NUMBERS:
+        for value in number.values:
+            run_ = sensitivity.Run(number.spec(value), "tiny.en", tmp_path)
+            run_._opened = ("a model", "an engine")
+            with number.patched(value):
+                assert run_._open()[1:] == ("a model", "an engine")
