@@ -478,6 +478,34 @@ def test_a_database_that_somebody_removes_is_begun_anew(tmp_path, caplog):
         assert (again.epoch, again.seq) == (journal.epoch, 4)
 
 
+def removed(folder: Path) -> None:
+    for file in folder.glob(f"{NAME}*"):
+        file.unlink()
+
+
+@pytest.mark.parametrize("how", ["removed", "damaged"])
+def test_a_run_that_is_gone_never_has_the_text_of_another(tmp_path, how):
+    """Numbers of rows begin again in a new database."""
+    with Database(tmp_path) as database:
+        live = filled(database.open("live"), 1)
+        over = filled(database.open("secret"), 2)
+        over.end("stop")
+        if how == "removed":
+            removed(tmp_path)
+            database.renew_if_removed()
+        else:
+            changed(tmp_path, "DELETE FROM runs WHERE session = 'secret'")
+            database.sync()
+            content = bytearray((tmp_path / NAME).read_bytes())
+            content[:16] = bytes(16)
+            (tmp_path / NAME).write_bytes(content)
+        others = [filled(database.open(f"other {n}"), 2, "not yours") for n in range(3)]
+        assert over.number not in {each.number for each in others}
+        assert (seqs(over), over.first) == ([], 3)
+        assert {event.text for event in filled(live, 1).read(0, 2)} <= {"1", "2"}
+        assert [seqs(each) for each in others] == [[1, 2]] * 3
+
+
 def test_a_slow_reader_holds_no_room(tmp_path):
     """Only what is not being read can be written over."""
     with Database(tmp_path) as database:

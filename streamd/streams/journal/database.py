@@ -20,6 +20,7 @@ from contextlib import closing, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self, TypeVar
+from weakref import WeakSet
 
 from msgspec.structs import replace
 
@@ -62,8 +63,8 @@ ResultT = TypeVar("ResultT")
 class DatabaseJournal:
     """The journal of one run of a session; `Database` makes it.
 
-    `number` is that of its row, None if it is to be begun. Raises `JournalError` if that cannot be
-    written.
+    `number` is that of its row, None if it is to be begun, or is gone. Raises `JournalError` if it
+    cannot be written.
     """
 
     def __init__(self, database: "Database", run: Run, number: int | None = None) -> None:
@@ -73,6 +74,7 @@ class DatabaseJournal:
         self._take(run)
         if number is None:
             self._write(run)
+        database.known.add(self)
         if not self.closed:
             database.writing.add(self)
 
@@ -94,11 +96,20 @@ class DatabaseJournal:
 
     def mark(self) -> None:
         if self.resume_state is not None and self.resume_state.start_ms > self.kept_ms:
-            self.restore()
+            self._write(self._run)
 
     def restore(self) -> None:
-        """Write what is known of the run."""
-        self._write(self._run)
+        """Find the row of the run in another database; if it has not ended, write it there."""
+        row = self._database.select("SELECT id FROM runs WHERE epoch = ?", self.epoch)
+        # A row may be lost while its events are not. But its number may also be that of another
+        # session's run by now, whose text nobody must read here.
+        query = "SELECT 1 FROM runs WHERE id = ?"
+        if not row and (self.closed or self._database.select(query, self.number)):
+            self.number = None
+        elif row:
+            ((self.number,),) = row
+        if not self.closed:
+            self._write(self._run)
 
     def end(self, reason: str) -> None:
         self._write(replace(self._run, ended=reason))
@@ -172,6 +183,8 @@ class Database:
         self.folder, self.path, self.clock = folder, folder / NAME, clock
         self.writing: set[DatabaseJournal] = set()
         """The journals of runs that have not ended."""
+        self.known: WeakSet[DatabaseJournal] = WeakSet()
+        """All journals that somebody may read or write."""
         self._options = options or JournalOptions()
         self._expired_s = self._checked_s = 0.0  # by the clock, and since the machine started
         self._is_unsynced = True
@@ -205,7 +218,7 @@ class Database:
         self.select(f"PRAGMA synchronous = {level}")
         if version == 0:
             self._do(lambda cursor: cursor.executescript(SCHEMA))
-        for journal in [*self.writing]:
+        for journal in [*self.known]:
             journal.restore()
 
     async def run(self) -> None:
