@@ -5,8 +5,9 @@ for each final and gap. A final and what follows from it are written in one tran
 final is published. One process writes a folder at a time.
 
 A transaction is first in ``journal.db-wal``, where it survives the process. Once a second a thread
-forces that to the disk, where it survives a power failure, and copies it into the database
-(https://sqlite.org/wal.html).
+forces that to the disk, where it survives a power failure. When there is much of it, the thread
+copies it into the database (https://sqlite.org/wal.html). The next transaction then waits for the
+disk, so this is done rarely. All files stay open, since there may be no free descriptor later.
 """
 
 import asyncio
@@ -14,9 +15,10 @@ import logging
 import os
 import secrets
 import sqlite3
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -45,13 +47,15 @@ from streamd.streams.journal.tables import (
     put_run,
     run_of,
 )
-from streamd.system.disk import lock_file, user_folder
+from streamd.system.disk import flush, force, lock_file, user_folder
 
 AUTO = "auto"
 """Stands for the system's folder for such files."""
 _DAY_S, _HOUR_S = 86_400, 3600
 _WAL_BYTES = 4 << 20
-"""Size to which ``journal.db-wal`` shrinks again after a long transaction."""
+"""Size from which ``journal.db-wal`` is copied into the database, and to which it shrinks again."""
+_MOST_WAL_PAGES = 4096
+"""Size from which a transaction copies it itself, since the thread never comes to the end."""
 _BATCH = 100
 """Finals that are read at once: readers may be slow, and an open query would keep all of the
 journal's later transactions in ``journal.db-wal``."""
@@ -188,6 +192,10 @@ class Database:
         self._options = options or JournalOptions()
         self._expired_s = self._checked_s = 0.0  # by the clock, and since the machine started
         self._is_unsynced = True
+        self._is_to_copy = False  # what was deleted is in the database until then
+        self._files = ExitStack()
+        self._in_use = threading.Lock()
+        """Held while another thread uses the files, or they are closed."""
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._lock = lock_file(folder / ".lock")
@@ -200,26 +208,38 @@ class Database:
             import_files(self.folder, self.write, self.sync)
             self.expire()
         except (StreamdError, OSError, sqlite3.Error) as error:
+            self._disconnect()
             os.close(self._lock)
             is_ours = isinstance(error, StreamdError)
             why = error if is_ours else failed(self.path, cause_of(error))
             raise ConfigError(f"--journal: {why}") from None
 
     def _connect(self) -> None:
-        self._cursor = connected(self.path).cursor()
+        """Open the database and, for `sync`, its files."""
+        self._cursor = self._files.enter_context(closing(connected(self.path))).cursor()
         ((version,),) = self.select("PRAGMA user_version")
         if version > VERSION:
-            self._cursor.connection.close()
             raise JournalError(f"a newer streamd has written {self.path}")
         self.select("PRAGMA auto_vacuum = INCREMENTAL")  # before there is a table
         self.select("PRAGMA journal_mode = WAL")
         self.select(f"PRAGMA journal_size_limit = {_WAL_BYTES}")
+        self.select(f"PRAGMA wal_autocheckpoint = {_MOST_WAL_PAGES}")
         level = "FULL" if self._options.fsync == "always" else "NORMAL"
         self.select(f"PRAGMA synchronous = {level}")
         if version == 0:
             self._do(lambda cursor: cursor.executescript(SCHEMA))
+        self._copier = self._files.enter_context(closing(connected(self.path, is_new=False)))
+        self._copier.execute("PRAGMA wal_checkpoint").fetchall()  # it opens its files with that
+        self._wal = os.open(f"{self.path}-wal", os.O_RDWR | os.O_CLOEXEC)
+        self._files.callback(os.close, self._wal)
+        self._inode = os.stat(self.path).st_ino
+        flush(self.folder)  # SQLite itself forces the new names of its files to the disk later
         for journal in [*self.known]:
             journal.restore()
+
+    def _disconnect(self) -> None:
+        with self._in_use:
+            self._files.close()
 
     async def run(self) -> None:
         """Force to the disk, once a second, what was written; remove what is too old."""
@@ -237,11 +257,12 @@ class Database:
 
         Raises `JournalError`.
         """
-        if not self.path.exists():
+        with os_error_as(JournalError, f"{self.path}: cannot be written"):
+            if self.path.exists() and self.path.stat().st_ino == self._inode:
+                return
             _log.warning("%s has been removed; a new one begins", self.path)
-            self._cursor.connection.close()
-            with os_error_as(JournalError, f"{self.path}: cannot be written"):
-                self._connect()
+            self._disconnect()
+            self._connect()
 
     def sync(self) -> None:
         """Force to the disk what was written. Any thread may call it; it may block.
@@ -249,9 +270,12 @@ class Database:
         Raises `JournalError`.
         """
         try:
-            with closing(sqlite3.connect(self.path)) as connection:
-                connection.execute("PRAGMA wal_checkpoint").fetchall()
-        except sqlite3.Error as error:
+            with self._in_use:
+                force(self._wal)
+                if self._is_to_copy or os.fstat(self._wal).st_size > _WAL_BYTES:
+                    self._is_to_copy = False
+                    self._copier.execute("PRAGMA wal_checkpoint").fetchall()
+        except (sqlite3.Error, OSError) as error:
             if not is_damage(error):  # which the next call finds that reads or writes
                 cause = cause_of(error)
                 raise failed(self.path, cause) from cause
@@ -321,17 +345,18 @@ class Database:
         self._expired_s, self._checked_s = now_s, ran_s
         running = [(now_s, journal.number) for journal in self.writing]
 
-        def remove(cursor: sqlite3.Cursor) -> None:
+        def remove(cursor: sqlite3.Cursor) -> bool:
             if was_put_forward:
                 cursor.executemany("UPDATE events SET written = ? WHERE run = ?", running)
             cursor.executemany("UPDATE runs SET written = ? WHERE id = ?", running)
-            cursor.execute("DELETE FROM events WHERE written < ?", (now_s - keep_s,))
+            old = (now_s - keep_s,)
+            n_removed = cursor.execute("DELETE FROM events WHERE written < ?", old).rowcount
             is_empty = "NOT EXISTS (SELECT 1 FROM events WHERE run = runs.id)"
-            old = f"DELETE FROM runs WHERE written < ? AND {is_empty}"
-            cursor.execute(old, (now_s - keep_s,))
+            query = f"DELETE FROM runs WHERE written < ? AND {is_empty}"
+            return n_removed + cursor.execute(query, old).rowcount > 0
 
-        if keep_s:
-            self.write(remove)
+        if keep_s and self.write(remove):
+            self._is_to_copy = True
             self._do(lambda cursor: cursor.executescript("PRAGMA incremental_vacuum"))
 
     def _do(self, work: Callable[[sqlite3.Cursor], ResultT]) -> ResultT:
@@ -352,7 +377,7 @@ class Database:
         """Go on with a new database, which has what can be read of this one."""
         now = datetime.fromtimestamp(self.clock(), UTC)
         new, old = (self.folder / name for name in ("new.db", f"damaged-{now:%Y%m%dT%H%M%S%f}.db"))
-        self._cursor.connection.close()
+        self._disconnect()
         copy(self.path, new)
         for suffix in ("-wal", "-shm"):  # it must not be taken for a part of the new one
             with suppress(FileNotFoundError):
@@ -371,5 +396,5 @@ class Database:
     def __exit__(self, *_: object) -> None:
         for journal in [*self.writing]:
             journal.close()
-        self._cursor.connection.close()
+        self._disconnect()
         os.close(self._lock)
