@@ -1,13 +1,11 @@
 """Finals on disk: nothing is lost, doubled or altered, wherever the process dies."""
 
 import os
-import resource
 import shutil
 import sqlite3
 import stat
 import tempfile
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 
 import msgspec
@@ -25,6 +23,7 @@ from streamd.streams.journal.journals import JournalError
 from streamd.streams.journal.lines import Fed
 from streamd.streams.journal.tables import NAME, runs, transcript
 from streamd.types import ResumeState, Word
+from tests.support.limits import no_free_descriptor
 
 DAY_S = 86_400
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None  # no disk to wait for, many times
@@ -83,20 +82,6 @@ def changed(folder: Path, statement: str) -> None:
 def copied(folder: Path) -> None:
     """Bring all that was written into the file of the database itself."""
     changed(folder, "PRAGMA wal_checkpoint")
-
-
-@contextmanager
-def no_free_descriptor() -> Iterator[None]:
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with open(os.devnull) as lowest:
-        n_open = lowest.fileno()
-    resource.setrlimit(resource.RLIMIT_NOFILE, (n_open, limits[1]))
-    try:
-        with pytest.raises(OSError, match="Too many open files"):
-            os.dup(0)
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 def test_a_session_that_did_not_end_goes_on_where_it_was(tmp_path):
