@@ -535,6 +535,22 @@ def test_a_copy_that_is_put_in_the_place_of_the_database_is_written(tmp_path):
     assert [event.seq for event in transcript(tmp_path, "talk")] == [3]
 
 
+def test_a_folder_that_somebody_removes_is_made_anew(tmp_path):
+    folder = tmp_path / "state" / "journal"
+    with Database(folder) as database:
+        journal = filled(database.open("talk"), 2)
+        shutil.rmtree(folder.parent)
+        filled(journal, 1)
+        database.sync()
+        database.renew_if_removed()
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+        assert seqs(filled(journal, 1)) == [4]
+        with pytest.raises(ConfigError, match="another streamd"):
+            Database(folder)
+    with Database(folder) as database:
+        assert database.open("talk").seq == 4
+
+
 def removed(folder: Path) -> None:
     for file in folder.glob(f"{NAME}*"):
         file.unlink()

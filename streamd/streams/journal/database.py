@@ -197,8 +197,7 @@ class Database:
         self._in_use = threading.Lock()
         """Held while another thread uses the files, or they are closed."""
         try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._lock = lock_file(folder / ".lock")
+            self._lock = self._new_lock()
         except BlockingIOError:
             raise ConfigError(f"--journal: another streamd writes {folder}") from None
         except OSError as error:
@@ -213,6 +212,10 @@ class Database:
             is_ours = isinstance(error, StreamdError)
             why = error if is_ours else failed(self.path, cause_of(error))
             raise ConfigError(f"--journal: {why}") from None
+
+    def _new_lock(self) -> int:
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return lock_file(self.folder / ".lock")
 
     def _connect(self) -> None:
         """Open the database and, for `sync`, its files."""
@@ -255,13 +258,16 @@ class Database:
     def renew_if_removed(self) -> None:
         """Begin a new database if somebody has removed it: what is written would be lost.
 
-        Raises `JournalError`.
+        Its folder may be gone, too. Raises `JournalError`.
         """
         with os_error_as(JournalError, f"{self.path}: cannot be written"):
             if self.path.exists() and self.path.stat().st_ino == self._inode:
                 return
             _log.warning("%s has been removed; a new one begins", self.path)
             self._disconnect()
+            if not (self.folder / ".lock").exists():
+                removed, self._lock = self._lock, self._new_lock()
+                os.close(removed)
             self._connect()
 
     def sync(self) -> None:
