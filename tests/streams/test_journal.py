@@ -323,6 +323,19 @@ def test_with_values_that_contradict_each_other_the_session_begins_anew(tmp_path
         assert database.select("SELECT run FROM runs WHERE id = 1") == [(run.encode(),)]
 
 
+def test_a_session_with_more_finals_than_it_knows_of_begins_anew(tmp_path, caplog):
+    with Database(tmp_path) as database:
+        journal = filled(database.open("talk"), 2)
+        ((data,),) = database.select("SELECT run FROM runs")
+        filled(journal, 1)
+        changed(tmp_path, f"UPDATE runs SET run = '{data.decode()}'")
+    with Database(tmp_path) as database:
+        again = filled(database.open("talk"), 2)
+        assert again.epoch != journal.epoch
+        assert seqs(again) == [1, 2]
+    assert caplog.text.count("session talk: its last final is 2, but there is 3") == 1
+
+
 def test_a_full_disk_is_an_error_and_leaves_no_half_event(tmp_path):
     with Database(tmp_path) as database:
         journal = filled(database.open("talk"), 1)

@@ -303,11 +303,14 @@ class Database:
 
         Raises `JournalError` if it cannot be read.
         """
-        query = "SELECT id, run FROM runs WHERE session = ? ORDER BY id DESC LIMIT 1"
-        for number, data in self.select(query, session):
+        newest = "SELECT ifnull(max(seq), 0) FROM events WHERE run = runs.id"
+        query = f"SELECT id, run, ({newest}) FROM runs WHERE session = ? ORDER BY id DESC LIMIT 1"
+        for number, data, seq in self.select(query, session):
             try:
                 run = run_of(data)
                 why = contradiction(run.fed, run.resume_state, run.finalised_ms)
+                if not isinstance(seq, int) or seq > run.seq:
+                    why = f"its last final is {run.seq}, but there is {seq!r}"
                 if not why:
                     return DatabaseJournal(self, run, number)
             except ValueError as error:
