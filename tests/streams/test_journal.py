@@ -727,6 +727,37 @@ def test_of_a_damaged_file_the_whole_lines_are_imported_and_it_is_kept(old_journ
     assert {file.stem, headless.stem} <= names
 
 
+@pytest.mark.parametrize(
+    ("numbers", "kept"),
+    [
+        ((1, 2, 3, 94, 5, 6), [1, 2, 3, 5, 6]),
+        ((1, 2, 2, 3), [1, 2, 3]),
+        ((1, 4, 5), [1, 4, 5]),  # a line between them is damaged
+        ((1, 4), [1, 4]),
+        ((1, 0, 2), [1, 2]),
+    ],
+)
+def test_a_wrong_number_costs_only_its_own_final(tmp_path, numbers, kept):
+    file = tmp_path / "talk~20261128T101832789201Z~9b8c47c9~0.jsonl"
+    lines = [HEAD.format(session="talk", epoch="9b8c47c9", seq=0, ms=0)]
+    lines += [FINAL.format(seq=seq, ms=1000 * n, text="a") for n, seq in enumerate(numbers, 1)]
+    file.write_text("".join(lines))
+    with Database(tmp_path) as database:
+        assert seqs(database.open("talk")) == kept
+    assert file.with_suffix(".damaged").exists() == (len(kept) < len(numbers))
+
+
+def test_an_import_that_died_before_it_kept_a_damaged_file_keeps_it(old_journal):
+    (file,) = old_journal.glob("talk~*~0.jsonl")
+    content = file.read_bytes().replace(b'"hello"', b'"hel\x01o"')
+    for _ in range(2):
+        file.write_bytes(content)
+        with Database(old_journal):
+            pass
+        assert file.with_suffix(".damaged").read_bytes() == content
+        file.with_suffix(".damaged").unlink()
+
+
 class DyingDaemon(RuleBasedStateMachine):
     """A session that speaks, a daemon that dies anywhere, and a subscriber that comes back."""
 
