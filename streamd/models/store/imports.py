@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,63}", re.ASCII)
 # Models cannot have these names.
-_LOCK, _DECLINED, _HALF_DONE = ".lock", ".declined", ".half-done"
+_LOCK, _DECLINED, _HALF_DONE, _REPLACED = ".lock", ".declined", ".half-done", ".replaced"
 _SOURCE = ".source"
 """The file in a model's folder that says what it was made from."""
 
@@ -35,10 +35,42 @@ def find(models: Path, name: str) -> Path | None:
 
 
 def every(models: Path) -> Iterator[tuple[str, Path]]:
-    """Yield name and folder of all imported models in alphabetical order."""
+    """Yield name and folder of all imported models in alphabetical order.
+
+    Of one that `renew` has not brought into the one form yet, it is what `layout_of` knows.
+    """
     for folder in sorted(models.glob("*")):
         if path := find(models, folder.name):
-            yield folder.name, path
+            yield folder.name, _copied(path) or path
+
+
+def renew(models: Path, name: str) -> None:
+    """Bring an imported model into the one form if an earlier version only copied its files.
+
+    Raises `ModelError` if it is damaged or cannot be written; then the copy stays.
+    """
+    folder, replaced = models / name, models / _REPLACED
+    if not (source := _copied(folder)):
+        return
+    with _writing(models, source):
+        if not _copied(folder):  # another process has done it meanwhile
+            return
+        log.info("%s: reading the copy of an earlier version once, to keep it in one form", name)
+        with _filled(models, source) as half_done:
+            shutil.rmtree(replaced, ignore_errors=True)  # of a process that crashed
+            folder.rename(replaced)
+            half_done.rename(folder)
+        shutil.rmtree(replaced, ignore_errors=True)
+
+
+def _copied(folder: Path) -> Path | None:
+    """Return the file or folder in another form that an earlier version copied here, if it did."""
+    files = [path for path in folder.glob("[!.]*") if path.is_file()]
+    source = files[0] if len(files) == 1 else folder
+    with suppress(ModelError):  # damaged, which its reader says
+        if layout_of(source) is not huggingface:
+            return source
+    return None
 
 
 def add(models: Path, source: Path, name: str) -> Path:
@@ -89,9 +121,18 @@ def _writing(models: Path, source: Path) -> Iterator[None]:
 
 
 def _add(models: Path, source: Path, name: str) -> Path:
-    folder, half_done = models / name, models / _HALF_DONE
+    folder = models / name
     if os.path.lexists(folder):
         raise ModelError(f"{name} is imported already; remove it first, or import as another name")
+    with _filled(models, source) as half_done:
+        half_done.rename(folder)
+    return folder
+
+
+@contextmanager
+def _filled(models: Path, source: Path) -> Iterator[Path]:
+    """Give a folder with the model in the one form, to be renamed in the block."""
+    half_done = models / _HALF_DONE
     shutil.rmtree(half_done, ignore_errors=True)  # of a process that crashed
     half_done.mkdir()
     try:
@@ -99,10 +140,9 @@ def _add(models: Path, source: Path, name: str) -> Path:
         (half_done / _SOURCE).write_bytes(_about(source))
         for path in half_done.iterdir():
             flush(path)
-        half_done.rename(folder)
+        yield half_done
     finally:
         shutil.rmtree(half_done, ignore_errors=True)
-    return folder
 
 
 def _fill(folder: Path, source: Path) -> None:
@@ -130,7 +170,7 @@ def _about(source: Path) -> bytes:
 
 def _made_from(models: Path, about: bytes) -> str | None:
     for name, folder in every(models):
-        with suppress(OSError):
+        with suppress(OSError):  # a copy of an earlier version has no such file
             if (folder / _SOURCE).read_bytes() == about:
                 return name
     return None
