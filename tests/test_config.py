@@ -369,7 +369,7 @@ def test_who_uses_what_is_gone_is_told_what_to_do_wherever_it_stands(name, toml)
         of_options({name: 1})
     section = "set" if "." in name else "streaming"
     with pytest.raises(ConfigError, match=said):
-        load({}, {}, config_file=toml(f'[{section}]\n"{name}" = 1\n'))
+        load({}, {}, config_file=toml(f'[{section}]\n"{name}" = 7\n'))
     if "." in name:
         with pytest.raises(ConfigError, match=f"^--set {said}"):
             load({"set": [f"{name}=1"]}, {})
@@ -377,6 +377,66 @@ def test_who_uses_what_is_gone_is_told_what_to_do_wherever_it_stands(name, toml)
         variable = f"STREAMD_{name.upper().replace('-', '_')}"
         with pytest.raises(ConfigError, match=f"^{variable} is gone: {re.escape(REMOVED[name])}$"):
             load({}, {variable: "1"})
+
+
+OF_THE_VERSION_BEFORE = """
+[input]
+source = true
+[streaming]
+step = 400
+keep-context = false
+keep = 200
+[vad]
+vad-aggressiveness = 1
+pre-roll-ms = 500
+max-utterance-ms = 28000
+[decoding]
+temperature = 0.0
+fallback = true
+workers = 0
+engine-deadline-ms = 120000
+engine = "auto"
+no-speech-threshold = 0.6
+suppress-tokens = [-1]
+audio-ctx = 0
+[longform]
+carry-initial-prompt = false
+prefix = ""
+hallucination-silence-threshold-ms = 0
+without-timestamps = false
+clip-timestamps-ms = []
+[building]
+audio-contexts = []
+build-to = ""
+[output]
+colors = "auto"
+mark-low = 0.0
+quiet = false
+[server]
+max-subscribers = 100
+max-session-ms = 0
+"""
+"""What its ``--print-config`` wrote, less the options that there still are; the step was chosen."""
+
+
+def test_a_file_of_the_version_before_is_read_if_what_is_gone_was_not_chosen(toml):
+    assert load({}, {}, config_file=toml(OF_THE_VERSION_BEFORE)) == load({"step": "400"}, {})
+
+
+def test_all_that_is_wrong_with_a_file_is_said_at_once(toml):
+    chosen = OF_THE_VERSION_BEFORE.replace("keep = 200", "keep = 300").replace(
+        'build-to = ""', 'build-to = "/srv"'
+    )
+    path = toml(chosen.replace("workers = 0", "workers = 2\nxyzzy = 1") + "[set]\nxyzzy = 2\n")
+    with pytest.raises(ConfigError) as error:
+        load({}, {}, config_file=path)
+    assert str(error.value) == (
+        f"{path}: keep in [streaming] is gone: {REMOVED['keep']}. "
+        "workers in [decoding] is now decoding.workers in [set]. "
+        "unknown key xyzzy in [decoding]. "
+        f"build-to in [building] is gone: {REMOVED['build-to']}. "
+        "set.xyzzy: no such setting; streamd --set help lists them"
+    )
 
 
 def test_what_is_to_be_done_instead_of_what_is_gone_can_be_done():
