@@ -379,6 +379,17 @@ def test_who_uses_what_is_gone_is_told_what_to_do_wherever_it_stands(name, toml)
             load({}, {variable: "1"})
 
 
+@pytest.mark.parametrize(
+    "setting",
+    ["decoding.temperature", "search.audio_ctx", "session.keep_context", "vad.pre_roll_ms"],
+)
+def test_what_is_gone_is_known_by_its_setting_too(setting):
+    name = setting.partition(".")[2].replace("_", "-")
+    with pytest.raises(ConfigError) as error:
+        load({"set": [f"{setting}=1"]}, {})
+    assert str(error.value) == f"--set {setting} is gone: {REMOVED[name]}"
+
+
 OF_THE_VERSION_BEFORE = """
 [input]
 source = true
@@ -503,6 +514,8 @@ def test_of_a_setting_given_twice_the_last_one_counts():
 def test_a_setting_that_is_taken_for_an_option_is_named():
     with pytest.raises(ConfigError, match=r"^STREAMD_OPEN_SHARE is now STREAMD_SET=gate\.open"):
         load({}, {"STREAMD_OPEN_SHARE": "0.5"})
+    with pytest.raises(ConfigError, match=r"unknown option open_share; it is now gate\.open_share"):
+        of_options({"open_share": 0.5})
     assert successor("least-evidence") == "search.least_evidence"
     assert successor("endpoint-sentence-ms") == "endpoint.sentence_ms"
     assert successor("engine-deadline-ms") == "decoding.engine_deadline_ms"

@@ -78,10 +78,11 @@ def _from_program(name: str, value: object) -> _Value:
     culprit = f"option {name}"
     if "." in name:
         return _set(name, value, culprit)
-    option = OPTIONS.get(name.replace("_", "-"))
+    key = name.replace("_", "-")
+    option = OPTIONS.get(key)
     if option is None:
-        _refuse_removed(name.replace("_", "-"), f"option {name}")
-        now = successor(name)
+        _refuse_removed(key, f"option {name}")
+        now = successor(key)
         hint = f"; it is now {now}" if now else suggestion(name, OPTIONS)
         raise ConfigError(f"unknown {culprit}{hint}")
     return _Value(option, value, culprit, typed=True)
@@ -232,6 +233,7 @@ def _set(name: str, value: object, culprit: str) -> _Value:
         if name == option.setting:
             raise ConfigError(f"{culprit}: has an option of its own, --{option.name}")
     _refuse_removed(name, culprit)
+    _refuse_removed(name.partition(".")[2].replace("_", "-"), culprit)  # an option's setting
     hint = suggestion(name, SETTINGS) or "; streamd --set help lists them"
     raise ConfigError(f"{culprit}: no such setting{hint}")
 
