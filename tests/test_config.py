@@ -28,6 +28,7 @@ from streamd.config import (
     successor,
     value_of,
 )
+from streamd.config.removed import REMOVED_VALUES
 from streamd.config.table import Field
 from streamd.errors import ConfigError
 from streamd.options import FRAME_MS, Option
@@ -388,6 +389,21 @@ def test_what_is_gone_is_known_by_its_setting_too(setting):
     with pytest.raises(ConfigError) as error:
         load({"set": [f"{setting}=1"]}, {})
     assert str(error.value) == f"--set {setting} is gone: {REMOVED[name]}"
+
+
+@pytest.mark.parametrize(("setting", "value"), REMOVED_VALUES)
+def test_who_uses_a_value_that_is_gone_is_told_what_to_use(setting, value, toml):
+    (field,) = (each for each in FIELDS.values() if each.setting == setting)
+    said = f"{value} is gone: {REMOVED_VALUES[setting, value]}"
+    if setting in SETTINGS:
+        with pytest.raises(ConfigError, match=f"^--set {setting}: {said}$"):
+            load({"set": [f"{setting}={value}"]}, {})
+        return
+    with pytest.raises(ConfigError, match=f"^--{field.name}: {said}$"):
+        load({field.name: value}, {})
+    path = toml(f'[{field.section}]\n{field.name} = "{value}"\n')
+    with pytest.raises(ConfigError, match=rf"{field.section}\.{field.name}: {said}$"):
+        load({}, {}, config_file=path)
 
 
 OF_THE_VERSION_BEFORE = """

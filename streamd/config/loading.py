@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from streamd.config.removed import OLD_DEFAULTS, OLD_SECTIONS, REMOVED
+from streamd.config.removed import OLD_DEFAULTS, OLD_SECTIONS, REMOVED, REMOVED_VALUES
 from streamd.config.table import (
     OPTIONS,
     PREFIX,
@@ -92,6 +92,8 @@ def _merged(values: Iterable[_Value]) -> Config:
     config, culprits = Config(), {}
     for found in values:
         field, culprit = found.field, found.culprit
+        if instead := REMOVED_VALUES.get((field.setting, str(found.value))):
+            raise ConfigError(f"{culprit}: {found.value} is gone: {instead}")
         value = field.read(found.value, culprit, typed=found.typed)
         part = replace(getattr(config, field.part), **{field.attribute: value})
         config = replace(config, **{field.part: part})

@@ -47,6 +47,11 @@ REMOVED: Mapping[str, str] = {
 }
 """By the option's long name, or by the setting's."""
 
+REMOVED_VALUES: Mapping[tuple[str, str], str] = {
+    ("commit.rule", "sliding"): "use local-agreement, the default",
+    ("journal.fsync", "never"): "use interval, for which no final waits",
+}
+"""By the setting's name and the value."""
 OLD_DEFAULTS: Mapping[str, object] = {
     "source": True,
     "keep-context": False,
