@@ -171,10 +171,10 @@ def get(config: Config, name: str) -> None:
 
 def add(config: Config, path: str, name: str = "") -> None:
     """Bring a model into the store in the form that streamd reads; raises `ModelError`."""
-    source = expanded(path).resolve()
+    source = expanded(path).absolute()
     if not os.path.exists(source):  # Path.exists raises for a name that is too long
         raise ModelError(f"{path}: no such file or folder")
-    name = name or (source.name if source.is_dir() else source.stem)
+    name = name or imports.called(source).replace("/", "-")
     kept = imports.add(places().imported, source, name)
     log.info("%s, %s, is imported; use it with --model %s", name, _size(kept), name)
     if other := entry(name):

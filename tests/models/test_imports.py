@@ -11,8 +11,10 @@ from streamd.cli import main
 from streamd.engines.onnx.builder import quantised
 from streamd.engines.prepared import open_engine
 from streamd.errors import ModelError
+from streamd.models import ModelDimensions
+from streamd.models.catalog import usual_heads
 from streamd.models.formats import own_form
-from streamd.models.model import OUTPUT
+from streamd.models.model import OUTPUT, Heads
 from streamd.models.store import best, find, imports, in_one_form, load_model
 from streamd.models.store.cache import places
 from streamd.models.store.layouts import layout_of
@@ -125,6 +127,29 @@ def test_a_file_does_not_take_the_name_of_another_model(store, file):
     odd = file.with_name("(größe) .bin")
     path.rename(odd)
     assert in_one_form(str(odd), places()).startswith("gr--e")
+
+
+def test_what_lies_in_a_hubs_cache_keeps_its_name_which_tells_its_heads(
+    store, file, tmp_path, monkeypatch
+):
+    model, named = checkpoint("few"), []
+
+    def heads(listed: object, path: Path, dims: ModelDimensions) -> Heads:
+        named.append(path.name)
+        return usual_heads(path, dims)
+
+    monkeypatch.setattr("streamd.models.store.layouts.heads", heads)
+    snapshots = tmp_path / "models--some--large-v2" / "snapshots"
+    snapshots.mkdir(parents=True)
+    folder = snapshots / ("a" * 40)
+    folders.ct2(folder, model.dims, model.weights, list(model.vocabulary))
+    link = folder / "ggml-large-v1.bin"
+    link.symlink_to(file.rename(snapshots / "0123456789abcdef"))
+    assert in_one_form(str(link), places()) == "ggml-large-v1"
+    assert in_one_form(str(folder), places()) == "some-large-v2"
+    assert named == ["ggml-large-v1.bin", "large-v2"]
+    assert main(["models", "import", str(link), "-q"]) == 4
+    assert in_one_form(str(link.resolve()), places()) == "ggml-large-v1", "it is the same file"
 
 
 def test_behind_the_store_nobody_knows_other_forms(store, file):

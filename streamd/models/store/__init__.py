@@ -93,7 +93,7 @@ def in_one_form(name: str, here: StorePaths) -> str:
         return name
     if not name or found != path or layout_of(path) is huggingface:
         return name
-    return imports.imported(here.imported, path.resolve(), is_free=lambda each: not entry(each))
+    return imports.imported(here.imported, path.absolute(), is_free=lambda each: not entry(each))
 
 
 def known_language(name: str) -> str | None:

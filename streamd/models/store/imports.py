@@ -16,6 +16,7 @@ from pathlib import Path
 from streamd.errors import ModelError
 from streamd.models.formats import huggingface, own_form
 from streamd.models.model import StoredWeights
+from streamd.models.store import cache
 from streamd.models.store.layouts import layout_of, opened
 from streamd.system.disk import flush, locked
 
@@ -100,13 +101,21 @@ def imported(models: Path, source: Path, *, is_free: Callable[[str], bool]) -> s
     with _writing(models, source):
         if found := _made_from(models, about):  # by another process, meanwhile
             return found
-        stem = source.name if source.is_dir() else source.stem
-        name = re.sub(r"[^\w.-]", "-", stem, flags=re.ASCII)[:50].lstrip("._-") or "model"
+        name = re.sub(r"[^\w.-]", "-", called(source), flags=re.ASCII)[:50].lstrip("._-") or "model"
         if not is_free(name) or os.path.lexists(models / name):
             name += f"-{hashlib.sha256(about).hexdigest()[:8]}"
         log.info("%s: reading it once; it is kept as %s in %s", source, name, models)
         _add(models, source, name)
         return name
+
+
+def called(source: Path) -> str:
+    """Return what a file or folder is called, or ``owner/name`` of a snapshot in a hub's cache.
+
+    A symbolic link's own name counts: in that cache it leads to a file that is called by its hash.
+    """
+    path = Path(os.path.abspath(source))
+    return (cache.name_of(path) or path.name) if path.is_dir() else path.stem
 
 
 @contextmanager
@@ -147,7 +156,7 @@ def _filled(models: Path, source: Path) -> Iterator[Path]:
 
 def _fill(folder: Path, source: Path) -> None:
     layout = layout_of(source)
-    with opened(source, source.name, layout) as model:
+    with opened(source, called(source), layout) as model:
         assert isinstance(model.weights, StoredWeights)
         if layout is not huggingface:
             own_form.write(folder, model, model.weights)
@@ -160,7 +169,7 @@ def _fill(folder: Path, source: Path) -> None:
 
 def _about(source: Path) -> bytes:
     """Return what tells a file or folder from others, and from itself after a change."""
-    parts = [os.fsencode(source)]
+    parts = [os.fsencode(source.resolve())]
     for path in sorted(layout_of(source).files(source)):
         with suppress(OSError):  # it is missing, which its reader says
             status = path.stat()
