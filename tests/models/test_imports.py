@@ -1,6 +1,7 @@
 """What is imported in another form becomes a folder in the one that streamd reads, once."""
 
 import os
+import resource
 import shutil
 from pathlib import Path
 
@@ -164,6 +165,19 @@ def test_what_cannot_be_kept_is_one_line(file, monkeypatch, tmp_path):
     monkeypatch.setenv("STREAMD_STORE", str(tmp_path / "blocked"))
     with pytest.raises(ModelError, match=r"cannot be copied to .*blocked"):
         in_one_form(str(file), places())
+
+
+@pytest.mark.parametrize("kind", ["openai", "torch"])
+def test_a_full_disk_is_no_damage_of_the_file(kind, store, tmp_path):
+    path = FOREIGN[kind](checkpoint("tiny.en"), tmp_path)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2_000_000, hard))
+    try:
+        with pytest.raises(ModelError, match=r"\.half-done cannot be written: File too large"):
+            in_one_form(str(path), places())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert [each.name for each in store.iterdir()] == [".lock"]
 
 
 def test_a_file_and_its_name_are_prepared_once(store, file, tmp_path, monkeypatch):

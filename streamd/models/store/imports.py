@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from streamd.errors import ModelError
+from streamd.errors import ModelError, os_error_as
 from streamd.models.formats import huggingface, own_form
 from streamd.models.model import StoredWeights
 from streamd.models.store import cache
@@ -159,7 +159,9 @@ def _fill(folder: Path, source: Path) -> None:
     with opened(source, called(source), layout) as model:
         assert isinstance(model.weights, StoredWeights)
         if layout is not huggingface:
-            own_form.write(folder, model, model.weights)
+            # Here, because the reader of a zip file would take it for damage of that.
+            with os_error_as(ModelError, f"{folder} cannot be written"):
+                own_form.write(folder, model, model.weights)
             return
         for weight in model.weights:
             model.weights[weight]  # raises if it is damaged
