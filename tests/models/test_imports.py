@@ -122,6 +122,19 @@ def test_a_file_that_changed_is_read_again_beside_the_old_one(store, file):
     assert [each for each, _ in imports.every(store)] == [first, second]
 
 
+def test_a_file_that_changes_while_it_is_read_is_not_kept(store, file, monkeypatch):
+    write = own_form.write
+
+    def meanwhile(*args: object) -> None:
+        write(*args)
+        os.utime(file, ns=(0, 0))
+
+    monkeypatch.setattr(own_form, "write", meanwhile)
+    with pytest.raises(ModelError, match=f"{file} changed while it was read"):
+        in_one_form(str(file), places())
+    assert [each.name for each in store.iterdir()] == [".lock"]
+
+
 def test_a_file_does_not_take_the_name_of_another_model(store, file):
     path = file.rename(file.with_name("base.en.bin"))
     assert in_one_form(str(path), places()).startswith("base.en-")

@@ -145,8 +145,11 @@ def _filled(models: Path, source: Path) -> Iterator[Path]:
     shutil.rmtree(half_done, ignore_errors=True)  # of a process that crashed
     half_done.mkdir()
     try:
+        about = _about(source)
         _fill(half_done, source)
-        (half_done / _SOURCE).write_bytes(_about(source))
+        if _about(source) != about:
+            raise ModelError(f"{source} changed while it was read; try again when it is complete")
+        (half_done / _SOURCE).write_bytes(about)
         for path in half_done.iterdir():
             flush(path)
         yield half_done
