@@ -28,6 +28,7 @@ from streamd.config import (
     successor,
     value_of,
 )
+from streamd.config.removed import REMOVED_VALUES
 from streamd.config.table import Field
 from streamd.errors import ConfigError
 from streamd.options import FRAME_MS, Option
@@ -369,7 +370,7 @@ def test_who_uses_what_is_gone_is_told_what_to_do_wherever_it_stands(name, toml)
         of_options({name: 1})
     section = "set" if "." in name else "streaming"
     with pytest.raises(ConfigError, match=said):
-        load({}, {}, config_file=toml(f'[{section}]\n"{name}" = 1\n'))
+        load({}, {}, config_file=toml(f'[{section}]\n"{name}" = 7\n'))
     if "." in name:
         with pytest.raises(ConfigError, match=f"^--set {said}"):
             load({"set": [f"{name}=1"]}, {})
@@ -377,6 +378,92 @@ def test_who_uses_what_is_gone_is_told_what_to_do_wherever_it_stands(name, toml)
         variable = f"STREAMD_{name.upper().replace('-', '_')}"
         with pytest.raises(ConfigError, match=f"^{variable} is gone: {re.escape(REMOVED[name])}$"):
             load({}, {variable: "1"})
+
+
+@pytest.mark.parametrize(
+    "setting",
+    ["decoding.temperature", "search.audio_ctx", "session.keep_context", "vad.pre_roll_ms"],
+)
+def test_what_is_gone_is_known_by_its_setting_too(setting):
+    name = setting.partition(".")[2].replace("_", "-")
+    with pytest.raises(ConfigError) as error:
+        load({"set": [f"{setting}=1"]}, {})
+    assert str(error.value) == f"--set {setting} is gone: {REMOVED[name]}"
+
+
+@pytest.mark.parametrize(("setting", "value"), REMOVED_VALUES)
+def test_who_uses_a_value_that_is_gone_is_told_what_to_use(setting, value, toml):
+    (field,) = (each for each in FIELDS.values() if each.setting == setting)
+    said = f"{value} is gone: {REMOVED_VALUES[setting, value]}"
+    if setting in SETTINGS:
+        with pytest.raises(ConfigError, match=f"^--set {setting}: {said}$"):
+            load({"set": [f"{setting}={value}"]}, {})
+        return
+    with pytest.raises(ConfigError, match=f"^--{field.name}: {said}$"):
+        load({field.name: value}, {})
+    path = toml(f'[{field.section}]\n{field.name} = "{value}"\n')
+    with pytest.raises(ConfigError, match=rf"{field.section}\.{field.name}: {said}$"):
+        load({}, {}, config_file=path)
+
+
+OF_THE_VERSION_BEFORE = """
+[input]
+source = true
+[streaming]
+step = 400
+keep-context = false
+keep = 200
+[vad]
+vad-aggressiveness = 1
+pre-roll-ms = 500
+max-utterance-ms = 28000
+[decoding]
+temperature = 0.0
+fallback = true
+workers = 0
+engine-deadline-ms = 120000
+engine = "auto"
+no-speech-threshold = 0.6
+suppress-tokens = [-1]
+audio-ctx = 0
+[longform]
+carry-initial-prompt = false
+prefix = ""
+hallucination-silence-threshold-ms = 0
+without-timestamps = false
+clip-timestamps-ms = []
+[building]
+audio-contexts = []
+build-to = ""
+[output]
+colors = "auto"
+mark-low = 0.0
+quiet = false
+[server]
+max-subscribers = 100
+max-session-ms = 0
+"""
+"""What its ``--print-config`` wrote, less the options that there still are; the step was chosen."""
+
+
+def test_a_file_of_the_version_before_is_read_if_what_is_gone_was_not_chosen(toml):
+    assert load({}, {}, config_file=toml(OF_THE_VERSION_BEFORE)) == load({"step": "400"}, {})
+
+
+def test_all_that_is_wrong_with_a_file_is_said_at_once(toml):
+    chosen = OF_THE_VERSION_BEFORE.replace("keep = 200", "keep = 300").replace(
+        'build-to = ""', 'build-to = "/srv"'
+    )
+    path = toml(chosen.replace("workers = 0", "workers = 2\nxyzzy = 1") + "[set]\nxyzzy = 2\n")
+    with pytest.raises(ConfigError) as error:
+        load({}, {}, config_file=path)
+    assert str(error.value) == (
+        f"{path}: keep in [streaming] is gone: {REMOVED['keep']}. "
+        "workers in [decoding] is now decoding.workers in [set]. "
+        "unknown key xyzzy in [decoding]. "
+        f"build-to in [building] is gone: {REMOVED['build-to']}. "
+        "set.xyzzy: no such setting; streamd --set help lists them"
+    )
 
 
 def test_what_is_to_be_done_instead_of_what_is_gone_can_be_done():
@@ -443,6 +530,8 @@ def test_of_a_setting_given_twice_the_last_one_counts():
 def test_a_setting_that_is_taken_for_an_option_is_named():
     with pytest.raises(ConfigError, match=r"^STREAMD_OPEN_SHARE is now STREAMD_SET=gate\.open"):
         load({}, {"STREAMD_OPEN_SHARE": "0.5"})
+    with pytest.raises(ConfigError, match=r"unknown option open_share; it is now gate\.open_share"):
+        of_options({"open_share": 0.5})
     assert successor("least-evidence") == "search.least_evidence"
     assert successor("endpoint-sentence-ms") == "endpoint.sentence_ms"
     assert successor("engine-deadline-ms") == "decoding.engine_deadline_ms"

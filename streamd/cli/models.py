@@ -20,8 +20,9 @@ from streamd.events import encode
 from streamd.models import store
 from streamd.models.catalog import CATALOG, ENGLISH, entry, languages, offered
 from streamd.models.model import Outline
-from streamd.models.store import cache, imports, layouts
+from streamd.models.store import cache, imports
 from streamd.models.store.cache import Repository, StorePaths, places, repository_of
+from streamd.models.store.layouts import layout_of
 from streamd.options import ModelOptions, OutputOptions
 from streamd.sinks.progress import Progress, download_line
 from streamd.sinks.terminal import TerminalSink, is_terminal
@@ -170,10 +171,10 @@ def get(config: Config, name: str) -> None:
 
 def add(config: Config, path: str, name: str = "") -> None:
     """Bring a model into the store in the form that streamd reads; raises `ModelError`."""
-    source = expanded(path).resolve()
+    source = expanded(path).absolute()
     if not os.path.exists(source):  # Path.exists raises for a name that is too long
         raise ModelError(f"{path}: no such file or folder")
-    name = name or (source.name if source.is_dir() else source.stem)
+    name = name or imports.called(source).replace("/", "-")
     kept = imports.add(places().imported, source, name)
     log.info("%s, %s, is imported; use it with --model %s", name, _size(kept), name)
     if other := entry(name):
@@ -184,7 +185,7 @@ def remove(config: Config, name: str) -> None:
     """Delete a downloaded or imported model; raises `ModelError` if that is not possible."""
     here, repository = places(), repository_of(name)
     try:
-        if imported := imports.find(here.imported, name):
+        if imported := dict(imports.every(here.imported)).get(name):
             size = _size(imported)
             imports.remove(here.imported, name)
         elif repository and cache.storage(here.cache, repository).exists():
@@ -251,7 +252,7 @@ def _rows(here: StorePaths) -> Iterator[Row]:
 def _known(model: Path) -> str:
     """Return the languages of a model on this machine, or nothing if it is damaged."""
     try:
-        return _languages(layouts.outline(model))
+        return _languages(layout_of(model).outline(model))
     except ModelError:
         return ""
 
@@ -264,6 +265,6 @@ def _languages(outline: Outline) -> str:
 def _size(model: Path) -> str:
     """Return the size of the files that the loader reads."""
     try:
-        return megabytes(sum(path.stat().st_size for path in layouts.files(model)))
+        return megabytes(sum(path.stat().st_size for path in layout_of(model).files(model)))
     except (ModelError, OSError):  # OSError: one of the files is gone
         return "damaged"

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from streamd.config.removed import REMOVED
+from streamd.config.removed import OLD_DEFAULTS, OLD_SECTIONS, REMOVED, REMOVED_VALUES
 from streamd.config.table import (
     OPTIONS,
     PREFIX,
@@ -78,10 +78,11 @@ def _from_program(name: str, value: object) -> _Value:
     culprit = f"option {name}"
     if "." in name:
         return _set(name, value, culprit)
-    option = OPTIONS.get(name.replace("_", "-"))
+    key = name.replace("_", "-")
+    option = OPTIONS.get(key)
     if option is None:
-        _refuse_removed(name.replace("_", "-"), f"option {name}")
-        now = successor(name)
+        _refuse_removed(key, f"option {name}")
+        now = successor(key)
         hint = f"; it is now {now}" if now else suggestion(name, OPTIONS)
         raise ConfigError(f"unknown {culprit}{hint}")
     return _Value(option, value, culprit, typed=True)
@@ -91,6 +92,8 @@ def _merged(values: Iterable[_Value]) -> Config:
     config, culprits = Config(), {}
     for found in values:
         field, culprit = found.field, found.culprit
+        if instead := REMOVED_VALUES.get((field.setting, str(found.value))):
+            raise ConfigError(f"{culprit}: {found.value} is gone: {instead}")
         value = field.read(found.value, culprit, typed=found.typed)
         part = replace(getattr(config, field.part), **{field.attribute: value})
         config = replace(config, **{field.part: part})
@@ -141,28 +144,52 @@ def value_of(config: Config, field: Field) -> object:
     return getattr(getattr(config, field.part), field.attribute)
 
 
-def _from_file(path: str, culprit: str) -> Iterator[_Value]:
+def _from_file(path: str, culprit: str) -> Sequence[_Value]:
     with os_error_as(ConfigError, f"{culprit}: cannot read {path}"):
         content = Path(path).read_bytes()
     try:
         sections = msgspec.toml.decode(content, type=dict[str, object])
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: not a TOML file: {error}{_quotes(content, error)}") from None
+    values: list[_Value] = []
+    problems: list[str] = []
+    for group, name, value in _keys(path, sections):
+        try:
+            if group == SET:
+                values.append(_set(name, value, f"{path}: {SET}.{name}"))
+            elif not _is_old_default(name, value):
+                values.append(_from_key(path, group, name, value))
+        except ConfigError as error:  # all of them are reported: the file is of an earlier version
+            problems.append(str(error).removeprefix(f"{path}: "))
+    if problems:
+        raise ConfigError(f"{path}: {'. '.join(problems)}")
+    return values
+
+
+def _keys(path: str, sections: Mapping[str, object]) -> Iterator[tuple[str, str, object]]:
+    """Yield the section, name and value of each key."""
     for group, keys in sections.items():
         if not isinstance(keys, dict):
             near = get_close_matches(group, OPTIONS, n=1, cutoff=0.75)
             hint = f"; did you mean {near[0]}, in [{OPTIONS[near[0]].section}]?" if near else ""
             hint = _home(group) or hint
             raise ConfigError(f"{path}: key {group} stands outside any section{hint}")
-        if group == SET:
-            for name, value in _flat(keys):
-                yield _set(name, value, f"{path}: {SET}.{name}")
-        elif group in SECTIONS:
-            for name, value in keys.items():
-                yield _from_key(path, group, name, value)
-        else:
+        if group not in (SET, *SECTIONS, *OLD_SECTIONS):
             hint = suggestion(group, [*SECTIONS, SET])
             raise ConfigError(f"{path}: unknown section [{group}]{hint}")
+        pairs = _flat(keys) if group == SET else keys.items()
+        yield from ((group, name, value) for name, value in pairs)
+
+
+def _is_old_default(name: str, value: object) -> bool:
+    """Return whether a key is none any more, but says what happens without it as well."""
+    if name in OLD_DEFAULTS:
+        old = OLD_DEFAULTS[name]
+    elif setting := successor(name):
+        old = SETTINGS[setting].written(SETTINGS[setting].default)
+    else:
+        return False
+    return type(value) is type(old) and value == old
 
 
 def _quotes(content: bytes, error: Exception) -> str:
@@ -208,6 +235,7 @@ def _set(name: str, value: object, culprit: str) -> _Value:
         if name == option.setting:
             raise ConfigError(f"{culprit}: has an option of its own, --{option.name}")
     _refuse_removed(name, culprit)
+    _refuse_removed(name.partition(".")[2].replace("_", "-"), culprit)  # an option's setting
     hint = suggestion(name, SETTINGS) or "; streamd --set help lists them"
     raise ConfigError(f"{culprit}: no such setting{hint}")
 

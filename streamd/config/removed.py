@@ -46,3 +46,35 @@ REMOVED: Mapping[str, str] = {
     ),
 }
 """By the option's long name, or by the setting's."""
+
+REMOVED_VALUES: Mapping[tuple[str, str], str] = {
+    ("commit.rule", "sliding"): "use local-agreement, the default",
+    ("journal.fsync", "never"): "use interval, for which no final waits",
+}
+"""By the setting's name and the value."""
+OLD_DEFAULTS: Mapping[str, object] = {
+    "source": True,
+    "keep-context": False,
+    "keep": 200,
+    "vad-aggressiveness": 1,
+    "pre-roll-ms": 500,
+    "max-utterance-ms": 28_000,
+    "temperature": 0.0,
+    "fallback": True,
+    "engine": "auto",
+    "suppress-tokens": [-1],
+    "audio-ctx": 0,
+    "carry-initial-prompt": False,
+    "prefix": "",
+    "hallucination-silence-threshold-ms": 0,
+    "without-timestamps": False,
+    "clip-timestamps-ms": [],
+    "audio-contexts": [],
+    "build-to": "",
+    "colors": "auto",
+    "mark-low": 0.0,
+    "quiet": False,
+}
+"""What ``--print-config`` wrote of those that nobody had chosen; they mean nothing any more."""
+OLD_SECTIONS = ("building",)
+"""Sections of the TOML file of which all keys are gone."""

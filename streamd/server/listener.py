@@ -117,7 +117,8 @@ class Server:
         metrics.listeners.set_function(lambda: self._registry.count(Role.LISTEN))
         self._rest = Rest(recordings, limits) if recordings else None
         self.transcripts: Transcripts | None = None
-        """Answers requests for transcripts as files; without it there are none."""
+        """Answers requests for transcripts as files; without it there are none. It is closed with
+        the server."""
         self._exchanges: set[asyncio.Task[None]] = set()
         self._wyoming: list[asyncio.Server] = []
         self._uploads: set[asyncio.Task[None] | None] = set()  # of the exchanges
@@ -207,6 +208,8 @@ class Server:
         for handler in handlers:
             handler.cancel()
         self._ingests.close()
+        if self.transcripts is not None:
+            self.transcripts.close()
         for opened in self._opened:
             await opened.wait_closed()
 

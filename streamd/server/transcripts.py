@@ -3,6 +3,7 @@
 import asyncio
 import re
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from types import MappingProxyType
 
 from msgspec import Struct
@@ -58,6 +59,13 @@ class Transcripts:
     def __init__(self, sessions: Streams, write: WriteTranscript) -> None:
         self._sessions, self._write = sessions, write
         self._turn = asyncio.Lock()
+        # One thread of its own: what a client no longer waits for is written to its end, and must
+        # neither run beside the next nor keep others from asyncio's threads.
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="transcript")
+
+    def close(self) -> None:
+        """Begin no further transcript."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
 
     async def answer(self, session: str, query: str) -> Response:
         """Return the transcript so far, or what is wrong with the request."""
@@ -74,7 +82,9 @@ class Transcripts:
             if events is None:
                 return plain(404, f"there is no session {session!r}")
             # In a thread, so that live captions do not wait: a long one takes seconds.
-            text = await asyncio.to_thread(self._write, events, form, names)
+            text = await asyncio.get_running_loop().run_in_executor(
+                self._thread, self._write, events, form, names
+            )
         headers = {
             "Content-Type": TYPES[form],
             "Content-Disposition": f'attachment; filename="{session}.{form}"',

@@ -1,5 +1,6 @@
 """Memory in pages of the system, of which several blocks can have some in common."""
 
+import errno
 import mmap
 import os
 import weakref
@@ -49,7 +50,15 @@ class Template:
         self._file = file.fileno()
 
     def new_block(self) -> Bytes:
-        """Return a new block, (n_bytes,)."""
+        """Return a new block, (n_bytes,); where no file descriptor is free, it shares nothing."""
         if not self._n_bytes:
             return np.zeros(0, np.uint8)
-        return np.frombuffer(mmap.mmap(self._file, self._n_bytes, mmap.MAP_PRIVATE), np.uint8)
+        try:
+            pages = mmap.mmap(self._file, self._n_bytes, mmap.MAP_PRIVATE)
+        except OSError as error:  # it duplicates the descriptor
+            if error.errno not in (errno.EMFILE, errno.ENFILE):
+                raise
+            block = zeros((self._n_bytes,), np.dtype(np.uint8))
+            os.preadv(self._file, [block.data], 0)
+            return block
+        return np.frombuffer(pages, np.uint8)

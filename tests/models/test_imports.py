@@ -1,6 +1,8 @@
 """What is imported in another form becomes a folder in the one that streamd reads, once."""
 
 import os
+import resource
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +12,14 @@ from streamd.cli import main
 from streamd.engines.onnx.builder import quantised
 from streamd.engines.prepared import open_engine
 from streamd.errors import ModelError
+from streamd.models import ModelDimensions
+from streamd.models.catalog import usual_heads
 from streamd.models.formats import own_form
-from streamd.models.model import OUTPUT
-from streamd.models.store import find, imports, in_one_form, load_model
+from streamd.models.model import OUTPUT, Heads
+from streamd.models.store import best, find, imports, in_one_form, load_model
 from streamd.models.store.cache import places
+from streamd.models.store.layouts import layout_of
+from streamd.options import ModelOptions
 from tests.models.test_formats import FOREIGN
 from tests.support import folders
 from tests.support.checkpoints import (
@@ -37,6 +43,13 @@ def store(monkeypatch, tmp_path) -> Path:
 def file(tmp_path) -> Path:
     """A file of whisper.cpp's."""
     return ggml.write(checkpoint("few"), tmp_path)
+
+
+def copies(source: Path, folder: Path) -> None:
+    """Import as earlier versions did."""
+    folder.mkdir(parents=True)
+    for path in layout_of(source).files(source):
+        shutil.copyfile(path, folder / path.name)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -109,12 +122,48 @@ def test_a_file_that_changed_is_read_again_beside_the_old_one(store, file):
     assert [each for each, _ in imports.every(store)] == [first, second]
 
 
+def test_a_file_that_changes_while_it_is_read_is_not_kept(store, file, monkeypatch):
+    write = own_form.write
+
+    def meanwhile(*args: object) -> None:
+        write(*args)
+        os.utime(file, ns=(0, 0))
+
+    monkeypatch.setattr(own_form, "write", meanwhile)
+    with pytest.raises(ModelError, match=f"{file} changed while it was read"):
+        in_one_form(str(file), places())
+    assert [each.name for each in store.iterdir()] == [".lock"]
+
+
 def test_a_file_does_not_take_the_name_of_another_model(store, file):
     path = file.rename(file.with_name("base.en.bin"))
     assert in_one_form(str(path), places()).startswith("base.en-")
     odd = file.with_name("(größe) .bin")
     path.rename(odd)
     assert in_one_form(str(odd), places()).startswith("gr--e")
+
+
+def test_what_lies_in_a_hubs_cache_keeps_its_name_which_tells_its_heads(
+    store, file, tmp_path, monkeypatch
+):
+    model, named = checkpoint("few"), []
+
+    def heads(listed: object, path: Path, dims: ModelDimensions) -> Heads:
+        named.append(path.name)
+        return usual_heads(path, dims)
+
+    monkeypatch.setattr("streamd.models.store.layouts.heads", heads)
+    snapshots = tmp_path / "models--some--large-v2" / "snapshots"
+    snapshots.mkdir(parents=True)
+    folder = snapshots / ("a" * 40)
+    folders.ct2(folder, model.dims, model.weights, list(model.vocabulary))
+    link = folder / "ggml-large-v1.bin"
+    link.symlink_to(file.rename(snapshots / "0123456789abcdef"))
+    assert in_one_form(str(link), places()) == "ggml-large-v1"
+    assert in_one_form(str(folder), places()) == "some-large-v2"
+    assert named == ["ggml-large-v1.bin", "large-v2"]
+    assert main(["models", "import", str(link), "-q"]) == 4
+    assert in_one_form(str(link.resolve()), places()) == "ggml-large-v1", "it is the same file"
 
 
 def test_behind_the_store_nobody_knows_other_forms(store, file):
@@ -129,6 +178,19 @@ def test_what_cannot_be_kept_is_one_line(file, monkeypatch, tmp_path):
     monkeypatch.setenv("STREAMD_STORE", str(tmp_path / "blocked"))
     with pytest.raises(ModelError, match=r"cannot be copied to .*blocked"):
         in_one_form(str(file), places())
+
+
+@pytest.mark.parametrize("kind", ["openai", "torch"])
+def test_a_full_disk_is_no_damage_of_the_file(kind, store, tmp_path):
+    path = FOREIGN[kind](checkpoint("tiny.en"), tmp_path)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2_000_000, hard))
+    try:
+        with pytest.raises(ModelError, match=r"\.half-done cannot be written: File too large"):
+            in_one_form(str(path), places())
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert [each.name for each in store.iterdir()] == [".lock"]
 
 
 def test_a_file_and_its_name_are_prepared_once(store, file, tmp_path, monkeypatch):
@@ -147,3 +209,32 @@ def test_damage_in_the_file_leaves_nothing(store, file):
     with pytest.raises(ModelError, match="NaN or infinity"):
         in_one_form(str(file), places())
     assert [path.name for path in store.iterdir()] == [".lock"]
+
+
+@pytest.mark.parametrize("kind", [kind for kind in FOREIGN if kind != "hf"])
+def test_what_an_earlier_version_copied_is_read_once(kind, store, tmp_path, capsys, monkeypatch):
+    path = FOREIGN[kind](checkpoint("tiny"), tmp_path)
+    expected = read_model(str(path))
+    copies(path, store / "mine")
+    assert main(["models", "list"]) == 0
+    assert "damaged" not in capsys.readouterr().out
+    monkeypatch.setattr("streamd.models.store.BUNDLED", ())  # which is better
+    assert best(places(), ModelOptions(language="en")) == "mine"
+    assert in_one_form("mine", places()) == "mine"
+    assert_same(load_model("mine"), expected)
+    assert [each.name for each in store.iterdir() if each.name != ".lock"] == ["mine"]
+    files = sorted((each.name, each.stat().st_mtime_ns) for each in (store / "mine").iterdir())
+    assert in_one_form("mine", places()) == "mine"
+    assert files == sorted(
+        (each.name, each.stat().st_mtime_ns) for each in (store / "mine").iterdir()
+    )
+
+
+def test_a_copy_that_cannot_be_read_stays(store, file):
+    content = bytearray(file.read_bytes())
+    content[-4:] = np.float32(np.nan).tobytes()
+    file.write_bytes(content)
+    copies(file, store / "mine")
+    with pytest.raises(ModelError, match="NaN or infinity"):
+        in_one_form("mine", places())
+    assert (store / "mine" / file.name).read_bytes() == content

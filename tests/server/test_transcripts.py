@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 from email.message import Message
 from email.parser import BytesHeaderParser
 from io import StringIO
@@ -14,9 +15,9 @@ from msgspec.structs import replace
 from streamd.errors import WireError
 from streamd.events import Correction, Final, SpeakerTurn, SpeakerTurns
 from streamd.options import BindOptions
-from streamd.server import Server, guest_token
+from streamd.server import Server, Transcripts, guest_token
 from streamd.streams.hub import Hub
-from tests.support.loop import turn
+from tests.support.loop import turn, turns
 from tests.support.said import spoken
 from tests.support.serving import INFO, CountingStreams, serving
 
@@ -191,3 +192,34 @@ async def test_events_that_come_meanwhile_neither_fail_nor_double(streams):
         found = (await writing).splitlines()
     assert found == [f"number {seq}" for seq in range(len(found))]
     assert len(found) >= n
+
+
+async def test_what_nobody_waits_for_is_not_written_beside_the_next(streams):
+    loop, begun, may_end = asyncio.get_running_loop(), asyncio.Semaphore(0), threading.Event()
+    writing = most = 0
+
+    def write(*_: object) -> str:
+        nonlocal writing, most
+        writing += 1
+        most = max(most, writing)
+        loop.call_soon_threadsafe(begun.release)
+        may_end.wait()
+        writing -= 1
+        return "written"
+
+    transcripts = Transcripts(streams, write)
+    try:
+        gone = asyncio.create_task(transcripts.answer("live", "format=txt"))
+        await begun.acquire()
+        for _ in range(3):
+            gone.cancel()
+            await asyncio.wait({gone})
+            gone = asyncio.create_task(transcripts.answer("live", "format=txt"))
+            await turns(50)
+        assert (writing, most) == (1, 1)
+        may_end.set()
+        assert (await gone).body == b"written"
+        assert most == 1
+    finally:
+        may_end.set()
+        transcripts.close()

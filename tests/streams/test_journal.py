@@ -23,6 +23,7 @@ from streamd.streams.journal.journals import JournalError
 from streamd.streams.journal.lines import Fed
 from streamd.streams.journal.tables import NAME, runs, transcript
 from streamd.types import ResumeState, Word
+from tests.support.limits import no_free_descriptor
 
 DAY_S = 86_400
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None  # no disk to wait for, many times
@@ -76,6 +77,11 @@ def changed(folder: Path, statement: str) -> None:
     """Change a database as if it were damaged, or by hand."""
     with closing(sqlite3.connect(folder / NAME)) as connection, connection:
         connection.execute(statement)
+
+
+def copied(folder: Path) -> None:
+    """Bring all that was written into the file of the database itself."""
+    changed(folder, "PRAGMA wal_checkpoint")
 
 
 def test_a_session_that_did_not_end_goes_on_where_it_was(tmp_path):
@@ -229,7 +235,7 @@ def test_a_damaged_page_costs_what_is_on_it_and_captions_go_on(tmp_path, caplog,
         journal = filled(database.open("talk"), 200, "so much text " * 10)
         epoch = journal.epoch
         if place == "open":
-            database.sync()
+            copied(tmp_path)
             spoil(tmp_path / NAME)
             database.select("PRAGMA shrink_memory")  # it has the page in its cache
             assert_goes_on(Hub("talk", 0, journal=journal), tmp_path)
@@ -317,6 +323,19 @@ def test_with_values_that_contradict_each_other_the_session_begins_anew(tmp_path
         assert database.select("SELECT run FROM runs WHERE id = 1") == [(run.encode(),)]
 
 
+def test_a_session_with_more_finals_than_it_knows_of_begins_anew(tmp_path, caplog):
+    with Database(tmp_path) as database:
+        journal = filled(database.open("talk"), 2)
+        ((data,),) = database.select("SELECT run FROM runs")
+        filled(journal, 1)
+        changed(tmp_path, f"UPDATE runs SET run = '{data.decode()}'")
+    with Database(tmp_path) as database:
+        again = filled(database.open("talk"), 2)
+        assert again.epoch != journal.epoch
+        assert seqs(again) == [1, 2]
+    assert caplog.text.count("session talk: its last final is 2, but there is 3") == 1
+
+
 def test_a_full_disk_is_an_error_and_leaves_no_half_event(tmp_path):
     with Database(tmp_path) as database:
         journal = filled(database.open("talk"), 1)
@@ -353,12 +372,17 @@ def test_a_session_that_cannot_begin_leaves_nothing_behind(tmp_path):
 
 
 @pytest.mark.parametrize(("fsync", "level"), [("always", 2), ("interval", 1)])
-def test_events_are_forced_to_the_disk_when_the_user_wants(tmp_path, fsync, level):
+def test_events_are_forced_to_the_disk_when_the_user_wants(tmp_path, monkeypatch, fsync, level):
+    forced: list[bytes] = []
+    monkeypatch.setattr(
+        "streamd.streams.journal.database.force",
+        lambda descriptor: forced.append(os.pread(descriptor, 1 << 30, 0)),
+    )
     with Database(tmp_path, JournalOptions(fsync=fsync)) as database:
         assert database.select("PRAGMA synchronous") == [(level,)]  # FULL or NORMAL
         filled(database.open("talk"), 2)
         database.sync()
-        (left := crash(tmp_path)).joinpath(f"{NAME}-wal").unlink()
+        (left := crash(tmp_path)).joinpath(f"{NAME}-wal").write_bytes(forced[-1])
     assert [event.seq for event in transcript(left, "talk")] == [1, 2]
 
 
@@ -380,7 +404,7 @@ def test_old_finals_are_removed_and_the_others_replayed(tmp_path):
 def test_their_room_is_given_back(tmp_path):
     now = [DAY_S * 20_000.0]
     with Database(tmp_path, clock=lambda: now[0]) as database:
-        filled(database.open("talk"), 100, "long " * 1000)
+        filled(database.open("talk"), 100, "long " * 10_000)
         database.sync()
         before = (tmp_path / NAME).stat().st_size
         for _ in range(2):
@@ -478,8 +502,99 @@ def test_a_database_that_somebody_removes_is_begun_anew(tmp_path, caplog):
         assert (again.epoch, again.seq) == (journal.epoch, 4)
 
 
-def test_a_slow_reader_holds_no_room(tmp_path):
+def test_where_no_descriptor_is_free_finals_are_still_forced_to_the_disk(tmp_path):
+    with Database(tmp_path) as database:
+        journal = filled(database.open("talk"), 1)
+        with no_free_descriptor():
+            database.sync()
+            filled(journal, 100, "long " * 10_000)
+            database.sync()
+        assert (tmp_path / NAME).stat().st_size > 4_000_000  # it was copied, too
+        assert len(seqs(filled(journal, 1))) == 102
+
+
+def test_the_loop_does_not_wait_for_the_disk_at_every_final(tmp_path):
+    """A transaction after a copy begins journal.db-wal anew, and waits for that."""
+    with Database(tmp_path) as database:
+        journal = filled(database.open("talk"), 1)
+        before = (tmp_path / f"{NAME}-wal").read_bytes()[:32]
+        for _ in range(20):
+            filled(journal, 1)
+            database.sync()
+        assert (tmp_path / f"{NAME}-wal").read_bytes()[:32] == before
+
+
+def test_a_database_that_is_removed_before_it_is_synced_is_not_made_by_that(tmp_path):
+    with Database(tmp_path) as database:
+        journal = filled(database.open("talk"), 1)
+        removed(tmp_path)
+        database.sync()
+        assert [*tmp_path.glob(f"{NAME}*")] == []
+        database.renew_if_removed()
+        assert seqs(filled(journal, 1)) == [2]
+
+
+def test_a_copy_that_is_put_in_the_place_of_the_database_is_written(tmp_path):
+    copy = tmp_path / "copy.db"
+    with Database(tmp_path) as database:
+        filled(database.open("lost"), 1).end("stop")
+        changed(tmp_path, f"VACUUM INTO '{copy}'")
+        journal = filled(database.open("talk"), 2)
+        removed(tmp_path)
+        copy.rename(tmp_path / NAME)
+        database.renew_if_removed()
+        assert seqs(filled(journal, 1)) == [3]
+    assert [run.session for _, run in runs(tmp_path)] == ["lost", "talk"]
+    assert [event.seq for event in transcript(tmp_path, "talk")] == [3]
+
+
+def test_a_folder_that_somebody_removes_is_made_anew(tmp_path):
+    folder = tmp_path / "state" / "journal"
+    with Database(folder) as database:
+        journal = filled(database.open("talk"), 2)
+        shutil.rmtree(folder.parent)
+        filled(journal, 1)
+        database.sync()
+        database.renew_if_removed()
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+        assert seqs(filled(journal, 1)) == [4]
+        with pytest.raises(ConfigError, match="another streamd"):
+            Database(folder)
+    with Database(folder) as database:
+        assert database.open("talk").seq == 4
+
+
+def removed(folder: Path) -> None:
+    for file in folder.glob(f"{NAME}*"):
+        file.unlink()
+
+
+@pytest.mark.parametrize("how", ["removed", "damaged"])
+def test_a_run_that_is_gone_never_has_the_text_of_another(tmp_path, how):
+    """Numbers of rows begin again in a new database."""
+    with Database(tmp_path) as database:
+        live = filled(database.open("live"), 1)
+        over = filled(database.open("secret"), 2)
+        over.end("stop")
+        if how == "removed":
+            removed(tmp_path)
+            database.renew_if_removed()
+        else:
+            changed(tmp_path, "DELETE FROM runs WHERE session = 'secret'")
+            copied(tmp_path)
+            content = bytearray((tmp_path / NAME).read_bytes())
+            content[:16] = bytes(16)
+            (tmp_path / NAME).write_bytes(content)
+        others = [filled(database.open(f"other {n}"), 2, "not yours") for n in range(3)]
+        assert over.number not in {each.number for each in others}
+        assert (seqs(over), over.first) == ([], 3)
+        assert {event.text for event in filled(live, 1).read(0, 2)} <= {"1", "2"}
+        assert [seqs(each) for each in others] == [[1, 2]] * 3
+
+
+def test_a_slow_reader_holds_no_room(tmp_path, monkeypatch):
     """Only what is not being read can be written over."""
+    monkeypatch.setattr("streamd.streams.journal.database._WAL_BYTES", 100_000)
     with Database(tmp_path) as database:
         journal = filled(database.open("talk"), 300)
         heard = journal.read(0, journal.seq)
@@ -489,7 +604,7 @@ def test_a_slow_reader_holds_no_room(tmp_path):
         for _ in range(5):
             filled(journal, 20)
             database.sync()
-        assert (tmp_path / f"{NAME}-wal").stat().st_size == before
+        assert (tmp_path / f"{NAME}-wal").stat().st_size <= before
         assert [each.seq for each in heard] == list(range(2, 301))
 
 
@@ -612,6 +727,37 @@ def test_of_a_damaged_file_the_whole_lines_are_imported_and_it_is_kept(old_journ
     assert {file.stem, headless.stem} <= names
 
 
+@pytest.mark.parametrize(
+    ("numbers", "kept"),
+    [
+        ((1, 2, 3, 94, 5, 6), [1, 2, 3, 5, 6]),
+        ((1, 2, 2, 3), [1, 2, 3]),
+        ((1, 4, 5), [1, 4, 5]),  # a line between them is damaged
+        ((1, 4), [1, 4]),
+        ((1, 0, 2), [1, 2]),
+    ],
+)
+def test_a_wrong_number_costs_only_its_own_final(tmp_path, numbers, kept):
+    file = tmp_path / "talk~20261128T101832789201Z~9b8c47c9~0.jsonl"
+    lines = [HEAD.format(session="talk", epoch="9b8c47c9", seq=0, ms=0)]
+    lines += [FINAL.format(seq=seq, ms=1000 * n, text="a") for n, seq in enumerate(numbers, 1)]
+    file.write_text("".join(lines))
+    with Database(tmp_path) as database:
+        assert seqs(database.open("talk")) == kept
+    assert file.with_suffix(".damaged").exists() == (len(kept) < len(numbers))
+
+
+def test_an_import_that_died_before_it_kept_a_damaged_file_keeps_it(old_journal):
+    (file,) = old_journal.glob("talk~*~0.jsonl")
+    content = file.read_bytes().replace(b'"hello"', b'"hel\x01o"')
+    for _ in range(2):
+        file.write_bytes(content)
+        with Database(old_journal):
+            pass
+        assert file.with_suffix(".damaged").read_bytes() == content
+        file.with_suffix(".damaged").unlink()
+
+
 class DyingDaemon(RuleBasedStateMachine):
     """A session that speaks, a daemon that dies anywhere, and a subscriber that comes back."""
 
@@ -642,6 +788,10 @@ class DyingDaemon(RuleBasedStateMachine):
     @rule()
     def sync(self):
         self.database.sync()
+
+    @rule()
+    def copy(self):
+        copied(self.path)
 
     @rule(torn=st.binary(max_size=40))
     def die(self, torn):

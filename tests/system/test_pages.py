@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from streamd.system.pages import Template, whole_pages
+from tests.support.limits import no_free_descriptor
 
 HAS_FILES = hasattr(os, "memfd_create")
 RNG = np.random.default_rng(0)
@@ -49,6 +50,14 @@ def test_blocks_are_alike_until_one_is_written(monkeypatch, on_disk):
     first[:] = 9
     for block in (second, template.new_block()):
         np.testing.assert_array_equal(block, expected())
+
+
+def test_where_no_descriptor_is_free_blocks_share_nothing():
+    template = Template(N_BYTES, CONTENT)
+    with no_free_descriptor():
+        first, second = template.new_block(), template.new_block()
+    first[:] = 9
+    np.testing.assert_array_equal(second, expected())
 
 
 def test_there_may_be_no_content():

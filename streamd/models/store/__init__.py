@@ -84,12 +84,16 @@ def find(name: str, here: StorePaths) -> Path | None:
 def in_one_form(name: str, here: StorePaths) -> str:
     """Return a model's name, or if it is a file or folder of another form, that of its import.
 
-    It is imported if it was not yet. Raises `ModelError` if that is not possible.
+    It is imported if it was not yet, or by an earlier version. Raises `ModelError` if that is not
+    possible.
     """
-    path = expanded(name)
-    if not name or find(name, here) != path or layout_of(path) is huggingface:
+    path, found = expanded(name), find(name, here)
+    if found and found == imports.find(here.imported, name):
+        imports.renew(here.imported, name)
         return name
-    return imports.imported(here.imported, path.resolve(), is_free=lambda each: not entry(each))
+    if not name or found != path or layout_of(path) is huggingface:
+        return name
+    return imports.imported(here.imported, path.absolute(), is_free=lambda each: not entry(each))
 
 
 def known_language(name: str) -> str | None:
@@ -134,7 +138,7 @@ def _candidates(here: StorePaths) -> Iterator[tuple[str, Outline]]:
     """Yield names and outlines of all models, the preferred ones first."""
     for name, path in imports.every(here.imported):
         with suppress(ModelError):
-            yield name, outline(path)
+            yield name, layout_of(path).outline(path)
     for each in CATALOG:
         if cache.find(here.cache, Repository(each.repository)):
             name = each.repository if imports.find(here.imported, each.name) else each.name

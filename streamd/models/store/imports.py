@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from streamd.errors import ModelError
+from streamd.errors import ModelError, os_error_as
 from streamd.models.formats import huggingface, own_form
 from streamd.models.model import StoredWeights
+from streamd.models.store import cache
 from streamd.models.store.layouts import layout_of, opened
 from streamd.system.disk import flush, locked
 
@@ -23,7 +24,7 @@ log = logging.getLogger(__name__)
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,63}", re.ASCII)
 # Models cannot have these names.
-_LOCK, _DECLINED, _HALF_DONE = ".lock", ".declined", ".half-done"
+_LOCK, _DECLINED, _HALF_DONE, _REPLACED = ".lock", ".declined", ".half-done", ".replaced"
 _SOURCE = ".source"
 """The file in a model's folder that says what it was made from."""
 
@@ -35,10 +36,42 @@ def find(models: Path, name: str) -> Path | None:
 
 
 def every(models: Path) -> Iterator[tuple[str, Path]]:
-    """Yield name and folder of all imported models in alphabetical order."""
+    """Yield name and folder of all imported models in alphabetical order.
+
+    Of one that `renew` has not brought into the one form yet, it is what `layout_of` knows.
+    """
     for folder in sorted(models.glob("*")):
         if path := find(models, folder.name):
-            yield folder.name, path
+            yield folder.name, _copied(path) or path
+
+
+def renew(models: Path, name: str) -> None:
+    """Bring an imported model into the one form if an earlier version only copied its files.
+
+    Raises `ModelError` if it is damaged or cannot be written; then the copy stays.
+    """
+    folder, replaced = models / name, models / _REPLACED
+    if not (source := _copied(folder)):
+        return
+    with _writing(models, source):
+        if not _copied(folder):  # another process has done it meanwhile
+            return
+        log.info("%s: reading the copy of an earlier version once, to keep it in one form", name)
+        with _filled(models, source) as half_done:
+            shutil.rmtree(replaced, ignore_errors=True)  # of a process that crashed
+            folder.rename(replaced)
+            half_done.rename(folder)
+        shutil.rmtree(replaced, ignore_errors=True)
+
+
+def _copied(folder: Path) -> Path | None:
+    """Return the file or folder in another form that an earlier version copied here, if it did."""
+    files = [path for path in folder.glob("[!.]*") if path.is_file()]
+    source = files[0] if len(files) == 1 else folder
+    with suppress(ModelError):  # damaged, which its reader says
+        if layout_of(source) is not huggingface:
+            return source
+    return None
 
 
 def add(models: Path, source: Path, name: str) -> Path:
@@ -68,13 +101,21 @@ def imported(models: Path, source: Path, *, is_free: Callable[[str], bool]) -> s
     with _writing(models, source):
         if found := _made_from(models, about):  # by another process, meanwhile
             return found
-        stem = source.name if source.is_dir() else source.stem
-        name = re.sub(r"[^\w.-]", "-", stem, flags=re.ASCII)[:50].lstrip("._-") or "model"
+        name = re.sub(r"[^\w.-]", "-", called(source), flags=re.ASCII)[:50].lstrip("._-") or "model"
         if not is_free(name) or os.path.lexists(models / name):
             name += f"-{hashlib.sha256(about).hexdigest()[:8]}"
         log.info("%s: reading it once; it is kept as %s in %s", source, name, models)
         _add(models, source, name)
         return name
+
+
+def called(source: Path) -> str:
+    """Return what a file or folder is called, or ``owner/name`` of a snapshot in a hub's cache.
+
+    A symbolic link's own name counts: in that cache it leads to a file that is called by its hash.
+    """
+    path = Path(os.path.abspath(source))
+    return (cache.name_of(path) or path.name) if path.is_dir() else path.stem
 
 
 @contextmanager
@@ -89,28 +130,41 @@ def _writing(models: Path, source: Path) -> Iterator[None]:
 
 
 def _add(models: Path, source: Path, name: str) -> Path:
-    folder, half_done = models / name, models / _HALF_DONE
+    folder = models / name
     if os.path.lexists(folder):
         raise ModelError(f"{name} is imported already; remove it first, or import as another name")
+    with _filled(models, source) as half_done:
+        half_done.rename(folder)
+    return folder
+
+
+@contextmanager
+def _filled(models: Path, source: Path) -> Iterator[Path]:
+    """Give a folder with the model in the one form, to be renamed in the block."""
+    half_done = models / _HALF_DONE
     shutil.rmtree(half_done, ignore_errors=True)  # of a process that crashed
     half_done.mkdir()
     try:
+        about = _about(source)
         _fill(half_done, source)
-        (half_done / _SOURCE).write_bytes(_about(source))
+        if _about(source) != about:
+            raise ModelError(f"{source} changed while it was read; try again when it is complete")
+        (half_done / _SOURCE).write_bytes(about)
         for path in half_done.iterdir():
             flush(path)
-        half_done.rename(folder)
+        yield half_done
     finally:
         shutil.rmtree(half_done, ignore_errors=True)
-    return folder
 
 
 def _fill(folder: Path, source: Path) -> None:
     layout = layout_of(source)
-    with opened(source, source.name, layout) as model:
+    with opened(source, called(source), layout) as model:
         assert isinstance(model.weights, StoredWeights)
         if layout is not huggingface:
-            own_form.write(folder, model, model.weights)
+            # Here, because the reader of a zip file would take it for damage of that.
+            with os_error_as(ModelError, f"{folder} cannot be written"):
+                own_form.write(folder, model, model.weights)
             return
         for weight in model.weights:
             model.weights[weight]  # raises if it is damaged
@@ -120,7 +174,7 @@ def _fill(folder: Path, source: Path) -> None:
 
 def _about(source: Path) -> bytes:
     """Return what tells a file or folder from others, and from itself after a change."""
-    parts = [os.fsencode(source)]
+    parts = [os.fsencode(source.resolve())]
     for path in sorted(layout_of(source).files(source)):
         with suppress(OSError):  # it is missing, which its reader says
             status = path.stat()
@@ -130,7 +184,7 @@ def _about(source: Path) -> bytes:
 
 def _made_from(models: Path, about: bytes) -> str | None:
     for name, folder in every(models):
-        with suppress(OSError):
+        with suppress(OSError):  # a copy of an earlier version has no such file
             if (folder / _SOURCE).read_bytes() == about:
                 return name
     return None

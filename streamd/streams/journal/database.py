@@ -5,8 +5,9 @@ for each final and gap. A final and what follows from it are written in one tran
 final is published. One process writes a folder at a time.
 
 A transaction is first in ``journal.db-wal``, where it survives the process. Once a second a thread
-forces that to the disk, where it survives a power failure, and copies it into the database
-(https://sqlite.org/wal.html).
+forces that to the disk, where it survives a power failure. When there is much of it, the thread
+copies it into the database (https://sqlite.org/wal.html). The next transaction then waits for the
+disk, so this is done rarely. All files stay open, since there may be no free descriptor later.
 """
 
 import asyncio
@@ -14,12 +15,14 @@ import logging
 import os
 import secrets
 import sqlite3
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self, TypeVar
+from weakref import WeakSet
 
 from msgspec.structs import replace
 
@@ -44,13 +47,15 @@ from streamd.streams.journal.tables import (
     put_run,
     run_of,
 )
-from streamd.system.disk import lock_file, user_folder
+from streamd.system.disk import flush, force, lock_file, user_folder
 
 AUTO = "auto"
 """Stands for the system's folder for such files."""
 _DAY_S, _HOUR_S = 86_400, 3600
 _WAL_BYTES = 4 << 20
-"""Size to which ``journal.db-wal`` shrinks again after a long transaction."""
+"""Size from which ``journal.db-wal`` is copied into the database, and to which it shrinks again."""
+_MOST_WAL_PAGES = 4096
+"""Size from which a transaction copies it itself, since the thread never comes to the end."""
 _BATCH = 100
 """Finals that are read at once: readers may be slow, and an open query would keep all of the
 journal's later transactions in ``journal.db-wal``."""
@@ -62,8 +67,8 @@ ResultT = TypeVar("ResultT")
 class DatabaseJournal:
     """The journal of one run of a session; `Database` makes it.
 
-    `number` is that of its row, None if it is to be begun. Raises `JournalError` if that cannot be
-    written.
+    `number` is that of its row, None if it is to be begun, or is gone. Raises `JournalError` if it
+    cannot be written.
     """
 
     def __init__(self, database: "Database", run: Run, number: int | None = None) -> None:
@@ -73,6 +78,7 @@ class DatabaseJournal:
         self._take(run)
         if number is None:
             self._write(run)
+        database.known.add(self)
         if not self.closed:
             database.writing.add(self)
 
@@ -94,11 +100,20 @@ class DatabaseJournal:
 
     def mark(self) -> None:
         if self.resume_state is not None and self.resume_state.start_ms > self.kept_ms:
-            self.restore()
+            self._write(self._run)
 
     def restore(self) -> None:
-        """Write what is known of the run."""
-        self._write(self._run)
+        """Find the row of the run in another database; if it has not ended, write it there."""
+        row = self._database.select("SELECT id FROM runs WHERE epoch = ?", self.epoch)
+        # A row may be lost while its events are not. But its number may also be that of another
+        # session's run by now, whose text nobody must read here.
+        query = "SELECT 1 FROM runs WHERE id = ?"
+        if not row and (self.closed or self._database.select(query, self.number)):
+            self.number = None
+        elif row:
+            ((self.number,),) = row
+        if not self.closed:
+            self._write(self._run)
 
     def end(self, reason: str) -> None:
         self._write(replace(self._run, ended=reason))
@@ -172,12 +187,17 @@ class Database:
         self.folder, self.path, self.clock = folder, folder / NAME, clock
         self.writing: set[DatabaseJournal] = set()
         """The journals of runs that have not ended."""
+        self.known: WeakSet[DatabaseJournal] = WeakSet()
+        """All journals that somebody may read or write."""
         self._options = options or JournalOptions()
         self._expired_s = self._checked_s = 0.0  # by the clock, and since the machine started
         self._is_unsynced = True
+        self._is_to_copy = False  # what was deleted is in the database until then
+        self._files = ExitStack()
+        self._in_use = threading.Lock()
+        """Held while another thread uses the files, or they are closed."""
         try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._lock = lock_file(folder / ".lock")
+            self._lock = self._new_lock()
         except BlockingIOError:
             raise ConfigError(f"--journal: another streamd writes {folder}") from None
         except OSError as error:
@@ -187,26 +207,42 @@ class Database:
             import_files(self.folder, self.write, self.sync)
             self.expire()
         except (StreamdError, OSError, sqlite3.Error) as error:
+            self._disconnect()
             os.close(self._lock)
             is_ours = isinstance(error, StreamdError)
             why = error if is_ours else failed(self.path, cause_of(error))
             raise ConfigError(f"--journal: {why}") from None
 
+    def _new_lock(self) -> int:
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return lock_file(self.folder / ".lock")
+
     def _connect(self) -> None:
-        self._cursor = connected(self.path).cursor()
+        """Open the database and, for `sync`, its files."""
+        self._cursor = self._files.enter_context(closing(connected(self.path))).cursor()
         ((version,),) = self.select("PRAGMA user_version")
         if version > VERSION:
-            self._cursor.connection.close()
             raise JournalError(f"a newer streamd has written {self.path}")
         self.select("PRAGMA auto_vacuum = INCREMENTAL")  # before there is a table
         self.select("PRAGMA journal_mode = WAL")
         self.select(f"PRAGMA journal_size_limit = {_WAL_BYTES}")
+        self.select(f"PRAGMA wal_autocheckpoint = {_MOST_WAL_PAGES}")
         level = "FULL" if self._options.fsync == "always" else "NORMAL"
         self.select(f"PRAGMA synchronous = {level}")
         if version == 0:
             self._do(lambda cursor: cursor.executescript(SCHEMA))
-        for journal in [*self.writing]:
+        self._copier = self._files.enter_context(closing(connected(self.path, is_new=False)))
+        self._copier.execute("PRAGMA wal_checkpoint").fetchall()  # it opens its files with that
+        self._wal = os.open(f"{self.path}-wal", os.O_RDWR | os.O_CLOEXEC)
+        self._files.callback(os.close, self._wal)
+        self._inode = os.stat(self.path).st_ino
+        flush(self.folder)  # SQLite itself forces the new names of its files to the disk later
+        for journal in [*self.known]:
             journal.restore()
+
+    def _disconnect(self) -> None:
+        with self._in_use:
+            self._files.close()
 
     async def run(self) -> None:
         """Force to the disk, once a second, what was written; remove what is too old."""
@@ -222,13 +258,17 @@ class Database:
     def renew_if_removed(self) -> None:
         """Begin a new database if somebody has removed it: what is written would be lost.
 
-        Raises `JournalError`.
+        Its folder may be gone, too. Raises `JournalError`.
         """
-        if not self.path.exists():
+        with os_error_as(JournalError, f"{self.path}: cannot be written"):
+            if self.path.exists() and self.path.stat().st_ino == self._inode:
+                return
             _log.warning("%s has been removed; a new one begins", self.path)
-            self._cursor.connection.close()
-            with os_error_as(JournalError, f"{self.path}: cannot be written"):
-                self._connect()
+            self._disconnect()
+            if not (self.folder / ".lock").exists():
+                removed, self._lock = self._lock, self._new_lock()
+                os.close(removed)
+            self._connect()
 
     def sync(self) -> None:
         """Force to the disk what was written. Any thread may call it; it may block.
@@ -236,9 +276,12 @@ class Database:
         Raises `JournalError`.
         """
         try:
-            with closing(sqlite3.connect(self.path)) as connection:
-                connection.execute("PRAGMA wal_checkpoint").fetchall()
-        except sqlite3.Error as error:
+            with self._in_use:
+                force(self._wal)
+                if self._is_to_copy or os.fstat(self._wal).st_size > _WAL_BYTES:
+                    self._is_to_copy = False
+                    self._copier.execute("PRAGMA wal_checkpoint").fetchall()
+        except (sqlite3.Error, OSError) as error:
             if not is_damage(error):  # which the next call finds that reads or writes
                 cause = cause_of(error)
                 raise failed(self.path, cause) from cause
@@ -260,11 +303,14 @@ class Database:
 
         Raises `JournalError` if it cannot be read.
         """
-        query = "SELECT id, run FROM runs WHERE session = ? ORDER BY id DESC LIMIT 1"
-        for number, data in self.select(query, session):
+        newest = "SELECT ifnull(max(seq), 0) FROM events WHERE run = runs.id"
+        query = f"SELECT id, run, ({newest}) FROM runs WHERE session = ? ORDER BY id DESC LIMIT 1"
+        for number, data, seq in self.select(query, session):
             try:
                 run = run_of(data)
                 why = contradiction(run.fed, run.resume_state, run.finalised_ms)
+                if not isinstance(seq, int) or seq > run.seq:
+                    why = f"its last final is {run.seq}, but there is {seq!r}"
                 if not why:
                     return DatabaseJournal(self, run, number)
             except ValueError as error:
@@ -308,17 +354,18 @@ class Database:
         self._expired_s, self._checked_s = now_s, ran_s
         running = [(now_s, journal.number) for journal in self.writing]
 
-        def remove(cursor: sqlite3.Cursor) -> None:
+        def remove(cursor: sqlite3.Cursor) -> bool:
             if was_put_forward:
                 cursor.executemany("UPDATE events SET written = ? WHERE run = ?", running)
             cursor.executemany("UPDATE runs SET written = ? WHERE id = ?", running)
-            cursor.execute("DELETE FROM events WHERE written < ?", (now_s - keep_s,))
+            old = (now_s - keep_s,)
+            n_removed = cursor.execute("DELETE FROM events WHERE written < ?", old).rowcount
             is_empty = "NOT EXISTS (SELECT 1 FROM events WHERE run = runs.id)"
-            old = f"DELETE FROM runs WHERE written < ? AND {is_empty}"
-            cursor.execute(old, (now_s - keep_s,))
+            query = f"DELETE FROM runs WHERE written < ? AND {is_empty}"
+            return n_removed + cursor.execute(query, old).rowcount > 0
 
-        if keep_s:
-            self.write(remove)
+        if keep_s and self.write(remove):
+            self._is_to_copy = True
             self._do(lambda cursor: cursor.executescript("PRAGMA incremental_vacuum"))
 
     def _do(self, work: Callable[[sqlite3.Cursor], ResultT]) -> ResultT:
@@ -339,7 +386,7 @@ class Database:
         """Go on with a new database, which has what can be read of this one."""
         now = datetime.fromtimestamp(self.clock(), UTC)
         new, old = (self.folder / name for name in ("new.db", f"damaged-{now:%Y%m%dT%H%M%S%f}.db"))
-        self._cursor.connection.close()
+        self._disconnect()
         copy(self.path, new)
         for suffix in ("-wal", "-shm"):  # it must not be taken for a part of the new one
             with suppress(FileNotFoundError):
@@ -358,5 +405,5 @@ class Database:
     def __exit__(self, *_: object) -> None:
         for journal in [*self.writing]:
             journal.close()
-        self._cursor.connection.close()
+        self._disconnect()
         os.close(self._lock)

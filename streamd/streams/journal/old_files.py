@@ -54,20 +54,32 @@ def import_files(
 
 def _put(epoch: str, files: list[Path], cursor: sqlite3.Cursor) -> bool:
     """Write a run, unless an import that was broken off has; return whether it had no damage."""
-    if cursor.execute("SELECT 1 FROM runs WHERE epoch = ?", (epoch,)).fetchone():
-        return True
+    is_there = cursor.execute("SELECT 1 FROM runs WHERE epoch = ?", (epoch,)).fetchone()
     is_whole, run, number = True, None, None
+    for line, next_seq, written_s in _with_next(files):
+        if line is None or (following := _after(run, line, next_seq)) is None:
+            is_whole = False
+            continue
+        run = following
+        if is_there:
+            continue
+        number = put_run(cursor, number, run, written_s)
+        if isinstance(line.event, Final | Gap):
+            put_event(cursor, number, line.event, written_s)
+    return is_whole
+
+
+def _with_next(files: list[Path]) -> Iterator[tuple[JournalLine | None, int | None, float]]:
+    """Give each line with the number of the final after it, and when its file was written."""
+    waiting: list[tuple[JournalLine | None, float]] = []
     for file in files:
         written_s = file.stat().st_mtime
         for line in _lines(file):
-            if line is None or (following := _after(run, line)) is None:
-                is_whole = False
-                continue
-            run = following
-            number = put_run(cursor, number, run, written_s)
-            if isinstance(line.event, Final | Gap):
-                put_event(cursor, number, line.event, written_s)
-    return is_whole
+            if line is not None and isinstance(line.event, Final):
+                yield from ((each, line.event.seq, at_s) for each, at_s in waiting)
+                waiting.clear()
+            waiting.append((line, written_s))
+    yield from ((each, None, at_s) for each, at_s in waiting)
 
 
 def _lines(path: Path) -> Iterator[JournalLine | None]:
@@ -83,13 +95,21 @@ def _lines(path: Path) -> Iterator[JournalLine | None]:
                 yield None
 
 
-def _after(run: Run | None, line: JournalLine) -> Run | None:
-    """Return what is known of a run after a line of it; None if the line cannot follow."""
+def _after(run: Run | None, line: JournalLine, next_seq: int | None) -> Run | None:
+    """Return what is known of a run after a line of it; None if the line cannot follow.
+
+    `next_seq`: number of the next final. Of a final that comes after a missing one, it must be the
+    next number: one wrong number would exclude all finals after it.
+    """
     event = line.event
     if isinstance(event, Head):
         run = Run(**asdict(event))
-    if run is None or (isinstance(event, Final) and event.seq <= run.seq):
+    if run is None:
         return None
+    if isinstance(event, Final) and event.seq != run.seq + 1:
+        is_likely = event.seq > run.seq and next_seq in (event.seq + 1, None)
+        if not is_likely:
+            return None
     if isinstance(event, Fed):
         run = replace(run, fed=event)
     elif isinstance(event, Final | Gap):

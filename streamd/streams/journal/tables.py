@@ -119,10 +119,12 @@ def put_event(cursor: sqlite3.Cursor, number: int, event: Final | Gap, now_s: fl
     cursor.execute(_PUT_EVENT, (number, seq, _encode(event).decode(), now_s))
 
 
-def connected(path: Path) -> sqlite3.Connection:
-    """Open a database to write it; it need not exist."""
-    path.touch(mode=0o600)  # SQLite gives its other files the permissions of this one
-    connection = sqlite3.connect(path, isolation_level=None)
+def connected(path: Path, *, is_new: bool = True) -> sqlite3.Connection:
+    """Open a database to write it; it need not exist if it `is_new`. Any thread may use it."""
+    if is_new:
+        path.touch(mode=0o600)  # SQLite gives its other files the permissions of this one
+    uri = f"{path.absolute().as_uri()}?mode=rw"
+    connection = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
     connection.text_factory = bytes  # what is no UTF-8 concerns only its row
     return connection
 
