@@ -1,8 +1,11 @@
 """A session's transcript as a file."""
 
 import asyncio
+import errno
 import json
+import os
 import threading
+from collections.abc import Sequence
 from email.message import Message
 from email.parser import BytesHeaderParser
 from io import StringIO
@@ -13,10 +16,12 @@ import webvtt
 from msgspec.structs import replace
 
 from streamd.errors import WireError
-from streamd.events import Correction, Final, SpeakerTurn, SpeakerTurns
+from streamd.events import Correction, Final, SessionEvent, SpeakerTurn, SpeakerTurns
 from streamd.options import BindOptions
 from streamd.server import Server, Transcripts, guest_token
 from streamd.streams.hub import Hub
+from streamd.streams.journal.journals import JournalError
+from streamd.streams.subscription import Subscription
 from tests.support.loop import turn, turns
 from tests.support.said import spoken
 from tests.support.serving import INFO, CountingStreams, serving
@@ -147,6 +152,54 @@ async def test_a_bus_that_is_away_is_no_missing_session(streams):
         status, headers, body = await get(server.port, "/v1/sessions/live/transcript?format=txt")
         assert (status, body) == (503, "the bus is away: try again\n")
         assert headers["Retry-After"] == "10"
+
+
+@pytest.mark.parametrize("where", ["hub", "replay"])
+async def test_a_journal_that_cannot_be_read_is_no_bug(streams, monkeypatch, where, caplog):
+    error = JournalError("/srv/journal.db: cannot be read: Input/output error")
+
+    def fail(*_: object, **__: object) -> Hub:
+        raise error from OSError(errno.EIO, os.strerror(errno.EIO))
+
+    if where == "hub":
+        streams.hub = fail
+    else:
+        monkeypatch.setattr(Subscription, "pop", fail)
+    async with serving(streams) as server:
+        status, headers, body = await get(server.port, "/v1/sessions/live/transcript?format=txt")
+    assert (status, headers["Retry-After"]) == (503, "10")
+    assert body.startswith("what was said cannot be read")
+    assert "/srv" not in body, "clients need not know the server's folders"
+    assert f"the transcript of session live: {error}" in caplog.text
+
+
+async def test_what_others_store_until_its_turn_is_in_it(streams):
+    prepared: list[str] = []
+
+    async def prepare(session: str) -> None:
+        prepared.append(session)
+
+    streams.prepare = prepare
+    begun, may_end = threading.Event(), threading.Event()
+
+    def write(events: Sequence[SessionEvent], *_: object) -> str:
+        begun.set()
+        may_end.wait()
+        return f"{len(events)} finals"
+
+    transcripts = Transcripts(streams, write)
+    try:
+        first = asyncio.create_task(transcripts.answer("live", "format=txt"))
+        await asyncio.to_thread(begun.wait)
+        second = asyncio.create_task(transcripts.answer("live", "format=txt"))
+        await turns(50)
+        assert prepared == ["live"], "it would learn what is old when it is written"
+        may_end.set()
+        assert [(await each).body for each in (first, second)] == 2 * [b"2 finals"]
+        assert prepared == ["live", "live"]
+    finally:
+        may_end.set()
+        transcripts.close()
 
 
 @pytest.mark.parametrize(
