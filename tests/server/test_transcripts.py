@@ -219,17 +219,27 @@ async def test_other_methods_get_no_text(streams):
         assert (await get(server.port, path, "Content-Length: 0", method="POST"))[0] == 405
 
 
-async def test_whoever_may_listen_may_have_it_and_nobody_else():
+async def test_whoever_may_listen_may_have_it_and_nobody_else(streams):
     bind = BindOptions(port=0, token="secret", listen_token="reader", share="speak")
     path = "/v1/sessions/live/transcript?format=txt"
-    async with Server(bind, sessions=CountingStreams(), info=INFO) as server:
+    async with serving(streams, bind=bind) as server:
         for token in ("secret", "reader", guest_token("secret")):
             status, _, body = await get(server.port, path, f"Authorization: Bearer {token}")
-            assert (status, body) == (404, "this server writes no transcripts\n")
-        assert (await get(server.port, path))[0] == 401
-        assert (await get(server.port, path, "Authorization: Bearer other"))[0] == 401
+            assert (status, body.splitlines()[0]) == (200, "Speaker 1: Who is there?")
         foreign = ("Authorization: Bearer secret", "Origin: http://evil.example")
-        assert (await get(server.port, path, *foreign))[0] == 403
+        for headers, expected in (
+            ((), 401),
+            (("Authorization: Bearer other",), 401),
+            (foreign, 403),
+        ):
+            status, _, body = await get(server.port, path, *headers)
+            assert (status, "Who" in body) == (expected, False)
+
+
+async def test_a_server_that_writes_none_says_so(streams):
+    async with Server(BindOptions(port=0), sessions=streams, info=INFO) as server:
+        status, _, body = await get(server.port, "/v1/sessions/live/transcript?format=txt")
+        assert (status, body) == (404, "this server writes no transcripts\n")
 
 
 async def test_events_that_come_meanwhile_neither_fail_nor_double(streams):
