@@ -16,9 +16,18 @@ import webvtt
 from msgspec.structs import replace
 
 from streamd.errors import WireError
-from streamd.events import Correction, Final, SessionEvent, SpeakerTurn, SpeakerTurns
+from streamd.events import (
+    Correction,
+    Final,
+    Gap,
+    GapReason,
+    SessionEvent,
+    SpeakerTurn,
+    SpeakerTurns,
+)
 from streamd.options import BindOptions
 from streamd.server import Server, Transcripts, guest_token
+from streamd.server.transcripts import TYPES
 from streamd.streams.hub import Hub
 from streamd.streams.journal.journals import JournalError
 from streamd.streams.subscription import Subscription
@@ -92,6 +101,13 @@ async def test_it_has_what_was_corrected_and_who_it_was_after_all(streams):
             "Speaker 1: Who is there?",
             "Speaker 3: Ana Botín.",
         ]
+
+
+async def test_lost_audio_is_not_marked_whether_it_was_published_or_not(streams):
+    async with serving(streams) as server:
+        before = {form: await transcript(server, form) for form in TYPES}
+        streams.live.publish(Gap(t_ms=9000, duration_ms=40, why=GapReason.OVERRUN))
+        assert {form: await transcript(server, form) for form in TYPES} == before
 
 
 async def test_speakers_have_the_names_that_the_client_gives_them(streams):
