@@ -1,5 +1,6 @@
 """Finals on disk: nothing is lost, doubled or altered, wherever the process dies."""
 
+import logging
 import os
 import shutil
 import sqlite3
@@ -562,6 +563,28 @@ def test_a_folder_that_somebody_removes_is_made_anew(tmp_path):
             Database(folder)
     with Database(folder) as database:
         assert database.open("talk").seq == 4
+
+
+def test_while_another_program_writes_the_database_finals_wait(tmp_path, caplog, monkeypatch):
+    with Database(tmp_path) as database, closing(sqlite3.connect(tmp_path / NAME)) as shell:
+        journal = filled(database.open("talk"), 1)
+        database.select("PRAGMA busy_timeout = 0")
+        shell.isolation_level = None
+        shell.execute("BEGIN IMMEDIATE")
+
+        def let_go(record: logging.LogRecord) -> bool:
+            if shell.in_transaction:
+                shell.execute("COMMIT")
+            return True
+
+        monkeypatch.setattr(caplog.handler, "filters", [let_go])
+        filled(journal, 1)
+        assert caplog.text.count("another program writes it; all streams wait") == 1
+        assert seqs(journal) == [1, 2]
+        monkeypatch.setattr("streamd.streams.journal.database._PATIENCE_S", 0)
+        shell.execute("BEGIN IMMEDIATE")
+        with pytest.raises(JournalError, match="database is locked"):
+            filled(journal, 1)
 
 
 def removed(folder: Path) -> None:

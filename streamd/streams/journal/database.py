@@ -42,6 +42,7 @@ from streamd.streams.journal.tables import (
     copy,
     event_of,
     failed,
+    is_busy,
     is_damage,
     put_event,
     put_run,
@@ -56,6 +57,9 @@ _WAL_BYTES = 4 << 20
 """Size from which ``journal.db-wal`` is copied into the database, and to which it shrinks again."""
 _MOST_WAL_PAGES = 4096
 """Size from which a transaction copies it itself, since the thread never comes to the end."""
+_PATIENCE_S = 20.0
+"""How long another program may write, before all sessions end. Before that, SQLite waits 5 s each
+time; systemd would end a process that does nothing else for 30 s (``WatchdogSec=``)."""
 _BATCH = 100
 """Finals that are read at once: readers may be slow, and an open query would keep all of the
 journal's later transactions in ``journal.db-wal``."""
@@ -282,7 +286,9 @@ class Database:
                     self._is_to_copy = False
                     self._copier.execute("PRAGMA wal_checkpoint").fetchall()
         except (sqlite3.Error, OSError) as error:
-            if not is_damage(error):  # which the next call finds that reads or writes
+            if is_busy(error):
+                self._is_unsynced = True
+            elif not is_damage(error):  # which the next call finds that reads or writes
                 cause = cause_of(error)
                 raise failed(self.path, cause) from cause
 
@@ -369,15 +375,27 @@ class Database:
             self._do(lambda cursor: cursor.executescript("PRAGMA incremental_vacuum"))
 
     def _do(self, work: Callable[[sqlite3.Cursor], ResultT]) -> ResultT:
-        """Call, and again if the database was damaged. Raises `JournalError`."""
+        """Call, and again if the database was damaged. Raises `JournalError`.
+
+        While another program writes the database, all wait for it.
+        """
+        began_s, is_told = time.monotonic(), False
         try:
-            try:
-                return work(self._cursor)
-            except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
-                if not is_damage(error):
-                    raise
-                self._replace(error)
-            return work(self._cursor)
+            while True:
+                try:
+                    return work(self._cursor)
+                except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
+                    if is_busy(error) and time.monotonic() - began_s < _PATIENCE_S:
+                        if not is_told:
+                            what = "another program writes it; all streams wait"
+                            _log.warning("%s: %s", self.path, what)
+                        is_told = True
+                        time.sleep(0.05)  # SQLite does not wait in all cases
+                        continue
+                    if not is_damage(error):
+                        raise
+                    self._replace(error)
+                    return work(self._cursor)
         except (sqlite3.Error, OSError) as error:
             cause = cause_of(error)
             raise failed(self.path, cause) from cause

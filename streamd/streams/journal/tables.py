@@ -219,6 +219,11 @@ def is_damage(error: Exception) -> bool:
     return _code(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
 
 
+def is_busy(error: Exception) -> bool:
+    """Whether it says that another program writes the database."""
+    return _code(error) == sqlite3.SQLITE_BUSY
+
+
 def cause_of(error: Exception) -> Exception:
     """Return the error of the system that SQLite has met, or its own."""
     number = _REASONS.get(_code(error))
