@@ -253,6 +253,38 @@ def test_a_damaged_page_costs_what_is_on_it_and_captions_go_on(tmp_path, caplog,
     assert str(old) in caplog.text
 
 
+@pytest.mark.parametrize("n_done", range(5))
+def test_wherever_a_process_dies_that_replaces_a_database_the_next_ends_it(
+    tmp_path, monkeypatch, n_done
+):
+    """On a disk on which a file can have one name only, as exFAT."""
+    (folder := tmp_path / "journal").mkdir()
+    with Database(folder) as database:
+        epoch = filled(database.open("talk"), 200, "so much text " * 10).epoch
+    spoil(folder / NAME)
+    spoiled = (folder / NAME).read_bytes()
+    left, replaced, replace = tmp_path / "left", [], os.replace
+
+    def dying_replace(*names: object) -> None:
+        if len(replaced) == n_done:
+            shutil.copytree(folder, left, ignore=shutil.ignore_patterns("*-shm"))
+        replaced.append(names)
+        replace(*names)
+
+    monkeypatch.setattr(os, "replace", dying_replace)
+    monkeypatch.delattr(os, "link")
+    with Database(folder) as database:
+        assert 150 < len(seqs(database.open("talk"))) < 200
+    assert len(replaced) == 5
+    with Database(left) as database:
+        journal = database.open("talk")
+        assert journal.epoch == epoch
+        assert 150 < len(seqs(journal)) < 200
+    (old,) = left.glob("damaged-*.db")
+    assert old.read_bytes()[100:] == spoiled[100:]  # all but the count of its changes
+    assert not [*left.glob("*.recovered")]
+
+
 def spoil(file: Path) -> None:
     """Write zeros over a page that has finals."""
     content = bytearray(file.read_bytes())

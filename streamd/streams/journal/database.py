@@ -189,6 +189,7 @@ class Database:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.folder, self.path, self.clock = folder, folder / NAME, clock
+        self._recovered = self.path.with_name(f"{NAME}.recovered")
         self.writing: set[DatabaseJournal] = set()
         """The journals of runs that have not ended."""
         self.known: WeakSet[DatabaseJournal] = WeakSet()
@@ -223,6 +224,7 @@ class Database:
 
     def _connect(self) -> None:
         """Open the database and, for `sync`, its files."""
+        self._put_recovered()
         self._cursor = self._files.enter_context(closing(connected(self.path))).cursor()
         ((version,),) = self.select("PRAGMA user_version")
         if version > VERSION:
@@ -402,20 +404,30 @@ class Database:
 
     def _replace(self, error: Exception) -> None:
         """Go on with a new database, which has what can be read of this one."""
-        now = datetime.fromtimestamp(self.clock(), UTC)
-        new, old = (self.folder / name for name in ("new.db", f"damaged-{now:%Y%m%dT%H%M%S%f}.db"))
+        what = "what can be read of it is copied into a new one"
+        _log.warning("%s is damaged: %s; %s", self.path, error, what)
         self._disconnect()
+        new = self.folder / "new.db"
         copy(self.path, new)
-        for suffix in ("-wal", "-shm"):  # it must not be taken for a part of the new one
-            with suppress(FileNotFoundError):
-                os.replace(f"{self.path}{suffix}", f"{old}{suffix}")
-        os.link(self.path, old)
-        os.replace(new, self.path)
+        os.replace(new, self._recovered)
         self._connect()
-        what = "what can be read of it is copied, and it is kept as"
-        _log.warning("%s is damaged: %s; %s %s", self.path, error, what, old)
         orphans = "DELETE FROM events WHERE run NOT IN (SELECT id FROM runs)"
         self.write(lambda cursor: cursor.execute(orphans))
+
+    def _put_recovered(self) -> None:
+        """Put a copy that is whole in the place of the damaged database, if there is one.
+
+        The process may have died on the way, so the name of the damaged one follows from the copy.
+        """
+        if self._recovered.exists():
+            now = datetime.fromtimestamp(self._recovered.stat().st_mtime, UTC)
+            old = self.folder / f"damaged-{now:%Y%m%dT%H%M%S%f}.db"
+            # The log comes first: it must not be taken for a part of the copy.
+            for suffix in ("-wal", "-shm", ""):
+                with suppress(FileNotFoundError):
+                    os.replace(f"{self.path}{suffix}", f"{old}{suffix}")
+            os.replace(self._recovered, self.path)
+            _log.warning("%s: the damaged database is kept as %s", self.path, old)
 
     def __enter__(self) -> Self:
         return self
