@@ -447,6 +447,26 @@ def test_their_room_is_given_back(tmp_path):
         assert (tmp_path / NAME).stat().st_size < before / 10
 
 
+def test_nothing_of_their_text_is_left(tmp_path):
+    now = [DAY_S * 20_000.0]
+    with Database(tmp_path, clock=lambda: now[0]) as database:
+        live = filled(database.open("live"), 1, "private")
+        filled(live, 1, "kept")
+        copied(tmp_path)
+        assert b"private" in (tmp_path / NAME).read_bytes()
+        changed(tmp_path, "UPDATE events SET written = 0 WHERE seq = 1")
+        database.expire()
+        database.sync()
+        assert seqs(live) == [2]
+        assert b"private" not in (tmp_path / NAME).read_bytes()
+
+
+def test_on_macos_what_is_forced_to_the_disk_leaves_its_cache(tmp_path):
+    with Database(tmp_path) as database:
+        for pragma in ("fullfsync", "checkpoint_fullfsync"):
+            assert database.select(f"PRAGMA {pragma}") == [(1,)]
+
+
 def test_a_clock_that_is_put_forward_removes_nothing_of_an_open_session(tmp_path):
     """A machine without a clock battery: it begins in 2020 and learns the date later."""
     now = [DAY_S * 18_262.0]

@@ -126,6 +126,10 @@ def connected(path: Path, *, is_new: bool = True) -> sqlite3.Connection:
     uri = f"{path.absolute().as_uri()}?mode=rw"
     connection = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
     connection.text_factory = bytes  # what is no UTF-8 concerns only its row
+    # Zeros over what is deleted; on macOS, fsync alone lets data stay in the disk's cache.
+    connection.executescript(
+        "PRAGMA secure_delete = ON; PRAGMA fullfsync = ON; PRAGMA checkpoint_fullfsync = ON"
+    )
     return connection
 
 
