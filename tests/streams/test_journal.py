@@ -639,6 +639,30 @@ def test_while_another_program_writes_the_database_finals_wait(tmp_path, caplog,
             filled(journal, 1)
 
 
+def test_where_no_descriptor_is_free_a_database_is_begun_anew(tmp_path):
+    with Database(tmp_path) as database:
+        journal = filled(database.open("talk"), 1)
+        removed(tmp_path)
+        with no_free_descriptor():
+            database.renew_if_removed()
+        assert seqs(filled(journal, 1)) == [2]
+
+
+def test_a_folder_in_whose_place_is_something_else_is_named(tmp_path):
+    folder = tmp_path / "journal"
+    with Database(folder) as database:
+        database.open("talk")
+        shutil.rmtree(folder)
+        folder.touch()
+        with pytest.raises(JournalError, match=rf"journal/{NAME}: cannot be written"):
+            database.renew_if_removed()
+        folder.unlink()
+        folder.mkdir()
+        (folder / NAME).mkdir()
+        with pytest.raises(JournalError, match=rf"{NAME}: cannot be written"):
+            database.renew_if_removed()
+
+
 def removed(folder: Path) -> None:
     for file in folder.glob(f"{NAME}*"):
         file.unlink()

@@ -26,7 +26,7 @@ from weakref import WeakSet
 
 from msgspec.structs import replace
 
-from streamd.errors import ConfigError, StreamdError, os_error_as
+from streamd.errors import ConfigError, StreamdError
 from streamd.events import Final, Gap, SessionEvent
 from streamd.options import JournalOptions
 from streamd.streams.journal.journals import JournalError, Release
@@ -239,14 +239,15 @@ class Database:
             self._do(lambda cursor: cursor.executescript(SCHEMA))
         self._copier = self._files.enter_context(closing(connected(self.path, is_new=False)))
         self._copier.execute("PRAGMA wal_checkpoint").fetchall()  # it opens its files with that
+        flush(self.folder)  # SQLite itself forces the new names of its files to the disk later
         self._wal = os.open(f"{self.path}-wal", os.O_RDWR | os.O_CLOEXEC)
         self._files.callback(os.close, self._wal)
         self._inode = os.stat(self.path).st_ino
-        flush(self.folder)  # SQLite itself forces the new names of its files to the disk later
         for journal in [*self.known]:
             journal.restore()
 
     def _disconnect(self) -> None:
+        self._inode = 0  # which another file may get now
         with self._in_use:
             self._files.close()
 
@@ -266,15 +267,19 @@ class Database:
 
         Its folder may be gone, too. Raises `JournalError`.
         """
-        with os_error_as(JournalError, f"{self.path}: cannot be written"):
-            if self.path.exists() and self.path.stat().st_ino == self._inode:
+        with suppress(OSError):
+            if self.path.stat().st_ino == self._inode:
                 return
-            _log.warning("%s has been removed; a new one begins", self.path)
-            self._disconnect()
+        _log.warning("%s has been removed; a new one begins", self.path)
+        self._disconnect()
+        try:
             if not (self.folder / ".lock").exists():
                 removed, self._lock = self._lock, self._new_lock()
                 os.close(removed)
             self._connect()
+        except (sqlite3.Error, OSError) as error:
+            cause = cause_of(error)
+            raise failed(self.path, cause) from cause
 
     def sync(self) -> None:
         """Force to the disk what was written. Any thread may call it; it may block.
@@ -372,8 +377,8 @@ class Database:
             query = f"DELETE FROM runs WHERE written < ? AND {is_empty}"
             return n_removed + cursor.execute(query, old).rowcount > 0
 
-        if keep_s and self.write(remove):
-            self._is_to_copy = True
+        if keep_s:
+            self._is_to_copy |= self.write(remove)
             self._do(lambda cursor: cursor.executescript("PRAGMA incremental_vacuum"))
 
     def _do(self, work: Callable[[sqlite3.Cursor], ResultT]) -> ResultT:
