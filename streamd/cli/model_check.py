@@ -15,7 +15,7 @@ from streamd.engines.precision import choose_precision
 from streamd.engines.supervised.switchover import SwitchingEngine
 from streamd.errors import ModelError
 from streamd.models.model import Model
-from streamd.models.store import find, load_model
+from streamd.models.store import find, in_one_form, load_model
 from streamd.models.store.cache import places
 from streamd.types import FRAME_MS, N_AUDIO_CTX
 from streamd.whisper.engine import Engine
@@ -36,7 +36,8 @@ def report(config: Config) -> Iterator[str]:
     Raises `ModelError` if it cannot be loaded or fails the check, `EngineError` if the runtime
     refuses it.
     """
-    name = config.decoding.model
+    name = in_one_form(config.decoding.model, places())
+    config = replace(config, decoding=replace(config.decoding, model=name))
     log.info("%s: loading", name)
     model = load_model(name)  # all of it: a prepared model is opened without its files
     begun_s = time.perf_counter()

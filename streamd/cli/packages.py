@@ -15,7 +15,7 @@ from streamd.engines.coreml.package_builder import build_model, built_model
 from streamd.engines.coreml.runtime.hybrid import encoding, load_encoder, plan
 from streamd.engines.coreml.runtime.library import Devices, compiled_folder
 from streamd.errors import ConfigError, EngineError, ModelError
-from streamd.models.store import find, not_here
+from streamd.models.store import find, in_one_form, not_here
 from streamd.models.store.cache import places
 from streamd.system.disk import expanded, megabytes
 
@@ -36,6 +36,7 @@ def build(config: Config, name: str) -> None:
         if what:
             log.info("%s: %s, %d of %d", name, what, done + 1, n_all)
 
+    name = in_one_form(name, places())
     built = build_model(name, config.build, progress)
     size = megabytes(sum(each.size for each in built.meta.files.values()))
     took_s = time.perf_counter() - begun_s

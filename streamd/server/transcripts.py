@@ -1,6 +1,7 @@
 """Transcripts of sessions as files: ``GET /v1/sessions/NAME/transcript?format=srt``."""
 
 import asyncio
+import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -9,11 +10,12 @@ from types import MappingProxyType
 from msgspec import Struct
 from websockets.http11 import Response
 
-from streamd.errors import WireError
+from streamd.errors import WireError, for_clients
 from streamd.events import Missed, SessionEvent
 from streamd.server.exchange import plain, respond
 from streamd.server.wire import parse_query
 from streamd.streams import Streams
+from streamd.streams.journal.journals import JournalError
 
 TYPES: Mapping[str, str] = MappingProxyType(
     {
@@ -29,6 +31,7 @@ _NAME = re.compile(r"([1-9][0-9]{0,3}):(.{0,100})", re.DOTALL)
 _AT_ONCE = 100
 """Finals that are read before others have their turn."""
 
+_log = logging.getLogger(__name__)
 
 WriteTranscript = Callable[[Sequence[SessionEvent], str, Mapping[int, str]], str]
 """Returns a file of a session's events, in a format; the names are those of speakers, by number."""
@@ -71,20 +74,20 @@ class Transcripts:
         """Return the transcript so far, or what is wrong with the request."""
         try:
             form, names = parse_query(query, _TranscriptQuery).checked()
-            await self._sessions.prepare(session)
+            async with self._turn:
+                await self._sessions.prepare(session)
+                events = await self._events(session)
+                if events is None:
+                    return plain(404, f"there is no session {session!r}")
+                # In a thread, so that live captions do not wait: a long one takes seconds.
+                text = await asyncio.get_running_loop().run_in_executor(
+                    self._thread, self._write, events, form, names
+                )
+        except JournalError as error:
+            _log.error("the transcript of session %s: %s", session, error)
+            return _later(for_clients("what was said cannot be read", error))
         except WireError as error:
-            is_slow = error.code == "slow"
-            return plain(
-                503 if is_slow else 400, str(error), {"Retry-After": "10"} if is_slow else {}
-            )
-        async with self._turn:
-            events = await self._events(session)
-            if events is None:
-                return plain(404, f"there is no session {session!r}")
-            # In a thread, so that live captions do not wait: a long one takes seconds.
-            text = await asyncio.get_running_loop().run_in_executor(
-                self._thread, self._write, events, form, names
-            )
+            return _later(str(error)) if error.code == "slow" else plain(400, str(error))
         headers = {
             "Content-Type": TYPES[form],
             "Content-Disposition": f'attachment; filename="{session}.{form}"',
@@ -107,3 +110,7 @@ class Transcripts:
                 if len(events) % _AT_ONCE == 0:
                     await asyncio.sleep(0)
         return events
+
+
+def _later(why: str) -> Response:
+    return plain(503, why, {"Retry-After": "10"})

@@ -166,6 +166,21 @@ def test_what_lies_in_a_hubs_cache_keeps_its_name_which_tells_its_heads(
     assert in_one_form(str(link.resolve()), places()) == "ggml-large-v1", "it is the same file"
 
 
+def test_a_file_can_be_checked_and_built_at_once(store, tmp_path, capsys, monkeypatch):
+    path = ggml.write(checkpoint("tiny"), tmp_path)
+    assert main(["models", "check", str(path), "-t", "1", "-q"]) == 0
+    assert f"model                {path.stem}\n" in capsys.readouterr().out
+    asked: list[str] = []
+
+    def build(name: str, *_: object) -> None:
+        asked.append(name)
+        raise ModelError("enough")
+
+    monkeypatch.setattr("streamd.cli.packages.build_model", build)
+    assert main(["models", "build", str(path), "-q"]) == 4
+    assert asked == [path.stem]
+
+
 def test_behind_the_store_nobody_knows_other_forms(store, file):
     with pytest.raises(
         ModelError, match=rf"{file} must be read once: streamd models import {file}"

@@ -1,8 +1,11 @@
 """A session's transcript as a file."""
 
 import asyncio
+import errno
 import json
+import os
 import threading
+from collections.abc import Sequence
 from email.message import Message
 from email.parser import BytesHeaderParser
 from io import StringIO
@@ -13,10 +16,21 @@ import webvtt
 from msgspec.structs import replace
 
 from streamd.errors import WireError
-from streamd.events import Correction, Final, SpeakerTurn, SpeakerTurns
+from streamd.events import (
+    Correction,
+    Final,
+    Gap,
+    GapReason,
+    SessionEvent,
+    SpeakerTurn,
+    SpeakerTurns,
+)
 from streamd.options import BindOptions
 from streamd.server import Server, Transcripts, guest_token
+from streamd.server.transcripts import TYPES
 from streamd.streams.hub import Hub
+from streamd.streams.journal.journals import JournalError
+from streamd.streams.subscription import Subscription
 from tests.support.loop import turn, turns
 from tests.support.said import spoken
 from tests.support.serving import INFO, CountingStreams, serving
@@ -89,6 +103,13 @@ async def test_it_has_what_was_corrected_and_who_it_was_after_all(streams):
         ]
 
 
+async def test_lost_audio_is_not_marked_whether_it_was_published_or_not(streams):
+    async with serving(streams) as server:
+        before = {form: await transcript(server, form) for form in TYPES}
+        streams.live.publish(Gap(t_ms=9000, duration_ms=40, why=GapReason.OVERRUN))
+        assert {form: await transcript(server, form) for form in TYPES} == before
+
+
 async def test_speakers_have_the_names_that_the_client_gives_them(streams):
     more = "&name=2:B%C3%A9a%20%7Bx%7D%20--%3E%20%3Ci%3E%26%0A&name=9:Nobody"
     async with serving(streams) as server:
@@ -149,6 +170,54 @@ async def test_a_bus_that_is_away_is_no_missing_session(streams):
         assert headers["Retry-After"] == "10"
 
 
+@pytest.mark.parametrize("where", ["hub", "replay"])
+async def test_a_journal_that_cannot_be_read_is_no_bug(streams, monkeypatch, where, caplog):
+    error = JournalError("/srv/journal.db: cannot be read: Input/output error")
+
+    def fail(*_: object, **__: object) -> Hub:
+        raise error from OSError(errno.EIO, os.strerror(errno.EIO))
+
+    if where == "hub":
+        streams.hub = fail
+    else:
+        monkeypatch.setattr(Subscription, "pop", fail)
+    async with serving(streams) as server:
+        status, headers, body = await get(server.port, "/v1/sessions/live/transcript?format=txt")
+    assert (status, headers["Retry-After"]) == (503, "10")
+    assert body.startswith("what was said cannot be read")
+    assert "/srv" not in body, "clients need not know the server's folders"
+    assert f"the transcript of session live: {error}" in caplog.text
+
+
+async def test_what_others_store_until_its_turn_is_in_it(streams):
+    prepared: list[str] = []
+
+    async def prepare(session: str) -> None:
+        prepared.append(session)
+
+    streams.prepare = prepare
+    begun, may_end = threading.Event(), threading.Event()
+
+    def write(events: Sequence[SessionEvent], *_: object) -> str:
+        begun.set()
+        may_end.wait()
+        return f"{len(events)} finals"
+
+    transcripts = Transcripts(streams, write)
+    try:
+        first = asyncio.create_task(transcripts.answer("live", "format=txt"))
+        await asyncio.to_thread(begun.wait)
+        second = asyncio.create_task(transcripts.answer("live", "format=txt"))
+        await turns(50)
+        assert prepared == ["live"], "it would learn what is old when it is written"
+        may_end.set()
+        assert [(await each).body for each in (first, second)] == 2 * [b"2 finals"]
+        assert prepared == ["live", "live"]
+    finally:
+        may_end.set()
+        transcripts.close()
+
+
 @pytest.mark.parametrize(
     "path", ["/v1/sessions/live", "/v1/sessions//transcript", "/v1/sessions/a/b/transcript"]
 )
@@ -166,17 +235,27 @@ async def test_other_methods_get_no_text(streams):
         assert (await get(server.port, path, "Content-Length: 0", method="POST"))[0] == 405
 
 
-async def test_whoever_may_listen_may_have_it_and_nobody_else():
+async def test_whoever_may_listen_may_have_it_and_nobody_else(streams):
     bind = BindOptions(port=0, token="secret", listen_token="reader", share="speak")
     path = "/v1/sessions/live/transcript?format=txt"
-    async with Server(bind, sessions=CountingStreams(), info=INFO) as server:
+    async with serving(streams, bind=bind) as server:
         for token in ("secret", "reader", guest_token("secret")):
             status, _, body = await get(server.port, path, f"Authorization: Bearer {token}")
-            assert (status, body) == (404, "this server writes no transcripts\n")
-        assert (await get(server.port, path))[0] == 401
-        assert (await get(server.port, path, "Authorization: Bearer other"))[0] == 401
+            assert (status, body.splitlines()[0]) == (200, "Speaker 1: Who is there?")
         foreign = ("Authorization: Bearer secret", "Origin: http://evil.example")
-        assert (await get(server.port, path, *foreign))[0] == 403
+        for headers, expected in (
+            ((), 401),
+            (("Authorization: Bearer other",), 401),
+            (foreign, 403),
+        ):
+            status, _, body = await get(server.port, path, *headers)
+            assert (status, "Who" in body) == (expected, False)
+
+
+async def test_a_server_that_writes_none_says_so(streams):
+    async with Server(BindOptions(port=0), sessions=streams, info=INFO) as server:
+        status, _, body = await get(server.port, "/v1/sessions/live/transcript?format=txt")
+        assert (status, body) == (404, "this server writes no transcripts\n")
 
 
 async def test_events_that_come_meanwhile_neither_fail_nor_double(streams):

@@ -1,5 +1,6 @@
 """Finals on disk: nothing is lost, doubled or altered, wherever the process dies."""
 
+import logging
 import os
 import shutil
 import sqlite3
@@ -252,6 +253,38 @@ def test_a_damaged_page_costs_what_is_on_it_and_captions_go_on(tmp_path, caplog,
     assert str(old) in caplog.text
 
 
+@pytest.mark.parametrize("n_done", range(5))
+def test_wherever_a_process_dies_that_replaces_a_database_the_next_ends_it(
+    tmp_path, monkeypatch, n_done
+):
+    """On a disk on which a file can have one name only, as exFAT."""
+    (folder := tmp_path / "journal").mkdir()
+    with Database(folder) as database:
+        epoch = filled(database.open("talk"), 200, "so much text " * 10).epoch
+    spoil(folder / NAME)
+    spoiled = (folder / NAME).read_bytes()
+    left, replaced, replace = tmp_path / "left", [], os.replace
+
+    def dying_replace(*names: object) -> None:
+        if len(replaced) == n_done:
+            shutil.copytree(folder, left, ignore=shutil.ignore_patterns("*-shm"))
+        replaced.append(names)
+        replace(*names)
+
+    monkeypatch.setattr(os, "replace", dying_replace)
+    monkeypatch.delattr(os, "link")
+    with Database(folder) as database:
+        assert 150 < len(seqs(database.open("talk"))) < 200
+    assert len(replaced) == 5
+    with Database(left) as database:
+        journal = database.open("talk")
+        assert journal.epoch == epoch
+        assert 150 < len(seqs(journal)) < 200
+    (old,) = left.glob("damaged-*.db")
+    assert old.read_bytes()[100:] == spoiled[100:]  # all but the count of its changes
+    assert not [*left.glob("*.recovered")]
+
+
 def spoil(file: Path) -> None:
     """Write zeros over a page that has finals."""
     content = bytearray(file.read_bytes())
@@ -414,6 +447,26 @@ def test_their_room_is_given_back(tmp_path):
         assert (tmp_path / NAME).stat().st_size < before / 10
 
 
+def test_nothing_of_their_text_is_left(tmp_path):
+    now = [DAY_S * 20_000.0]
+    with Database(tmp_path, clock=lambda: now[0]) as database:
+        live = filled(database.open("live"), 1, "private")
+        filled(live, 1, "kept")
+        copied(tmp_path)
+        assert b"private" in (tmp_path / NAME).read_bytes()
+        changed(tmp_path, "UPDATE events SET written = 0 WHERE seq = 1")
+        database.expire()
+        database.sync()
+        assert seqs(live) == [2]
+        assert b"private" not in (tmp_path / NAME).read_bytes()
+
+
+def test_on_macos_what_is_forced_to_the_disk_leaves_its_cache(tmp_path):
+    with Database(tmp_path) as database:
+        for pragma in ("fullfsync", "checkpoint_fullfsync"):
+            assert database.select(f"PRAGMA {pragma}") == [(1,)]
+
+
 def test_a_clock_that_is_put_forward_removes_nothing_of_an_open_session(tmp_path):
     """A machine without a clock battery: it begins in 2020 and learns the date later."""
     now = [DAY_S * 18_262.0]
@@ -562,6 +615,52 @@ def test_a_folder_that_somebody_removes_is_made_anew(tmp_path):
             Database(folder)
     with Database(folder) as database:
         assert database.open("talk").seq == 4
+
+
+def test_while_another_program_writes_the_database_finals_wait(tmp_path, caplog, monkeypatch):
+    with Database(tmp_path) as database, closing(sqlite3.connect(tmp_path / NAME)) as shell:
+        journal = filled(database.open("talk"), 1)
+        database.select("PRAGMA busy_timeout = 0")
+        shell.isolation_level = None
+        shell.execute("BEGIN IMMEDIATE")
+
+        def let_go(record: logging.LogRecord) -> bool:
+            if shell.in_transaction:
+                shell.execute("COMMIT")
+            return True
+
+        monkeypatch.setattr(caplog.handler, "filters", [let_go])
+        filled(journal, 1)
+        assert caplog.text.count("another program writes it; all streams wait") == 1
+        assert seqs(journal) == [1, 2]
+        monkeypatch.setattr("streamd.streams.journal.database._PATIENCE_S", 0)
+        shell.execute("BEGIN IMMEDIATE")
+        with pytest.raises(JournalError, match="database is locked"):
+            filled(journal, 1)
+
+
+def test_where_no_descriptor_is_free_a_database_is_begun_anew(tmp_path):
+    with Database(tmp_path) as database:
+        journal = filled(database.open("talk"), 1)
+        removed(tmp_path)
+        with no_free_descriptor():
+            database.renew_if_removed()
+        assert seqs(filled(journal, 1)) == [2]
+
+
+def test_a_folder_in_whose_place_is_something_else_is_named(tmp_path):
+    folder = tmp_path / "journal"
+    with Database(folder) as database:
+        database.open("talk")
+        shutil.rmtree(folder)
+        folder.touch()
+        with pytest.raises(JournalError, match=rf"journal/{NAME}: cannot be written"):
+            database.renew_if_removed()
+        folder.unlink()
+        folder.mkdir()
+        (folder / NAME).mkdir()
+        with pytest.raises(JournalError, match=rf"{NAME}: cannot be written"):
+            database.renew_if_removed()
 
 
 def removed(folder: Path) -> None:

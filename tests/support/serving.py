@@ -246,11 +246,12 @@ async def serving(
     *,
     port: int = 0,
     token: str | None = None,
+    bind: BindOptions | None = None,
     recordings: Recordings | None = None,
     **limits: int,
 ) -> AsyncIterator[Server]:
     async with Server(
-        BindOptions(port=port, token=token),
+        bind or BindOptions(port=port, token=token),
         sessions=streams,
         info=INFO,
         recordings=recordings,

@@ -26,7 +26,7 @@ from weakref import WeakSet
 
 from msgspec.structs import replace
 
-from streamd.errors import ConfigError, StreamdError, os_error_as
+from streamd.errors import ConfigError, StreamdError
 from streamd.events import Final, Gap, SessionEvent
 from streamd.options import JournalOptions
 from streamd.streams.journal.journals import JournalError, Release
@@ -42,6 +42,7 @@ from streamd.streams.journal.tables import (
     copy,
     event_of,
     failed,
+    is_busy,
     is_damage,
     put_event,
     put_run,
@@ -56,6 +57,9 @@ _WAL_BYTES = 4 << 20
 """Size from which ``journal.db-wal`` is copied into the database, and to which it shrinks again."""
 _MOST_WAL_PAGES = 4096
 """Size from which a transaction copies it itself, since the thread never comes to the end."""
+_PATIENCE_S = 20.0
+"""How long another program may write, before all sessions end. Before that, SQLite waits 5 s each
+time; systemd would end a process that does nothing else for 30 s (``WatchdogSec=``)."""
 _BATCH = 100
 """Finals that are read at once: readers may be slow, and an open query would keep all of the
 journal's later transactions in ``journal.db-wal``."""
@@ -185,6 +189,7 @@ class Database:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.folder, self.path, self.clock = folder, folder / NAME, clock
+        self._recovered = self.path.with_name(f"{NAME}.recovered")
         self.writing: set[DatabaseJournal] = set()
         """The journals of runs that have not ended."""
         self.known: WeakSet[DatabaseJournal] = WeakSet()
@@ -219,6 +224,7 @@ class Database:
 
     def _connect(self) -> None:
         """Open the database and, for `sync`, its files."""
+        self._put_recovered()
         self._cursor = self._files.enter_context(closing(connected(self.path))).cursor()
         ((version,),) = self.select("PRAGMA user_version")
         if version > VERSION:
@@ -233,14 +239,15 @@ class Database:
             self._do(lambda cursor: cursor.executescript(SCHEMA))
         self._copier = self._files.enter_context(closing(connected(self.path, is_new=False)))
         self._copier.execute("PRAGMA wal_checkpoint").fetchall()  # it opens its files with that
+        flush(self.folder)  # SQLite itself forces the new names of its files to the disk later
         self._wal = os.open(f"{self.path}-wal", os.O_RDWR | os.O_CLOEXEC)
         self._files.callback(os.close, self._wal)
         self._inode = os.stat(self.path).st_ino
-        flush(self.folder)  # SQLite itself forces the new names of its files to the disk later
         for journal in [*self.known]:
             journal.restore()
 
     def _disconnect(self) -> None:
+        self._inode = 0  # which another file may get now
         with self._in_use:
             self._files.close()
 
@@ -260,15 +267,19 @@ class Database:
 
         Its folder may be gone, too. Raises `JournalError`.
         """
-        with os_error_as(JournalError, f"{self.path}: cannot be written"):
-            if self.path.exists() and self.path.stat().st_ino == self._inode:
+        with suppress(OSError):
+            if self.path.stat().st_ino == self._inode:
                 return
-            _log.warning("%s has been removed; a new one begins", self.path)
-            self._disconnect()
+        _log.warning("%s has been removed; a new one begins", self.path)
+        self._disconnect()
+        try:
             if not (self.folder / ".lock").exists():
                 removed, self._lock = self._lock, self._new_lock()
                 os.close(removed)
             self._connect()
+        except (sqlite3.Error, OSError) as error:
+            cause = cause_of(error)
+            raise failed(self.path, cause) from cause
 
     def sync(self) -> None:
         """Force to the disk what was written. Any thread may call it; it may block.
@@ -282,7 +293,9 @@ class Database:
                     self._is_to_copy = False
                     self._copier.execute("PRAGMA wal_checkpoint").fetchall()
         except (sqlite3.Error, OSError) as error:
-            if not is_damage(error):  # which the next call finds that reads or writes
+            if is_busy(error):
+                self._is_unsynced = True
+            elif not is_damage(error):  # which the next call finds that reads or writes
                 cause = cause_of(error)
                 raise failed(self.path, cause) from cause
 
@@ -364,40 +377,62 @@ class Database:
             query = f"DELETE FROM runs WHERE written < ? AND {is_empty}"
             return n_removed + cursor.execute(query, old).rowcount > 0
 
-        if keep_s and self.write(remove):
-            self._is_to_copy = True
+        if keep_s:
+            self._is_to_copy |= self.write(remove)
             self._do(lambda cursor: cursor.executescript("PRAGMA incremental_vacuum"))
 
     def _do(self, work: Callable[[sqlite3.Cursor], ResultT]) -> ResultT:
-        """Call, and again if the database was damaged. Raises `JournalError`."""
+        """Call, and again if the database was damaged. Raises `JournalError`.
+
+        While another program writes the database, all wait for it.
+        """
+        began_s, is_told = time.monotonic(), False
         try:
-            try:
-                return work(self._cursor)
-            except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
-                if not is_damage(error):
-                    raise
-                self._replace(error)
-            return work(self._cursor)
+            while True:
+                try:
+                    return work(self._cursor)
+                except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
+                    if is_busy(error) and time.monotonic() - began_s < _PATIENCE_S:
+                        if not is_told:
+                            what = "another program writes it; all streams wait"
+                            _log.warning("%s: %s", self.path, what)
+                        is_told = True
+                        time.sleep(0.05)  # SQLite does not wait in all cases
+                        continue
+                    if not is_damage(error):
+                        raise
+                    self._replace(error)
+                    return work(self._cursor)
         except (sqlite3.Error, OSError) as error:
             cause = cause_of(error)
             raise failed(self.path, cause) from cause
 
     def _replace(self, error: Exception) -> None:
         """Go on with a new database, which has what can be read of this one."""
-        now = datetime.fromtimestamp(self.clock(), UTC)
-        new, old = (self.folder / name for name in ("new.db", f"damaged-{now:%Y%m%dT%H%M%S%f}.db"))
+        what = "what can be read of it is copied into a new one"
+        _log.warning("%s is damaged: %s; %s", self.path, error, what)
         self._disconnect()
+        new = self.folder / "new.db"
         copy(self.path, new)
-        for suffix in ("-wal", "-shm"):  # it must not be taken for a part of the new one
-            with suppress(FileNotFoundError):
-                os.replace(f"{self.path}{suffix}", f"{old}{suffix}")
-        os.link(self.path, old)
-        os.replace(new, self.path)
+        os.replace(new, self._recovered)
         self._connect()
-        what = "what can be read of it is copied, and it is kept as"
-        _log.warning("%s is damaged: %s; %s %s", self.path, error, what, old)
         orphans = "DELETE FROM events WHERE run NOT IN (SELECT id FROM runs)"
         self.write(lambda cursor: cursor.execute(orphans))
+
+    def _put_recovered(self) -> None:
+        """Put a copy that is whole in the place of the damaged database, if there is one.
+
+        The process may have died on the way, so the name of the damaged one follows from the copy.
+        """
+        if self._recovered.exists():
+            now = datetime.fromtimestamp(self._recovered.stat().st_mtime, UTC)
+            old = self.folder / f"damaged-{now:%Y%m%dT%H%M%S%f}.db"
+            # The log comes first: it must not be taken for a part of the copy.
+            for suffix in ("-wal", "-shm", ""):
+                with suppress(FileNotFoundError):
+                    os.replace(f"{self.path}{suffix}", f"{old}{suffix}")
+            os.replace(self._recovered, self.path)
+            _log.warning("%s: the damaged database is kept as %s", self.path, old)
 
     def __enter__(self) -> Self:
         return self

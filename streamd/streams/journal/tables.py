@@ -126,6 +126,10 @@ def connected(path: Path, *, is_new: bool = True) -> sqlite3.Connection:
     uri = f"{path.absolute().as_uri()}?mode=rw"
     connection = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
     connection.text_factory = bytes  # what is no UTF-8 concerns only its row
+    # Zeros over what is deleted; on macOS, fsync alone lets data stay in the disk's cache.
+    connection.executescript(
+        "PRAGMA secure_delete = ON; PRAGMA fullfsync = ON; PRAGMA checkpoint_fullfsync = ON"
+    )
     return connection
 
 
@@ -217,6 +221,11 @@ def is_damage(error: Exception) -> bool:
     if isinstance(error, UnicodeDecodeError):  # in a name that the message repeats
         return True
     return _code(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
+
+
+def is_busy(error: Exception) -> bool:
+    """Whether it says that another program writes the database."""
+    return _code(error) == sqlite3.SQLITE_BUSY
 
 
 def cause_of(error: Exception) -> Exception:
