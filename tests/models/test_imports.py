@@ -253,3 +253,13 @@ def test_a_copy_that_cannot_be_read_stays(store, file):
     with pytest.raises(ModelError, match="NaN or infinity"):
         in_one_form("mine", places())
     assert (store / "mine" / file.name).read_bytes() == content
+
+
+def test_a_copy_whose_replacement_was_killed_comes_back(store, file):
+    folder = store / "mine"
+    copies(file, folder)
+    folder.rename(store / ".replaced-mine")
+    assert find("mine", places()) == folder
+    assert find("yours", places()) is None
+    assert in_one_form("mine", places()) == "mine"
+    assert load_model("mine").dims == checkpoint("few").dims

@@ -31,8 +31,13 @@ _SOURCE = ".source"
 
 def find(models: Path, name: str) -> Path | None:
     """Return the folder of the model imported under that name, or None."""
-    folder = models / name
-    return folder if _NAME.fullmatch(name) and folder.is_dir() else None
+    folder, replaced = models / name, models / f"{_REPLACED}-{name}"
+    if not _NAME.fullmatch(name):
+        return None
+    if not folder.exists() and replaced.is_dir():  # `renew` was killed between two renames
+        with suppress(OSError):
+            replaced.rename(folder)
+    return folder if folder.is_dir() else None
 
 
 def every(models: Path) -> Iterator[tuple[str, Path]]:
@@ -50,7 +55,7 @@ def renew(models: Path, name: str) -> None:
 
     Raises `ModelError` if it is damaged or cannot be written; then the copy stays.
     """
-    folder, replaced = models / name, models / _REPLACED
+    folder, replaced = models / name, models / f"{_REPLACED}-{name}"
     if not (source := _copied(folder)):
         return
     with _writing(models, source):
