@@ -261,6 +261,9 @@ def test_wherever_a_process_dies_that_replaces_a_database_the_next_ends_it(
     (folder := tmp_path / "journal").mkdir()
     with Database(folder) as database:
         epoch = filled(database.open("talk"), 200, "so much text " * 10).epoch
+        filled(database.open("gone"), 1).end("stop")
+        changed(folder, "DROP TRIGGER forget_events")  # its run is on a page that is damaged
+        changed(folder, "DELETE FROM runs WHERE session = 'gone'")
     spoil(folder / NAME)
     spoiled = (folder / NAME).read_bytes()
     left, replaced, replace = tmp_path / "left", [], os.replace
@@ -280,6 +283,7 @@ def test_wherever_a_process_dies_that_replaces_a_database_the_next_ends_it(
         journal = database.open("talk")
         assert journal.epoch == epoch
         assert 150 < len(seqs(journal)) < 200
+        assert seqs(filled(database.open("new"), 1)) == [1]
     (old,) = left.glob("damaged-*.db")
     assert old.read_bytes()[100:] == spoiled[100:]  # all but the count of its changes
     assert not [*left.glob("*.recovered")]

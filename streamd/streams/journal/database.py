@@ -224,7 +224,7 @@ class Database:
 
     def _connect(self) -> None:
         """Open the database and, for `sync`, its files."""
-        self._put_recovered()
+        is_copy = self._put_recovered()
         self._cursor = self._files.enter_context(closing(connected(self.path))).cursor()
         ((version,),) = self.select("PRAGMA user_version")
         if version > VERSION:
@@ -245,6 +245,9 @@ class Database:
         self._inode = os.stat(self.path).st_ino
         for journal in [*self.known]:
             journal.restore()
+        if is_copy:  # events of runs that are lost; another run may get their number
+            orphans = "DELETE FROM events WHERE run NOT IN (SELECT id FROM runs)"
+            self.write(lambda cursor: cursor.execute(orphans))
 
     def _disconnect(self) -> None:
         self._inode = 0  # which another file may get now
@@ -416,15 +419,13 @@ class Database:
         copy(self.path, new)
         os.replace(new, self._recovered)
         self._connect()
-        orphans = "DELETE FROM events WHERE run NOT IN (SELECT id FROM runs)"
-        self.write(lambda cursor: cursor.execute(orphans))
 
-    def _put_recovered(self) -> None:
-        """Put a copy that is whole in the place of the damaged database, if there is one.
+    def _put_recovered(self) -> bool:
+        """Put a whole copy in the place of the damaged database; return whether there is one.
 
         The process may have died on the way, so the name of the damaged one follows from the copy.
         """
-        if self._recovered.exists():
+        if is_there := self._recovered.exists():
             now = datetime.fromtimestamp(self._recovered.stat().st_mtime, UTC)
             old = self.folder / f"damaged-{now:%Y%m%dT%H%M%S%f}.db"
             # The log comes first: it must not be taken for a part of the copy.
@@ -433,6 +434,7 @@ class Database:
                     os.replace(f"{self.path}{suffix}", f"{old}{suffix}")
             os.replace(self._recovered, self.path)
             _log.warning("%s: the damaged database is kept as %s", self.path, old)
+        return is_there
 
     def __enter__(self) -> Self:
         return self
