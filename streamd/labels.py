@@ -70,8 +70,8 @@ def changed(
 ) -> SpeakerTurns:
     """Return who talks from frame `since` to `end`, and before, wherever that has changed."""
     oldest = max(end - REMEMBERED, 0)
-    changed = min((max(turn.start, oldest) for turn in {*before} ^ {*now}), default=since)
-    start = max(min(since, changed), oldest)
+    first = min((max(turn.start, oldest) for turn in {*before} ^ {*now}), default=since)
+    start = max(min(since, first), oldest)
     turns = tuple(
         SpeakerTurn(
             start_ms=ms_from_frames(max(turn.start, start)),

@@ -18,7 +18,15 @@ import numpy as np
 from streamd.cli.bench import n_edits, spoken
 from streamd.config import OPTIONS, SETTINGS, Config, value_of
 from streamd.daemon import build
-from streamd.daemon.acceleration import CORE_ML, HERE, accelerates, judge, stages, step_ms
+from streamd.daemon.acceleration import (
+    CORE_ML,
+    HERE,
+    accelerates,
+    check_compute,
+    judge,
+    stages,
+    step_ms,
+)
 from streamd.daemon.opening import best_model
 from streamd.engines.golden_clips import clips, transcribed
 from streamd.engines.mlx.gpu import unavailable
@@ -197,6 +205,7 @@ def _gpu(config: Config) -> Iterator[Finding]:
         if _has_gpu():
             yield Finding("--", f"{name} runs on the CPU", unavailable() or "try --compute gpu")
         return
+    check_compute(config, HERE)
     config = replace(config, decoding=replace(config.decoding, model=name))
     opened = open_engine(name, threads=build.threads(config), precision=config.decoding.precision)
     model, cpu = opened.model, opened.engine

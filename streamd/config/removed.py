@@ -23,7 +23,7 @@ REMOVED: Mapping[str, str] = {
     "max-utterance-ms": "use --set endpoint.longest_ms=N",
     "pre-roll-ms": "drop it; half a second before speech is always kept",
     "prefix": "use --prompt",
-    "quiet": "use verbose, with -1",
+    "quiet": "use -q, or in a file verbose = -1",
     "source": "use streamd serve, which takes audio only from clients",
     "suppress-tokens": "drop it; annotations are never written",
     "temperature": "use --set search.temperatures=N, or several",

@@ -64,16 +64,15 @@ def stages(
     """Return the ways to run this model: of each stage the first that is right serves.
 
     A later stage takes long to load, and the one before serves meanwhile. The model was opened on
-    the `cpu`. Raises `ConfigError` as `check` does.
+    the `cpu`. Call `check_compute` first.
     """
-    check(config, hardware)
     gpu = _gpu(config, model, hardware)
     if config.decoding.compute != "ane":
         return [gpu] if gpu else []
     from streamd.engines.coreml.runtime.hybrid import CoreMLCandidate
 
     assert isinstance(cpu, ProjectingEngine)
-    find = partial(_built, config, hardware)
+    find = partial(_built, config.decoding.model)
     # Of small models, a token takes the CPU no longer, and the GPU sleeps.
     decoding = gpu if model.dims.n_text_state > _SMALL else [cpu]
     given = hardware.core_ml, hardware.answer_s
@@ -81,7 +80,7 @@ def stages(
     return [gpu, [*ways]] if gpu else [[*ways]]
 
 
-def check(config: Config, hardware: Hardware) -> None:
+def check_compute(config: Config, hardware: Hardware) -> None:
     """Raise `ConfigError` if what `--compute` names cannot be used here."""
     compute = config.decoding.compute
     if compute == "gpu" and (why := unavailable()):
@@ -180,15 +179,14 @@ def core_ml_unavailable(library: str = CORE_ML) -> str:
     return ""
 
 
-def _built(config: Config, hardware: Hardware) -> "BuiltModel":
-    """Return the configured model's encoder as it was built, or build it now.
+def _built(name: str) -> "BuiltModel":
+    """Return a model's encoder as it was built, or build it now.
 
     It is built in a process of its own, which gives way to captions; its log is ours. Raises
     `ModelError` if it was not built; the log says why.
     """
     from streamd.engines.coreml.package_builder import built_model
 
-    name = config.decoding.model
     if found := built_model(name):
         return found
     run = "import sys; from streamd.cli import main; sys.exit(main())"

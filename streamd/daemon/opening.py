@@ -9,7 +9,7 @@ from typing import Any
 
 from streamd.config import Config
 from streamd.daemon import build
-from streamd.daemon.acceleration import HERE, Hardware, accelerates, check, judge, stages
+from streamd.daemon.acceleration import HERE, Hardware, accelerates, check_compute, judge, stages
 from streamd.engines import precision
 from streamd.engines.prepared import cache_key, open_engine
 from streamd.engines.supervised.switchover import SwitchingEngine
@@ -51,7 +51,7 @@ def open_model(
     start = time.perf_counter()
     n_threads = build.threads(config)
     on_cpu = not accelerates(config)
-    check(config, hardware)
+    check_compute(config, hardware)
     if recordings and o.compute == "auto" and not on_cpu:
         # Several windows at once are decoded on the CPU only, which is faster for small models.
         known = cache_key(o.model)

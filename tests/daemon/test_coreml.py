@@ -185,7 +185,7 @@ def test_a_model_that_cannot_be_built_stays_on_the_cpu(tmp_path, monkeypatch, ca
     assert not isinstance(engine.current, HybridEngine)
     assert any("there is no cache folder" in message for message in caplog.messages)
     where = "the Neural Engine, decoder on the CPU"
-    assert f"not on {where}: {name} was not built for Core ML" in caplog.messages
+    assert f"not using {where}: {name} was not built for Core ML" in caplog.messages
 
 
 def test_what_is_for_macs_is_not_loaded_elsewhere():

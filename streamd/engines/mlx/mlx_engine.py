@@ -127,11 +127,10 @@ class MlxEngine:
             n_new = device.padded(n_new, device.POSITIONS)
         with self.computing():
             begun_s = time.perf_counter()
-            added, n_silence = self._added(extent)
+            added, n_silence = mask = self._mask(extent)
             before = [each[:, :, :n_reused] for each in previous.sound]
             x, sound = self._encoder(mel, before, n_new, added, n_silence)
-            features = self._features(x, extent, previous, n_reused)
-            features = replace(features, sound=sound)
+            features = replace(self._features(x, extent.n, mask, previous, n_reused), sound=sound)
             self._evaluate(begun_s, sound, features.cross, features.added)
         return features
 
@@ -150,11 +149,12 @@ class MlxEngine:
             encoded = np.pad(encoded, ((0, n_new - len(encoded)), (0, 0)))
         with self.computing():
             x = mx.array(encoded).astype(self.dtype)
-            features = self._features(x, extent, previous or self._nothing, n_reused)
+            mask, before = self._mask(extent), previous or self._nothing
+            features = self._features(x, extent.n, mask, before, n_reused)
             mx.eval(features.cross, features.added)
         return features
 
-    def _added(self, extent: Extent) -> tuple[mx.array, int]:
+    def _mask(self, extent: Extent) -> tuple[mx.array, int]:
         """Return what is added to the scores of a window's keys, and how many are of silence."""
         n_silence = max(0, len(self._encoder.silent) - extent.first)
         n_keys = n_silence + extent.n
@@ -166,13 +166,18 @@ class MlxEngine:
         return mx.array(scores).astype(self.dtype), n_silence
 
     def _features(
-        self, x: mx.array, extent: Extent, previous: MlxFeatures, n_reused: int
+        self,
+        x: mx.array,
+        n: int,
+        mask: tuple[mx.array, int],
+        previous: MlxFeatures,
+        n_reused: int,
     ) -> MlxFeatures:
         """Return what the decoder attends to, for the encoder's output, which is not computed yet.
 
-        The first `n_reused` positions are those of `previous`.
+        The first `n_reused` of the window's `n` positions are those of `previous`.
         """
-        added, n_silence = self._added(extent)
+        added, n_silence = mask
         known = slice(previous.n_silence, previous.n_silence + n_reused)
         n_kept = len(self._encoder.silent)
         parts = zip(self._silent_cross, previous.cross, self._decoder.cross_of(x), strict=True)
@@ -180,7 +185,7 @@ class MlxEngine:
             joined([silent[:, :, n_kept - n_silence :], old[:, :, known], new], added.shape[1])
             for silent, old, new in parts
         ]
-        return MlxFeatures([], cross, added, n_silence, extent.n)
+        return MlxFeatures([], cross, added, n_silence, n)
 
     def figures(self) -> Figures:
         """Return the device, the bytes that a GPU has, that are in use, and that are cached."""

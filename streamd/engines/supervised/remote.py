@@ -8,7 +8,7 @@ from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, Protocol, TypeVar, cast, runtime_checkable
 from weakref import finalize
 
 import numpy as np
@@ -20,6 +20,7 @@ from streamd.models.silence import Extent
 from streamd.types import Mel
 from streamd.whisper.engine import Answer, Decoder, Engine, ProjectingEngine
 
+StandInT = TypeVar("StandInT")
 _Indices = NDArray[np.int64]
 Asked = tuple[_Indices, _Indices, _Indices, NDArray[np.bool_], _Indices, _Indices | None]
 """What `Decoder.step` is called with."""
@@ -108,6 +109,26 @@ class ServedEngine:
 # -- in the program -------------------------------------------------------------------------------
 
 
+class DroppedNumbers:
+    """The numbers in a worker of what the program has dropped. Any thread may call."""
+
+    def __init__(self, *numbers: int) -> None:
+        self._dropped = deque(numbers)
+
+    def watched(self, stand_in: StandInT, number: int) -> StandInT:
+        """Return what stands for a number in the program; that is dropped with it."""
+        finalize(stand_in, self._dropped.append, number).atexit = False
+        return stand_in
+
+    def taken(self) -> list[int]:
+        """Return the numbers that were dropped since this was last called."""
+        taken = []
+        with suppress(IndexError):  # until there are no more: several threads take some
+            while True:
+                taken.append(self._dropped.popleft())
+        return taken
+
+
 @dataclass(frozen=True, eq=False)
 class RemoteFeatures:
     """Features of a window that an engine's worker has under a number."""
@@ -123,9 +144,8 @@ class RemoteEngine:
     """
 
     def __init__(self, worker: Worker) -> None:
-        self.worker, self._numbers = worker, count()
+        self.worker, self._numbers, self._dropped = worker, count(), DroppedNumbers()
         self.dims, self.n_cheap = cast(tuple[ModelDimensions, int], worker.call("about"))
-        self._dropped = deque[int]()
 
     def encode(
         self,
@@ -138,9 +158,9 @@ class RemoteEngine:
         """Encode log-mel as `Engine.encode` says."""
         before = None if previous is None else previous.number
         number = next(self._numbers)
-        given = number, mel, audio_ctx, before, n_reused, self._taken()
+        given = number, mel, audio_ctx, before, n_reused, self._dropped.taken()
         self.worker.call("encode", *given)
-        return self._features(number)
+        return self._dropped.watched(RemoteFeatures(self, number), number)
 
     def project(
         self,
@@ -153,16 +173,15 @@ class RemoteEngine:
         """Take what another encoder computed, as `ProjectingEngine.project` says."""
         before = None if previous is None else previous.number
         number = next(self._numbers)
-        self.worker.call("project", number, encoded, extent, before, n_reused, self._taken())
-        return self._features(number)
+        given = number, encoded, extent, before, n_reused, self._dropped.taken()
+        self.worker.call("project", *given)
+        return self._dropped.watched(RemoteFeatures(self, number), number)
 
     def decoder(self, features: RemoteFeatures, n_slots: int) -> "RemoteDecoder":
         """Return a decoder for these features with an empty pool of `n_slots` slots."""
         number = next(self._numbers)
         self.worker.call("decoder", number, features.number, n_slots)
-        decoder = RemoteDecoder(self, number, n_slots)
-        finalize(decoder, self._dropped.append, number).atexit = False
-        return decoder
+        return self._dropped.watched(RemoteDecoder(self, number, n_slots), number)
 
     def figures(self) -> Figures:
         """Return what the engine says of its device and memory."""
@@ -171,19 +190,6 @@ class RemoteEngine:
     def close(self) -> None:
         """End the worker."""
         self.worker.close()
-
-    def _features(self, number: int) -> RemoteFeatures:
-        features = RemoteFeatures(self, number)
-        finalize(features, self._dropped.append, number).atexit = False
-        return features
-
-    def _taken(self) -> list[int]:
-        """Return the numbers of what was dropped since it was last asked for."""
-        taken = []
-        with suppress(IndexError):  # until there are no more: several threads take some
-            while True:
-                taken.append(self._dropped.popleft())
-        return taken
 
 
 class RemoteDecoder:

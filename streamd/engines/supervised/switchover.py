@@ -12,6 +12,7 @@ import logging
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass
 from threading import Condition, Event, Thread
 from typing import Any, Protocol
@@ -95,7 +96,8 @@ class _Engines:
         """Return the engine for a new window."""
         with self.changed:
             self.n_windows, self.used_s = self.n_windows + 1, time.monotonic()
-            self.changed.notify_all()
+            if self.fast is None:  # else nobody waits for a window
+                self.changed.notify_all()
             return self.current
 
     def lose(self, engine: Engine[Any], error: EngineError) -> None:
@@ -105,7 +107,7 @@ class _Engines:
         with self.changed:
             if engine is self.fast:
                 self.fast = None
-                log.warning("%s failed: %s; captions go on on the CPU", self.name, error)
+                log.warning("%s failed: %s; captions continue on the CPU", self.name, error)
                 self.changed.notify_all()
 
     def serve(self, engine: FastEngine, name: str) -> bool:
@@ -139,6 +141,7 @@ class SwitchingEngine:
     def __init__(self, cpu: Engine[Any]) -> None:
         self.dims, self._engines, self.settled = cpu.dims, _Engines(cpu), Event()
         """`settled` is set when a candidate serves, or all were rejected."""
+        self._cpu = cpu  # what runs windows while the CPU serves: its engine, or the urgent one
         weakref.finalize(self, self._engines.stop).atexit = False
         # Handlers run in reverse order. That of finalizers, which kills workers, is older than this
         # one, so this one runs first, and their end is not taken for a failure.
@@ -167,15 +170,11 @@ class SwitchingEngine:
         audio_ctx: int = 0,
         previous: SwitchingFeatures | None = None,
         n_reused: int = 0,
-        on_cpu: Engine[Any] | None = None,
     ) -> SwitchingFeatures:
-        """Encode a window on the current engine, or on the CPU if that fails.
-
-        `on_cpu` is one of the same model that is used in place of the CPU's.
-        """
+        """Encode a window on the current engine, or on the CPU if that fails."""
         engine = self._engines.use()
         own = previous.features if previous is not None and previous.engine is engine else None
-        runs = on_cpu if on_cpu and engine is self._engines.cpu else engine
+        runs = self._cpu if engine is self._engines.cpu else engine
         try:
             features = runs.encode(
                 mel, audio_ctx=audio_ctx, previous=own, n_reused=0 if own is None else n_reused
@@ -186,14 +185,9 @@ class SwitchingEngine:
             features = engine.encode(mel, audio_ctx=audio_ctx)
         return SwitchingFeatures(mel, audio_ctx, engine, features)
 
-    def decoder(
-        self, features: SwitchingFeatures, n_slots: int, *, on_cpu: Engine[Any] | None = None
-    ) -> "SwitchingDecoder":
-        """Return a decoder on the engine that encoded the window, or on the CPU if that fails.
-
-        `on_cpu` as for `encode`: features of the CPU's engine fit both.
-        """
-        return SwitchingDecoder(self._engines, features, n_slots, on_cpu or self._engines.cpu)
+    def decoder(self, features: SwitchingFeatures, n_slots: int) -> "SwitchingDecoder":
+        """Return a decoder on the engine that encoded the window, or on the CPU if that fails."""
+        return SwitchingDecoder(self._engines, features, n_slots, self._cpu)
 
     def start(
         self,
@@ -204,7 +198,7 @@ class SwitchingEngine:
         """Load of each stage the first candidate that is right, in a thread of its own, and use it.
 
         The engine of a stage serves until that of a later one does. Returns the thread, which ends
-        when this engine is dropped or `stop` is called; until then it loads the last of them again
+        when this engine is dropped or closed; until then it loads the last of them again
         when it was lost.
         """
         keeper = _Keeper(self._engines, self.settled, judge, patience)
@@ -221,44 +215,24 @@ class SwitchingEngine:
         return self if self._engines.fast else self._engines.cpu
 
     @property
-    def urgent(self) -> "Engine[SwitchingFeatures] | None":
-        """An engine that has more threads while the CPU serves, if that has one."""
-        more = urgent(self._engines.cpu)
-        return _AllThreads(self, more) if more else None
+    def urgent(self) -> "SwitchingEngine | None":
+        """The same, with more threads while the CPU serves, if the CPU's engine has them.
+
+        Features of the CPU's engine fit both.
+        """
+        if (more := urgent(self._engines.cpu)) is None:
+            return None
+        engine = copy(self)
+        engine._cpu = more
+        return engine
 
     def close(self) -> None:
         """End the fast engine, and load none again; windows run on the CPU."""
         self._engines.stop()
 
 
-class _AllThreads:
-    """A `SwitchingEngine` with all threads of the CPU, as long as the CPU serves."""
-
-    def __init__(self, engine: SwitchingEngine, more: Engine[Any]) -> None:
-        self.dims, self._engine, self._more = engine.dims, engine, more
-
-    @property
-    def n_cheap(self) -> int:
-        return self._engine.n_cheap
-
-    def encode(
-        self,
-        mel: Mel,
-        *,
-        audio_ctx: int = 0,
-        previous: SwitchingFeatures | None = None,
-        n_reused: int = 0,
-    ) -> SwitchingFeatures:
-        return self._engine.encode(
-            mel, audio_ctx=audio_ctx, previous=previous, n_reused=n_reused, on_cpu=self._more
-        )
-
-    def decoder(self, features: SwitchingFeatures, n_slots: int) -> "SwitchingDecoder":
-        return self._engine.decoder(features, n_slots, on_cpu=self._more)
-
-
 class SwitchingDecoder:
-    """A `Decoder` (streamd/whisper/engine.py) that goes on on the CPU when its engine is lost.
+    """A `Decoder` (streamd/whisper/engine.py) that continues on the CPU when its engine is lost.
 
     What each slot holds is remembered: its token, its position and what it saw.
     """
@@ -377,15 +351,15 @@ class _Keeper:
             try:
                 if (engine := self._right(candidate)) is not None:
                     seconds = time.monotonic() - begun_s
-                    log.info("captions on %s, after %.1f s", candidate.name, seconds)
+                    log.info("captions moved to %s after %.1f s", candidate.name, seconds)
                     return candidate, engine
             except NotFasterError as error:
-                log.info("not on %s: %s", candidate.name, error)
+                log.info("not using %s: %s", candidate.name, error)
                 return None
         return None
 
     def _right(self, candidate: Candidate) -> FastEngine | None:
-        engine = _loaded(candidate, "not on %s: %s", self._engines)
+        engine = _loaded(candidate, "not using %s: %s", self._engines)
         if engine is None:
             return None
         try:
@@ -399,7 +373,7 @@ class _Keeper:
             return engine
         engine.close()
         if not self._engines.is_stopped:
-            log.warning("not on %s: %s", candidate.name, why)
+            log.warning("not using %s: %s", candidate.name, why)
         return None
 
 

@@ -89,7 +89,7 @@ def test_captions_are_the_same(engine, expected, caplog, tmp_path, fault):
         "nan": "computed infinity or NaN",
     }
     assert told == (
-        [f"the GPU (float32) failed: {whys[fault]}; captions go on on the CPU"] if fault else []
+        [f"the GPU (float32) failed: {whys[fault]}; captions continue on the CPU"] if fault else []
     )
     if not fault:
         assert engine.current is fast
@@ -104,7 +104,7 @@ def test_on_a_machine_without_a_gpu_the_cpu_goes_on(caplog):
         pytest.skip("there is a GPU")
     _, engine = open_model(load(GIVEN | {"compute": "gpu"}, {}), wait=True)
     (told,) = [each.message for each in caplog.records if each.levelno == logging.WARNING]
-    assert told == "not on the GPU (float32): MLX finds no GPU here"
+    assert told == "not using the GPU (float32): MLX finds no GPU here"
     assert not isinstance(engine.current, RemoteEngine)
     engine.close()
 

@@ -10,7 +10,7 @@ import pytest
 
 from streamd.engines.reference import ReferenceEngine
 from streamd.engines.supervised import switchover
-from streamd.engines.supervised.remote import RemoteEngine, ServedEngine
+from streamd.engines.supervised.remote import DroppedNumbers, RemoteEngine, ServedEngine
 from streamd.engines.supervised.switchover import NotFasterError, Patience, SwitchingEngine
 from streamd.errors import EngineError
 from streamd.whisper.engine import run_in_order
@@ -84,7 +84,7 @@ def test_a_candidate_that_is_right_takes_over(switching, candidate, caplog):
     assert_right(switching, adopts=True)  # on the CPU
     started(switching, candidate)
     assert isinstance(switching.current, RemoteEngine)
-    assert caplog.messages[-1].startswith("captions on the faulty device, after ")
+    assert caplog.messages[-1].startswith("captions moved to the faulty device after ")
     assert_right(switching, adopts=True)
     assert switching.n_cheap == reference().n_cheap
     assert warnings(caplog) == []
@@ -113,7 +113,7 @@ def test_the_cpu_goes_on_with_the_window_of_an_engine_that_fails(
     candidate.add(call, fault)
     assert_right(switching)
     assert_right(switching)
-    assert warnings(caplog) == [f"the faulty device failed: {why}; captions go on on the CPU"]
+    assert warnings(caplog) == [f"the faulty device failed: {why}; captions continue on the CPU"]
     assert serves_again(switching), "it is loaded again at once"
     assert_right(switching)
     assert candidate.n_loads == 2
@@ -226,9 +226,9 @@ def test_the_next_candidate_is_tried_if_one_is_wrong_or_cannot_be_loaded(
 
     started(switching, absent, doubtful, doubtful, candidate, judge=judge)
     assert warnings(caplog) == [
-        "not on another device: no device",
-        "not on a third: reads nonsense",
-        "not on a third: it does not answer",
+        "not using another device: no device",
+        "not using a third: reads nonsense",
+        "not using a third: it does not answer",
     ]
     assert switching.current is judged[2]
     assert len(workers()) == 1
@@ -255,7 +255,7 @@ def test_an_engine_serves_until_a_better_one_is_ready(
     while len(workers()) == 2:
         threading.Event().wait(0.01)
     assert_right(switching)
-    assert warnings(caplog) == ["not on a better device: no device"]
+    assert warnings(caplog) == ["not using a better device: no device"]
     candidate.add("encode", "kill")
     assert_right(switching)
     assert serves_again(switching)
@@ -294,7 +294,7 @@ def test_one_that_is_not_faster_ends_its_stage(switching, candidate, tmp_path, c
     started(switching, candidate, other, judge=judge)
     assert other.n_loads == 0
     assert warnings(caplog) == []
-    assert "not on the faulty device: a step takes 20 ms, on the CPU 10" in caplog.messages
+    assert "not using the faulty device: a step takes 20 ms, on the CPU 10" in caplog.messages
     assert workers() == []
 
 
@@ -440,13 +440,13 @@ class InProcess:
 
 
 def test_threads_may_encode_at_once_while_others_drop():
-    engine, wrong = RemoteEngine(InProcess(ServedEngine(reference()))), []
+    dropped, wrong = DroppedNumbers(), []
 
     def take() -> None:
         try:
             for number in range(20_000):
-                engine._dropped.extend((number, number, number))
-                engine._taken()
+                dropped._dropped.extend((number, number, number))
+                dropped.taken()
         except IndexError as error:
             wrong.append(error)
 

@@ -5,14 +5,12 @@ precision: 0.1 MB in a step of tiny.en, 0.35 of large-v3-turbo.
 """
 
 import logging
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from typing import Any, Generic, Protocol, TypeVar
-from weakref import finalize
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +25,7 @@ from streamd.engines.coreml.golden import (
 from streamd.engines.coreml.package import LIBRARY, BuiltModel
 from streamd.engines.coreml.runtime.encoder import CoreMLEncoder
 from streamd.engines.coreml.runtime.library import Devices, make_compiled_folder
-from streamd.engines.supervised.remote import RemoteEngine
+from streamd.engines.supervised.remote import DroppedNumbers, RemoteEngine
 from streamd.engines.supervised.switchover import Candidate
 from streamd.engines.supervised.worker import Job, Worker
 from streamd.errors import EngineError
@@ -75,7 +73,7 @@ class HybridEngine(Generic[FeaturesT]):
         """`worker` has loaded a `CoreMLEncoder`."""
         self.dims, self.worker = built.meta.dims, worker
         self._built, self._encode, self._decoding = built, encoding(worker), decoding
-        self._numbers, self._dropped = count(), deque([NUMBER])
+        self._numbers, self._dropped = count(), DroppedNumbers(NUMBER)
 
     @property
     def n_cheap(self) -> int:
@@ -96,11 +94,7 @@ class HybridEngine(Generic[FeaturesT]):
         """
         mel, extent = self._built.extend(mel, audio_ctx)
         before, number = None if previous is None else previous.number, next(self._numbers)
-        dropped = []
-        with suppress(IndexError):  # until there are no more
-            while True:
-                dropped.append(self._dropped.popleft())
-        encoded = self._encode(number, mel, extent, before, n_reused, dropped)
+        encoded = self._encode(number, mel, extent, before, n_reused, self._dropped.taken())
         # Fewer than that, if the worker knew less of the window before.
         n_known = extent.n - len(encoded)
         decoded = self._decoding.project(
@@ -109,9 +103,7 @@ class HybridEngine(Generic[FeaturesT]):
             previous=previous.decoded if previous and n_known else None,
             n_reused=n_known,
         )
-        features = HybridFeatures(number, decoded)
-        finalize(features, self._dropped.append, number).atexit = False
-        return features
+        return self._dropped.watched(HybridFeatures(number, decoded), number)
 
     def decoder(self, features: HybridFeatures[FeaturesT], n_slots: int) -> Decoder:
         """Return a decoder for these features with an empty pool of `n_slots` slots."""
