@@ -20,7 +20,7 @@ from streamd.models.model import Model
 from streamd.types import FRAME, Window, text_of
 from streamd.whisper.engine import Engine
 from streamd.whisper.recognizer import Recognizer
-from tests.support.coreml_runs import arithmetic, core_ml
+from tests.support.coreml_runs import arithmetic, core_ml, silence_of
 
 ROOT = Path(__file__).resolve().parents[2]
 _MARGIN_MS = 200
@@ -65,6 +65,7 @@ def read_on_core_ml(
     built: BuiltModel, model: Model, name: str, windows: list[Window], *, modes: str
 ) -> list[str]:
     """The encoder on the stand-in; `modes` as in `coreml_stand_in.ARITHMETIC`."""
+    model = replace(model, silence=silence_of(built))  # which the decoder attends to as well
     with arithmetic(modes), core_ml(built, cpu_engine(model)) as engine:
         return _read(model, engine, name, windows)
 
