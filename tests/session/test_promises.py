@@ -23,14 +23,7 @@ from tests.support.fakes import (
     scripted_session,
     speech_of,
 )
-from tests.support.promises import check_transcript
-
-runs = st.lists(
-    st.tuples(st.integers(1, 40).map(lambda n: n * WORD), st.integers(1, 160)),
-    min_size=1,
-    max_size=6,
-)
-"""Stretches of speech (whole words) and the silence behind each, in frames."""
+from tests.support.promises import check_transcript, runs
 
 
 def run(speech, delays, policy=None, *, block=1, options=None, endpoint=None, recognizer=None):

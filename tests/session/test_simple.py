@@ -23,13 +23,8 @@ from tests.support.fakes import (
     scripted_session,
     speech_of,
 )
-from tests.support.promises import check_speaking, check_transcript
+from tests.support.promises import check_speaking, check_transcript, runs
 
-runs = st.lists(
-    st.tuples(st.integers(1, 40).map(lambda n: n * WORD), st.integers(1, 160)),
-    min_size=1,
-    max_size=6,
-)
 delays = st.lists(st.integers(0, 400), min_size=1, max_size=5)
 blocks = st.sampled_from([5, 1, 25])
 

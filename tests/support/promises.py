@@ -2,9 +2,18 @@
 
 from collections.abc import Sequence
 
+from hypothesis import strategies as st
 from msgspec import structs
 
 from streamd.events import Event, Final, Partial, TimedWord, Vad
+from tests.support.fakes import WORD
+
+runs = st.lists(
+    st.tuples(st.integers(1, 40).map(lambda n: n * WORD), st.integers(1, 160)),
+    min_size=1,
+    max_size=6,
+)
+"""Stretches of speech (whole words) and the silence behind each, in frames."""
 
 
 def check_transcript(events: Sequence[Event]) -> None:
