@@ -49,13 +49,14 @@ def get(name: str = "some/tiny", **kwargs) -> Path:
     here = places()
     repository = repository_of(name)
     assert repository
-    return fetch(look_up(repository, here), here, pause=lambda seconds: None, **kwargs)
+    pause = kwargs.setdefault("pause", lambda seconds: None)
+    return fetch(look_up(repository, here, pause=pause), here, **kwargs)
 
 
-def refusal(name: str = "some/tiny") -> str:
+def refusal(name: str = "some/tiny", **kwargs) -> str:
     """The one line with which the download is refused; nothing is there to be loaded then."""
     with pytest.raises(ModelError) as caught:
-        get(name)
+        get(name, **kwargs)
     message = str(caught.value)
     assert "\n" not in message
     assert name.partition("@")[0] in message
@@ -191,6 +192,36 @@ def test_the_pauses_get_longer_and_end(serving, tiny):
     assert pauses == [1, 2, 0, 1, 2, 4]
 
 
+def test_a_busy_hub_is_asked_again_when_it_says(serving, tiny, folder):
+    pauses = []
+    serving.busy = [("api", 429, "7"), ("api", 503, ""), (MODEL, 429, "3600"), (MODEL, 500, "soon")]
+    get(pause=pauses.append)
+    assert pauses == [7, 2, 60, 2], "and never longer than a minute"
+    assert_same(load_model("some/tiny"), load_model(str(folder)))
+
+
+@pytest.mark.parametrize("path", ["api", MODEL])
+def test_a_hub_that_stays_busy(serving, path):
+    pauses = []
+    serving.busy = [(path, 429, "")] * 4
+    assert "answers with error 429; try again later" in refusal(pause=pauses.append)
+    assert pauses == [1, 2, 4]
+    get()
+
+
+def test_another_part_than_was_asked_for_is_not_taken(serving, tiny, folder):
+    tiny.cuts, tiny.lies = [100_000], True
+    get()
+    assert fetched(serving) == ["", "bytes=100000-", ""], "from the start, without a range"
+    assert_same(load_model("some/tiny"), load_model(str(folder)))
+
+
+def test_a_hub_that_never_sends_the_part_that_was_asked_for(serving, tiny):
+    tiny.cuts, tiny.lies = [100_000, 10**9] * 9, True
+    assert "broke off" in refusal()
+    assert len(fetched(serving)) == 5
+
+
 def test_a_hub_that_knows_no_ranges_sends_everything_again(serving, tiny, folder):
     tiny.cuts = [100_000]
     tiny.ranges = False
@@ -237,7 +268,7 @@ def test_what_comes_behind_the_listed_end_is_not_wanted(serving, tiny, folder):
 
 def test_shorter_than_listed(serving, tiny):
     tiny.served[MODEL] = tiny.files[MODEL][:-1]
-    assert "model.safetensors broke off at 0.3 MB of 0.3 MB" in refusal()
+    assert "has fewer bytes of model.safetensors than it lists" in refusal()
 
 
 def test_what_rotted_in_the_cache_is_fetched_again(serving, folder):
@@ -247,6 +278,13 @@ def test_what_rotted_in_the_cache_is_fetched_again(serving, folder):
     blob.write_bytes(content)
     get()
     assert blob.read_bytes() == (folder / MODEL).read_bytes()
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_file_that_is_refused(serving, status):
+    serving.busy = [(MODEL, status, "")]
+    assert f"lists {MODEL} but refuses to send it (error {status})" in refusal()
+    get()
 
 
 def test_missing_file(serving, tiny):

@@ -24,7 +24,8 @@ class Repo:
 
     Large files are kept in git's large file storage, as there. `listed` replaces the list of files;
     `served` the content of some; `cuts` says after how many bytes the connections that fetch large
-    files break, one after the other; when it is used up they hold. `ranges` are honoured.
+    files break, one after the other; when it is used up they hold. `ranges` are honoured, unless
+    it `lies`: then all is sent as if it was the part that was asked for.
     """
 
     files: dict[str, bytes]
@@ -35,6 +36,7 @@ class Repo:
     served: dict[str, bytes] = field(default_factory=dict)
     cuts: list[int] = field(default_factory=list)
     ranges: bool = True
+    lies: bool = False
 
     def siblings(self) -> list[dict]:
         return [sibling(name, content) for name, content in self.files.items()]
@@ -73,6 +75,7 @@ class Hub:
         self.repos = repos
         self.seen: list[Seen] = []
         self.status: int | None = None
+        self.busy: list[tuple[str, int, str]] = []  # part of a path, status, Retry-After, in order
         hub = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -109,7 +112,10 @@ class Answer:
         headers = dict(self.handler.headers)
         path = unquote(urlsplit(self.handler.path).path)
         self.hub.seen.append(Seen(self.handler.command, path, headers["Host"], headers))
-        if self.hub.status:
+        if self.hub.busy and self.hub.busy[0][0] in path:
+            _, status, after = self.hub.busy.pop(0)
+            self.send(status, b"{}", {"Retry-After": after} if after else {})
+        elif self.hub.status:
             self.refuse(self.hub.status, "")
         elif found := re.fullmatch(r"/api/models/([^/]+/[^/]+)/revision/(.+)", path):
             self.info(*found.groups())
@@ -117,7 +123,7 @@ class Answer:
             repo = self.hub.repos[found[1]]
             content = repo.served.get(found[2], repo.files[found[2]])
             cut = repo.cuts.pop(0) if repo.cuts else None
-            self.content(content, {}, ranges=repo.ranges, cut=cut)
+            self.content(content, {}, ranges=repo.ranges, cut=cut, lies=repo.lies)
         elif found := re.fullmatch(r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", path):
             self.resolve(*found.groups())
         else:
@@ -159,13 +165,16 @@ class Answer:
         else:
             self.content(content, known)
 
-    def content(self, content, headers, *, ranges: bool = True, cut: int | None = None) -> None:
+    def content(self, content, headers, *, ranges=True, cut=None, lies=False) -> None:
         start = 0
         asked = re.fullmatch(r"bytes=(\d+)-", self.handler.headers.get("Range", ""))
         if asked and ranges:
-            start = int(asked[1])
+            start = 0 if lies else int(asked[1])
+            if start >= len(content):
+                self.send(416, b"", {"Content-Range": f"bytes */{len(content)}"})
+                return
             headers["Content-Range"] = f"bytes {start}-{len(content) - 1}/{len(content)}"
-        self.send(206 if start else 200, content[start:], headers, cut)
+        self.send(206 if "Content-Range" in headers else 200, content[start:], headers, cut)
 
     def refuse(self, status: int, code: str) -> None:
         self.send(status, b'{"error": "no"}', {"X-Error-Code": code} if code else {})

@@ -34,12 +34,16 @@ from streamd.models.store.cache import Repository, StorePaths, access_token
 from streamd.system.disk import flush, locked, megabytes
 from streamd.version import __version__
 
+log = logging.getLogger(__name__)
+
 _SHARD = re.compile(r"model-\d{5}-of-\d{5}\.safetensors", re.ASCII)
 _MAX_FILES = 20_000
 _TIMEOUT_S = 10
 """How long the hub may send nothing."""
 _PAUSES_S = (1, 2, 4)
 """Pauses between tries in which no byte came; then the download fails."""
+_LONGEST_PAUSE_S = 60
+"""How long a hub that is busy may ask to be left alone."""
 
 OnProgress = Callable[[int, int], object]
 """Called with the bytes that are here, and all bytes."""
@@ -104,14 +108,14 @@ class Offer:
         return sum(file.n_bytes for file in self.files)
 
 
-def look_up(repository: Repository, here: StorePaths) -> Offer:
-    """Ask the hub for the list of a repository's files.
+def look_up(repository: Repository, here: StorePaths, *, pause: Pause = time.sleep) -> Offer:
+    """Ask the hub for the list of a repository's files; `pause` waits between tries.
 
     Raises `ModelError` if it cannot be reached, has no such repository, or what it lists is no
     model.
     """
     with _connected(repository, here) as hub:
-        commit, files = read_listing(repository, hub.description())
+        commit, files = read_listing(repository, _description(hub, _Tries(pause)))
         return Offer(repository, commit, files, sum(map(hub.n_missing, files)))
 
 
@@ -138,6 +142,47 @@ def fetch(
             if cache.find(here.cache, offer.repository) != snapshot:
                 raise ModelError(f"{offer.repository}: {INDEX} names files that are not there")
             return snapshot
+
+
+class _BusyError(httpx2.TransportError):
+    """The hub has too much to do or is in trouble; it asks to wait for `pause_s` (0: it does not).
+
+    `refusal` is what the user is told if that does not end.
+    """
+
+    def __init__(self, refusal: ModelError, pause_s: int) -> None:
+        super().__init__(str(refusal))
+        self.refusal, self.pause_s = refusal, pause_s
+
+
+@dataclass(slots=True)
+class _Tries:
+    """Waits between tries, longer after each of several in a row in which no byte came."""
+
+    pause: Pause
+    n_idle: int = 0
+
+    def wait(self, error: httpx2.TransportError, *, has_come: bool = False) -> bool:
+        """Wait for the next try; False if there were enough. `has_come` says that bytes came."""
+        self.n_idle = 0 if has_come else self.n_idle + 1
+        if self.n_idle > len(_PAUSES_S):
+            return False
+        pause_s = _PAUSES_S[self.n_idle - 1] if self.n_idle else 0
+        if isinstance(error, _BusyError):
+            pause_s = max(pause_s, error.pause_s)
+            log.info("%s; the next try is in %d s", error.refusal, pause_s)
+        self.pause(pause_s)
+        return True
+
+
+def _description(hub: "_HubClient", tries: _Tries) -> bytes:
+    """Get the hub's description, also from one that is busy at first."""
+    while True:
+        try:
+            return hub.description()
+        except _BusyError as error:
+            if not tries.wait(error):
+                raise error.refusal from error
 
 
 def read_listing(repository: Repository, answer: bytes) -> tuple[str, tuple[RemoteFile, ...]]:
@@ -192,17 +237,30 @@ class _HubClient:
         return answer
 
     @contextmanager
-    def stream(self, url: str, headers: Mapping[str, str]) -> Iterator[httpx2.Response]:
-        """Send a request and yield the response. Raises `ModelError` if the hub refuses it."""
+    def stream(
+        self, url: str, headers: Mapping[str, str], file: str = ""
+    ) -> Iterator[httpx2.Response]:
+        """Send a request for a `file` or the list of files, and yield the response.
+
+        Raises `ModelError` if the hub refuses it, `_BusyError` if it may answer later.
+        """
         sent = {"User-Agent": f"streamd/{__version__}", **headers}
         if token := access_token():
             if not token.isascii():
                 raise ModelError("HF_TOKEN, or what hf auth login stored, is not a valid token")
             sent["Authorization"] = f"Bearer {token}"
         with self.client.stream("GET", url, headers=sent) as response:
-            if not response.is_success:
-                raise self._refusal(response)
-            yield response
+            if response.is_success:
+                yield response
+                return
+            refusal, asked = self._refusal(response, file), response.headers.get("Retry-After", "")
+            if response.status_code < httpx2.codes.INTERNAL_SERVER_ERROR and (
+                response.status_code != httpx2.codes.TOO_MANY_REQUESTS
+            ):
+                raise refusal
+            # Some servers name a date instead of seconds; then our own pauses have to do.
+            asked_s = int(asked) if asked.isascii() and asked.isdigit() else 0
+            raise _BusyError(refusal, min(asked_s, _LONGEST_PAUSE_S))
 
     def blob(self, file: RemoteFile) -> Path:
         """Return the path of a file's content; it need not exist."""
@@ -214,7 +272,7 @@ class _HubClient:
         n_here = max(_n_bytes(path) for path in (blob, _partial(blob)))
         return file.n_bytes - min(max(n_here, 0), file.n_bytes)
 
-    def _refusal(self, response: httpx2.Response) -> ModelError:
+    def _refusal(self, response: httpx2.Response, file: str) -> ModelError:
         host, status, name = self.here.host, response.status_code, self.repository.id
         match response.headers.get("X-Error-Code"):  # huggingface_hub ``hf_raise_for_status``
             case "GatedRepo":
@@ -226,6 +284,13 @@ class _HubClient:
                 why = f"{name} has no branch, tag or commit {self.repository.revision}"
             case "EntryNotFound":
                 why = f"{self.repository}: {host} lists a file that it does not have"
+            case _ if file and status in (401, 403):
+                why = (
+                    f"{self.repository}: {host} lists {file} but refuses to send it (error "
+                    f"{status}): HF_TOKEN may lack the right to read it, or a proxy forbids it"
+                )
+            case _ if file and status == httpx2.codes.RANGE_NOT_SATISFIABLE:
+                why = f"{self.repository}: {host} has fewer bytes of {file} than it lists"
             case _ if status in (401, 403, 404):
                 why = (
                     f"{self.repository}: no such repository on {host}, or a private one (then set "
@@ -324,21 +389,22 @@ class _Download:
         partial.replace(blob)
 
     def _fill(self, file: RemoteFile, partial: Path) -> None:
-        """Try until all bytes are there, or several tries in a row brought none."""
-        n_idle = 0
-        while (n_before := _n_bytes(partial)) < file.n_bytes:
+        """Try until all bytes are there, or several tries in a row brought no further ones."""
+        tries, n_most = _Tries(self.pause), _n_bytes(partial)
+        while _n_bytes(partial) < file.n_bytes:
             try:
                 with partial.open("ab") as out:
                     self._append(file, out)
             except httpx2.TransportError as error:
                 n_now = _n_bytes(partial)
-                n_idle = 0 if n_now > n_before else n_idle + 1
-                if n_idle > len(_PAUSES_S):
+                if not tries.wait(error, has_come=n_now > n_most):
+                    if isinstance(error, _BusyError):
+                        raise error.refusal from error
                     raise ModelError(
                         f"{self.offer.repository}: {file.name} broke off at {megabytes(n_now)} of "
                         f"{megabytes(file.n_bytes)} ({reason(error)}); the next try resumes there"
                     ) from error
-                self.pause(_PAUSES_S[n_idle - 1] if n_idle else 0)
+                n_most = max(n_most, n_now)
 
     def _append(self, file: RemoteFile, out: BinaryIO) -> None:
         """Request the missing bytes, and write what comes."""
@@ -347,12 +413,16 @@ class _Download:
         headers = {"Accept-Encoding": "identity"}
         if n_have:
             headers["Range"] = f"bytes={n_have}-"
+        asked = f"bytes {n_have}-"
         at = f"{self.offer.repository.id}/resolve/{self.offer.commit}/{file.name}"
-        with self.hub.stream(f"{self.hub.here.endpoint}/{at}", headers) as response:
+        with self.hub.stream(f"{self.hub.here.endpoint}/{at}", headers, file.name) as response:
             if n_have and response.status_code != httpx2.codes.PARTIAL_CONTENT:
                 # The server ignores ranges and sends everything from the start.
                 out.truncate(0)
                 n_have = 0
+            elif not response.headers.get("Content-Range", asked).startswith(asked):
+                out.truncate(0)
+                raise httpx2.RemoteProtocolError("the server sent another part than was asked for")
             # No chunk size: a chunk that is not full is lost when the connection breaks.
             for chunk in response.iter_bytes():
                 # What exceeds the listed size is dropped; the checksum shows if that was right.
