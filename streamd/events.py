@@ -371,6 +371,7 @@ class Stats(Event, frozen=True, kw_only=True, tag="stats"):
 
     `audio_ms`: audio so far; `lag_ms`: speech that waits for the engine; `lost_ms`: in gaps; `rtf`:
     seconds that the engine needs for a second of audio; `listeners`: clients that only listen.
+    `model`: while a smaller model makes the captions, its name, and until when.
     """
 
     audio_ms: int
@@ -378,6 +379,7 @@ class Stats(Event, frozen=True, kw_only=True, tag="stats"):
     lost_ms: int
     rtf: float
     listeners: int
+    model: str | msgspec.UnsetType = msgspec.UNSET
 
 
 SessionEvent = (

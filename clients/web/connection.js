@@ -91,7 +91,7 @@ export class Listening {
 
   #connect() {
     this.status("connecting");
-    const socket = open({ session: this.session, ...this.transcript.resume });
+    const socket = open({ session: this.session, stats: 1, ...this.transcript.resume });
     this.#socket = socket;
     let refused = null;
     socket.onmessage = ({ data }) => {

@@ -84,6 +84,7 @@ function unkept(error) {
 
 function changed(kind, message) {
   if (message.type === "hello") describe(message);
+  if (message.type === "stats") tellModel(message.model);
   if (message.type === "correction" && message.text === meant) toast(`Expected from now on: ${meant}`);
   if (message.type === "error" && message.code === "bad_option") toast(message.message, 8000);
   if (kind === "item") {
@@ -110,6 +111,12 @@ const languageNames = new Intl.DisplayNames(undefined, { type: "language" });
 function describe({ model, language, task }) {
   const spoken = language === "auto" ? "language detected" : languageNames.of(language);
   $("model").textContent = `Model: ${model}, ${spoken}${task === "translate" ? ", translated into English" : ""}`;
+}
+
+/** Say beside the state which smaller model makes the captions, until when; nothing once it is the server's. */
+function tellModel(model) {
+  const text = model ? `${STATES.live}: ${model}` : STATES.live;
+  if ($("status").dataset.state === "live" && $("status").textContent !== text) $("status").textContent = text;
 }
 
 function showLag(ms) {

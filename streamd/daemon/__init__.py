@@ -18,7 +18,7 @@ from streamd.config import Config
 from streamd.daemon import build, phrases, serving
 from streamd.daemon.control import Control, until_first_error
 from streamd.daemon.display import open_display, open_files
-from streamd.daemon.opening import Recognizers, open_model, recognizers
+from streamd.daemon.first_start import FirstStart
 from streamd.daemon.screen import Screen, show, stored_or_told
 from streamd.daemon.uploads import Uploads
 from streamd.errors import SourceError, StreamdError, for_clients
@@ -126,16 +126,14 @@ async def _live(
     uploads, loop = Uploads(config, streams), asyncio.get_running_loop()
     end_by = partial(control.end_by, config.limits.shutdown_ms / 1000 - _EXIT_S)
 
-    def open_engine() -> Recognizers:
-        model, engine = open_model(config)
-        opened = model, engine, build.expected(config, model, known)
-        loop.call_soon_threadsafe(uploads.opened.set_result, opened)
-        return recognizers(config, *opened)
+    give = uploads.opened.set_result
+    first = FirstStart(config, known, lambda *model: loop.call_soon_threadsafe(give, model))
+    streams.early_model = lambda: first.state
 
     async with asyncio.TaskGroup() as tasks:
         work = (
             streams.keep(),
-            supervise(streams, open_engine),
+            supervise(streams, first.open),
             streams.chores(),
             serving.watchdog(),
         )
@@ -146,6 +144,7 @@ async def _live(
             running.append(tasks.create_task(_end_in_time(streams, control, end_by)))
             _show(config, live, control, tasks, sinks)
         async with AsyncExitStack() as stack:
+            stack.callback(first.close)
             if live is not None and config.input.play and config.input.files:
                 live.heard = stack.enter_context(loudspeaker())
             serve = serving.server(config, streams, uploads, end_by=end_by)
@@ -157,9 +156,9 @@ async def _live(
                 serving.announce(server)
                 await control.stopped.wait()
             else:
-                opened = partial(serving.announce, server)
+                announce = partial(serving.announce, server)
                 reopen = None if config.input.files else partial(build.microphone, config)
-                await caption(sources, live, control, opened=opened, reopen=reopen)
+                await caption(sources, live, control, opened=announce, reopen=reopen)
         with suppress(TimeoutError):
             async with asyncio.timeout_at(end_by()):
                 await streams.kept()

@@ -141,7 +141,7 @@ def chooser(config: Config, model: Model) -> Chooser:
         if model.language is not None:
             # Of several languages that may be spoken, the one that it knows will do.
             language = model.language if model.language in languages else choices.language
-            _check_language(model, language, choices.task)
+            check_language(model, language, choices.task)
             return msgspec.structs.replace(choices, language=model.language)
         for code in languages:
             words.sot_sequence_for(code)
@@ -150,7 +150,7 @@ def chooser(config: Config, model: Model) -> Chooser:
     return choose
 
 
-def _check_language(model: Model, language: str, task: str, flag: str = "") -> None:
+def check_language(model: Model, language: str, task: str, flag: str = "") -> None:
     """Raise `ConfigError` for what a model of one language cannot do; `flag` begins options."""
     if model.language is None:
         return
@@ -324,7 +324,7 @@ def tokenizer(config: Config, model: Model) -> Tokenizer:
 def decoding_options(config: Config, model: Model) -> DecodingOptions:
     """How windows are decoded. Raises `ConfigError` for a language that the model lacks."""
     o = config.decoding
-    _check_language(model, o.language, o.task, "--")
+    check_language(model, o.language, o.task, "--")
     return replace(
         config.search,
         languages=_languages(o.language),

@@ -5,6 +5,7 @@ The engine for the CPU is prepared once and mapped at later starts.
 
 import logging
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from streamd.config import Config
@@ -13,11 +14,11 @@ from streamd.daemon.acceleration import HERE, Hardware, accelerates, check_compu
 from streamd.engines import precision
 from streamd.engines.prepared import cache_key, open_engine
 from streamd.engines.supervised.switchover import SwitchingEngine
-from streamd.engines.voices import Listener
 from streamd.models import ModelDimensions, store
 from streamd.models.model import Model
 from streamd.models.store.cache import StorePaths
 from streamd.streams import Chooser
+from streamd.streams.inference import WindowRecognizer
 from streamd.system.heap import return_early
 from streamd.types import ms_from_frames
 from streamd.whisper.engine import Engine
@@ -103,7 +104,7 @@ def live_cpu_s(config: Config, dims: ModelDimensions) -> float:
     return precision.live_cpu_s(dims, threads=threads, step_ms=ms_from_frames(step))
 
 
-Recognizers = tuple[list[Listener], Chooser]
+Recognizers = tuple[Sequence[WindowRecognizer], Chooser]
 """A recognizer for each worker, and what checks the choices of sessions."""
 
 

@@ -36,11 +36,12 @@ class Uploads:
         self._config, self._streams = config, streams
         self.opened: asyncio.Future[tuple[Model, Engine[Any], Vocabulary | None]]
         self.opened = asyncio.Future()
-        """The model, and what is expected; there before the first step, for which recordings wait.
-        """
+        """The model, and what is expected; recordings wait for it."""
 
     async def read(self, file: int, name: str, wanted: Wanted) -> Recording:
         """Read a sound file; see `streamd.server.Recordings`."""
+        await self._streams.between(lambda: None)  # raises if there is no engine
+        await asyncio.shield(self.opened)
         transcriber = await self._streams.between(self._new_transcriber, wanted)
         track = transcriber.new_file(lambda _: None)
         longest_ms = self._config.limits.max_upload_ms

@@ -11,7 +11,7 @@ in memory.
 import hashlib
 import logging
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -57,13 +57,18 @@ from streamd.whisper.mel import log_mel
 log = logging.getLogger(__name__)
 
 _MAX_BYTES = 8 << 30
-"""Limit for all prepared models together; large-v3 takes 1.7 GB in int8."""
+"""Limit for all prepared models together; turbo takes 1.8 GB in int8."""
 _ABOUT, _SIZES, _STATES = "model.msgpack", "sizes.json", "silence.npy"
 
 
-_N_WINDOWS = 20
+_N_WINDOWS = 5
 _WINDOW_S = (1.0, 2.0, 3.5, 5.0, 8.0)
 """How many windows the states of silence are averaged over, and their lengths."""
+
+Progress = Callable[[float], object]
+"""Called with the share of a preparation that is done."""
+_SILENCE_SHARE = 0.5
+"""What the states of silence take of the time of a preparation, about as with turbo."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +111,31 @@ def open_engine(
     return open_in_memory(load_model(name), threads=threads, precision=chosen)
 
 
+def is_prepared(name: str, precision: Choice = "auto") -> bool:
+    """Return whether a model was prepared in this precision, or in one of them."""
+    if (cached := cache_key(name)) is None:
+        return False
+    folder, state, _ = cached
+    wanted = get_args(Precision) if precision == "auto" else (precision,)
+    places = (_place(folder, state, each) for each in wanted)
+    return any(place.is_dir() and is_ours(place) for place in places)
+
+
+def prepare(name: str, *, threads: int, precision: Choice, progress: Progress) -> None:
+    """Prepare a model for `open_engine` with the same arguments, which then only has to map it.
+
+    Raises `ModelError` as that does, `EngineError` if ONNX Runtime refuses the model or nothing can
+    be kept.
+    """
+    if (cached := cache_key(name)) is None:
+        raise EngineError("there is no folder for prepared models")
+    folder, state, dims = cached
+    chosen = choose_precision(dims, precision, threads=threads).precision
+    place = _place(folder, state, chosen)
+    if not place.is_dir() and not _prepare(name, cached, place, chosen, threads, progress):
+        raise EngineError(f"it cannot be kept in {folder}")
+
+
 def cache_key(name: str) -> tuple[Path, str, ModelDimensions] | None:
     """Return the cache folder, a text that tells if a model's files change, and its dimensions.
 
@@ -143,7 +173,14 @@ def _place(folder: Path, state: str, precision: Precision) -> Path:
     return folder / "prepared" / hashlib.sha256(key.encode()).hexdigest()[:40]
 
 
-def _prepare(name: str, cached: object, place: Path, precision: Precision, threads: int) -> bool:
+def _prepare(
+    name: str,
+    cached: object,
+    place: Path,
+    precision: Precision,
+    threads: int,
+    progress: Progress = lambda share: None,
+) -> bool:
     """Write a model, whose files were `cached`; return whether it is there.
 
     Each weight is read when it is written, so that not all are in memory at once.
@@ -152,7 +189,7 @@ def _prepare(name: str, cached: object, place: Path, precision: Precision, threa
     def fill(folder: Path) -> None:  # where nothing can be written, nothing is loaded
         with opened_model(name) as model:
             log.info("model %s: preparing it for this machine, once", model.name)
-            _write(folder, model, precision, threads)
+            _write(folder, model, precision, threads, progress)
         if cache_key(name) != cached:
             raise OSError("the model's files changed while they were read")
 
@@ -183,15 +220,17 @@ def open_in_memory(model: Model, *, threads: int, precision: Choice = "auto") ->
     return Opened(model, engine, chosen, "not prepared")
 
 
-def with_silence(model: Model, *, threads: int, precision: Precision) -> Model:
-    """Return the model with states of silence, which take some 20 windows of 30 s to make.
+def with_silence(
+    model: Model, *, threads: int, precision: Precision, progress: Progress = lambda share: None
+) -> Model:
+    """Return the model with states of silence, which take a few windows of 30 s to make.
 
-    A model with a shorter context than Whisper's stays without. Raises `EngineError` if ONNX
-    Runtime refuses the model.
+    `progress` is told the share of them that is done. A model with a shorter context than Whisper's
+    stays without. Raises `EngineError` if ONNX Runtime refuses the model.
     """
     if model.silence is not None or model.dims.n_audio_ctx < N_AUDIO_CTX:
         return model
-    windows = _windows(bundled_speech(), model.dims.n_mels)
+    windows = _windows(bundled_speech(), model.dims.n_mels, progress)
     silence = make_silence_states(
         model.dims, model.weights, windows, threads=threads, precision=precision
     )
@@ -204,17 +243,26 @@ def bundled_speech() -> Samples:
     return np.asarray(speech, np.float32)
 
 
-def _windows(speech: Samples, n_mels: int) -> Iterator[tuple[int, Mel]]:
+def _windows(speech: Samples, n_mels: int, progress: Progress) -> Iterator[tuple[int, Mel]]:
     """Yield what `make_silence_states` takes: pieces of speech, as frames and log-mel of 30 s."""
     n_full = N_AUDIO_CTX * FRAME
     for i in range(_N_WINDOWS):
+        progress(i / _N_WINDOWS)
         n = int(_WINDOW_S[i % len(_WINDOW_S)] * SAMPLE_RATE)
         start = (len(speech) - n) * i // _N_WINDOWS
         yield -(-n // FRAME), log_mel(np.pad(speech[start : start + n], (0, n_full - n)), n_mels)
 
 
-def _write(folder: Path, model: Model, precision: Precision, threads: int) -> None:
-    model = with_silence(model, threads=threads, precision=precision)
+def _write(
+    folder: Path, model: Model, precision: Precision, threads: int, progress: Progress
+) -> None:
+    model = with_silence(
+        model,
+        threads=threads,
+        precision=precision,
+        progress=lambda share: progress(share * _SILENCE_SHARE),
+    )
+    progress(_SILENCE_SHARE)
     save(
         folder,
         model.dims,

@@ -84,6 +84,8 @@ class Streams:
         self.learn: Callable[[str], None] | None = None
         """Keeps a phrase for later sessions; raises `ConfigError`."""
         self.choices = Choices()  # the choices of sessions whose client chooses none
+        self.early_model: Callable[[], str] = lambda: ""
+        """Says what makes captions until the model is ready, and until when; empty once it is."""
         self._max_ingest = max_ingest
         self._storage, self._began_s = storage or SessionStorage(), time.monotonic()
         self._loaded = asyncio.Event()  # the model, or it failed
@@ -311,8 +313,9 @@ class Streams:
         self._untrimmed_s += bool(has_used or self._untrimmed_s)
         if self._untrimmed_s and not (running or busy_s):
             self._untrimmed_s = _TRIM_S
+        model = self.early_model()
         for stream in running:
-            stream.publish_state(busy_s / len(running))
+            stream.publish_state(busy_s / len(running), model)
         hubs = [stream.hub for stream in self._streams.values()]
         self.metrics.streams.set(len(running))
         self.metrics.unstored.set(max((s.unstored_ms for s in running), default=0) / 1000)

@@ -354,8 +354,11 @@ class Stream:
         self._look()
         return True
 
-    def publish_state(self, rtf: float) -> None:
-        """Publish the state of the session; `rtf`: engine seconds for each second of audio."""
+    def publish_state(self, rtf: float, model: str = "") -> None:
+        """Publish the state of the session; `rtf`: engine seconds for each second of audio.
+
+        `model`: as in `Stats`.
+        """
         if self.is_over:
             return
         # By time, not by window: when the engine is overloaded, windows are rare.
@@ -368,6 +371,7 @@ class Stream:
                 lost_ms=self._lost_ms,
                 rtf=round(rtf, 3),
                 listeners=self.hub.listeners,
+                model=model or msgspec.UNSET,
             )
         )
 

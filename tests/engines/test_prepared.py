@@ -300,7 +300,7 @@ def test_without_a_cache_it_works_too(small, tmp_path, monkeypatch):
 
 
 def test_a_full_disk_costs_only_time(folder, small, monkeypatch, caplog):
-    def full(place, model, precision, threads):
+    def full(place, *_):
         (place / "tensors").write_bytes(b"part")
         raise OSError(28, "No space left on device")
 

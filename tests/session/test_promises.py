@@ -22,6 +22,7 @@ from tests.support.fakes import (
     scripted_audio,
     scripted_session,
     speech_of,
+    words_said,
 )
 from tests.support.promises import check_transcript, runs
 
@@ -34,11 +35,6 @@ def run(speech, delays, policy=None, *, block=1, options=None, endpoint=None, re
 
 def finals(events):
     return [(e.text, e.start_ms, e.end_ms) for e in events if isinstance(e, Final)]
-
-
-def words_said(speech) -> list[str]:
-    middles = range(WORD // 2, len(speech), WORD)
-    return [f"w{n}{ending(n)}" for n, middle in enumerate(middles) if speech[middle]]
 
 
 delays = st.lists(st.integers(0, 400), min_size=1, max_size=5)

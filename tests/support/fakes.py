@@ -38,6 +38,12 @@ def ending(n: int) -> str:
     return [".", "", ",", "", ""][n % 5]
 
 
+def words_said(speech: Sequence[bool]) -> list[str]:
+    """The words of scripted audio, as they are written."""
+    middles = range(WORD // 2, len(speech), WORD)
+    return [f"w{n}{ending(n)}" for n, middle in enumerate(middles) if speech[middle]]
+
+
 def scripted_audio(speech: Iterable[bool]) -> Frames:
     """One frame per item: loud where it is true, all but silent where not."""
     loud = np.fromiter(speech, bool)

@@ -125,12 +125,12 @@ class Worker:
     not answer in time, took more, or what it computes with failed. Any thread may call.
     """
 
-    def __init__(self, job: Job) -> None:
-        """Start the process; call `wait` before `call`."""
+    def __init__(self, job: Job, told: Report = lambda text: None) -> None:
+        """Start the process; call `wait` before `call`. `told` gets what it does as it loads."""
         ours, theirs = Pipe()
         self.answer_s = self.most_bytes = math.inf
         self._name, self._connection, self._lock = job.name, ours, Lock()
-        self._why_lost = ""
+        self._why_lost, self._told = "", told
         # Not by `multiprocessing`, which would run the program's own script again.
         code = f"from {__name__} import main; main({theirs.fileno()})  # {PROCESS_NAME}"
         try:
@@ -198,6 +198,7 @@ class Worker:
             if reply[0] == "failed":
                 raise self._lost(state)
             log.debug("%s: %s", self._name, state)
+            self._told(state)
 
     def _lost(self, why: str) -> WorkerLostError:
         self._why_lost = why

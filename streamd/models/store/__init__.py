@@ -117,14 +117,15 @@ def best(
     wanted: ModelOptions,
     *,
     keeps_up: Callable[[Outline], bool] = lambda outline: True,
+    among: Callable[[str, Outline], bool] = lambda name, outline: True,
 ) -> str | None:
     """Return the name of the best model on this machine that can do the task, or None.
 
-    It is the best one that `keeps_up`, or else the smallest. Of two equal ones, an imported one is
-    preferred to a downloaded and a bundled one. Downloaded models that are not in the catalog are
-    ignored: other programs share the cache.
+    It is the best one `among` them that `keeps_up`, or else the smallest. Of two equal ones, an
+    imported one is preferred to a downloaded and a bundled one. Downloaded models that are not in
+    the catalog are ignored: other programs share the cache.
     """
-    possible = [each for each in _candidates(here) if suits(each[1], wanted)]
+    possible = [each for each in _candidates(here) if suits(each[1], wanted) and among(*each)]
     while possible:
         name, outline = max(possible, key=lambda each: quality(each[1]))
         smaller = [each for each in possible if quality(each[1]) < quality(outline)]

@@ -1,0 +1,306 @@
+"""Begins captions with a smaller model while the wanted one is prepared, which takes minutes once.
+
+The wanted model is prepared in a process of its own that gives way to captions. Sessions know only
+its tokens: text goes to the smaller model and comes from it as it is spelled. So each utterance can
+go on with either model; one that the smaller model began is left to it, and the next one is the
+wanted model's. If that cannot be prepared, captions go on with the smaller one.
+"""
+
+import logging
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import partial
+from threading import Thread
+from typing import Any
+
+from streamd.config import Config
+from streamd.daemon import build
+from streamd.daemon.opening import Recognizers, keeps_up, open_model, recognizers
+from streamd.engines.prepared import is_prepared, prepare
+from streamd.engines.supervised.worker import Job, Report, Worker
+from streamd.errors import ConfigError, ModelError, StreamdError
+from streamd.models import store
+from streamd.models.catalog import quality
+from streamd.models.model import Model
+from streamd.models.store.cache import places
+from streamd.models.store.layouts import outline
+from streamd.options import Choices
+from streamd.streams import Chooser
+from streamd.streams.inference import WindowRecognizer
+from streamd.system.heap import trim
+from streamd.types import Hypothesis, Window, Word
+from streamd.whisper.engine import Engine
+from streamd.whisper.punctuation import MarksAnswer, MarksQuestion
+from streamd.whisper.tokenizer import Tokenizer
+from streamd.whisper.vocabulary import Vocabulary
+
+log = logging.getLogger(__name__)
+
+_LONGEST_S = 3600.0
+"""How long a preparation may take."""
+_REPORTED = 0.25
+"""The log says each time that this share more is done."""
+
+Opened = Callable[[Model, Engine[Any], Vocabulary | None], object]
+"""Called with the model that stays, its engine and what is expected, in another thread."""
+
+
+class FirstStart:
+    """Opens recognizers for live sessions, at once if a smaller model can begin.
+
+    Call `open` once, in a thread, and `close` when the program ends. `known` are the phrases of
+    all sessions.
+    """
+
+    def __init__(self, config: Config, known: str, opened: Opened) -> None:
+        self._config, self._known, self._opened = config, known, opened
+        self._begun_s = self._told_s = time.monotonic()
+        self._share, self._name, self._wanted = 0.0, "", config.decoding.model
+        self._early: EarlyModel | None = None
+        self._worker: Worker | None = None
+        self._is_closed = False
+
+    def open(self) -> Recognizers:
+        """Return recognizers of the configured model, or such as begin with a smaller one.
+
+        Raises as `open_model` does, of the model that begins.
+        """
+        name = smaller_model(self._config)
+        if name is None:
+            return self._open(self._config, lasts=True)
+        return self._begin(name)
+
+    @property
+    def state(self) -> str:
+        """What captions are made with until the wanted model is there, else empty."""
+        if self._early is None:
+            return ""
+        wanted, early = self._wanted, self._name
+        if not self._worker:
+            return f"{early}: {wanted} cannot be prepared"
+        if not self._share:
+            return f"{early} until {wanted} is ready"
+        whole_s = (self._told_s - self._begun_s) / self._share
+        left_s = 10 * max(0, math.ceil((self._begun_s + whole_s - time.monotonic()) / 10))
+        return f"{early} until {wanted} is ready ({left_s // 60}:{left_s % 60:02})"
+
+    def close(self) -> None:
+        """Prepare nothing more."""
+        self._is_closed = True
+        if self._worker:
+            self._worker.close()
+
+    def _open(self, config: Config, *, lasts: bool) -> Recognizers:
+        model, engine = open_model(config)
+        expected = build.expected(config, model, self._known)
+        if lasts:
+            self._opened(model, engine, expected)
+        return recognizers(config, model, engine, expected)
+
+    def _begin(self, name: str) -> Recognizers:
+        decoding = replace(self._config.decoding, model=name, compute="cpu")
+        config = replace(self._config, decoding=decoding)
+        with store.opened_model(self._wanted) as opened:
+            model = replace(opened, weights={})
+        wanted = self._wanted = model.name
+        early_model, engine = open_model(config)
+        expected = build.expected(config, early_model, self._known)
+        firsts, _ = recognizers(config, early_model, engine, expected)
+        spell = partial(build.tokenizer, self._config, model)
+        early = EarlyModel(
+            [Respelled(each, build.tokenizer(config, early_model), spell()) for each in firsts]
+        )
+        workers = [EarlyRecognizer(early, at) for at in range(len(firsts))]
+        self._name, self._early = name, early
+        job = Job(partial(_prepared, self._config), wanted, background=True)
+        self._worker = Worker(job, told=self._told)
+        log.info("captions begin with %s: %s is prepared meanwhile, once", name, wanted)
+
+        def go_on() -> None:
+            try:
+                self._prepare(workers)
+            except StreamdError as error:
+                if self._is_closed:
+                    return
+                self._worker = None
+                log.warning("%s cannot be used: %s; captions stay with %s", wanted, error, name)
+                self._opened(early_model, engine, expected)
+
+        Thread(target=go_on, name="first-start", daemon=True).start()
+        return workers, self._chooser(early_model, build.chooser(self._config, model))
+
+    def _prepare(self, workers: "Sequence[EarlyRecognizer]") -> None:
+        assert self._worker is not None
+        with closing(self._worker) as worker:
+            worker.wait(_LONGEST_S)
+        then, _ = self._open(self._config, lasts=True)
+        for early, recognizer in zip(workers, then, strict=True):
+            early.go_on_with(recognizer)
+        self._early = None
+        trim()
+        wanted, seconds = self._wanted, time.monotonic() - self._begun_s
+        log.info(
+            "captions move to %s after %.0f s, each session with its next utterance",
+            wanted,
+            seconds,
+        )
+
+    def _told(self, text: str) -> None:
+        before, self._share = self._share, int(text.removesuffix(" %")) / 100
+        self._told_s = time.monotonic()
+        if before // _REPORTED < self._share // _REPORTED:
+            log.info("%s", self.state)
+
+    def _chooser(self, early: Model, full: Chooser) -> Chooser:
+        def choose(before: Choices, chosen: Mapping[str, object]) -> Choices:
+            choices = full(before, chosen)
+            if self._early is not None:
+                try:
+                    build.check_language(early, choices.language, choices.task)
+                except ConfigError as error:
+                    raise ConfigError(f"{error}; now: {self.state}") from None
+            return choices
+
+        return choose
+
+
+def smaller_model(config: Config) -> str | None:
+    """Return the best model that can begin at once, or None if the configured one can.
+
+    Also None if there is none that does the same task in the same language.
+    """
+    o, here = config.decoding, places()
+    path = store.find(o.model, here)
+    if not config.input.realtime or path is None or is_prepared(o.model, o.precision):
+        return None
+    try:
+        wanted = outline(path)
+    except ModelError:  # as `open_model` will say
+        return None
+    return store.best(
+        here,
+        o,
+        keeps_up=lambda each: keeps_up(config, each.dims),
+        among=lambda name, each: (
+            quality(each) < quality(wanted)
+            and (name in store.BUNDLED or is_prepared(name, o.precision))
+        ),
+    )
+
+
+def _prepared(config: Config, report: Report) -> None:
+    """Prepare the configured model; runs in a worker."""
+    prepare(
+        config.decoding.model,
+        threads=build.threads(config),
+        precision=config.decoding.precision,
+        progress=lambda share: report(f"{share:.0%}".replace("%", " %")),
+    )
+
+
+# -- in the place of the wanted model's recognizers ----------------------------------------------
+
+
+class Respelled:
+    """A recognizer of one model for sessions that know the tokens of another one."""
+
+    def __init__(self, recognizer: WindowRecognizer, own: Tokenizer, theirs: Tokenizer) -> None:
+        self._recognizer, self._own, self._theirs = recognizer, own, theirs
+
+    def recognize(self, window: Window) -> Hypothesis:
+        """Recognize a window; its text and the hypothesis are in the tokens that sessions know."""
+        into = self._own.encode
+        asked = [
+            MarksQuestion(_spelled(each.words, self._theirs, self._own))
+            if isinstance(each, MarksQuestion)
+            else each
+            for each in window.asks
+        ]
+        found = self._recognizer.recognize(
+            replace(
+                window,
+                prompt=into(self._theirs.decode(window.prompt)),
+                before=into(self._theirs.decode(window.before)),
+                prefix=into(self._theirs.decode(window.prefix)),
+                draft=into(self._theirs.decode(window.draft)),
+                asks=tuple(asked),
+            )
+        )
+        words = _spelled(found.words, self._own, self._theirs)
+        answers = [
+            MarksAnswer(_spelled(each.words, self._own, self._theirs))
+            if isinstance(each, MarksAnswer)
+            else each
+            for each in found.answers
+        ]
+        tokens = tuple(token for word in words for token in word.tokens)
+        return replace(found, words=words, tokens=tokens, answers=tuple(answers))
+
+
+def _spelled(words: Sequence[Word], one: Tokenizer, other: Tokenizer) -> tuple[Word, ...]:
+    """Return words of one model in the tokens of the other."""
+    spelled = []
+    for word in words:
+        n = len(word.tokens) - word.n_mark
+        mark = other.encode(one.decode(word.tokens[n:]))
+        tokens = (*other.encode(one.decode(word.tokens[:n])), *mark)
+        spelled.append(replace(word, tokens=tokens, n_mark=len(mark)))
+    return tuple(spelled)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EarlyModel:
+    """The smaller model, by a recognizer for each worker.
+
+    What it has encoded for a session refers to it, so it is freed with the last of these.
+    """
+
+    recognizers: Sequence[WindowRecognizer]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _EarlyStates:
+    """States that an `EarlyModel` has encoded; no other one can reuse them."""
+
+    model: EarlyModel
+    states: object
+
+
+class EarlyRecognizer:
+    """Recognizes with a smaller model until the wanted one is there; the worker's number is `at`.
+
+    An utterance of which the smaller model has text is left to it.
+    """
+
+    def __init__(self, early: EarlyModel, at: int) -> None:
+        self._early: EarlyModel | None = early
+        self._at = at
+        self._then: WindowRecognizer | None = None
+
+    def go_on_with(self, recognizer: WindowRecognizer) -> None:
+        """Use this one from each session's next utterance on; any thread may call."""
+        self._then, self._early = recognizer, None
+
+    def recognize(self, window: Window) -> Hypothesis:
+        """Recognize with the model whose turn it is."""
+        encoded, early = window.encoded, self._early  # before it is dropped
+        begun = encoded.states if encoded is not None else None
+        if isinstance(begun, _EarlyStates):
+            if window.prefix or window.draft or self._then is None:
+                return self._early_text(begun.model, window, begun.states)
+            window = replace(window, encoded=None)
+        if self._then is not None:
+            return self._then.recognize(window)
+        assert early is not None
+        return self._early_text(early, window, begun)
+
+    def _early_text(self, model: EarlyModel, window: Window, states: object) -> Hypothesis:
+        encoded = None if window.encoded is None else replace(window.encoded, states=states)
+        found = model.recognizers[self._at].recognize(replace(window, encoded=encoded))
+        if found.encoded is None:
+            return found
+        states = _EarlyStates(model, found.encoded.states)
+        return replace(found, encoded=replace(found.encoded, states=states))

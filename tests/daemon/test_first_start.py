@@ -1,0 +1,223 @@
+"""Captions begin with a small model and go on with the wanted one: no word is lost or changed."""
+
+import json
+import re
+import shutil
+import threading
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec import structs
+
+from streamd.config import load
+from streamd.daemon import build, first_start
+from streamd.daemon.first_start import EarlyModel, EarlyRecognizer, FirstStart, Respelled
+from streamd.engines.supervised.worker import Job, Worker
+from streamd.errors import ConfigError
+from streamd.events import Final
+from streamd.models.model import openai_vocabulary
+from streamd.options import Choices
+from streamd.system.disk import asset
+from streamd.types import Encoded
+from streamd.whisper.tokenizer import Tokenizer
+from tests.support import recorded
+from tests.support.fakes import (
+    ScriptedRecognizer,
+    drain,
+    ending,
+    played,
+    scripted_audio,
+    scripted_session,
+    speech_of,
+    words_said,
+)
+from tests.support.promises import check_transcript, runs
+
+
+class Alphabet:
+    """Tokens of scripted words, which begin at a number of their own."""
+
+    def __init__(self, first: int) -> None:
+        self.first = first
+
+    def encode(self, text: str) -> tuple[int, ...]:
+        return tuple(int(n) + self.first for n in re.findall(r"w(\d+)", text))
+
+    def decode(self, tokens) -> str:
+        assert all(token >= self.first for token in tokens), "tokens of another model"
+        return "".join(f" w{token - self.first}{ending(token - self.first)}" for token in tokens)
+
+
+class Remembering(ScriptedRecognizer):
+    """Reuses its own states only; counts its windows."""
+
+    n = 0
+
+    def recognize(self, window):
+        assert window.encoded is None or window.encoded.states is self
+        self.n += 1
+        found = super().recognize(window)
+        return replace(found, encoded=Encoded(window.start, window.end, self))
+
+
+class Switching:
+    """Goes on with the wanted model from a window on."""
+
+    def __init__(self, at: int) -> None:
+        self.models = Remembering(ending), Remembering(ending)
+        own, theirs = Alphabet(0), Alphabet(10_000)
+        first, self.then = (Respelled(each, own, theirs) for each in self.models)
+        self.early, self.left = EarlyRecognizer(EarlyModel([first]), 0), at
+        self.by: list[tuple[bool, bool]] = []
+
+    def recognize(self, window):
+        if self.left == 0:
+            self.early.go_on_with(self.then)
+        self.left -= 1
+        before = self.models[0].n
+        found = self.early.recognize(window)
+        self.by.append((self.models[0].n > before, bool(window.prefix or window.draft)))
+        return found
+
+
+@given(runs, st.lists(st.integers(0, 400), min_size=1, max_size=5), st.integers(0, 30))
+def test_whenever_it_moves_each_word_is_said_once_and_no_committed_one_changes(
+    stretches, delays, at
+):
+    speech, recognizer = speech_of(stretches), Switching(at)
+    events, _ = played(scripted_session(), recognizer, scripted_audio(speech), delays)
+    texts = [event.text for event in events if isinstance(event, Final)]
+    assert " ".join(texts).lower().split() == words_said(speech)
+    check_transcript(events)
+    small = [is_small for is_small, _ in recognizer.by]
+    assert small == sorted(small, reverse=True), "it never goes back"
+    assert all(goes_on for is_small, goes_on in recognizer.by[at:] if is_small)
+
+
+@pytest.fixture(scope="module")
+def tiny():
+    """The bundled model: its configuration, and a recognizer."""
+    config = load({"model": "tiny.en"}, {})
+    model, engine = first_start.open_model(config)
+    return config, model, lambda: build.recognizer(config, model, engine)
+
+
+def heard(config, recognizer) -> list[str]:
+    """The words of finals of three sentences, and that no committed one changed."""
+    session, events = build.new_session(config), []
+    for block in recorded.frames(recorded.three_sentences())[:, None]:
+        events += session.feed(block)
+        events += drain(session, recognizer, [])
+    events += session.flush()
+    events += drain(session, recognizer, [])
+    check_transcript(events)
+    return recorded.words(" ".join(event.text for event in events if isinstance(event, Final)))
+
+
+@pytest.mark.parametrize("at", [3, 12, 10**6])
+def test_real_speech_loses_no_word_to_a_model_of_another_vocabulary(tiny, at):
+    """The wanted model is tiny.en, too, but is known by the tokens of OpenAI's large-v3."""
+    config, model, new = tiny
+    own = build.tokenizer(config, model)
+    theirs = Tokenizer(openai_vocabulary("", 51_866), 51_866, multilingual=True, language="en")
+    first, then = (Respelled(new(), own, theirs) for _ in range(2))
+    recognizer = Switching(at)
+    recognizer.early, recognizer.then = EarlyRecognizer(EarlyModel([first]), 0), then
+    assert heard(config, recognizer) == heard(config, new())
+
+
+# -- the program ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def wanted(tmp_path, monkeypatch, tiny):
+    """A copy of the bundled model that is not prepared yet; the bundled one may begin."""
+    folder = tmp_path / "large"
+    shutil.copytree(asset("tiny.en"), folder)
+    monkeypatch.setattr(first_start, "smaller_model", lambda config: "tiny.en")
+    # On a busy machine, a process that gives way to everything else may take minutes.
+    monkeypatch.setattr(first_start, "Job", lambda make, name, background: Job(make, name))
+    return load({"model": str(folder)}, {})
+
+
+class Started:
+    """A first start, when all is settled."""
+
+    def __init__(self, config, monkeypatch, *, killed=False) -> None:
+        self.models, self.is_settled = [], threading.Event()
+        if killed:
+            monkeypatch.setattr(Worker, "wait", lambda worker, _: worker.close() or worker.call(""))
+        self.first = FirstStart(config, "", self.opened)
+        self.recognizers, self.chooser = self.first.open()
+
+    def opened(self, model, engine, expected) -> None:
+        self.models.append(model.name)
+        self.is_settled.set()
+
+    def settle(self) -> None:
+        assert self.is_settled.wait(120)
+        for thread in threading.enumerate():
+            if thread.name == "first-start":
+                thread.join(60)
+
+
+def test_captions_move_to_the_wanted_model_when_it_is_prepared(wanted, monkeypatch, caplog):
+    caplog.set_level("INFO")
+    started = Started(wanted, monkeypatch)
+    assert "captions begin with tiny.en: large is prepared meanwhile, once" in caplog.messages
+    assert started.first.state.startswith("tiny.en until large is ready")
+    assert isinstance(started.recognizers[0], EarlyRecognizer)
+    started.settle()
+    assert started.models == ["large"]
+    assert started.first.state == ""
+    assert re.match(r"captions move to large after \d+ s, each session", caplog.messages[-1])
+    assert heard(wanted, started.recognizers[0])
+
+
+def test_a_preparation_that_is_killed_leaves_the_small_model(wanted, monkeypatch, caplog):
+    started = Started(wanted, monkeypatch, killed=True)
+    started.settle()
+    assert started.models == ["tiny.en"]
+    assert started.first.state == "tiny.en: large cannot be prepared"
+    assert caplog.messages[-1].endswith("; captions stay with tiny.en")
+    assert heard(wanted, started.recognizers[0])
+
+
+def test_until_then_other_languages_are_refused_with_the_reason(wanted, monkeypatch):
+    monkeypatch.setattr(
+        build, "chooser", lambda *_: lambda before, new: structs.replace(before, **new)
+    )
+    started = Started(wanted, monkeypatch)
+    started.first.close()
+    with pytest.raises(ConfigError, match=r"knows en only; now: tiny\.en until large is ready"):
+        started.chooser(Choices(), {"language": "de"})
+    assert started.chooser(Choices(), {"language": "en"}).language == "en"
+
+
+def test_the_small_model_is_one_that_can_begin_at_once(tmp_path, monkeypatch):
+    folder = tmp_path / "small"
+    shutil.copytree(asset("tiny.en"), folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(
+        json.dumps(
+            config
+            | {
+                "d_model": 768,
+                "encoder_ffn_dim": 3072,
+                "decoder_ffn_dim": 3072,
+                "encoder_attention_heads": 12,
+                "decoder_attention_heads": 12,
+            }
+        )
+    )
+
+    def begins(**options) -> str | None:
+        return first_start.smaller_model(load({"model": str(folder), **options}, {}))
+
+    assert begins() == "tiny.en"
+    assert begins(language="de") is None, "it knows only English"
+    assert begins(model="tiny.en") is None
+    monkeypatch.setattr(first_start, "is_prepared", lambda name, precision: name == str(folder))
+    assert begins() is None, "it is ready itself"
