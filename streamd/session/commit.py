@@ -149,7 +149,7 @@ class AlignAtt:
         self._committed = 0
 
 
-class Native:
+class NativeRule:
     """Commits the words that the model itself will not change, if it says which (`Word.stable`).
 
     Otherwise another rule decides. The words that a model still may change wait, also in a pause.
