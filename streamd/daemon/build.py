@@ -25,7 +25,7 @@ from streamd.models.store import known_language
 from streamd.options import Choices, DecodingOptions
 from streamd.session import Session
 from streamd.session.channels import AnySession, SplitSession
-from streamd.session.commit import AlignAtt, CommitPolicy, LocalAgreement
+from streamd.session.commit import AlignAtt, CommitPolicy, LocalAgreement, NativeRule
 from streamd.session.gate import Gate, WebRtcVad, any_sound
 from streamd.session.rules import RuleNote
 from streamd.session.segmenter import Segmenter
@@ -172,8 +172,8 @@ def gate(config: Config) -> Gate:
 
 def _policy(config: Config) -> CommitPolicy:
     if config.commit.rule == "align-att":
-        return AlignAtt(config.align_att)
-    return LocalAgreement(config.agreement)
+        return NativeRule(AlignAtt(config.align_att))
+    return NativeRule(LocalAgreement(config.agreement))
 
 
 def own_sources(config: Config) -> list[Source]:
