@@ -18,7 +18,7 @@ from streamd.config import Config
 from streamd.daemon import build, phrases, serving
 from streamd.daemon.control import Control, until_first_error
 from streamd.daemon.display import open_display, open_files
-from streamd.daemon.opening import Recognizers, open_model, recognizers
+from streamd.daemon.opening import Recognizers, open_any
 from streamd.daemon.screen import Screen, show, stored_or_told
 from streamd.daemon.uploads import Uploads
 from streamd.errors import SourceError, StreamdError, for_clients
@@ -127,10 +127,9 @@ async def _live(
     end_by = partial(control.end_by, config.limits.shutdown_ms / 1000 - _EXIT_S)
 
     def open_engine() -> Recognizers:
-        model, engine = open_model(config)
-        opened = model, engine, build.expected(config, model, known)
+        opened = open_any(config, known)
         loop.call_soon_threadsafe(uploads.opened.set_result, opened)
-        return recognizers(config, *opened)
+        return opened.recognizers()
 
     async with asyncio.TaskGroup() as tasks:
         work = (

@@ -38,6 +38,8 @@ _SETTLE_MS, _SETTLE_REALTIME_MS = 160, 800
 """Silence that a stream hears in a pause beyond what it says it still needs: a transducer writes a
 word a few frames late. Voxtral Realtime, which writes 480 ms late, does not say what it needs."""
 _MOST_SETTLING_MS = 3_000
+_MOST_SPARE = 2
+"""Models that are kept while no stream uses them."""
 _LEVELS = {1: logging.DEBUG, 2: logging.DEBUG, 3: logging.WARNING, 4: logging.DEBUG}
 """Of the library's messages; it warns of what is normal here, such as a prompt that it ignores."""
 
@@ -109,14 +111,6 @@ class Family:
         finally:
             self.give_back(model)
 
-    def close_spare(self) -> None:
-        """Close the models that no stream uses, except one."""
-        with self._lock:
-            spare, self._free = self._free[1:], self._free[:1]
-            self.n_open -= len(spare)
-        for model in spare:
-            model.close()
-
     @property
     def timestamps(self) -> str:
         """The finest times that are of use here and that the model has."""
@@ -147,9 +141,13 @@ class Family:
         return session.stream(timestamps=timestamps, family=self._options, **chosen)
 
     def give_back(self, model: "library.Model") -> None:
-        """Let another stream use a model of the library."""
+        """Let another stream use a model of the library, unless enough others are free."""
         with self._lock:
-            self._free.append(model)
+            if len(self._free) < _MOST_SPARE:
+                self._free.append(model)
+                return
+            self.n_open -= 1
+        model.close()
 
     def _take(self) -> "library.Model":
         with self._lock:

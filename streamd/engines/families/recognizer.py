@@ -49,15 +49,17 @@ _SHORTEST = 5
 class FamilyRecognizer:
     """A model with what it needs for windows of many sessions. Not thread-safe."""
 
-    def __init__(self, model: FamilyModel) -> None:
-        self._model = model
+    def __init__(self, model: FamilyModel, vocabulary: str = "") -> None:
+        """`vocabulary` are phrases to expect in all sessions, one a line."""
+        self._model, self._vocabulary = model, vocabulary
 
     def recognize(self, window: Window) -> Hypothesis:
         """Return the words in the window after its prefix.
 
         What the library raises ends the session, whose stream it was, and no other one.
         """
-        options = window.options
+        phrases = f"{self._vocabulary}\n{window.options.vocabulary}".strip()
+        options = replace(window.options, vocabulary=phrases)
         if not self._model.abilities.streams:
             least = np.zeros(max(0, _SHORTEST * FRAME - len(window.samples)), np.float32)
             said = self._model.run(finite(np.concatenate([window.samples, least])), options)
