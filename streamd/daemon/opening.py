@@ -119,9 +119,7 @@ class OpenModel(Protocol):
     def chooser(self) -> Chooser:
         """Return what checks the choices of sessions and of recordings."""
 
-    def transcriber(
-        self, config: Config, *, is_alone: Callable[[], bool]
-    ) -> RecordingTranscriber:
+    def transcriber(self, config: Config, *, is_alone: Callable[[], bool]) -> RecordingTranscriber:
         """Return what transcribes recordings with these options; see `FileTranscriber`."""
 
     def close(self) -> None:
@@ -167,9 +165,7 @@ class OpenWhisper:
         """Return what checks the choices of sessions and of recordings."""
         return build.chooser(self._config, self._model)
 
-    def transcriber(
-        self, config: Config, *, is_alone: Callable[[], bool]
-    ) -> FileTranscriber:
+    def transcriber(self, config: Config, *, is_alone: Callable[[], bool]) -> FileTranscriber:
         """Return what transcribes recordings on this engine."""
         lists = self._lists(config)
         return FileTranscriber(config, self._model, self._engine, is_alone=is_alone, lists=lists)

@@ -7,13 +7,11 @@ share the pages of the mapped weights; what one takes besides is in docs/figures
 
 import os
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TypeVar, cast
 
-from streamd.engines.families.library import Compute, Family, open_family
+from streamd.engines.families.library import MOST_SPARE, Compute, Family, open_family
 from streamd.engines.families.said import Abilities, FamilyStream, Said
 from streamd.engines.supervised.worker import Job, Report, Worker, WorkerLostError
 from streamd.errors import ModelError, OneSessionError, StreamdError
@@ -92,26 +90,13 @@ def _served(
     path: Path, threads: int, compute: Compute, look_ahead_ms: int | None, _: Report
 ) -> ServedFamily:
     os.environ["GGML_NO_BACKTRACE"] = "1"  # it would start a debugger before it ends the process
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # it writes there although it has a callback
     try:
-        with _quiet():
-            return ServedFamily(
-                open_family(path, threads=threads, compute=compute, look_ahead_ms=look_ahead_ms)
-            )
+        return ServedFamily(
+            open_family(path, threads=threads, compute=compute, look_ahead_ms=look_ahead_ms)
+        )
     except StreamdError as error:
         return ServedFamily(error)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Drop what the library writes to stderr before it can be told where its messages go."""
-    kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
-    try:
-        os.dup2(nowhere, 2)
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-        os.close(nowhere)
 
 
 # -- in the program -------------------------------------------------------------------------------
@@ -169,13 +154,6 @@ class FamilyProcesses:
         self.give_back(worker)
         return cast(Said, said)
 
-    def close_spare(self) -> None:
-        """End the processes that no stream uses, except one."""
-        with self._lock:
-            spare, self._free = self._free[1:], self._free[:1]
-        for worker in spare:
-            self._drop(worker)
-
     def close(self) -> None:
         """End all processes."""
         with self._lock:
@@ -204,10 +182,13 @@ class FamilyProcesses:
         return answer
 
     def give_back(self, worker: Worker) -> None:
-        """Let another stream use a process."""
+        """Let another stream use a process, which ends if enough others are free."""
         with self._lock:
-            if worker in self._all and worker not in self._free:
+            is_spare = len(self._free) >= MOST_SPARE
+            if worker in self._all and worker not in self._free and not is_spare:
                 self._free.append(worker)
+        if is_spare:
+            self._drop(worker)
 
     def _take(self) -> Worker:
         with self._lock:

@@ -42,7 +42,6 @@ def test_a_stream_says_what_it_says_in_this_process(family, path):
     assert theirs == ours
     assert theirs.words
     assert family.run(SOUND, OPTIONS) == here.run(SOUND, OPTIONS)
-    here.close_spare()
 
 
 def test_a_process_that_dies_or_hangs_costs_its_own_stream(family):
@@ -71,10 +70,9 @@ def test_a_process_serves_one_stream_after_the_other_and_spare_ones_end(family):
     assert len(family.workers) == 3
     for stream in streams:
         stream.close()
-    family.close_spare()
-    assert len(family.workers) == 1
+    assert len(family.workers) == 2
     family.begin(OPTIONS).feed(SOUND)
-    assert len(family.workers) == 1
+    assert len(family.workers) == 2
 
 
 def test_a_file_with_which_the_library_ends_the_process_costs_a_session(tmp_path, family):
