@@ -5,6 +5,7 @@ options of search, of long recordings and of when text is believed do not apply.
 """
 
 import logging
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain, count
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from streamd.config import Config
+from streamd.config import OPTIONS, SETTINGS, Config, value_of
 from streamd.daemon import build, phrases
 from streamd.daemon.recording import (
     AudioFile,
@@ -22,7 +23,8 @@ from streamd.daemon.recording import (
     on_one_clock,
     spoken_by,
 )
-from streamd.engines.families import FamilyModel, FamilyRecognizer, Said, open_family
+from streamd.engines.families import Abilities, FamilyModel, FamilyRecognizer, Said
+from streamd.engines.families.processes import FamilyProcesses
 from streamd.engines.families.said import shared
 from streamd.engines.voices import Listener
 from streamd.errors import ConfigError
@@ -38,6 +40,10 @@ log = logging.getLogger(__name__)
 
 _COLUMN = SAMPLE_RATE // 100
 """Samples in a column of 10 ms, the unit of clips."""
+_SHARE_OF_DEADLINE = 0.5
+_WHISPER_PARTS = {"search", "align_att"}
+_WHISPER_ONLY = {"precision", "commit", "condition-on-previous-text", "session.context_tokens"}
+"""Parts of the configuration, and options, that only Whisper has."""
 _FULL = 32_767
 """Recordings are kept in 16 bits, half of what float32 takes."""
 
@@ -50,11 +56,14 @@ def open_model_file(config: Config, path: Path, known: str = "") -> "OpenFamily"
     o = config.decoding
     if o.compute == "ane":
         raise ConfigError("--compute ane: only Whisper runs on the Neural Engine")
-    family = open_family(
+    # A model that hangs ends a session, before the daemon ends all at the deadline.
+    answer_s = o.engine_deadline_ms / 1000 * _SHARE_OF_DEADLINE
+    family = FamilyProcesses(
         path,
         threads=build.threads(config),
         compute=o.compute,
         look_ahead_ms=None if o.look_ahead == "auto" else int(o.look_ahead),
+        answer_s=answer_s or math.inf,
     )
     abilities = family.abilities
     what = "streaming" if abilities.streams else "an utterance at a time"
@@ -63,13 +72,27 @@ def open_model_file(config: Config, path: Path, known: str = "") -> "OpenFamily"
     log.info("model %s on %s (%s)", abilities.variant, abilities.device, what)
     if (known or o.hotwords) and not abilities.takes_vocabulary:
         log.warning("%s takes no words to expect: vocabulary does not apply", abilities.variant)
+    if ignored := whisper_only(config, abilities):
+        log.warning("%s: %s does without", ", ".join(ignored), abilities.variant)
     return OpenFamily(config, family, known)
+
+
+def whisper_only(config: Config, abilities: Abilities) -> list[str]:
+    """Return the options that were changed and mean nothing to this model."""
+    without = {*_WHISPER_ONLY, *([] if abilities.takes_prompt else ["prompt"])}
+    fields = {**{f"--{name}": field for name, field in OPTIONS.items()}, **SETTINGS}
+    return [
+        name
+        for name, field in fields.items()
+        if field.part in _WHISPER_PARTS or field.name in without
+        if value_of(config, field) != field.default
+    ]
 
 
 class OpenFamily:
     """See `streamd.daemon.opening.OpenModel`."""
 
-    def __init__(self, config: Config, family: FamilyModel, known: str = "") -> None:
+    def __init__(self, config: Config, family: FamilyProcesses, known: str = "") -> None:
         """Raises `ConfigError` if the model lacks the language or the task."""
         self._family = family
         phrases_known = filter(None, map(phrase_of, known.splitlines()))
@@ -101,7 +124,8 @@ class OpenFamily:
         return FamilyTranscriber(config, self._family, self.language, self._known)
 
     def close(self) -> None:
-        """Nothing has to be closed: a model is freed with the last that uses it."""
+        """End the processes."""
+        self._family.close()
 
     def _check(self, code: str) -> None:
         known = self._family.abilities.languages

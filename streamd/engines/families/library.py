@@ -38,7 +38,7 @@ _SETTLE_MS, _SETTLE_REALTIME_MS = 160, 800
 """Silence that a stream hears in a pause beyond what it says it still needs: a transducer writes a
 word a few frames late. Voxtral Realtime, which writes 480 ms late, does not say what it needs."""
 _MOST_SETTLING_MS = 3_000
-_MOST_SPARE = 2
+MOST_SPARE = 2
 """Models that are kept while no stream uses them."""
 _LEVELS = {1: logging.DEBUG, 2: logging.DEBUG, 3: logging.WARNING, 4: logging.DEBUG}
 """Of the library's messages; it warns of what is normal here, such as a prompt that it ignores."""
@@ -143,7 +143,7 @@ class Family:
     def give_back(self, model: "library.Model") -> None:
         """Let another stream use a model of the library, unless enough others are free."""
         with self._lock:
-            if len(self._free) < _MOST_SPARE:
+            if len(self._free) < MOST_SPARE:
                 self._free.append(model)
                 return
             self.n_open -= 1
