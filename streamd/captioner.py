@@ -26,9 +26,8 @@ from streamd.config import Config, of_options, suggestion
 from streamd.daemon import MAX_BACKLOG, build, caption, phrases, supervise
 from streamd.daemon.control import Control
 from streamd.daemon.display import open_files
-from streamd.daemon.opening import best_model, open_model, recognizers
-from streamd.daemon.recording import FileTranscriber, finals_between
-from streamd.engines.supervised.switchover import SwitchingEngine
+from streamd.daemon.opening import best_model, open_any
+from streamd.daemon.recording import finals_between
 from streamd.errors import (
     ConfigError,
     EngineError,
@@ -161,9 +160,8 @@ class Captioner:
         if self._thread is not None:
             raise RuntimeError("a Captioner can be entered only once")
         config = self._config = _with_model(self._config)
-        self._model, self._engine = open_model(config)
-        expected = build.expected(config, self._model, self._known)
-        ready = recognizers(config, self._model, self._engine, expected)
+        self._opened = open_any(config, self._known)
+        ready = self._opened.recognizers()
         self._streams = Streams(
             self._new_session,
             max_backlog=MAX_BACKLOG,
@@ -296,8 +294,7 @@ class Captioner:
             with suppress(RuntimeError):  # another thread has closed it
                 self._loop.call_soon_threadsafe(self._stop.set)
             self._thread.join()
-            if isinstance(self._engine, SwitchingEngine):
-                self._engine.close()
+            self._opened.close()
 
     def _selection(self, chosen: Mapping[str, object]) -> Selection:
         """Return what of a file is read for a reader who has `chosen` these options."""
@@ -349,14 +346,10 @@ class Captioner:
         chosen: Mapping[str, object],
         progress: Callable[[int, int], object],
     ) -> "Transcript":
-        choose = build.chooser(self._config, self._model)
+        choose = self._opened.chooser()
         config = build.with_choices(self._config, choose(self._streams.choices, chosen))
         transcriber = await asyncio.to_thread(
-            FileTranscriber,
-            config,
-            self._model,
-            self._engine,
-            is_alone=lambda: self._streams.are_idle,
+            self._opened.transcriber, config, is_alone=lambda: self._streams.are_idle
         )
         file = transcriber.new_file(_warn)
         async with source:

@@ -36,6 +36,10 @@ class EngineMemoryError(EngineError):
     """The inference runtime found too little memory for a pass, which may be otherwise later."""
 
 
+class OneSessionError(EngineError):
+    """The runtime failed in one session; the others can go on."""
+
+
 class ConfigError(StreamdError):
     """An option, a variable or a configuration file says something impossible."""
 

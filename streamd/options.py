@@ -450,6 +450,11 @@ class ModelOptions:
         Literal["auto", "cpu", "gpu", "ane"],
         Option("processor; ane: a Mac's Neural Engine", common=True),
     ] = "auto"
+    look_ahead: Annotated[
+        Literal["auto", "0", "80", "480", "1040"],
+        Option("sound that Nemotron hears after a word; auto: 80", name="look-ahead-ms"),
+    ] = "auto"
+    """The more, the fewer words are wrong, and the later they come."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,7 +71,8 @@ class Word:
     `text` keeps its leading blank and its punctuation; `start`, `end` are frames since the stream
     began; `prob` is the mean probability of its tokens, 0..1; `tokens` are the ids that spell it,
     so that a committed word can be fed back as prefix or prompt. The last `n_mark` of them spell
-    the mark that closes it (`streamd.whisper.marks`); 0: it has none.
+    the mark that closes it (`streamd.whisper.marks`); 0: it has none. `stable` says whether the
+    model itself will not change the word any more, or is None if it never says that.
     """
 
     text: str
@@ -80,6 +81,7 @@ class Word:
     prob: float
     tokens: tuple[int, ...] = ()
     n_mark: int = 0
+    stable: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

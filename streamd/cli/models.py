@@ -8,6 +8,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,6 +20,13 @@ from streamd.errors import ConfigError, ModelError
 from streamd.events import encode
 from streamd.models import store
 from streamd.models.catalog import CATALOG, ENGLISH, entry, languages, offered
+from streamd.models.families import (
+    FAMILY_MODELS,
+    check_library,
+    family_entry,
+    suits_family,
+)
+from streamd.models.formats import gguf
 from streamd.models.model import Outline
 from streamd.models.store import cache, imports
 from streamd.models.store.cache import Repository, StorePaths, places, repository_of
@@ -62,6 +70,12 @@ def _ask_for(name: str, config: Config, here: StorePaths) -> None:
 def _refuse_wrong_language(name: str, wanted: ModelOptions) -> None:
     """Check a model of the catalog before it is downloaded; others are checked when loaded."""
     known, translates = entry(name), wanted.task == "translate"
+    if family := family_entry(name):
+        check_library(name)
+        if not suits_family(family, wanted):
+            asked = "--translate" if translates else f"--language {wanted.language}"
+            knows = ", ".join(family.languages)
+            raise ConfigError(f"{asked}: {name} only transcribes {knows}; take a Whisper")
     if known is None or languages(known.outline) > ENGLISH:
         return
     if translates or wanted.language not in ("", "auto", "en"):
@@ -109,6 +123,8 @@ def _download(
 
     offer = look_up(repository, here)
     size = megabytes(offer.n_missing)
+    if offer.n_missing and (family := family_entry(name)):
+        log.info("%s is under the licence %s", name, family.license_line)
     if ask and not _agreed(f"streamd: {name} is not here. Download it ({size}) from {here.host}?"):
         raise store.not_here(name)
     if not offer.n_missing:
@@ -160,6 +176,8 @@ def get(config: Config, name: str) -> None:
     """Download a model's missing or changed files, and verify the others; raises `ModelError`."""
     here = places()
     repository = repository_of(name)
+    if family_entry(name):
+        check_library(name)
     if repository and imports.find(here.imported, name):
         raise ModelError(f"{name} is imported; streamd models get {repository} downloads that one")
     if repository:
@@ -174,6 +192,8 @@ def add(config: Config, path: str, name: str = "") -> None:
     source = expanded(path).absolute()
     if not os.path.exists(source):  # Path.exists raises for a name that is too long
         raise ModelError(f"{path}: no such file or folder")
+    if source.is_file() and gguf.is_one(source):
+        raise ModelError(f"{path}: a GGUF is used where it is: --model {path}")
     name = name or imports.called(source).replace("/", "-")
     kept = imports.add(places().imported, source, name)
     log.info("%s, %s, is imported; use it with --model %s", name, _size(kept), name)
@@ -204,7 +224,7 @@ def remove(config: Config, name: str) -> None:
 
 
 class Row(NamedTuple):
-    """A line of the list."""
+    """A line of the list; `origin` is where a Whisper comes from."""
 
     name: str
     size: str
@@ -213,18 +233,58 @@ class Row(NamedTuple):
     origin: str
 
 
+class FamilyRow(NamedTuple):
+    """A line of the list of other families' models: `live` says how captions come, `wer` in %."""
+
+    name: str
+    size: str
+    languages: str
+    state: str
+    live: str
+    wer: str
+    license: str
+
+
 def table(config: Config) -> Iterator[str]:
     """Yield the lines of the list, the models that are here first, with a star at the default."""
     here = places()
     default = best_model(config, here) or store.BUNDLED[0]
     rows = sorted(_rows(here), key=lambda row: not row.state)
     if config.output.json:
-        yield encode([{**row._asdict(), "default": row.name == default} for row in rows])
+        every: list[Row | FamilyRow] = [*rows, *_family_rows(here)]
+        every.sort(key=lambda row: not row.state)
+        yield encode([{**row._asdict(), "default": row.name == default} for row in every])
         return
     for row in (Row("NAME", "SIZE", "LANGUAGES", "HERE", "FROM"), *rows):
         star = "*" if row.name == default else " "
         cells = f"{row.name:16} {row.size:>7} {row.languages:9} {row.state:10} {row.origin}"
         yield f"{star} {cells}".rstrip()
+    yield ""
+    head = FamilyRow("OTHER FAMILIES", "SIZE", "LANGUAGES", "HERE", "LIVE", "WER", "LICENCE")
+    for each in (head, *sorted(_family_rows(here), key=lambda row: not row.state)):
+        star = "*" if each.name == default else " "
+        cells = f"{each.name:26} {each.size:>6} {each.languages:9} {each.state:10} {each.live:6}"
+        yield f"{star} {cells} {each.wer:>4} {each.license.removesuffix(' Model License')}".rstrip()
+
+
+def _family_rows(here: StorePaths) -> Iterator[FamilyRow]:
+    """Yield the catalog's models of other families, and others that were downloaded."""
+    for each in FAMILY_MODELS:
+        n_languages = "English" if each.languages == ("en",) else str(len(each.languages))
+        state = "downloaded" if store.find(each.name, here) else ""
+        row = each.name, megabytes(each.bytes), n_languages, state, _live(each.streams)
+        yield FamilyRow(*row, f"{each.wer:.2f}", each.licence)
+    for repository, path in cache.ggufs(here.cache):
+        with suppress(ModelError):
+            header = gguf.speech_family(path)
+            known = header.languages
+            n_languages = "English" if known == ("en",) else str(len(known))
+            row = str(repository), _size(path), n_languages, "downloaded", _live(header.streams)
+            yield FamilyRow(*row, "", header.licence)
+
+
+def _live(streams: bool) -> str:
+    return "stream" if streams else "steps"
 
 
 def _rows(here: StorePaths) -> Iterator[Row]:
@@ -265,6 +325,8 @@ def _languages(outline: Outline) -> str:
 def _size(model: Path) -> str:
     """Return the size of the files that the loader reads."""
     try:
+        if model.is_file() and gguf.is_one(model):
+            return megabytes(model.stat().st_size)
         return megabytes(sum(path.stat().st_size for path in layout_of(model).files(model)))
     except (ModelError, OSError):  # OSError: one of the files is gone
         return "damaged"

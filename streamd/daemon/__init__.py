@@ -127,7 +127,7 @@ async def _live(
     end_by = partial(control.end_by, config.limits.shutdown_ms / 1000 - _EXIT_S)
 
     give = uploads.opened.set_result
-    first = FirstStart(config, known, lambda *model: loop.call_soon_threadsafe(give, model))
+    first = FirstStart(config, known, lambda model: loop.call_soon_threadsafe(give, model))
     streams.early_model = lambda: first.state
 
     async with asyncio.TaskGroup() as tasks:
@@ -156,9 +156,9 @@ async def _live(
                 serving.announce(server)
                 await control.stopped.wait()
             else:
-                announce = partial(serving.announce, server)
+                opened = partial(serving.announce, server)
                 reopen = None if config.input.files else partial(build.microphone, config)
-                await caption(sources, live, control, opened=announce, reopen=reopen)
+                await caption(sources, live, control, opened=opened, reopen=reopen)
         with suppress(TimeoutError):
             async with asyncio.timeout_at(end_by()):
                 await streams.kept()

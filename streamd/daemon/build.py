@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 from msgspec import UNSET
@@ -25,7 +25,7 @@ from streamd.models.store import known_language
 from streamd.options import Choices, DecodingOptions
 from streamd.session import Session
 from streamd.session.channels import AnySession, SplitSession
-from streamd.session.commit import AlignAtt, CommitPolicy, LocalAgreement
+from streamd.session.commit import AlignAtt, CommitPolicy, LocalAgreement, NativeRule
 from streamd.session.gate import Gate, WebRtcVad, any_sound
 from streamd.session.rules import RuleNote
 from streamd.session.segmenter import Segmenter
@@ -36,6 +36,7 @@ from streamd.sources.microphone import Microphone
 from streamd.sources.stdin import StdinSource
 from streamd.sources.tracks import Selection
 from streamd.streams import Chooser
+from streamd.streams.inference import WindowRecognizer
 from streamd.types import FRAME_MS, frames_from_ms, ms_from_frames
 from streamd.whisper.engine import Engine
 from streamd.whisper.recognizer import Recognizer
@@ -54,7 +55,7 @@ def default_choices(config: Config) -> Choices:
     """Return the options of sessions whose client chooses none, also before the model is loaded."""
     o = config.decoding
     language = o.language
-    if not _languages(language):
+    if not languages_of(language):
         language = known_language(o.model) or "auto"
     return Choices(
         language=language,
@@ -99,7 +100,7 @@ def session_factory(config: Config) -> Callable[[Choices], AnySession]:
         plain = frames_from_ms(choices.endpoint_ms)
         options = replace(
             config.session,
-            languages=_languages(choices.language),
+            languages=languages_of(choices.language),
             task=choices.task,
             prompt=choices.prompt,
             vocabulary=phrases.one_a_line(choices.hotwords),
@@ -119,9 +120,23 @@ def _log_rule(note: RuleNote) -> None:
     log.debug("%s", note)
 
 
+class Spoken(Protocol):
+    """A model, as far as languages go: its name, and the only one that it knows, or None."""
+
+    @property
+    def name(self) -> str: ...  # noqa: D102
+
+    @property
+    def language(self) -> str | None: ...  # noqa: D102
+
+
 def chooser(config: Config, model: Model) -> Chooser:
     """Return what checks the choices of clients, as options are checked."""
-    words = tokenizer(config, model)
+    return any_chooser(model, check=tokenizer(config, model).sot_sequence_for)
+
+
+def any_chooser(model: Spoken, *, check: Callable[[str], object]) -> Chooser:
+    """Return it for a model of any family; `check` raises `ConfigError` for unknown languages."""
 
     def choose(before: Choices, chosen: Mapping[str, object]) -> Choices:
         values: dict[str, Any] = {
@@ -137,25 +152,25 @@ def chooser(config: Config, model: Model) -> Chooser:
         n_phrases = len(phrases.one_a_line(values.get("hotwords", "")).splitlines())
         if n_phrases > _MOST_PHRASES:
             raise ConfigError(f"hotwords: {n_phrases} phrases, of at most {_MOST_PHRASES}")
-        languages = _languages(choices.language)
+        languages = languages_of(choices.language)
         if model.language is not None:
             # Of several languages that may be spoken, the one that it knows will do.
             language = model.language if model.language in languages else choices.language
             check_language(model, language, choices.task)
             return msgspec.structs.replace(choices, language=model.language)
         for code in languages:
-            words.sot_sequence_for(code)
+            check(code)
         return choices
 
     return choose
 
 
-def check_language(model: Model, language: str, task: str, flag: str = "") -> None:
+def check_language(model: Spoken, language: str, task: str, flag: str = "") -> None:
     """Raise `ConfigError` for what a model of one language cannot do; `flag` begins options."""
     if model.language is None:
         return
     knows = f"the model {model.name} knows {model.language} only"
-    if _languages(language) not in {(), (model.language,)}:
+    if languages_of(language) not in {(), (model.language,)}:
         hint = "; choose another with --model" if flag else ""
         raise ConfigError(f"{flag}language {language}: {knows}{hint}")
     if task == "translate":
@@ -172,8 +187,8 @@ def gate(config: Config) -> Gate:
 
 def _policy(config: Config) -> CommitPolicy:
     if config.commit.rule == "align-att":
-        return AlignAtt(config.align_att)
-    return LocalAgreement(config.agreement)
+        return NativeRule(AlignAtt(config.align_att))
+    return NativeRule(LocalAgreement(config.agreement))
 
 
 def own_sources(config: Config) -> list[Source]:
@@ -214,7 +229,7 @@ def _source(config: Config, name: str) -> Source:
 
 def selection(config: Config) -> Selection:
     """Return what of the sound of files is read."""
-    languages = _languages(default_choices(config).language)
+    languages = languages_of(default_choices(config).language)
     return Selection(config.input.track, languages, split=is_split(config))
 
 
@@ -243,7 +258,7 @@ def recognizer(
     return Recognizer(runs, words, options, working=working, vocabularies=lists)
 
 
-def answering(recognizer: Recognizer[Any]) -> Listener:
+def answering(recognizer: WindowRecognizer) -> Listener:
     """Return a recognizer that also answers what sessions ask about turns and voices."""
     judge = TurnJudge(recognizer, begin_smart_turn) if has_smart_turn() else recognizer
     return Listener(judge)
@@ -308,7 +323,7 @@ def urgent_threads(config: Config) -> int:
 def tokenizer(config: Config, model: Model) -> Tokenizer:
     """The model's vocabulary, for the language and the task. Raises `ConfigError`."""
     o = config.decoding
-    languages = _languages(o.language) or ("en",)
+    languages = languages_of(o.language) or ("en",)
     words = Tokenizer(
         model.vocabulary,
         model.dims.n_vocab,
@@ -327,14 +342,14 @@ def decoding_options(config: Config, model: Model) -> DecodingOptions:
     check_language(model, o.language, o.task, "--")
     return replace(
         config.search,
-        languages=_languages(o.language),
+        languages=languages_of(o.language),
         temperatures=_temperatures(config),
         suppress_tokens=(-1,) if model.suppress_tokens is None else model.suppress_tokens,
         begin_suppress_tokens=model.begin_suppress_tokens,
     )
 
 
-def _languages(given: str) -> tuple[str, ...]:
+def languages_of(given: str) -> tuple[str, ...]:
     """The codes of the languages that may be spoken, none if all may."""
     return () if given in {"", "auto"} else tuple(dict.fromkeys(given.split(",")))
 

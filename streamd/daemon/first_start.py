@@ -14,11 +14,17 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from threading import Thread
-from typing import Any
 
 from streamd.config import Config
 from streamd.daemon import build
-from streamd.daemon.opening import Recognizers, keeps_up, open_model, recognizers
+from streamd.daemon.opening import (
+    OpenModel,
+    OpenWhisper,
+    Recognizers,
+    keeps_up,
+    open_any,
+    open_model,
+)
 from streamd.engines.prepared import is_prepared, prepare
 from streamd.engines.supervised.worker import Job, Report, Worker
 from streamd.errors import ConfigError, ModelError, StreamdError
@@ -32,10 +38,8 @@ from streamd.streams import Chooser
 from streamd.streams.inference import WindowRecognizer
 from streamd.system.heap import trim
 from streamd.types import Hypothesis, Window, Word
-from streamd.whisper.engine import Engine
 from streamd.whisper.punctuation import MarksAnswer, MarksQuestion
 from streamd.whisper.tokenizer import Tokenizer
-from streamd.whisper.vocabulary import Vocabulary
 
 log = logging.getLogger(__name__)
 
@@ -44,8 +48,8 @@ _LONGEST_S = 3600.0
 _REPORTED = 0.25
 """The log says each time that this share more is done."""
 
-Opened = Callable[[Model, Engine[Any], Vocabulary | None], object]
-"""Called with the model that stays, its engine and what is expected, in another thread."""
+Opened = Callable[[OpenModel], object]
+"""Called with the model that stays, in another thread."""
 
 
 class FirstStart:
@@ -70,7 +74,7 @@ class FirstStart:
         """
         name = smaller_model(self._config)
         if name is None:
-            return self._open(self._config, lasts=True)
+            return self._open()
         return self._begin(name)
 
     @property
@@ -93,12 +97,10 @@ class FirstStart:
         if self._worker:
             self._worker.close()
 
-    def _open(self, config: Config, *, lasts: bool) -> Recognizers:
-        model, engine = open_model(config)
-        expected = build.expected(config, model, self._known)
-        if lasts:
-            self._opened(model, engine, expected)
-        return recognizers(config, model, engine, expected)
+    def _open(self) -> Recognizers:
+        opened = open_any(self._config, self._known)
+        self._opened(opened)
+        return opened.recognizers()
 
     def _begin(self, name: str) -> Recognizers:
         decoding = replace(self._config.decoding, model=name, compute="cpu")
@@ -107,8 +109,8 @@ class FirstStart:
             model = replace(opened, weights={})
         wanted = self._wanted = model.name
         early_model, engine = open_model(config)
-        expected = build.expected(config, early_model, self._known)
-        firsts, _ = recognizers(config, early_model, engine, expected)
+        smaller = OpenWhisper(config, self._known, early_model, engine)
+        firsts, _ = smaller.recognizers()
         spell = partial(build.tokenizer, self._config, model)
         early = EarlyModel(
             [Respelled(each, build.tokenizer(config, early_model), spell()) for each in firsts]
@@ -127,7 +129,7 @@ class FirstStart:
                     return
                 self._worker = None
                 log.warning("%s cannot be used: %s; captions stay with %s", wanted, error, name)
-                self._opened(early_model, engine, expected)
+                self._opened(smaller)
 
         Thread(target=go_on, name="first-start", daemon=True).start()
         return workers, self._chooser(early_model, build.chooser(self._config, model))
@@ -136,7 +138,7 @@ class FirstStart:
         assert self._worker is not None
         with closing(self._worker) as worker:
             worker.wait(_LONGEST_S)
-        then, _ = self._open(self._config, lasts=True)
+        then, _ = self._open()
         for early, recognizer in zip(workers, then, strict=True):
             early.go_on_with(recognizer)
         self._early = None
@@ -174,9 +176,11 @@ def smaller_model(config: Config) -> str | None:
     """
     o, here = config.decoding, places()
     path = store.find(o.model, here)
-    if not config.input.realtime or path is None or is_prepared(o.model, o.precision):
+    if path is None or not config.input.realtime or is_prepared(o.model, o.precision):
         return None
     try:
+        if store.is_family(o.model, here):
+            return None
         wanted = outline(path)
     except ModelError:  # as `open_model` will say
         return None

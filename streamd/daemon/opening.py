@@ -5,25 +5,27 @@ The engine for the CPU is prepared once and mapped at later starts.
 
 import logging
 import time
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 from streamd.config import Config
 from streamd.daemon import build
 from streamd.daemon.acceleration import HERE, Hardware, accelerates, check_compute, judge, stages
+from streamd.daemon.recording import FileTranscriber, RecordingTranscriber
 from streamd.engines import precision
 from streamd.engines.prepared import cache_key, open_engine
 from streamd.engines.supervised.switchover import SwitchingEngine
+from streamd.errors import ConfigError
 from streamd.models import ModelDimensions, store
 from streamd.models.model import Model
-from streamd.models.store.cache import StorePaths
+from streamd.models.store.cache import StorePaths, places
 from streamd.streams import Chooser
 from streamd.streams.inference import WindowRecognizer
 from streamd.system.heap import return_early
 from streamd.types import ms_from_frames
 from streamd.whisper.engine import Engine
 from streamd.whisper.recognizer import Recognizer
-from streamd.whisper.vocabulary import Vocabulary
+from streamd.whisper.vocabulary import Vocabularies
 
 log = logging.getLogger(__name__)
 
@@ -108,15 +110,70 @@ Recognizers = tuple[Sequence[WindowRecognizer], Chooser]
 """A recognizer for each worker, and what checks the choices of sessions."""
 
 
-def recognizers(
-    config: Config, model: Model, engine: Engine[Any], expected: Vocabulary | None
-) -> Recognizers:
-    """Return recognizers on one engine, with the phrases of all sessions. Raises `ConfigError`."""
-    working = set[Recognizer[Any]]()
+class OpenModel(Protocol):
+    """A model of any family that is open: what sessions and recordings need of it."""
 
-    def new() -> Recognizer[Any]:
-        lists = build.vocabularies(config, model, expected)
-        return build.recognizer(config, model, engine, working=working, lists=lists)
+    def recognizers(self) -> Recognizers:
+        """Return recognizers with the phrases of all sessions. Raises `ConfigError`."""
 
-    workers = [build.answering(new()) for _ in range(build.workers(config))]
-    return workers, build.chooser(config, model)
+    def chooser(self) -> Chooser:
+        """Return what checks the choices of sessions and of recordings."""
+
+    def transcriber(self, config: Config, *, is_alone: Callable[[], bool]) -> RecordingTranscriber:
+        """Return what transcribes recordings with these options; see `FileTranscriber`."""
+
+    def close(self) -> None:
+        """End what it has started."""
+
+
+def open_any(config: Config, known: str, *, recordings: bool = False) -> OpenModel:
+    """Open the configured model, of whatever family; raises as `open_model`.
+
+    `known` are the phrases that all sessions expect, one a line.
+    """
+    here = places()
+    path = store.find(config.decoding.model, here)
+    if path is not None and store.is_family(config.decoding.model, here):
+        from streamd.daemon.families import open_model_file  # few users have the library
+
+        return open_model_file(config, path, known)
+    if config.decoding.look_ahead != "auto":
+        raise ConfigError(f"--look-ahead-ms: {config.decoding.model} is a Whisper, which has none")
+    return OpenWhisper(config, known, *open_model(config, recordings=recordings))
+
+
+class OpenWhisper:
+    """See `OpenModel`."""
+
+    def __init__(self, config: Config, known: str, model: Model, engine: Engine[Any]) -> None:
+        """Raises `ConfigError`."""
+        self._config, self._model, self._engine = config, model, engine
+        self._expected = build.expected(config, model, known)
+
+    def recognizers(self) -> Recognizers:
+        """Return recognizers on one engine."""
+        config, model = self._config, self._model
+        working = set[Recognizer[Any]]()
+
+        def new() -> Recognizer[Any]:
+            lists = self._lists(config)
+            return build.recognizer(config, model, self._engine, working=working, lists=lists)
+
+        return [build.answering(new()) for _ in range(build.workers(config))], self.chooser()
+
+    def chooser(self) -> Chooser:
+        """Return what checks the choices of sessions and of recordings."""
+        return build.chooser(self._config, self._model)
+
+    def transcriber(self, config: Config, *, is_alone: Callable[[], bool]) -> FileTranscriber:
+        """Return what transcribes recordings on this engine."""
+        lists = self._lists(config)
+        return FileTranscriber(config, self._model, self._engine, is_alone=is_alone, lists=lists)
+
+    def close(self) -> None:
+        """End the processes of other engines than the CPU's."""
+        if isinstance(self._engine, SwitchingEngine):
+            self._engine.close()
+
+    def _lists(self, config: Config) -> Vocabularies:
+        return build.vocabularies(config, self._model, self._expected)

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain, count, groupby
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
 import numpy as np
@@ -39,7 +39,7 @@ from streamd.speakers import SpokenTurn
 from streamd.streams import Streams
 from streamd.system.calls import in_thread
 from streamd.system.heap import keep_for_passes
-from streamd.types import FRAME, FRAME_MS, Frames, frames_from_ms
+from streamd.types import FRAME, FRAME_MS, Frames, Samples, frames_from_ms
 from streamd.whisper.engine import Engine, urgent
 from streamd.whisper.longform import LONGEST_WINDOW, Transcriber
 from streamd.whisper.longform.segments import (
@@ -62,20 +62,30 @@ _AT_ONCE = 200
 log = logging.getLogger(__name__)
 
 
-class Track:
-    """Sound of a file while it is read: its log-mel and where speech is in it.
+class Sound(Protocol):
+    """What a model needs of a recording, made while it is read."""
+
+    def append(self, samples: Samples) -> None:
+        """Take the next samples, (n,)."""
+
+
+SoundT = TypeVar("SoundT", bound=Sound)
+
+
+class Track(Generic[SoundT]):
+    """Sound of a file while it is read, as the model takes it, and where speech is in it.
 
     Without `speech` that does not matter. `voices` hears who speaks.
     """
 
     def __init__(
-        self, mel: RecordingMel, speech: SpeechClips | None, voices: RecordedVoices | None = None
+        self, sound: SoundT, speech: SpeechClips | None, voices: RecordedVoices | None = None
     ) -> None:
-        self.mel, self.speech, self.voices = mel, speech, voices
+        self.sound, self.speech, self.voices = sound, speech, voices
 
     def take(self, frames: Frames, *, in_two_threads: bool) -> None:
         """Take the next (n, 320) frames; log-mel may be computed in another thread."""
-        append = partial(self.mel.append, frames.reshape(-1))
+        append = partial(self.sound.append, frames.reshape(-1))
         appended = None
         if in_two_threads and self.speech is not None:  # there is something to compute meanwhile
             appended = in_thread(append)
@@ -90,7 +100,20 @@ class Track:
             appended.result()
 
 
-class AudioFile:
+def new_track(config: Config, sound: SoundT) -> Track[SoundT]:
+    """Return a track with these options, which has heard nothing yet."""
+    speech = None
+    if config.vad.detector != "off":
+        pause, around = config.endpoint.plain, config.endpoint.pre_roll
+        # Pauses of one length end utterances, with as much audio after as before them.
+        endpoint = replace(
+            config.endpoint, pre_final=around, sentence=pause, unfinished=pause, empty=pause
+        )
+        speech = SpeechClips(build.gate(config), Segmenter(endpoint))
+    return Track(sound, speech, RecordedVoices() if config.decoding.speakers else None)
+
+
+class AudioFile(Generic[SoundT]):
     """One file while it is read; `report` gets each gap.
 
     It has a track for all of its sound, or, where the source does not mix channels, one for each.
@@ -98,14 +121,14 @@ class AudioFile:
 
     def __init__(
         self,
-        new_track: Callable[[], Track],
+        new_track: Callable[[], Track[SoundT]],
         report: Callable[[Gap], object],
         *,
         in_two_threads: Callable[[], bool],
     ) -> None:
         """While `in_two_threads` says so, what is computed may take another thread, too."""
         self._new_track, self._report, self._in_two = new_track, report, in_two_threads
-        self.tracks: tuple[Track, ...] = ()
+        self.tracks: tuple[Track[SoundT], ...] = ()
         self.is_split = False
         self.n_padding = 0  # samples at the end of the last frame that are no audio
         self.damage: SourceError | None = None  # at which the source has ended
@@ -217,34 +240,22 @@ class FileTranscriber:
             is_alone=is_alone,
         )
 
-    def new_file(self, report: Callable[[Gap], object]) -> AudioFile:
+    def new_file(self, report: Callable[[Gap], object]) -> AudioFile[RecordingMel]:
         """Return an empty `AudioFile` to read a file into."""
-        return AudioFile(self._new_track, report, in_two_threads=self._in_two)
+        tracks = lambda: new_track(self._config, RecordingMel(self._n_mels))  # noqa: E731 - used once
+        return AudioFile(tracks, report, in_two_threads=self._in_two)
 
-    def _new_track(self) -> Track:
-        config = self._config
-        speech = None
-        if config.vad.detector != "off":
-            pause, around = config.endpoint.plain, config.endpoint.pre_roll
-            # Pauses of one length end utterances, with as much audio after as before them.
-            endpoint = replace(
-                config.endpoint, pre_final=around, sentence=pause, unfinished=pause, empty=pause
-            )
-            speech = SpeechClips(build.gate(config), Segmenter(endpoint))
-        voices = RecordedVoices() if config.decoding.speakers else None
-        return Track(RecordingMel(self._n_mels), speech, voices)
-
-    def transcribe(self, file: AudioFile) -> Iterator[FinishedWindow]:
+    def transcribe(self, file: AudioFile[RecordingMel]) -> Iterator[FinishedWindow]:
         """Transcribe a file that was read to its end, window by window; raises `EngineError`.
 
         Only once: what is transcribed of it is forgotten.
         """
         file.hand_over()
         windows = [self._transcribe(track, file.n_padding) for track in file.tracks]
-        yield from _on_one_clock(windows) if file.is_split else chain(*windows)
+        yield from on_one_clock(windows) if file.is_split else chain(*windows)
 
-    def _transcribe(self, track: Track, n_padding: int) -> Iterator[FinishedWindow]:
-        mel = track.mel
+    def _transcribe(self, track: Track[RecordingMel], n_padding: int) -> Iterator[FinishedWindow]:
+        mel = track.sound
         mel.finish(n_padding=n_padding)
         speech, voiced, first = track.speech, None, 0
         if speech is None:
@@ -269,7 +280,7 @@ class FileTranscriber:
                 spelled = map(_with_numbers, window.segments) if speech else window.segments
                 made = (self._final(segment, next(seg)) for segment in spelled)
                 finals = tuple(
-                    _with_speakers(final, turns, speakers)
+                    spoken_by(final, turns, speakers)
                     for final in (map(with_lasting_words, made) if speech else made)
                 )
                 mel.forget(column_at(window.reached_ms / 1000))
@@ -329,7 +340,7 @@ def _legible(text: str) -> str:
     return text.replace(REPLACEMENT, "").strip()
 
 
-def _on_one_clock(channels: Sequence[Iterator[FinishedWindow]]) -> Iterator[FinishedWindow]:
+def on_one_clock(channels: Sequence[Iterator[FinishedWindow]]) -> Iterator[FinishedWindow]:
     """Transcribe channels side by side, and return their finals in the order of their starts."""
     reached = dict.fromkeys(range(len(channels)), 0)
     waiting: list[Final] = []
@@ -378,7 +389,7 @@ def _start_ms(final: Final) -> int:
     return final.start_ms
 
 
-def _with_speakers(final: Final, turns: Sequence[SpokenTurn], numbers: dict[int, int]) -> Final:
+def spoken_by(final: Final, turns: Sequence[SpokenTurn], numbers: dict[int, int]) -> Final:
     """Return the final with who says each word, by turns in order of their beginnings.
 
     `numbers` has the numbers of those who have said something, and gets those of others.
@@ -388,10 +399,24 @@ def _with_speakers(final: Final, turns: Sequence[SpokenTurn], numbers: dict[int,
     return msgspec.structs.replace(named, words=words)
 
 
+class RecordingTranscriber(Protocol):
+    """What transcribes recordings with a model of any family."""
+
+    @property
+    def languages(self) -> tuple[str, ...]:
+        """What the speakers may speak, in order of preference; none: anything."""
+
+    def new_file(self, report: Callable[[Gap], object]) -> AudioFile[Any]:
+        """Return an empty `AudioFile` to read a file into."""
+
+    def transcribe(self, file: AudioFile[Any]) -> Iterator[FinishedWindow]:
+        """Transcribe a file that was read to its end, window by window; only once."""
+
+
 async def finals_between(
     streams: Streams,
-    transcriber: FileTranscriber,
-    file: AudioFile,
+    transcriber: RecordingTranscriber,
+    file: AudioFile[Any],
     progress: Callable[[int, int], object] = lambda reached_ms, duration_ms: None,
 ) -> AsyncIterator[Final]:
     """Transcribe a file that was read, between live windows. Raises `EngineError`.

@@ -10,11 +10,11 @@ from functools import partial
 from typing import TypeVar
 
 from streamd.config import Config
-from streamd.daemon import build
+from streamd.daemon import build, phrases
 from streamd.daemon.control import INTERRUPTED, Control, until_first_error
 from streamd.daemon.display import check_files, open_display, open_files, transcripts
-from streamd.daemon.opening import open_model
-from streamd.daemon.recording import FileTranscriber
+from streamd.daemon.opening import open_any
+from streamd.daemon.recording import RecordingTranscriber
 from streamd.daemon.screen import Screen, show
 from streamd.errors import ConfigError, SourceError, StreamdError, is_bug
 from streamd.events import EndReason, Fault
@@ -108,7 +108,7 @@ class _Batch:
     def __init__(self, config: Config, control: Control, thread: EngineThread) -> None:
         self._config, self._control, self._thread = config, control, thread
         self._deadline_s = STEP_DEADLINES * config.decoding.engine_deadline_ms / 1000
-        self._transcriber: FileTranscriber | None = None
+        self._transcriber: RecordingTranscriber | None = None
         self._is_whole = False  # whether all of the file was transcribed
         self._reached_ms = self._duration_ms = 0
 
@@ -179,9 +179,10 @@ class _Batch:
         if file.damage is not None:
             raise file.damage
 
-    def _open(self) -> FileTranscriber:
-        opened = open_model(self._config, recordings=True)
-        return FileTranscriber(self._config, *opened, is_alone=lambda: True)
+    def _open(self) -> RecordingTranscriber:
+        known = phrases.read(self._config.decoding.vocabulary)
+        opened = open_any(self._config, known, recordings=True)
+        return opened.transcriber(self._config, is_alone=lambda: True)
 
     async def _in_thread(self, call: Callable[[], ResultT], *, deadline_s: float = 0.0) -> ResultT:
         """Call in the engine's thread.

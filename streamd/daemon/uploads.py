@@ -5,22 +5,19 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from io import StringIO
-from typing import Any
 
 from streamd.config import Config
 from streamd.daemon import build
 from streamd.daemon.display import open_stream
-from streamd.daemon.recording import FileTranscriber, finals_between
+from streamd.daemon.opening import OpenModel
+from streamd.daemon.recording import RecordingTranscriber, finals_between
 from streamd.errors import ConfigError, SourceError, WireError
 from streamd.events import EndReason, Eos, Final
-from streamd.models.model import Model
 from streamd.server import Recording, Wanted
 from streamd.sinks.text import by_speaker
 from streamd.sources import FrameStream
 from streamd.sources.confined import ConfinedSource, stranger_file
 from streamd.streams import Streams
-from streamd.whisper.engine import Engine
-from streamd.whisper.vocabulary import Vocabulary
 
 log = logging.getLogger(__name__)
 
@@ -34,9 +31,8 @@ class Uploads:
 
     def __init__(self, config: Config, streams: Streams) -> None:
         self._config, self._streams = config, streams
-        self.opened: asyncio.Future[tuple[Model, Engine[Any], Vocabulary | None]]
-        self.opened = asyncio.Future()
-        """The model, and what is expected; recordings wait for it."""
+        self.opened: asyncio.Future[OpenModel] = asyncio.Future()
+        """The model, for which recordings wait."""
 
     async def read(self, file: int, name: str, wanted: Wanted) -> Recording:
         """Read a sound file; see `streamd.server.Recordings`."""
@@ -64,9 +60,9 @@ class Uploads:
         finals = finals_between(self._streams, transcriber, track)
         return Recording(track.duration_ms, finals, warnings)
 
-    def _new_transcriber(self, wanted: Wanted) -> FileTranscriber:
-        config, (model, engine, expected) = self._config, self.opened.result()
-        choose = build.chooser(config, model)
+    def _new_transcriber(self, wanted: Wanted) -> RecordingTranscriber:
+        config, opened = self._config, self.opened.result()
+        choose = opened.chooser()
         try:
             choices = choose(self._streams.choices, wanted.chosen)
         except ConfigError as error:
@@ -79,12 +75,8 @@ class Uploads:
             speakers=wanted.speakers or chosen.decoding.speakers,
             temperature=config.decoding.temperature if temperature is None else temperature,
         )
-        return FileTranscriber(
-            replace(chosen, decoding=decoding),
-            model,
-            engine,
-            is_alone=lambda: self._streams.are_idle,
-            lists=build.vocabularies(config, model, expected),
+        return opened.transcriber(
+            replace(chosen, decoding=decoding), is_alone=lambda: self._streams.are_idle
         )
 
     def by_speaker(self, final: Final) -> Sequence[Final]:

@@ -147,3 +147,30 @@ class AlignAtt:
     def reset(self) -> None:
         """Forget where the attention was: a new utterance begins."""
         self._committed = 0
+
+
+class NativeRule:
+    """Commits the words that the model itself will not change, if it says which (`Word.stable`).
+
+    Otherwise another rule decides. The words that a model still may change wait, also in a pause.
+    """
+
+    def __init__(self, otherwise: CommitPolicy) -> None:
+        self._otherwise = otherwise
+
+    def propose(
+        self, words: Sequence[Word], *, now: int, silence: int, first: int | None = None
+    ) -> int:
+        """Count the words to commit (see `CommitPolicy`)."""
+        n = self._otherwise.propose(words, now=now, silence=silence, first=first)
+        if all(word.stable is None for word in words):
+            return n
+        return sum(1 for _ in takewhile(lambda word: word.stable, words))
+
+    def committed(self, n: int) -> None:
+        """Tell the other rule."""
+        self._otherwise.committed(n)
+
+    def reset(self) -> None:
+        """Have the other rule forget everything: a new utterance begins."""
+        self._otherwise.reset()

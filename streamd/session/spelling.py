@@ -189,4 +189,5 @@ def _number(digits: Sequence[Word]) -> Word:
         prob=sum(digit.prob for digit in digits) / len(digits),
         tokens=tuple(token for digit in digits for token in digit.tokens),
         n_mark=digits[-1].n_mark,
+        stable=digits[-1].stable,  # the first ones become stable first
     )

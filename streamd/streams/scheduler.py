@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from streamd.errors import EngineError, StreamdError, is_bug, lacks_memory
+from streamd.errors import EngineError, OneSessionError, StreamdError, is_bug, lacks_memory
 from streamd.streams.inference import STEP_DEADLINES, EngineThread, WindowRecognizer
 from streamd.streams.metrics import Metrics
 from streamd.streams.stream import Stream
@@ -179,7 +179,7 @@ def _urgency(stream: Stream) -> tuple[bool, float]:
 
 def _break_off(stream: Stream, error: BaseException) -> None:
     """End the session whose window raised an error; raise one that concerns all sessions."""
-    if not is_bug(error):
+    if not (is_bug(error) or isinstance(error, OneSessionError)):
         raise error
     stream.break_off(error)
     stream.broken(error)

@@ -11,7 +11,7 @@ from functools import partial
 import msgspec
 from msgspec.structs import replace
 
-from streamd.errors import StreamdError, WireError, is_bug, lacks_memory
+from streamd.errors import OneSessionError, StreamdError, WireError, is_bug, lacks_memory
 from streamd.events import (
     Correction,
     EndReason,
@@ -394,9 +394,12 @@ class Stream:
             return
         lacks = lacks_memory(error)
         reason = error.strerror if isinstance(error, OSError) else error  # not the file's name
-        bug = f"a bug in streamd has ended this session: {type(error).__name__}: {reason}"
-        what = "the server has too little memory for this session" if lacks else bug
-        code = "memory" if lacks else "internal"
+        what = f"a bug in streamd has ended this session: {type(error).__name__}: {reason}"
+        code = "internal"
+        if isinstance(error, OneSessionError):
+            what, code = f"the model failed, which has ended this session: {error}", "engine"
+        if lacks:
+            what, code = "the server has too little memory for this session", "memory"
         try:
             self.hub.publish(Fault(code=code, message=what, fatal=True))
         except StreamdError as trouble:

@@ -432,3 +432,13 @@ def test_every_number_that_is_varied_is_there(tmp_path):
             run_._opened = ("a model", "an engine")
             with number.patched(value):
                 assert run_._open()[1:] == ("a model", "an engine")
+
+
+def test_what_damaged_gguf_files_do():
+    pytest.importorskip("transcribe_cpp")
+    table, told = run("damaged_gguf.py", "--count", "20")
+    counted = told["damaged"]
+    assert len(counted) == 10
+    assert sum(sum(each.values()) for each in counted.values()) == 20
+    assert counted["counts in the header"] == {"refused": 2}
+    assert "| all | 20 |" in table

@@ -20,6 +20,7 @@ from streamd.config import load
 from streamd.engines.precision import choose_precision
 from streamd.errors import ConfigError
 from streamd.models.catalog import CATALOG, dimensions
+from streamd.models.families import FAMILY_MODELS
 from streamd.models.store import find, imports, load_model, not_here
 from streamd.models.store.cache import places
 from streamd.system.disk import locked, megabytes
@@ -111,10 +112,12 @@ def in_store() -> list[str]:
 def rows(capsys) -> dict[str, str]:
     """What the list shows of each model, by its name; the default's begins with a star."""
     assert main(["models", "list"]) == 0
-    head, *lines = capsys.readouterr().out.splitlines()
+    shown = capsys.readouterr().out
+    assert max(map(len, shown.splitlines())) <= 80
+    (head, *lines), families = (part.splitlines() for part in shown.split("\n\n"))
     assert head.split() == ["NAME", "SIZE", "LANGUAGES", "HERE", "FROM"]
-    assert max(map(len, [head, *lines])) <= 80
-    return {line[2:].split()[0]: line for line in lines}
+    assert families[0].split()[2:] == ["SIZE", "LANGUAGES", "HERE", "LIVE", "WER", "LICENCE"]
+    return {line[2:].split()[0]: line for line in (*lines, *families[1:])}
 
 
 # -- get, list, remove -------------------------------------------------------------------------
@@ -122,7 +125,7 @@ def rows(capsys) -> dict[str, str]:
 
 def test_an_empty_store_has_the_bundled_model(serving, capsys):
     listed = rows(capsys)
-    assert listed.keys() == {each.name for each in CATALOG}
+    assert listed.keys() == {each.name for each in (*CATALOG, *FAMILY_MODELS)}
     assert [name for name, row in listed.items() if row[0] == "*"] == ["tiny.en"]
     assert "bundled" in listed["tiny.en"]
     assert listed["base.en"].endswith(" 293 MB English              openai/whisper-base.en")

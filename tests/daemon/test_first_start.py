@@ -152,8 +152,8 @@ class Started:
         self.first = FirstStart(config, "", self.opened)
         self.recognizers, self.chooser = self.first.open()
 
-    def opened(self, model, engine, expected) -> None:
-        self.models.append(model.name)
+    def opened(self, model) -> None:
+        self.models.append(model._model.name)
         self.is_settled.set()
 
     def settle(self) -> None:

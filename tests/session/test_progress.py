@@ -29,7 +29,7 @@ from streamd.options import (
     SessionOptions,
 )
 from streamd.session import Session
-from streamd.session.commit import AlignAtt, LocalAgreement
+from streamd.session.commit import AlignAtt, LocalAgreement, NativeRule
 from streamd.session.gate import Gate, GatedFrame
 from streamd.session.segmenter import Segmenter
 from streamd.types import (
@@ -69,6 +69,7 @@ class Lie:
     length: int
     prob: float
     n_tokens: int
+    stable: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,8 @@ class Answer:
             places = {"start": window.start, "prefix": window.prefix_end, "end": window.end}
             start = places.get(lie.place, end if lie.place == "word" else 0) + lie.offset
             end = start + lie.length
-            yield Word(lie.text, start, end, lie.prob, (n + 1,) * lie.n_tokens)
+            tokens = (n + 1,) * lie.n_tokens
+            yield Word(lie.text, start, end, lie.prob, tokens, stable=lie.stable)
         given = (*window.before, *window.prefix, *window.draft)
         for token in given[: self.n_repeated]:
             yield Word(f" w{token}", start, end, 0.9, (token,))
@@ -135,6 +137,7 @@ lies = st.builds(
     length=st.sampled_from([12, 0, -5, 1, 60, 200, -300, 2000]),
     prob=probs,
     n_tokens=st.sampled_from([1, 2, 0, 5]),
+    stable=st.sampled_from([None, None, True, False]),
 )
 abouts = st.builds(
     Hypothesis,
@@ -232,6 +235,7 @@ POLICIES = (
     lambda: LocalAgreement(AgreementOptions(agree=3)),
     lambda: LocalAgreement(AgreementOptions(min_progress=0, doubtful_prob=0.0)),
     lambda: AlignAtt(AlignAttOptions(frame_threshold=0, rewind=1500)),
+    lambda: NativeRule(LocalAgreement()),
 )
 
 quiet_frames = st.sampled_from([60, 200, 5, 12, 20, 31, 1, 0])

@@ -43,7 +43,7 @@ class Repo:
 
 
 def is_large(name: str) -> bool:
-    return name.endswith((".safetensors", ".bin"))
+    return name.endswith((".safetensors", ".bin", ".gguf"))
 
 
 def sibling(name: str, content: bytes) -> dict:

@@ -14,7 +14,8 @@ from pathlib import Path
 
 from streamd.errors import ModelError
 from streamd.models.catalog import CATALOG, entry, quality, suits
-from streamd.models.formats import huggingface
+from streamd.models.families import FAMILY_MODELS
+from streamd.models.formats import gguf, huggingface
 from streamd.models.model import Model, Outline
 from streamd.models.store import cache, imports
 from streamd.models.store.cache import Repository, StorePaths, places, repository_of
@@ -60,7 +61,7 @@ def not_here(name: str) -> ModelError:
     """Return the error for a name that no model on this machine has."""
     if repository_of(name):
         return ModelError(f"model {name} is not downloaded; run: streamd models get {name}")
-    known = (each.name for each in CATALOG)
+    known = [each.name for each in CATALOG] + [each.name for each in FAMILY_MODELS]
     if close := get_close_matches(name.removeprefix("whisper-"), known, n=1):
         return ModelError(f"model {name!r} not found; did you mean {close[0]}?")
     return ModelError(
@@ -81,6 +82,18 @@ def find(name: str, here: StorePaths) -> Path | None:
     return imports.find(here.imported, name) or downloaded or bundled
 
 
+def is_family(name: str, here: StorePaths) -> bool:
+    """Return whether a name means a model of another family than Whisper that is here: a GGUF file.
+
+    Raises `ModelError` if it is one, but damaged or no model of speech.
+    """
+    path = find(name, here)
+    if path is None or not path.is_file() or not gguf.is_one(path):
+        return False
+    gguf.speech_family(path)
+    return True
+
+
 def in_one_form(name: str, here: StorePaths) -> str:
     """Return a model's name, or if it is a file or folder of another form, that of its import.
 
@@ -91,7 +104,7 @@ def in_one_form(name: str, here: StorePaths) -> str:
     if found and found == imports.find(here.imported, name):
         imports.renew(here.imported, name)
         return name
-    if not name or found != path or layout_of(path) is huggingface:
+    if not name or found != path or is_family(name, here) or layout_of(path) is huggingface:
         return name
     return imports.imported(here.imported, path.absolute(), is_free=lambda each: not entry(each))
 
@@ -103,6 +116,9 @@ def known_language(name: str) -> str | None:
     """
     with suppress(OSError, ModelError):
         if path := find(name, places()):
+            if is_family(name, places()):
+                known = gguf.read_header(path).languages
+                return known[0] if len(known) == 1 else None
             return outline(path).language
     return None
 

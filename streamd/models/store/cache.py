@@ -11,13 +11,14 @@ import fcntl
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from streamd.errors import ModelError
 from streamd.models.catalog import entry
+from streamd.models.families import family_entry
 from streamd.models.formats import read_json, safetensors
 from streamd.models.formats.huggingface import CONFIG, ModelType, vocabularies
 from streamd.system.disk import expanded, put_file, user_folder
@@ -27,6 +28,7 @@ VARIABLE = "STREAMD_STORE"
 _PREFIX = "models--"
 _ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}", re.ASCII)
 _REVISION = re.compile(r"\w[\w.-]*(/\w[\w.-]*)*", re.ASCII)
+_GGUF = re.compile(r"[\w.-]{1,200}\.gguf", re.ASCII)
 _COMMIT = re.compile(r"[0-9a-f]{40}", re.ASCII)
 
 
@@ -43,7 +45,7 @@ class Repository:
 
 def repository_of(name: str) -> Repository | None:
     """Parse a model's name: one of the catalog, ``owner/name``, or ``owner/name@revision``."""
-    if known := entry(name):
+    if known := entry(name) or family_entry(name):
         return Repository(known.repository)
     owner_name, at, revision = name.partition("@")
     if not _ID.fullmatch(owner_name) or "--" in owner_name or ".." in owner_name:
@@ -136,7 +138,10 @@ def storage(cache: Path, repository: Repository) -> Path:
 
 
 def find(cache: Path, repository: Repository) -> Path | None:
-    """Return the folder of a complete model, or None if its files or its revision are not here."""
+    """Return the folder of a complete model, or None if its files or its revision are not here.
+
+    Of a model of another family than Whisper, it is its GGUF file.
+    """
     folder = storage(cache, repository)
     commit = repository.revision
     if not is_commit(commit):
@@ -145,7 +150,28 @@ def find(cache: Path, repository: Repository) -> Path | None:
         except (OSError, UnicodeDecodeError):
             return None
     snapshot = folder / "snapshots" / commit
-    return snapshot if is_commit(commit) and _is_whole(snapshot) else None
+    if not is_commit(commit):
+        return None
+    return snapshot if _is_whole(snapshot) else _gguf(snapshot, repository)
+
+
+def _gguf(snapshot: Path, repository: Repository) -> Path | None:
+    """Return the file that streamd downloads of a repository, if its content is here."""
+    if (snapshot / CONFIG).exists():
+        return None
+    name = chosen_gguf(repository, [path.name for path in snapshot.glob("*.gguf")])
+    return snapshot / name if name and (snapshot / name).is_file() else None
+
+
+def chosen_gguf(repository: Repository, names: Iterable[str]) -> str | None:
+    """Return which GGUF file of a repository is used, or None if it has none.
+
+    It is the one that the catalog names, or else one in Q8_0, or else the first.
+    """
+    found = sorted(name for name in names if _GGUF.fullmatch(name))
+    if known := family_entry(repository.id):
+        return known.file if known.file in found else None
+    return next((name for name in found if "Q8_0" in name.upper()), found[0] if found else None)
 
 
 def _is_whole(folder: Path) -> bool:
@@ -160,13 +186,28 @@ def _is_whole(folder: Path) -> bool:
 
 def whispers(cache: Path) -> Iterator[tuple[Repository, Path]]:
     """Yield every complete Whisper model, at each branch or tag that is known."""
+    for repository, snapshot in _complete(cache):
+        with suppress(ModelError):
+            if snapshot.is_dir() and (
+                read_json(snapshot / CONFIG, ModelType).model_type == "whisper"
+            ):
+                yield repository, snapshot
+
+
+def ggufs(cache: Path) -> Iterator[tuple[Repository, Path]]:
+    """Yield the GGUF file of every repository that has one and that the catalog does not name."""
+    for repository, file in _complete(cache):
+        named = family_entry(repository.id) and repository.revision == "main"
+        if file.is_file() and not named:
+            yield repository, file
+
+
+def _complete(cache: Path) -> Iterator[tuple[Repository, Path]]:
     for reference in sorted(cache.glob(_PREFIX + "*--*/refs/**/*")):
         _, folder, _, *revision = reference.relative_to(cache.parent).parts
         repository = repository_of(f"{_id(folder)}@{'/'.join(revision)}")
-        if repository and (snapshot := find(cache, repository)):
-            with suppress(ModelError):
-                if read_json(snapshot / CONFIG, ModelType).model_type == "whisper":
-                    yield repository, snapshot
+        if repository and (found := find(cache, repository)):
+            yield repository, found
 
 
 def name_of(snapshot: Path) -> str | None:

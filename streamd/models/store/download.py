@@ -26,7 +26,9 @@ import httpx2
 import msgspec
 
 from streamd.errors import ModelError
+from streamd.models.families import family_entry
 from streamd.models.formats import MAX_BYTES
+from streamd.models.formats.gguf import speech_family
 from streamd.models.formats.huggingface import CONFIG, GENERATION, VOCABULARIES, read_dimensions
 from streamd.models.formats.safetensors import INDEX, SINGLE
 from streamd.models.store import cache
@@ -139,9 +141,10 @@ def fetch(
             _Download(hub, offer, on_progress, pause).run()
             blobs = {file.name: file.digest for file in offer.files}
             snapshot = cache.put(here.cache, offer.repository, offer.commit, blobs)
-            if cache.find(here.cache, offer.repository) != snapshot:
+            found = cache.find(here.cache, offer.repository)
+            if found is None or snapshot not in (found, found.parent):
                 raise ModelError(f"{offer.repository}: {INDEX} names files that are not there")
-            return snapshot
+            return found
 
 
 class _BusyError(httpx2.TransportError):
@@ -188,6 +191,9 @@ def _description(hub: "_HubClient", tries: _Tries) -> bytes:
 def read_listing(repository: Repository, answer: bytes) -> tuple[str, tuple[RemoteFile, ...]]:
     """Return the commit and the files that a model needs, ``config.json`` first, weights last.
 
+    A model of another family than Whisper is one GGUF file. Of those that streamd knows, it must
+    have the SHA-256 of the catalog.
+
     Raises `ModelError` if the hub's answer is damaged or hostile, or what a model needs is not
     there, or too large.
     """
@@ -199,6 +205,14 @@ def read_listing(repository: Repository, answer: bytes) -> tuple[str, tuple[Remo
 
 
 def _needed(repository: Repository, files: Mapping[str, RemoteFile]) -> tuple[RemoteFile, ...]:
+    if CONFIG not in files and (gguf := cache.chosen_gguf(repository, files)):
+        known = family_entry(repository.id)
+        if known and repository.revision == "main" and files[gguf].digest != known.sha256:
+            raise ModelError(
+                f"{repository}: {gguf} is not the file that this release of streamd knows; "
+                f"{repository}@REVISION takes any"
+            )
+        return (files[gguf],)
     vocabularies = list(filter(files.__contains__, VOCABULARIES))
     if CONFIG not in files or not vocabularies:
         missing = " or ".join(VOCABULARIES) if CONFIG in files else CONFIG
@@ -365,13 +379,20 @@ class _Download:
             self.n_done += file.n_bytes
             self.on_progress(self.n_done, self.offer.n_bytes)
             if file is files[0]:  # the configuration: refuse other models before the weights
-                try:
-                    read_dimensions(blob)
-                except ModelError as error:
-                    raise ModelError(
-                        f"{self.offer.repository} is no Whisper model; its weights were not "
-                        "downloaded"
-                    ) from error
+                self._refuse_other(file, blob)
+
+    def _refuse_other(self, file: RemoteFile, blob: Path) -> None:
+        try:
+            if file.name == CONFIG:
+                read_dimensions(blob)
+            else:
+                speech_family(blob)
+        except ModelError as error:
+            raise ModelError(
+                f"{self.offer.repository} is no Whisper model; its weights were not downloaded"
+                if file.name == CONFIG
+                else f"{self.offer.repository}: {file.name} is no model of speech"
+            ) from error
 
     def _get(self, file: RemoteFile, blob: Path) -> None:
         partial = _partial(blob)

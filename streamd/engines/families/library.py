@@ -1,0 +1,339 @@
+"""Models that transcribe.cpp runs (MIT; `pip install streamd-captions[families]`).
+
+A `Model` of the library computes one thing at a time and has one open stream, so each stream that
+is open takes a `Model` of its own. They are opened as they are needed and used again. Their weights
+are mapped from the file, so that they share its pages.
+"""
+
+import logging
+import math
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
+from itertools import chain
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from streamd.engines.families.said import Abilities, Said, SaidWord, shared, split
+from streamd.errors import ConfigError, EngineMemoryError, ModelError
+from streamd.types import FRAME_MS, SAMPLE_RATE, Samples, TextOptions
+
+if TYPE_CHECKING:
+    import transcribe_cpp as library
+
+Compute = Literal["cpu", "gpu", "auto"]
+
+log = logging.getLogger(__name__)
+
+LOOK_AHEADS_MS = {0: 0, 80: 1, 480: 6, 1040: 13}
+"""What Nemotron's models may hear after a word, and the library's name for it (frames of 80 ms)."""
+LOOK_AHEAD_MS = 80
+"""The default. A word is shown after the look-ahead, half of a chunk (80 ms longer than that) and
+half of a step of 500 ms: 0.41 s on average; with 480 ms, 1 s."""
+_SETTLE_MS, _SETTLE_REALTIME_MS = 160, 800
+"""Silence that a stream hears in a pause beyond what it says it still needs: a transducer writes a
+word a few frames late. Voxtral Realtime, which writes 480 ms late, does not say what it needs."""
+_MOST_SETTLING_MS = 3_000
+MOST_SPARE = 2
+"""Models that are kept while no stream uses them."""
+_LEVELS = {1: logging.DEBUG, 2: logging.DEBUG, 3: logging.WARNING, 4: logging.DEBUG}
+"""Of the library's messages; it warns of what is normal here, such as a prompt that it ignores."""
+
+
+def open_family(
+    path: Path, *, threads: int, compute: Compute = "cpu", look_ahead_ms: int | None = None
+) -> "Family":
+    """Open a file that transcribe.cpp reads: GGUF, or whisper.cpp's format.
+
+    Each window takes `threads` threads. `compute` "gpu" is any GPU that the library finds.
+
+    Raises
+    ------
+    ConfigError
+        The library is not installed, `compute` cannot be used here, or the model has no such
+        `look_ahead_ms`.
+    ModelError
+        The library cannot read the file.
+    """
+    return Family(path, threads=threads, compute=compute, look_ahead_ms=look_ahead_ms)
+
+
+@cache
+def _library() -> ModuleType:
+    """Import the library, which loads its native code. Raises `ConfigError`."""
+    try:
+        import transcribe_cpp
+    except ImportError:
+        cure = "pip install 'streamd-captions[families]'"
+        raise ConfigError(f"this model needs the library transcribe.cpp: {cure}") from None
+    transcribe_cpp.set_log_callback(_log)
+    return transcribe_cpp
+
+
+def _log(level: int, message: str) -> None:
+    log.log(_LEVELS.get(level, logging.DEBUG), "transcribe.cpp: %s", message.rstrip())
+
+
+class Family:
+    """A model of transcribe.cpp; see `FamilyModel`. Its methods may be called in any thread."""
+
+    def __init__(
+        self, path: Path, *, threads: int, compute: Compute, look_ahead_ms: int | None
+    ) -> None:
+        """See `open_family`."""
+        self.path = path
+        self._library, self._threads = _library(), threads
+        self._backend = self._choose_backend(compute)
+        self._free: list[library.Model] = []
+        self._lock = threading.Lock()
+        self.n_open = 0
+        """How many models of the library are open."""
+        model = self._open()
+        self._free.append(model)
+        self._options = self._stream_options(model, look_ahead_ms)
+        self.abilities = self._abilities(model, look_ahead_ms)
+
+    def begin(self, options: TextOptions) -> "LibraryStream":
+        """Open a stream, on a model of the library that has none."""
+        return LibraryStream(self, self._take(), options)
+
+    def run(self, samples: Samples, options: TextOptions) -> Said:
+        """Transcribe a piece of sound."""
+        model = self._take()
+        try:
+            with _errors(self._library), model.session(n_threads=self._threads) as session:
+                timestamps: Any = self.timestamps
+                return _said(self._run(session, samples, self.chosen(options), timestamps))
+        finally:
+            self.give_back(model)
+
+    @property
+    def timestamps(self) -> str:
+        """The finest times that are of use here and that the model has."""
+        return (
+            "word" if self.abilities.timestamps in ("word", "token") else self.abilities.timestamps
+        )
+
+    def chosen(self, options: TextOptions) -> dict[str, Any]:
+        """What the library takes of a window's options."""
+        abilities, among = self.abilities, options.languages
+        language = among[0] if len(among) == 1 else options.language
+        chosen: dict[str, Any] = {}
+        if language and (not abilities.languages or language in abilities.languages):
+            chosen["language"] = language
+        if options.task == "translate" and abilities.translates:
+            chosen["task"], chosen["target_language"] = "translate", "en"
+        if options.vocabulary and abilities.takes_vocabulary:
+            chosen["vocabulary"] = options.vocabulary.splitlines()
+        if options.initial_prompt and abilities.takes_prompt:
+            chosen["prompt"] = options.initial_prompt
+        return chosen
+
+    def stream(self, model: "library.Model", options: TextOptions) -> "library.Stream":
+        """Begin a stream of the library."""
+        session = model.session(n_threads=self._threads)
+        timestamps: Any = self.timestamps if self.timestamps == "word" else "none"
+        chosen = self.chosen(options)
+        return session.stream(timestamps=timestamps, family=self._options, **chosen)
+
+    def give_back(self, model: "library.Model") -> None:
+        """Let another stream use a model of the library, unless enough others are free."""
+        with self._lock:
+            if len(self._free) < MOST_SPARE:
+                self._free.append(model)
+                return
+            self.n_open -= 1
+        model.close()
+
+    def _take(self) -> "library.Model":
+        with self._lock:
+            if self._free:
+                return self._free.pop()
+        return self._open()
+
+    def _open(self) -> "library.Model":
+        try:
+            model = self._library.Model(self.path, backend=self._backend)
+        except self._library.OutOfMemory as error:
+            raise EngineMemoryError(f"{self.path}: {error}") from error
+        except self._library.TranscribeError as error:
+            raise ModelError(f"{self.path}: transcribe.cpp cannot read it ({error})") from error
+        with self._lock:
+            self.n_open += 1
+        return model  # type: ignore[no-any-return]  # the module is imported when it is needed
+
+    def _choose_backend(self, compute: Compute) -> str:
+        """The library's name for where to compute. Raises `ConfigError`."""
+        if compute == "cpu":
+            return "cpu"
+        kinds = [each.kind for each in self._library.backends() if each.device_type != "cpu"]
+        gpus = [kind for kind in ("cuda", "metal", "vulkan", "rocm") if kind in kinds]
+        if compute == "gpu" and not gpus:
+            raise ConfigError("--compute gpu: transcribe.cpp finds no GPU; use --compute cpu")
+        return gpus[0] if gpus else "cpu"
+
+    def _stream_options(self, model: "library.Model", look_ahead_ms: int | None) -> Any:  # noqa: ANN401 - one of the library's classes
+        """What a stream of this family needs to be told. Raises `ConfigError`."""
+        lib = self._library
+        # The recognizer feeds a stream as often as somebody wants to see text.
+        each_time = lib.MoonshineStreamingOptions(min_decode_interval_ms=0)
+        chosen_ms = LOOK_AHEAD_MS if look_ahead_ms is None else look_ahead_ms
+        choices = ", ".join(map(str, LOOK_AHEADS_MS))
+        if chosen_ms not in LOOK_AHEADS_MS:
+            raise ConfigError(f"--look-ahead-ms {chosen_ms}: it may be {choices}")
+        right = lib.ParakeetStreamOptions(att_context_right=LOOK_AHEADS_MS[chosen_ms])
+        if model.accepts(right):
+            return right
+        if look_ahead_ms is not None:
+            raise ConfigError(f"--look-ahead-ms: {model.variant} has no choice of look-ahead")
+        return each_time if model.accepts(each_time) else None
+
+    def _abilities(self, model: "library.Model", look_ahead_ms: int | None) -> Abilities:
+        known = model.capabilities
+        has_choice = isinstance(self._options, self._library.ParakeetStreamOptions)
+        chosen_ms = LOOK_AHEAD_MS if look_ahead_ms is None else look_ahead_ms
+        return Abilities(
+            arch=model.arch,
+            variant=model.variant,
+            device=model.backend,
+            languages=known.languages,
+            streams=known.supports_streaming,
+            translates=known.supports_translate,
+            detects_language=known.supports_language_detect,
+            takes_vocabulary=model.supports("vocabulary"),
+            takes_prompt=model.supports("context_prompt"),
+            timestamps=known.max_timestamp_kind,
+            longest_ms=known.max_audio_ms,
+            look_aheads_ms=tuple(LOOK_AHEADS_MS) if has_choice else (),
+            look_ahead_ms=chosen_ms if has_choice else None,
+        )
+
+    def _run(
+        self,
+        session: "library.Session",
+        samples: Samples,
+        chosen: dict[str, Any],
+        timestamps: Any,  # noqa: ANN401 - a literal type of the library's
+    ) -> "library.Result":
+        try:
+            return session.run(samples.tobytes(), timestamps=timestamps, **chosen)
+        except self._library.OutputTruncated as error:  # it ran on, or repeated itself
+            if error.partial_result is None:
+                raise
+            partial: library.Result = error.partial_result
+            return partial
+
+
+class LibraryStream:
+    """A stream of the library; see `FamilyStream`."""
+
+    def __init__(self, family: Family, model: "library.Model", options: TextOptions) -> None:
+        self._family, self._model = family, model
+        self._lib, self._is_open = _library(), True
+        try:
+            with _errors(self._lib):
+                self._stream = family.stream(model, options)
+        except BaseException:
+            self.close()
+            raise
+        self._n_heard = 0
+        self._language = str(family.chosen(options).get("language", ""))
+
+    def __del__(self) -> None:
+        self.close()
+
+    def feed(self, samples: Samples) -> None:
+        """Take the next samples."""
+        if len(samples):
+            with _errors(self._lib):
+                self._update = self._stream.feed(samples.tobytes())
+            self._n_heard += len(samples)
+
+    def settle(self) -> int:
+        """Feed silence until all that was heard before it is in the text."""
+        is_late = self._family.abilities.arch == "voxtral_realtime"
+        goal_ms = self._n_heard * 1000 // SAMPLE_RATE
+        settled_ms, wanted_ms = 0, _SETTLE_REALTIME_MS if is_late else _SETTLE_MS
+        while self._n_heard and settled_ms < _MOST_SETTLING_MS:
+            short_ms = (
+                wanted_ms + goal_ms - (self._update.input_received_ms - self._update.buffered_ms)
+            )
+            if short_ms <= 0:
+                break
+            short_ms = -(-short_ms // FRAME_MS) * FRAME_MS
+            self.feed(np.zeros(short_ms * SAMPLE_RATE // 1000, np.float32))
+            settled_ms += short_ms
+        return settled_ms
+
+    def said(self) -> Said:
+        """Return all words since the stream began."""
+        text = self._stream.text()
+        found = _said(self._stream.snapshot(), text.display, self._language)
+        n_stable = len(split(text.committed))
+        # The last committed word may go on, or get a mark, unless something comes behind it.
+        is_whole = text.tentative[:1].isspace()
+        return Said(found.words, n_stable if is_whole else max(0, n_stable - 1), found.language)
+
+    def close(self) -> None:
+        """Let another stream use the model."""
+        if self._is_open:
+            self._is_open = False
+            if hasattr(self, "_stream"):
+                with suppress(self._lib.TranscribeError):
+                    self._stream.reset()
+                self._stream._session.close()
+            self._family.give_back(self._model)
+
+
+@contextmanager
+def _errors(lib: ModuleType) -> Iterator[None]:
+    """Raise that memory is short as what it is, which is tried again; all else ends a session."""
+    try:
+        yield
+    except lib.OutOfMemory as error:
+        raise EngineMemoryError(f"transcribe.cpp: {error}") from error
+
+
+def _said(result: "library.Result", text: str | None = None, language: str = "") -> Said:
+    """The words of a result of the library, or of another `text` that it shows of it."""
+    words = split(result.text if text is None else text)
+    times = _times(result, words)
+    probs = _probs(result, len(words)) if _same(words, (w.text for w in result.words)) else {}
+    said = tuple(
+        SaidWord(word, *times[i], probs.get(i)) if times else SaidWord(word, prob=probs.get(i))
+        for i, word in enumerate(words)
+    )
+    return Said(said, len(said), result.language or language)
+
+
+def _times(result: "library.Result", words: list[str]) -> list[tuple[int, int]]:
+    """Start and end of each word in ms; none if the model does not tell them.
+
+    Words of segments with times share those.
+    """
+    if _same(words, (word.text for word in result.words)):
+        return [(word.t0_ms, word.t1_ms) for word in result.words]
+    parts = [split(segment.text) for segment in result.segments]
+    are_timed = all(segment.t1_ms > segment.t0_ms for segment in result.segments)
+    if are_timed and _same(words, chain(*parts)):
+        spans = zip(parts, result.segments, strict=True)
+        return [at for part, each in spans for at in shared(part, each.t0_ms, each.t1_ms)]
+    return []
+
+
+def _probs(result: "library.Result", n_words: int) -> dict[int, float]:
+    """The mean probability of the tokens of each word, as far as the model tells it."""
+    probs: dict[int, list[float]] = {}
+    for token in result.tokens:
+        if 0 <= token.word_index < n_words and math.isfinite(token.p) and 0 < token.p <= 1:
+            probs.setdefault(token.word_index, []).append(token.p)
+    return {i: sum(each) / len(each) for i, each in probs.items()}
+
+
+def _same(words: list[str], others: Iterable[str]) -> bool:
+    bare = [word.strip() for word in others]
+    return bool(words) and bare == [word.strip() for word in words]

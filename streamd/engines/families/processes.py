@@ -1,0 +1,253 @@
+"""Models of transcribe.cpp in processes of their own, one for each stream that is open.
+
+Of 2,200 damaged files (``benchmarks/damaged_gguf.py``) the library refused most, but some ended the
+process by SIGABRT, and some computed for minutes. Here such a file costs a session. The processes
+share the pages of the mapped weights; what one takes besides is in docs/figures.md.
+"""
+
+import os
+import threading
+from functools import partial
+from pathlib import Path
+from typing import TypeVar, cast
+
+from streamd.engines.families.library import MOST_SPARE, Compute, Family, open_family
+from streamd.engines.families.said import Abilities, FamilyStream, Said
+from streamd.engines.supervised.worker import Job, Report, Worker, WorkerLostError
+from streamd.errors import ModelError, OneSessionError, StreamdError
+from streamd.types import Samples, TextOptions
+
+START_S = 300.0
+"""How long a model may take to load; the largest, of 3 GB, from a slow disk."""
+
+AnswerT = TypeVar("AnswerT")
+
+
+# -- in the worker --------------------------------------------------------------------------------
+
+
+class ServedFamily:
+    """What a worker calls; it has one stream at a time.
+
+    Errors of the library are answers: only a fault ends the worker.
+    """
+
+    def __init__(self, opened: Family | StreamdError) -> None:
+        self._opened = opened
+        self._stream: FamilyStream | None = None
+
+    def ask(self, method: str, *arguments: object) -> object:
+        """Call a method below; return what it returns, or the error that it raises."""
+        try:
+            return getattr(self, method)(*arguments)
+        except StreamdError as error:
+            return error
+        except Exception as error:  # noqa: BLE001 - it ends the one session that asks
+            return OneSessionError(f"transcribe.cpp: {type(error).__name__}: {error}")
+
+    def about(self) -> Abilities:
+        """Return what the model can do. Raises what opening it raised."""
+        return self._family.abilities
+
+    def begin(self, options: TextOptions) -> None:
+        """Open a stream; the one before is closed."""
+        self.close()
+        self._stream = self._family.begin(options)
+
+    def feed(self, samples: Samples) -> None:
+        """Feed the stream."""
+        assert self._stream is not None
+        self._stream.feed(samples)
+
+    def settle(self) -> int:
+        """Have the stream say all that it has heard."""
+        assert self._stream is not None
+        return self._stream.settle()
+
+    def said(self) -> Said:
+        """Return what the stream has said."""
+        assert self._stream is not None
+        return self._stream.said()
+
+    def close(self) -> None:
+        """Close the stream, if there is one."""
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+
+    def run(self, samples: Samples, options: TextOptions) -> Said:
+        """Transcribe a piece of sound."""
+        return self._family.run(samples, options)
+
+    @property
+    def _family(self) -> Family:
+        if isinstance(self._opened, StreamdError):
+            raise self._opened
+        return self._opened
+
+
+def _served(
+    path: Path, threads: int, compute: Compute, look_ahead_ms: int | None, _: Report
+) -> ServedFamily:
+    os.environ["GGML_NO_BACKTRACE"] = "1"  # it would start a debugger before it ends the process
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # it writes there although it has a callback
+    try:
+        return ServedFamily(
+            open_family(path, threads=threads, compute=compute, look_ahead_ms=look_ahead_ms)
+        )
+    except StreamdError as error:
+        return ServedFamily(error)
+
+
+# -- in the program -------------------------------------------------------------------------------
+
+
+class FamilyProcesses:
+    """A model of which each stream has a process of its own; see `FamilyModel`.
+
+    Where a process dies, or does not answer within `answer_s`, the call raises `OneSessionError`.
+    Any thread may call.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        threads: int,
+        compute: Compute = "cpu",
+        look_ahead_ms: int | None = None,
+        answer_s: float = 60.0,
+    ) -> None:
+        """Open the file in a first process.
+
+        Raises `ConfigError` and `ModelError` as `open_family` does, and `ModelError` if the library
+        crashes with the file, or does not open it within `START_S`.
+        """
+        self._path, self._answer_s = path, answer_s
+        make = partial(_served, path, threads, compute, look_ahead_ms)
+        self._job = Job(make, path.name)
+        self._lock = threading.Lock()
+        self._free: list[Worker] = []
+        self._all: set[Worker] = set()
+        self._is_closed = False
+        try:
+            worker = self._start()
+            self.abilities = cast(Abilities, self.ask(worker, "about"))
+        except OneSessionError as error:
+            self.close()
+            raise ModelError(f"{path}: transcribe.cpp cannot open it ({error})") from error
+        except StreamdError:
+            self.close()
+            raise
+        self._free.append(worker)
+
+    def begin(self, options: TextOptions) -> "StreamProcess":
+        """Open a stream in a process that has none, which is started if need be."""
+        worker = self._take()
+        self.ask(worker, "begin", options)
+        return StreamProcess(self, worker)
+
+    def run(self, samples: Samples, options: TextOptions) -> Said:
+        """Transcribe a piece of sound in a process that is free."""
+        worker = self._take()
+        said = self.ask(worker, "run", samples, options)
+        self.give_back(worker)
+        return cast(Said, said)
+
+    def close(self) -> None:
+        """End all processes."""
+        with self._lock:
+            self._is_closed = True
+            every = [*self._all]
+        for worker in every:
+            self._drop(worker)
+
+    @property
+    def workers(self) -> list[Worker]:
+        """The processes that there are."""
+        with self._lock:
+            return [*self._all]
+
+    def ask(self, worker: Worker, method: str, *arguments: object) -> object:
+        """Return what a process answers. Raises `OneSessionError` if that is lost or unusable."""
+        try:
+            answer = worker.call("ask", method, *arguments)
+        except WorkerLostError as error:
+            self._drop(worker)
+            raise OneSessionError(f"the process of {self._path.name} {error}") from error
+        if isinstance(answer, StreamdError):
+            if method != "about":
+                self.give_back(worker)
+            raise answer
+        return answer
+
+    def give_back(self, worker: Worker) -> None:
+        """Let another stream use a process, which ends if enough others are free."""
+        with self._lock:
+            is_spare = len(self._free) >= MOST_SPARE
+            if worker in self._all and worker not in self._free and not is_spare:
+                self._free.append(worker)
+        if is_spare:
+            self._drop(worker)
+
+    def _take(self) -> Worker:
+        with self._lock:
+            if self._free:
+                return self._free.pop()
+        return self._start()
+
+    def _start(self) -> Worker:
+        try:
+            worker = Worker(self._job)
+            worker.wait(START_S)
+        except WorkerLostError as error:
+            raise OneSessionError(f"the process of {self._path.name} {error}") from error
+        worker.answer_s = self._answer_s
+        with self._lock:
+            self._all.add(worker)
+            is_late = self._is_closed
+        if is_late:
+            self._drop(worker)
+        return worker
+
+    def _drop(self, worker: Worker) -> None:
+        with self._lock:
+            self._all.discard(worker)
+            if worker in self._free:
+                self._free.remove(worker)
+        worker.close()
+
+
+class StreamProcess:
+    """A stream in a process; see `FamilyStream`."""
+
+    def __init__(self, family: FamilyProcesses, worker: Worker) -> None:
+        self._family, self._worker, self._is_open = family, worker, True
+
+    def __del__(self) -> None:
+        self.close()
+
+    def feed(self, samples: Samples) -> None:
+        """Take the next samples."""
+        self._ask("feed", samples)
+
+    def settle(self) -> int:
+        """Have the model say all that it has heard."""
+        return cast(int, self._ask("settle"))
+
+    def said(self) -> Said:
+        """Return all words since the stream began."""
+        return cast(Said, self._ask("said"))
+
+    def close(self) -> None:
+        """Let another stream use the process, which closes this one when that begins."""
+        if self._is_open:
+            self._is_open = False
+            self._family.give_back(self._worker)
+
+    def _ask(self, method: str, *arguments: object) -> object:
+        try:
+            return self._family.ask(self._worker, method, *arguments)
+        except StreamdError:
+            self._is_open = False
+            raise

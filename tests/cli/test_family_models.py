@@ -1,0 +1,108 @@
+"""``streamd models`` with models of other families than Whisper, against a stand-in for the hub."""
+
+import hashlib
+from importlib.util import find_spec
+
+import msgspec
+import pytest
+
+from streamd.cli import main
+from streamd.models import families
+from streamd.models.families import FAMILY_MODELS, family_entry
+from streamd.models.store import find
+from streamd.models.store.cache import places
+from tests.support import gguf_models
+from tests.support.hub import Repo, hub
+
+NAME = "nemotron-streaming-en"
+LISTED = family_entry(NAME)
+
+
+@pytest.fixture
+def content(tmp_path) -> bytes:
+    return gguf_models.nemotron().write(tmp_path / "x.gguf").read_bytes()
+
+
+@pytest.fixture
+def serving(content, monkeypatch, tmp_path):
+    """A hub with a catalog's model and one of somebody else's."""
+    files = {LISTED.file: content, "other-F32.gguf": b"GGUF", "README.md": b"# A model\n"}
+    mine = {"a-F16.gguf": b"GGUF", "a-Q8_0.gguf": content}
+    with hub({LISTED.repository: Repo(files), "some/gguf": Repo(mine)}) as serving:
+        monkeypatch.setenv("HF_ENDPOINT", serving.endpoint)
+        monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
+        monkeypatch.setattr(families, "find_spec", lambda name: True)
+        yield serving
+
+
+@pytest.fixture
+def known(content, monkeypatch):
+    """The catalog knows the stand-in's file."""
+    row = msgspec.structs.replace(LISTED, sha256=hashlib.sha256(content).hexdigest())
+    monkeypatch.setattr(families, "FAMILY_MODELS", (row,))
+
+
+def test_a_model_is_downloaded_as_one_file_after_its_licence_was_shown(serving, known, capsys):
+    assert main(["models", "get", NAME]) == 0
+    first, second, *_ = capsys.readouterr().err.splitlines()
+    assert first == f"streamd: {NAME} is under the licence {LISTED.license_line}"
+    assert "nvidia-open-model-license" in first
+    assert second.startswith(f"streamd: downloading {NAME}, 0.2 MB, from ")
+    assert find(NAME, places()).name == LISTED.file
+    assert [path.rpartition("/")[2] for path in serving.paths() if "/cdn/" in path] == [LISTED.file]
+    assert main(["models", "list"]) == 0
+    (row,) = (line for line in capsys.readouterr().out.splitlines() if f" {NAME} " in line)
+    assert row.split()[-5:] == ["downloaded", "stream", "2.31", "NVIDIA", "Open"]
+    assert main(["models", "remove", NAME]) == 0
+    assert find(NAME, places()) is None
+
+
+def test_another_file_than_the_catalog_knows_is_refused(serving, capsys):
+    assert main(["models", "get", NAME]) == 4
+    said = capsys.readouterr().err
+    assert "is not the file that this release of streamd knows" in said
+    assert not [path for path in serving.paths() if "/cdn/" in path]
+
+
+def test_of_another_repository_the_file_in_q8_is_taken(serving, capsys):
+    assert main(["models", "get", "some/gguf", "-q"]) == 0
+    assert find("some/gguf", places()).name == "a-Q8_0.gguf"
+    assert main(["models", "list"]) == 0
+    (row,) = (line for line in capsys.readouterr().out.splitlines() if " some/gguf " in line)
+    assert row.split()[1:] == ["0.2", "MB", "English", "downloaded", "stream", "mit"]
+
+
+def test_a_file_that_is_no_model_of_speech_is_refused(serving, capsys):
+    serving.repos["some/gguf"].files["a-Q8_0.gguf"] = b"GGUF" + bytes(100)
+    assert main(["models", "get", "some/gguf"]) == 4
+    assert "a-Q8_0.gguf is no model of speech" in capsys.readouterr().err
+    assert find("some/gguf", places()) is None
+
+
+def test_without_the_library_nothing_is_downloaded(serving, monkeypatch, capsys):
+    monkeypatch.setattr(families, "find_spec", lambda name: find_spec("no_such_library"))
+    assert main(["models", "get", NAME]) == 2
+    expected = "which is not installed: pip install 'streamd-captions[families]'\n"
+    assert capsys.readouterr().err == f"streamd: {NAME} is run by transcribe-cpp, {expected}"
+    assert not serving.seen
+
+
+@pytest.mark.parametrize(
+    ("words", "asked"), [(("--translate",), "--translate"), (("-l", "de"), "--language de")]
+)
+def test_what_it_cannot_do_is_said_before_the_download(words, asked, serving, capsys):
+    assert main(["-m", NAME, *words, "--no-server", "nothing.wav"]) == 2
+    expected = f"{asked}: {NAME} only transcribes en; take a Whisper"
+    assert capsys.readouterr().err == f"streamd: {expected}\n"
+
+
+def test_a_gguf_is_not_imported_but_named(content, tmp_path, capsys):
+    path = tmp_path / "mine.gguf"
+    path.write_bytes(content)
+    assert main(["models", "import", str(path)]) == 4
+    assert f"a GGUF is used where it is: --model {path}" in capsys.readouterr().err
+
+
+def test_the_catalog_is_sorted_by_its_published_errors():
+    assert [each.wer for each in FAMILY_MODELS] == sorted(each.wer for each in FAMILY_MODELS)
+    assert all(len(each.sha256) == 64 and each.file.endswith(".gguf") for each in FAMILY_MODELS)

@@ -1,0 +1,95 @@
+"""Models in processes of their own: a fault of the library costs one stream."""
+
+import os
+import signal
+
+import numpy as np
+import pytest
+
+from streamd.engines.families import open_family
+from streamd.engines.families.processes import FamilyProcesses
+from streamd.errors import ModelError, OneSessionError
+from streamd.types import TextOptions
+from tests.support import gguf_models
+
+pytest.importorskip("transcribe_cpp")
+
+OPTIONS = TextOptions(language="en")
+SOUND = np.random.default_rng(0).standard_normal(16_000).astype(np.float32) * np.float32(0.1)
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    return gguf_models.moonshine().write(tmp_path_factory.mktemp("gguf") / "small.gguf")
+
+
+@pytest.fixture
+def family(path):
+    family = FamilyProcesses(path, threads=1)
+    yield family
+    family.close()
+
+
+def test_a_stream_says_what_it_says_in_this_process(family, path):
+    here = open_family(path, threads=1)
+    assert family.abilities == here.abilities
+    streams = [each.begin(OPTIONS) for each in (family, here)]
+    for block in np.split(SOUND, 4):
+        for stream in streams:
+            stream.feed(block)
+    assert len({stream.settle() for stream in streams}) == 1
+    theirs, ours = (stream.said() for stream in streams)
+    assert theirs == ours
+    assert theirs.words
+    assert family.run(SOUND, OPTIONS) == here.run(SOUND, OPTIONS)
+
+
+def test_a_process_that_dies_or_hangs_costs_its_own_stream(family):
+    family.begin(OPTIONS).close()
+    (first,) = family.workers
+    lost, other = family.begin(OPTIONS), family.begin(OPTIONS)
+    (second,) = {*family.workers} - {first}
+    os.kill(first.pid, signal.SIGKILL)
+    with pytest.raises(OneSessionError, match=r"process of small.gguf ended by SIGKILL"):
+        lost.feed(SOUND)
+    second.answer_s = 0.2
+    other.feed(SOUND[:1600])
+    os.kill(second.pid, signal.SIGSTOP)
+    with pytest.raises(OneSessionError, match=r"did not answer within 0.2 s"):
+        other.said()
+    lost.close()
+    other.close()
+    assert not family.workers
+    third = family.begin(OPTIONS)
+    third.feed(SOUND)
+    assert third.said().words
+
+
+def test_a_process_serves_one_stream_after_the_other_and_spare_ones_end(family):
+    streams = [family.begin(OPTIONS) for _ in range(3)]
+    assert len(family.workers) == 3
+    for stream in streams:
+        stream.close()
+    assert len(family.workers) == 2
+    family.begin(OPTIONS).feed(SOUND)
+    assert len(family.workers) == 2
+
+
+def test_a_file_with_which_the_library_ends_the_process_costs_a_session(tmp_path, family):
+    model = gguf_models.nemotron()
+    model.metadata["stt.parakeet.encoder.conv_context_left"] = np.int32(1)
+    broken = FamilyProcesses(model.write(tmp_path / "broken.gguf"), threads=1)
+    stream, other = broken.begin(OPTIONS), family.begin(OPTIONS)
+    with pytest.raises(OneSessionError, match=r"broken.gguf ended by SIGABRT"):
+        stream.feed(np.tile(SOUND, 3))
+    other.feed(SOUND)
+    assert other.said().words
+    broken.close()
+
+
+def test_a_file_that_is_refused_is_named(tmp_path):
+    path = tmp_path / "cut.gguf"
+    path.write_bytes(gguf_models.nemotron().write(path).read_bytes()[:5000])
+    with pytest.raises(ModelError, match=r"cut.gguf: transcribe.cpp cannot") as raised:
+        FamilyProcesses(path, threads=1)
+    assert "\n" not in str(raised.value)

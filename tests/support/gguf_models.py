@@ -1,0 +1,307 @@
+"""GGUF files of transcribe.cpp's streaming families, with random weights, for tests and benchmarks.
+
+Names of metadata and tensors, and their shapes, are those that the library asks for
+(github.com/handy-computer/transcribe.cpp, ``src/arch/*/weights.cpp``). What such a model says has
+no meaning; what it costs, and what the library does with it, is real.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gguf import GGMLQuantizationType, GGUFWriter
+from numpy.typing import NDArray
+
+Tensors = dict[str, NDArray[np.float32]]
+Encoder = Callable[[str, NDArray[np.float32]], tuple[NDArray[Any], GGMLQuantizationType]]
+"""Returns a tensor as it stands in the file, and its type."""
+
+
+@dataclass
+class GgufModel:
+    """What a file says; everything may be changed before it is written.
+
+    `replaced` are weights that stand for the random ones, by their tensors' names.
+    """
+
+    family: str
+    metadata: dict[str, Any]
+    shapes: dict[str, tuple[int, ...]]
+    rng: np.random.Generator
+    replaced: Tensors = field(default_factory=dict)
+
+    def tensor(self, name: str) -> NDArray[np.float32]:
+        """Return the weights of a tensor: small random ones, and gains of one for layer norms."""
+        if (found := self.replaced.get(name)) is not None:
+            return found
+        shape = self.shapes[name]
+        if "norm" in name or ".bn." in name:
+            return np.full(shape, 0.0 if name.endswith(("bias", "mean")) else 1.0, np.float32)
+        fan_in = int(np.prod(shape[1:])) or 1
+        return self.rng.standard_normal(shape, dtype=np.float32) / np.float32(fan_in**0.5)
+
+    def write(self, path: Path, encode: Encoder | None = None) -> Path:
+        """Write the file."""
+        writer = GGUFWriter(path, self.family)
+        for key, value in self.metadata.items():
+            match value:
+                case bool():
+                    writer.add_bool(key, value)
+                case int():
+                    writer.add_uint32(key, value)
+                case float():
+                    writer.add_float32(key, value)
+                case str():
+                    writer.add_string(key, value)
+                case np.int32():
+                    writer.add_int32(key, int(value))
+                case _:
+                    writer.add_array(key, value)
+        for name in self.shapes:
+            weights = self.tensor(name)
+            if encode is None or weights.ndim < 2:
+                writer.add_tensor(name, weights)
+            else:
+                stored, kind = encode(name, weights)
+                writer.add_tensor(name, stored, raw_dtype=kind)
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        return path
+
+
+def _tokens(n_vocab: int) -> list[str]:
+    letters = [
+        f"▁{chr(97 + i % 26)}{i}" if i % 2 else f"{chr(97 + i % 26)}" for i in range(n_vocab)
+    ]
+    return ["<unk>", "<s>", "</s>", *letters][:n_vocab]
+
+
+def _general(name: str, n_vocab: int) -> dict[str, Any]:
+    return {
+        "general.name": name,
+        "general.basename": name,
+        "general.languages": ["en"],
+        "general.license": "mit",
+        "tokenizer.ggml.model": "bpe",
+        "tokenizer.ggml.tokens": _tokens(n_vocab),
+        "tokenizer.ggml.token_type": [2, 3, 3, *[1] * (n_vocab - 3)],
+        "tokenizer.ggml.unknown_token_id": 0,
+        "tokenizer.ggml.bos_token_id": 1,
+        "tokenizer.ggml.eos_token_id": 2,
+        "stt.capability.streaming": True,
+        "stt.frontend.sample_rate": 16000,
+    }
+
+
+@dataclass(frozen=True)
+class Moonshine:
+    """Dimensions of a Moonshine Streaming model; small by default."""
+
+    encoder: int = 32
+    decoder: int = 32
+    layers: int = 2
+    heads: int = 2
+    head_dim: int = 16
+    n_vocab: int = 64
+    positions: int = 512
+    name: str = "moonshine-streaming-tiny"
+
+
+SMALL = Moonshine(620, 512, 10, 8, 64, 32768, 4096, "moonshine-streaming-small")
+"""Those of Moonshine Streaming small."""
+
+
+def moonshine(d: Moonshine | None = None, seed: int = 0) -> GgufModel:
+    """Return a Moonshine Streaming model."""
+    d = d or Moonshine()
+    key = "stt.moonshine_streaming."
+    attention = d.heads * d.head_dim
+    windows = [[16, 4 if i < 2 or i >= d.layers - 2 else 0] for i in range(d.layers)]
+    metadata = {
+        **_general(d.name, d.n_vocab),
+        "stt.variant": d.name,
+        "tokenizer.ggml.pre": "default",
+        "tokenizer.ggml.byte_fallback": True,
+        "stt.frontend.type": "raw",
+        "stt.frontend.num_mels": 1,
+        f"{key}encoder.n_layers": d.layers,
+        f"{key}encoder.d_model": d.encoder,
+        f"{key}encoder.n_heads": d.heads,
+        f"{key}encoder.n_kv_heads": d.heads,
+        f"{key}encoder.head_dim": d.head_dim,
+        f"{key}encoder.ffn_dim": 4 * d.encoder,
+        f"{key}encoder.activation": "gelu",
+        f"{key}encoder.frame_ms": 5.0,
+        f"{key}encoder.frame_len": 80,
+        f"{key}encoder.sliding_windows": [each for pair in windows for each in pair],
+        f"{key}encoder_hidden_size": d.encoder,
+        f"{key}adapter_has_proj": d.encoder != d.decoder,
+        f"{key}decoder.n_layers": d.layers,
+        f"{key}decoder.d_model": d.decoder,
+        f"{key}decoder.n_heads": d.heads,
+        f"{key}decoder.n_kv_heads": d.heads,
+        f"{key}decoder.head_dim": d.decoder // d.heads,
+        f"{key}decoder.ffn_dim": 4 * d.decoder,
+        f"{key}decoder.activation": "silu",
+        f"{key}decoder.vocab_size": d.n_vocab,
+        f"{key}decoder.max_position_embeddings": d.positions,
+        f"{key}decoder.tie_word_embeddings": False,
+        f"{key}partial_rotary_factor": 0.8,
+        f"{key}rope_theta": 10000.0,
+        f"{key}cmvn_eps": 1e-6,
+        f"{key}decoder_start_token_id": 1,
+        f"{key}bos_token_id": 1,
+        f"{key}eos_token_id": 2,
+        f"{key}pad_token_id": 0,
+    }
+    e, h, f = d.encoder, d.decoder, 4 * d.decoder
+    shapes: dict[str, tuple[int, ...]] = {
+        "enc.embedder.comp.log_k": (1,),
+        "enc.embedder.linear.weight": (e, 80),
+        "enc.embedder.conv1.weight": (2 * e, e, 5),
+        "enc.embedder.conv1.bias": (2 * e,),
+        "enc.embedder.conv2.weight": (e, 2 * e, 5),
+        "enc.embedder.conv2.bias": (e,),
+        "enc.final_norm.weight": (e,),
+        "adapter.pos_emb.weight": (d.positions, e),
+        "dec.token_embd.weight": (d.n_vocab, h),
+        "dec.final_norm.weight": (h,),
+        "dec.lm_head.weight": (d.n_vocab, h),
+    }
+    if e != h:
+        shapes["adapter.proj.weight"] = (h, e)
+    for i in range(d.layers):
+        of = f"enc.blocks.{i}."
+        shapes |= {f"{of}norm_{each}.weight": (e,) for each in ("attn", "ffn")}
+        shapes |= {f"{of}attn.{each}.weight": (attention, e) for each in "qkv"}
+        shapes |= {
+            f"{of}attn.out.weight": (e, attention),
+            f"{of}ffn.fc1.weight": (4 * e, e),
+            f"{of}ffn.fc1.bias": (4 * e,),
+            f"{of}ffn.fc2.weight": (e, 4 * e),
+            f"{of}ffn.fc2.bias": (e,),
+        }
+        of = f"dec.blocks.{i}."
+        shapes |= {f"{of}norm_{each}.weight": (h,) for each in ("self", "cross", "ffn")}
+        for each in ("self", "cross"):
+            shapes |= {f"{of}{each}_attn.{part}.weight": (h, h) for part in ("q", "k", "v", "out")}
+        shapes |= {
+            f"{of}ffn.fc1.weight": (2 * f, h),
+            f"{of}ffn.fc1.bias": (2 * f,),
+            f"{of}ffn.fc2.weight": (h, f),
+            f"{of}ffn.fc2.bias": (h,),
+        }
+    return GgufModel("moonshine_streaming", metadata, shapes, np.random.default_rng(seed))
+
+
+@dataclass(frozen=True)
+class Nemotron:
+    """Dimensions of a Nemotron Speech Streaming model; small by default."""
+
+    width: int = 32
+    layers: int = 2
+    heads: int = 2
+    channels: int = 8
+    n_mels: int = 32
+    predictor: int = 16
+    n_vocab: int = 64
+
+
+NEMOTRON = Nemotron(1024, 24, 8, 256, 128, 640, 1024)
+"""Those of Nemotron Speech Streaming 0.6B."""
+
+
+def nemotron(d: Nemotron | None = None, seed: int = 0) -> GgufModel:
+    """Return a Nemotron Speech Streaming model: a cache-aware FastConformer with an RNN-T head."""
+    d = d or Nemotron()
+    key, i32 = "stt.parakeet.", np.int32
+    looks = [(70, 13), (70, 6), (70, 1), (70, 0)]
+    name = "nemotron-speech-streaming-en-0.6b"
+    metadata = {
+        **_general(name, d.n_vocab),
+        "stt.variant": name,
+        "tokenizer.ggml.blank_token_id": d.n_vocab,
+        "tokenizer.ggml.scores": [0.0 - i for i in range(d.n_vocab)],
+        f"{key}head_kind": "rnnt",
+        f"{key}encoder.n_layers": d.layers,
+        f"{key}encoder.d_model": d.width,
+        f"{key}encoder.n_heads": d.heads,
+        f"{key}encoder.d_ff": 4 * d.width,
+        f"{key}encoder.conv_kernel": 9,
+        f"{key}encoder.subsampling_factor": 8,
+        f"{key}encoder.subsampling_channels": d.channels,
+        f"{key}encoder.pos_emb_max_len": 5000,
+        f"{key}encoder.use_bias": False,
+        f"{key}encoder.xscaling": False,
+        f"{key}encoder.att_context_left": i32(70),
+        f"{key}encoder.att_context_right": i32(13),
+        f"{key}encoder.att_context_size_choices": [each for pair in looks for each in pair],
+        f"{key}encoder.att_context_style": "chunked_limited",
+        f"{key}encoder.conv_context_left": i32(8),
+        f"{key}encoder.conv_context_right": i32(0),
+        f"{key}encoder.conv_norm_type": "layer_norm",
+        f"{key}encoder.streaming.pre_encode_cache_size": i32(9),
+        f"{key}encoder.streaming.drop_extra_pre_encoded": i32(2),
+        f"{key}encoder.streaming.sampling_frames_first": i32(1),
+        f"{key}predictor.hidden": d.predictor,
+        f"{key}predictor.n_layers": 2,
+        f"{key}predictor.vocab": d.n_vocab + 1,
+        f"{key}joint.hidden": d.predictor,
+        f"{key}joint.num_extra_outputs": 0,
+        f"{key}joint.activation": "relu",
+        "stt.frontend.type": "mel",
+        "stt.frontend.num_mels": d.n_mels,
+        "stt.frontend.n_fft": 512,
+        "stt.frontend.win_length": 400,
+        "stt.frontend.hop_length": 160,
+        "stt.frontend.window": "hann",
+        "stt.frontend.normalize": "none",
+        "stt.frontend.dither": 0.0,
+        "stt.frontend.pre_emphasis": 0.0,
+        "stt.frontend.f_min": 0.0,
+        "stt.frontend.f_max": 8000.0,
+    }
+    c, w, p = d.channels, d.width, d.predictor
+    freqs = d.n_mels
+    for _ in range(3):
+        freqs = freqs // 2 + 1
+    shapes: dict[str, tuple[int, ...]] = {}
+    for i, rows, kernel in ((0, 1, 3), (2, 1, 3), (3, c, 1), (5, 1, 3), (6, c, 1)):
+        shapes[f"enc.pre_encode.conv.{i}.weight"] = (c, rows, kernel, kernel)
+        shapes[f"enc.pre_encode.conv.{i}.bias"] = (c,)
+    shapes |= {"enc.pre_encode.out.weight": (w, c * freqs), "enc.pre_encode.out.bias": (w,)}
+    for i in range(d.layers):
+        of = f"enc.blocks.{i}."
+        for each in ("ff1", "attn", "conv", "ff2", "out"):
+            shapes |= {f"{of}norm_{each}.weight": (w,), f"{of}norm_{each}.bias": (w,)}
+        for each in ("ff1", "ff2"):
+            shapes[f"{of}{each}.linear1.weight"] = (4 * w, w)
+            shapes[f"{of}{each}.linear2.weight"] = (w, 4 * w)
+        for each in ("q", "k", "v", "out", "pos"):
+            shapes[f"{of}attn.linear_{each}.weight"] = (w, w)
+        for each in "uv":
+            shapes[f"{of}attn.pos_bias_{each}"] = (d.heads, w // d.heads)
+        shapes |= {
+            f"{of}conv.pointwise1.weight": (2 * w, w, 1),
+            f"{of}conv.depthwise.weight": (w, 1, 9),
+            f"{of}conv.pointwise2.weight": (w, w, 1),
+            f"{of}conv.bn.weight": (w,),
+            f"{of}conv.bn.bias": (w,),
+        }
+    shapes["pred.embed.weight"] = (d.n_vocab + 1, p)
+    for i in range(2):
+        shapes |= {f"pred.lstm.{i}.W{each}": (4 * p, p) for each in "xh"}
+        shapes[f"pred.lstm.{i}.bias"] = (4 * p,)
+    shapes |= {
+        "joint.enc.weight": (p, w),
+        "joint.enc.bias": (p,),
+        "joint.pred.weight": (p, p),
+        "joint.pred.bias": (p,),
+        "joint.out.weight": (d.n_vocab + 1, p),
+        "joint.out.bias": (d.n_vocab + 1,),
+    }
+    return GgufModel("parakeet", metadata, shapes, np.random.default_rng(seed))
