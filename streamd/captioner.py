@@ -154,6 +154,7 @@ class Captioner:
         self._split = build.is_split(self._config)
         self._new_session = build.session_factory(self._config)
         self._known = phrases.read(self._config.decoding.vocabulary)
+        self._rules = phrases.read_replacements(self._config.decoding.replace)
         self._sessions: dict[CaptionSession[Any], asyncio.Task[None]] = {}
         self._thread: threading.Thread | None = None
 
@@ -170,6 +171,7 @@ class Captioner:
             max_ingest=sys.maxsize,
             deadline_s=config.decoding.engine_deadline_ms / 1000,
         )
+        self._streams.rules = self._rules
         choices = build.default_choices(config)
         self._streams.choices = structs.replace(choices, split=self._split or UNSET)
         serving = supervise(self._streams, lambda: ready)

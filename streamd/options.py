@@ -434,6 +434,13 @@ class ModelOptions:
     ] = ""
     """A line may end in a weight: ``JetStream:1.5``. Empty: the user's own vocabulary.txt, if there
     is one."""
+    replace: Annotated[
+        tuple[str, ...],
+        "FILE",
+        Option("file of words to replace; commands: spoken commands; may be repeated", common=True),
+    ] = ()
+    """Of two files with the same words, the later one counts. ``streamd dictate`` has commands
+    unless something else is chosen."""
     speakers: Annotated[bool, Option("tell speakers apart", common=True)] = False
     threads: Annotated[
         Threads, Option("threads per transcription; 0: up to two", flags=("-t",))

@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, suppress
+from dataclasses import replace
 from functools import partial
 from signal import SIGHUP, SIGUSR1, SIGUSR2
 
@@ -57,6 +58,7 @@ async def run(
     sources = build.own_sources(config)
     new_session = build.session_factory(config)
     known, control = phrases.read(config.decoding.vocabulary), Control()
+    rules = phrases.read_replacements(config.decoding.replace)
     with serving.storage(config) as storage, control.signals():
         streams = Streams(
             new_session,
@@ -66,6 +68,7 @@ async def run(
             storage=storage,
             metrics=Metrics(version=__version__, model=config.decoding.model),
         )
+        streams.rules = rules
         streams.choices = build.default_choices(config)
         streams.learn = partial(phrases.add, path=phrases.own_file())
         streams.when_idle = build.release_small_models
@@ -91,6 +94,9 @@ async def dictate(config: Config) -> int:
     Raises `ConfigError` if no program here can type.
     """
     programs, phrase = typists(sys.platform, os.environ), config.dictation.stop_phrase
+    if not config.decoding.replace:
+        config = replace(config, decoding=replace(config.decoding, replace=(phrases.COMMANDS,)))
+    rules = phrases.read_replacements(config.decoding.replace)
 
     def sinks(control: Control) -> list[Sink]:
         loop = asyncio.get_running_loop()
@@ -103,7 +109,7 @@ async def dictate(config: Config) -> int:
             programs[0],
             f"; say {phrase!r} or press Ctrl-C to end" if phrase else "",
         )
-        return [TypingSink(programs, phrase, stop=stop, is_stopped=control.stopped.is_set)]
+        return [TypingSink(programs, phrase, rules, stop=stop, is_stopped=control.stopped.is_set)]
 
     return await run(config, also=sinks)
 

@@ -22,6 +22,7 @@ from streamd.errors import (
 )
 from streamd.events import EndReason, Fault
 from streamd.options import Choices
+from streamd.rewriting import Replacements
 from streamd.session.channels import AnySession
 from streamd.streams.hub import Hub
 from streamd.streams.inference import WindowRecognizer
@@ -80,9 +81,11 @@ class Streams:
             self._output_failed,
             self._choose,
             self._learn,
+            lambda: self.rules,
         )
         self.learn: Callable[[str], None] | None = None
         """Keeps a phrase for later sessions; raises `ConfigError`."""
+        self.rules: Replacements | None = None  # what is replaced in captions
         self.choices = Choices()  # the choices of sessions whose client chooses none
         self._max_ingest = max_ingest
         self._storage, self._began_s = storage or SessionStorage(), time.monotonic()
