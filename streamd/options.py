@@ -504,15 +504,16 @@ class OutputOptions:
         tuple[Literal[FormatName, "all"], ...],
         "FORMAT",
         Option(
-            "formats in --output-dir; default: all",
+            "formats in --output-dir; default: txt,srt,json",
             flags=("-f",),
             common=True,
             allowed=f"all or some of {', '.join(FORMAT_NAMES)}, separated by commas",
         ),
     ] = ()
     format: Annotated[
-        Literal["text", TimedFormat], Option("format on stdout", values={"--jsonl": "jsonl"})
-    ] = "text"
+        FormatName,
+        Option("format on stdout", values={"--jsonl": "jsonl"}, synonyms={"text": "txt"}),
+    ] = "txt"
     json: Annotated[bool, Option("print JSON, for programs", common=True)] = False
     timestamps: Annotated[
         Literal["off", "rel", "clock"], Option("time at the start of each line", common=True)

@@ -483,7 +483,7 @@ def test_choices_are_what_the_parts_know():
     suffixes = endings.replace("or", ",").split(",")
     assert {ending.strip() for ending in suffixes} == {*map(suffix, FORMATS)}
     assert set(OPTIONS["output-format"].type.item_type.values) == {"all", *FORMATS}
-    assert set(OPTIONS["format"].choices) == {"text", *FORMATS} - {"txt"}
+    assert set(OPTIONS["format"].choices) == {*FORMATS}
 
 
 def test_nothing_that_can_be_chosen_is_without_effect():

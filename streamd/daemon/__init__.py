@@ -31,6 +31,7 @@ from streamd.sinks.loudspeaker import loudspeaker
 from streamd.sinks.tally import Tally
 from streamd.sinks.terminal import is_terminal
 from streamd.sources import Lost, Source
+from streamd.sources.file import FileSource
 from streamd.streams import Chooser, Streams
 from streamd.streams.inference import EngineThread, WindowRecognizer
 from streamd.streams.metrics import Metrics
@@ -165,7 +166,8 @@ async def _live(
             else:
                 opened = partial(serving.announce, server)
                 reopen = None if config.input.files else partial(build.microphone, config)
-                await caption(sources, live, control, opened=opened, reopen=reopen)
+                loaded = streams.loaded if config.input.files else None
+                await caption(sources, live, control, opened=opened, reopen=reopen, loaded=loaded)
         with suppress(TimeoutError):
             async with asyncio.timeout_at(end_by()):
                 await streams.kept()
@@ -231,11 +233,13 @@ async def caption(
     *,
     opened: Callable[[], None] = lambda: None,
     reopen: Callable[..., Source] | None = None,
+    loaded: asyncio.Event | None = None,
 ) -> None:
     """Caption one source after the other, then end the session.
 
     `opened` is called when the first source is open; `reopen` makes the source if it is a device,
-    which may be unplugged for a while. Audio before a `SourceError` becomes final.
+    which may be unplugged for a while. A file that is played waits until the model is `loaded`:
+    nobody would read what it says meanwhile. Audio before a `SourceError` becomes final.
     """
     for source in sources:
         try:
@@ -246,6 +250,8 @@ async def caption(
                 async with source:
                     if source is sources[0]:
                         opened()
+                    if loaded is not None and isinstance(source, FileSource):
+                        await _either(loaded, control.stopped)
                     await pump(source, live, control)
         except SourceError as error:
             await live.flush()
@@ -256,6 +262,16 @@ async def caption(
             break
     stopped = control.stopped.is_set()
     await live.finish(EndReason.STOP if stopped else EndReason.END, resumable=stopped)
+
+
+async def _either(*events: asyncio.Event) -> None:
+    """Return when one of the events is set."""
+    waiting = [asyncio.ensure_future(event.wait()) for event in events]
+    try:
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for each in waiting:
+            each.cancel()
 
 
 async def pump(source: Source, live: Stream, control: Control) -> None:
