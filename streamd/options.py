@@ -437,7 +437,7 @@ class ModelOptions:
     replace: Annotated[
         tuple[str, ...],
         "FILE",
-        Option("file of words to replace; commands: spoken commands; may be repeated", common=True),
+        Option("file of words to replace; commands: spoken commands; may be repeated"),
     ] = ()
     """Of two files with the same words, the later one counts. ``streamd dictate`` has commands
     unless something else is chosen."""
