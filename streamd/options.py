@@ -385,7 +385,7 @@ class LongformOptions:
     initial_prompt: Annotated[str, DERIVED] = ""
     """Text before the first window."""
     num_speakers: Annotated[
-        int, Meta(ge=0, le=64), Option("how many people speak, with --speakers; 0: unknown")
+        int, Meta(ge=0, le=64), Option("tell this many speakers apart; 0: unknown")
     ] = 0
     word_timestamps: Annotated[bool, Option("do not compute word times", common=True)] = True
     """The next window begins after the last of the words. openai-whisper has this off."""
