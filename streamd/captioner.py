@@ -12,7 +12,15 @@ import secrets
 import sys
 import threading
 import warnings
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -37,6 +45,7 @@ from streamd.errors import (
     WireError,
 )
 from streamd.events import (
+    Correction,
     EndReason,
     Eos,
     Event,
@@ -82,10 +91,20 @@ class Chosen(TypedDict, total=False):
     language: str
     task: Literal["transcribe", "translate"]
     prompt: str
-    hotwords: str
+    hotwords: str | Sequence[str]
     endpoint: EndpointRule
     endpoint_ms: int
     speakers: bool
+
+
+class Changed(TypedDict, total=False):
+    """What of `Chosen` a session may change while there is audio."""
+
+    language: str
+    prompt: str
+    hotwords: str | Sequence[str]
+    endpoint: EndpointRule
+    endpoint_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,6 +172,7 @@ class Captioner:
         self._split = build.is_split(self._config)
         self._new_session = build.session_factory(self._config)
         self._known = phrases.read(self._config.decoding.vocabulary)
+        self._rules = phrases.read_replacements(self._config.decoding.replace)
         self._sessions: dict[CaptionSession[Any], asyncio.Task[None]] = {}
         self._thread: threading.Thread | None = None
 
@@ -168,6 +188,7 @@ class Captioner:
             max_ingest=sys.maxsize,
             deadline_s=config.decoding.engine_deadline_ms / 1000,
         )
+        self._streams.rules = self._rules
         choices = build.default_choices(config)
         self._streams.choices = structs.replace(choices, split=self._split or UNSET)
         serving = supervise(self._streams, lambda: ready)
@@ -272,13 +293,15 @@ class Captioner:
         audio: Recording,
         *,
         rate_hz: int | None = None,
+        num_speakers: int = 0,
         progress: Callable[[int, int], object] | None = None,
         **chosen: Unpack[Chosen],
     ) -> "Transcript":
         """Transcribe a whole recording: a file, an address, or samples.
 
         Better than captions of the same recording, for Whisper sees what comes after a word. The
-        arguments are as for `listen`. `progress` is called with how far the transcript reaches and
+        arguments are as for `listen`; `num_speakers` people are told apart, if that is known.
+        `progress` is called with how far the transcript reaches and
         how long the recording is, in ms; it must not wait, and what it raises ends the work. Raises
         `SourceError` if no audio can be read, `EngineError` if the engine fails; of a damaged file,
         it returns the text of what can be decoded, with `warnings`.
@@ -286,7 +309,12 @@ class Captioner:
         file = os.fspath(audio) if isinstance(audio, str | os.PathLike) else ""
         tell = progress or (lambda reached_ms, duration_ms: None)
         source = _source(audio, rate_hz, self._selection(chosen))
-        return self._wait(self._transcribe(source, file, _known(chosen), tell))
+        config = self._config
+        if num_speakers:
+            counted = of_options({"num_speakers": num_speakers}).longform.num_speakers
+            longform = replace(config.longform, num_speakers=counted)
+            config, chosen = replace(config, longform=longform), {**chosen, "speakers": True}
+        return self._wait(self._transcribe(source, file, config, _known(chosen), tell))
 
     def close(self) -> None:
         """End all sessions and free the model; their unfinished utterances are dropped."""
@@ -343,11 +371,12 @@ class Captioner:
         self,
         source: Source,
         name: str,
+        config: Config,
         chosen: Mapping[str, object],
         progress: Callable[[int, int], object],
     ) -> "Transcript":
         choose = self._opened.chooser()
-        config = build.with_choices(self._config, choose(self._streams.choices, chosen))
+        config = build.with_choices(config, choose(self._streams.choices, chosen))
         transcriber = await asyncio.to_thread(
             self._opened.transcriber, config, is_alone=lambda: self._streams.are_idle
         )
@@ -380,12 +409,15 @@ async def _serve(
     await asyncio.gather(*work, return_exceptions=True)
 
 
-def _known(chosen: Chosen) -> Mapping[str, object]:
-    """Return the choices; raises `TypeError` for names that do not exist."""
+def _known(chosen: Chosen | Changed, kind: type = Chosen) -> Mapping[str, object]:
+    """Return the choices as options have them; raises `TypeError` for names that do not exist."""
+    names = kind.__annotations__
     for name in chosen:
-        if name not in Chosen.__annotations__:
-            hint = suggestion(name, Chosen.__annotations__)
-            raise TypeError(f"no such argument: {name}{hint}")
+        if name not in names:
+            raise TypeError(f"no such argument: {name}{suggestion(name, names)}")
+    words = chosen.get("hotwords", "")
+    if isinstance(words, Iterable) and not isinstance(words, str):
+        return {**chosen, "hotwords": "\n".join(words)}
     return cast(Mapping[str, object], chosen)
 
 
@@ -476,6 +508,23 @@ class CaptionSession(Generic[EventT]):
         else:
             self._call(self._begin_flush)
 
+    def update(self, **changed: Unpack[Changed]) -> None:
+        """Change what was chosen: language, prompt, hotwords, endpoint or endpoint_ms.
+
+        The next words are heard with it; what was shown stays. Raises `ConfigError` if it is not
+        allowed; then nothing has changed.
+        """
+        self._checked(self._stream.update(_known(changed, Changed)))
+
+    def correct(self, text: str, *, seq: int = 0, first: int = 0, last: int = 0) -> None:
+        """Say how a word or name is spelled that was misheard; it is expected from now on.
+
+        It stands for the words number `first` to `last`, from 0, of the final `seq`, which stays as
+        it is. Raises `ConfigError` if that is no phrase, or there is no such final.
+        """
+        correction = Correction(text=" ".join(text.split()), seq=seq, first=first, last=last)
+        self._checked(self._stream.correct(correction, keep=False))
+
     def finish(self) -> None:
         """End the audio: what was fed or captured by now becomes final, then the iteration ends."""
         self._finished = True
@@ -520,6 +569,12 @@ class CaptionSession(Generic[EventT]):
         except RuntimeError:  # the Captioner is closed, and so is its loop
             return False
         return True
+
+    def _checked(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            self._submit(work)
+        except WireError as error:
+            raise ConfigError(str(error)) from None
 
     def _submit(self, work: Coroutine[Any, Any, ResultT]) -> ResultT | None:
         """Do it on the loop; None if that is closed."""
@@ -658,6 +713,7 @@ def transcribe(
     model: str = "",
     *,
     rate_hz: int | None = None,
+    num_speakers: int = 0,
     options: Mapping[str, object] | None = None,
     progress: Callable[[int, int], object] | None = None,
     **chosen: Unpack[Chosen],
@@ -667,7 +723,9 @@ def transcribe(
     The model is opened for this call; use a `Captioner` for several recordings.
     """
     with Captioner(model, options={**(options or {}), **_known(chosen)}) as captioner:
-        return captioner.transcribe(audio, rate_hz=rate_hz, progress=progress)
+        return captioner.transcribe(
+            audio, rate_hz=rate_hz, num_speakers=num_speakers, progress=progress
+        )
 
 
 def _with_model(config: Config) -> Config:

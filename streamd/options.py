@@ -385,7 +385,7 @@ class LongformOptions:
     initial_prompt: Annotated[str, DERIVED] = ""
     """Text before the first window."""
     num_speakers: Annotated[
-        int, Meta(ge=0, le=64), Option("how many people speak, with --speakers; 0: unknown")
+        int, Meta(ge=0, le=64), Option("tell this many speakers apart; 0: unknown")
     ] = 0
     word_timestamps: Annotated[bool, Option("do not compute word times", common=True)] = True
     """The next window begins after the last of the words. openai-whisper has this off."""
@@ -434,6 +434,13 @@ class ModelOptions:
     ] = ""
     """A line may end in a weight: ``JetStream:1.5``. Empty: the user's own vocabulary.txt, if there
     is one."""
+    replace: Annotated[
+        tuple[str, ...],
+        "FILE",
+        Option("file of words to replace; commands: spoken commands; may be repeated"),
+    ] = ()
+    """Of two files with the same words, the later one counts. ``streamd dictate`` has commands
+    unless something else is chosen."""
     speakers: Annotated[bool, Option("tell speakers apart", common=True)] = False
     threads: Annotated[
         Threads, Option("threads per transcription; 0: up to two", flags=("-t",))
@@ -502,15 +509,16 @@ class OutputOptions:
         tuple[Literal[FormatName, "all"], ...],
         "FORMAT",
         Option(
-            "formats in --output-dir; default: all",
+            "formats in --output-dir; default: txt,srt,json",
             flags=("-f",),
             common=True,
             allowed=f"all or some of {', '.join(FORMAT_NAMES)}, separated by commas",
         ),
     ] = ()
     format: Annotated[
-        Literal["text", TimedFormat], Option("format on stdout", values={"--jsonl": "jsonl"})
-    ] = "text"
+        FormatName,
+        Option("format on stdout", values={"--jsonl": "jsonl"}, synonyms={"text": "txt"}),
+    ] = "txt"
     json: Annotated[bool, Option("print JSON, for programs", common=True)] = False
     timestamps: Annotated[
         Literal["off", "rel", "clock"], Option("time at the start of each line", common=True)

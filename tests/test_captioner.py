@@ -158,9 +158,36 @@ def test_a_session_and_a_recording_have_choices_of_their_own(captions):
             call(LAMP, langauge="en")
     spelt = "Would you please turn on the living room Lampe?"
     assert captions.transcribe(LAMP, hotwords="Lampe:4").text == spelt
-    (live,) = finals(captions.listen(LAMP, hotwords="Lampe:4"))
+    (live,) = finals(captions.listen(LAMP, hotwords=["Ada", "Lampe:4"]))
     assert live.endswith(" Lampe?")
     assert captions.transcribe(LAMP).text == LAMP_TEXT  # the others are as they were
+
+
+def test_a_session_is_changed_and_corrected_while_there_is_audio(captions):
+    samples, _ = soundfile.read(LAMP)
+    heard = []
+    with captions.session() as session:
+        for words in ([], ["Ada", "Lampe:4"]):
+            session.update(hotwords=words)
+            session.feed(samples)
+            session.flush()
+            heard.append(next(event.text for event in session if event.is_final))
+        session.correct("  Lampe   am Bett ", seq=2, first=8, last=8)
+        assert session._stream.hub.choices.hotwords.splitlines()[0] == "Lampe am Bett"  # expected
+        with pytest.raises(ConfigError, match="correct: final 9 has no such words"):
+            session.correct("Ada", seq=9)
+        with pytest.raises(ConfigError, match="endpoint_ms must be"):
+            session.update(endpoint_ms=-1)
+        with pytest.raises(TypeError, match="no such argument: speakers"):
+            session.update(speakers=True)
+    assert (heard[0], heard[1].split()[-1]) == (LAMP_TEXT, "Lampe?")
+
+
+def test_speakers_are_counted_if_it_is_said_how_many_there_are(captions):
+    people = {word.speaker for word in captions.transcribe(LAMP, num_speakers=2).segments[0].words}
+    assert people == {1}  # they are told apart, and one of them speaks
+    with pytest.raises(ConfigError, match="num_speakers must be"):
+        captions.transcribe(LAMP, num_speakers=-1)
 
 
 def test_a_session_that_is_refused_is_over(captions):
@@ -438,8 +465,8 @@ def test_silence_has_no_segments_and_no_language(captions, tmp_path):
 
 
 def programs() -> list[str]:
-    page = (ROOT / "docs/library.md").read_text()
-    return re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)
+    pages = "".join((ROOT / page).read_text() for page in ("README.md", "docs/library.md"))
+    return re.findall(r"^```python\n(.*?)^```", pages, re.M | re.S)
 
 
 def test_the_programs_of_the_page_are_typed(tmp_path):

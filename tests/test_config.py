@@ -475,6 +475,13 @@ def test_what_is_to_be_done_instead_of_what_is_gone_can_be_done():
     assert set(re.findall(r"--[a-z][a-z-]+", instead)) <= flags
 
 
+def test_a_number_of_speakers_has_them_told_apart():
+    assert load({"num-speakers": "2"}, {}).decoding.speakers
+    assert not load({}, {}).decoding.speakers
+    with pytest.raises(ConfigError, match="--channels: each channel is a speaker; drop --num-spe"):
+        load({"num-speakers": "2", "channels": "split"}, {})
+
+
 def test_choices_are_what_the_parts_know():
     assert set(OPTIONS["input-format"].choices) == {AUTO, *ENCODINGS}
     rates = f"a whole number of Hz from {MIN_RATE_HZ} to {MAX_RATE_HZ}"
@@ -483,7 +490,7 @@ def test_choices_are_what_the_parts_know():
     suffixes = endings.replace("or", ",").split(",")
     assert {ending.strip() for ending in suffixes} == {*map(suffix, FORMATS)}
     assert set(OPTIONS["output-format"].type.item_type.values) == {"all", *FORMATS}
-    assert set(OPTIONS["format"].choices) == {"text", *FORMATS} - {"txt"}
+    assert set(OPTIONS["format"].choices) == {*FORMATS}
 
 
 def test_nothing_that_can_be_chosen_is_without_effect():

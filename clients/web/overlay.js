@@ -1,17 +1,18 @@
 // Captions over a picture, for OBS's browser source: no controls, reconnects by itself.
 //
 // /overlay?session=live&lines=2&size=48&width=24em&font=Roboto&outline=3&align=top-center
-//         &color=white&bg=transparent&box=%23000a&fade=6&partials=1&calm=0
+//         &color=white&bg=transparent&box=%23000a&fade=6&partials=1&calm=0&speakers=dash
 
 import { Listening } from "./connection.js";
 import { agreed, RollUp } from "./rollup.js";
+import { COLOURS, parts } from "./speakers.js";
 import { Transcript } from "./transcript.js";
 
 const options = new URLSearchParams(location.search);
 const lines = document.getElementById("lines");
 const style = document.documentElement.style;
 
-const NAMES = "session lines size width font outline align color bg box fade partials calm".split(" ");
+const NAMES = "session lines size width font outline align color bg box fade partials calm speakers".split(" ");
 const PLACES = "top middle bottom left center right".split(" ");
 const wrong = [...options.keys()].filter((name) => !NAMES.includes(name)).map((name) => `${name} is no option`);
 
@@ -48,8 +49,12 @@ document.body.dataset.align = align.join(" ");
 const fadeMs = 1000 * number("fade", 6, 0, 3600);
 const partials = options.get("partials") !== "0";
 const calm = options.get("calm") === "1";
+const MARKS = { dash: "\n– ", color: "\n", off: "" };
+const marks = options.get("speakers") ?? "dash";
+if (!(marks in MARKS)) wrong.push(`speakers must be dash, color or off, got ${marks}`);
 
 let fading = null;
+let speaker; // of the final that was shown last
 let before = { seg: undefined, text: "" }; // the last guess
 const transcript = new Transcript({ history: false });
 const rollUp = new RollUp(lines, {
@@ -57,16 +62,36 @@ const rollUp = new RollUp(lines, {
   longest: Math.max(1, Math.floor(lines.clientWidth / size)),
 });
 
+/** A caption whose text says where another speaker begins, with a new line and a dash or a colour. */
+function withSpeakers(caption, stable) {
+  let [text, last, settled] = ["", speaker, stable];
+  const begins = []; // of each part: [in the text, its class]
+  for (const part of parts(caption)) {
+    const isOther = part.speaker !== undefined && last !== undefined && part.speaker !== last;
+    const mark = isOther ? (MARKS[marks] ?? "") : "";
+    if (mark && part.from < stable) settled += mark.length - (text === "" ? 0 : 1);
+    text = (mark ? text.trimEnd() : text) + mark;
+    last = part.speaker ?? last;
+    begins.push([text.length, marks === "color" && last !== undefined ? `who${last % COLOURS}` : ""]);
+    text += caption.text.slice(part.from, part.to);
+  }
+  return { text, stable: settled, last, classAt: (at) => begins.findLast(([begin]) => begin <= at)?.[1] ?? "" };
+}
+
 function show(item) {
   if (wrong.length > 0) rollUp.clear(); // it was told
   wrong.length = 0;
   // What has faded does not come back.
   if (lines.classList.contains("silent")) rollUp.clear();
-  if (item?.type === "final") rollUp.settle(item.text);
+  if (item?.type === "final") {
+    const marked = withSpeakers(item, item.text.length);
+    rollUp.settle(marked.text, marked.classAt);
+    speaker = marked.last;
+  }
   const partial = partials ? transcript.partial : null;
-  const text = partial?.text ?? "";
+  const { text, stable, classAt } = withSpeakers(partial ?? { text: "" }, partial?.stable);
   const isSame = partial?.seg === before.seg;
-  rollUp.show(calm ? agreed(text, isSame ? before.text : "", partial?.stable ?? 0) : text, partial?.stable);
+  rollUp.show(calm ? agreed(text, isSame ? before.text : "", stable ?? 0) : text, stable, classAt);
   before = { seg: partial?.seg, text };
   lines.classList.toggle("silent", lines.textContent === "");
   clearTimeout(fading);

@@ -52,6 +52,7 @@ export class RollUp {
   #final = []; // pieces that will not change, oldest first
   #own = []; // those of the current segment
   #stable = 0; // characters of them that will not change
+  #classAt = () => ""; // of the character at a place of their text
   #shown = []; // [{text, node, line}]
   #timer = null;
 
@@ -62,12 +63,17 @@ export class RollUp {
     this.#longest = longest;
   }
 
-  /** Show this text of the current segment; the characters from `stable` on are tentative. */
-  show(text, stable = text.length) {
+  /**
+   * Show this text of the current segment; the characters from `stable` on are tentative. `classAt`
+   * names the class of the character at a place.
+   */
+  show(text, stable = text.length, classAt = () => "") {
     this.#own = pieces(text, this.#longest);
     this.#stable = stable;
+    this.#classAt = classAt;
     const between = this.#between();
     if (between) {
+      this.#classAt = (at) => classAt(at - 1);
       this.#own[0] = `${between}${this.#own[0]}`;
       this.#stable += 1;
     }
@@ -79,7 +85,7 @@ export class RollUp {
 
   /** What stands before the present segment: a new line for another script, or a blank. */
   #between() {
-    if (this.#final.length === 0 || this.#own.length === 0) return "";
+    if (this.#final.length === 0 || this.#own.length === 0 || this.#own[0].startsWith("\n")) return "";
     const before = this.#final.findLast((piece) => script(piece) >= 0) ?? "";
     const scripts = new Set([script(before), script(this.#own.join("")), -1]);
     if (scripts.size > 2) return "\n";
@@ -92,8 +98,8 @@ export class RollUp {
   }
 
   /** Show this text of the current segment, which is complete: the next one follows it. */
-  settle(text) {
-    this.show(text);
+  settle(text, classAt) {
+    this.show(text, text.length, classAt);
     this.#render();
     this.#final.push(...this.#own);
     this.#own = [];
@@ -120,7 +126,8 @@ export class RollUp {
     let at = 0;
     this.#own.forEach((piece, i) => {
       at += piece.length;
-      this.#shown[this.#final.length + i]?.node.classList.toggle("tentative", at > this.#stable);
+      const node = this.#shown[this.#final.length + i]?.node;
+      if (node) node.className = `${this.#classAt(at - 1)}${at > this.#stable ? " tentative" : ""}`;
     });
   }
 

@@ -4,7 +4,7 @@ import { store, stored } from "./storage.js";
 import { belongs, placed } from "./transcript.js";
 
 const $ = (id) => document.getElementById(id);
-const COLOURS = 7; // in style.css
+export const COLOURS = 7; // in style.css and overlay.css
 const INSIDE = /^[!-~\xa1-\u024f]{2}/; // two characters that belong together, in Latin script
 const MOST_RUNS = 20; // of a session, whose names are kept
 let session = "";

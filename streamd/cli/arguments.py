@@ -246,7 +246,7 @@ _CPP = {
     "-nf": "--set search.temperatures=0",
     "-np --no-prints": "--quiet",
     "-nth --no-speech-thold": "--set search.no_speech_threshold=N",
-    "-nt --no-timestamps": "--format text, which has no times",
+    "-nt --no-timestamps": "--format txt, which has no times",
     "-oj --output-json": "--output-format json",
     **{f"-o{x} --output-{x}": f"--output-format {x}" for x in ("csv", "lrc", "srt", "txt", "vtt")},
     "-owts --output-words": "--output karaoke.ass",

@@ -82,6 +82,8 @@ def _devices(config: Config) -> "Iterator[str]":
 
 def device_table(devices: "Sequence[Device]") -> Iterator[str]:
     """Yield a line for each microphone; a star marks the default. Raises `SourceError`."""
+    from streamd.sources.microphone import MONITOR, has_monitor
+
     if not devices:
         raise SourceError("no microphone found: plug one in, or name a sound file")
     for device in devices:
@@ -89,6 +91,8 @@ def device_table(devices: "Sequence[Device]") -> Iterator[str]:
             f"{'*' if device.default else ' '} {device.index:>2}  {device.name}  "
             f"({device.host_api}, channels: {device.channels}, {device.rate_hz} Hz)"
         )
+    if has_monitor(devices):
+        yield f"      {MONITOR}  (what this computer plays: streamd --device {MONITOR})"
 
 
 def _models(config: Config, *words: str) -> "Iterator[str]":

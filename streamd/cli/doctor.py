@@ -126,7 +126,7 @@ def _options(config: Config) -> Iterator[Finding]:
     changed = [
         f"{name} {field.shown(value)}"
         for name, field in {**OPTIONS, **SETTINGS}.items()
-        if (value := value_of(config, field)) != field.default
+        if name != "json" and (value := value_of(config, field)) != field.default
     ]
     yield Finding("ok", ", ".join(changed) or "all have their defaults")
 
@@ -252,13 +252,12 @@ def _has_gpu() -> bool:
 
 def _microphone(config: Config) -> Iterator[Finding]:
     try:
-        devices = list_devices()
+        devices, microphone = list_devices(), build.microphone(config)
+        loudest = asyncio.run(_loudest(microphone)) if devices else 0.0
     except SourceError as error:
         yield Finding("--", str(error), "files and clients need none")
         return
     if devices:
-        microphone = build.microphone(config)
-        loudest = asyncio.run(_loudest(microphone))
         used = f"{len(devices)} found, {microphone.name!r} is used"
         if loudest:
             level = 20 * math.log10(loudest)

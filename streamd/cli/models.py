@@ -99,11 +99,13 @@ def _automatic(config: Config, here: StorePaths) -> str:
     usual = offered(config.decoding)
     better, bundled = usual.name, store.BUNDLED[0]
     if _can_ask(config.output) and not (here.offline or imports.was_declined(here.imported)):
-        what = f"{better} ({megabytes(usual.n_bytes)}) from {here.host}"
-        if _agreed(f"streamd: no suitable model is here yet. Download {what}?"):
-            _download(better, Repository(usual.repository), here, config.output)
+        what = f"{better}, {megabytes(usual.n_bytes)} from {here.host}"
+        known = f"{name} is here, the smallest. Larger: {what}. Download it?"
+        lacking = f"no suitable model is here yet. Download {what}?"
+        if not _agreed(f"streamd: {known if name else lacking}", otherwise=not name):
+            imports.decline(here.imported)
+        elif _tried(better, usual.repository, here, config.output, needed=not name):
             return better
-        imports.decline(here.imported)
     _refuse_wrong_language(bundled, config.decoding)
     hint = f"the smallest model; streamd models get {better} downloads a larger one"
     log.warning("using %s, which ships with streamd, %s", bundled, hint)
@@ -149,14 +151,29 @@ def _can_ask(output: OutputOptions) -> bool:
     return sys.stdin.isatty() and sys.stderr.isatty() and output.verbose >= 0
 
 
-def _agreed(question: str) -> bool:
-    """Ask at the terminal; an empty line means yes, the end of the input no."""
-    sys.stderr.write(f"{question} [Y/n] ")
+def _tried(
+    name: str, repository: str, here: StorePaths, output: OutputOptions, *, needed: bool
+) -> bool:
+    """Download a model; return whether that went well. Raises `ModelError` if it is `needed`."""
+    try:
+        _download(name, Repository(repository), here, output)
+    except ModelError as error:
+        if needed:
+            raise
+        log.warning("%s; captions go on without it", error)
+        return False
+    return True
+
+
+def _agreed(question: str, *, otherwise: bool = True) -> bool:
+    """Ask at the terminal; an empty line means `otherwise`, the end of the input no."""
+    sys.stderr.write(f"{question} {'[Y/n]' if otherwise else '[y/N]'} ")
     sys.stderr.flush()
     answer = sys.stdin.readline()
     if not answer:
         sys.stderr.write("\n")
-    return answer.strip().lower() in ("", "y", "yes") and answer != ""
+    agrees = ("y", "yes", "") if otherwise else ("y", "yes")
+    return answer.strip().lower() in agrees and answer != ""
 
 
 def _tenths(name: str) -> Callable[[int, int], None]:

@@ -12,9 +12,10 @@ from dataclasses import replace
 from datetime import datetime
 
 from streamd.config import Config, read_token
-from streamd.daemon.display import open_display, open_files
+from streamd.daemon.display import open_display, open_files, prints
 from streamd.errors import ConfigError
 from streamd.server.client import watch
+from streamd.sinks import Sink
 from streamd.streams.journal.database import AUTO, Database, place
 from streamd.streams.journal.old_files import old_files
 from streamd.streams.journal.tables import runs, transcript
@@ -80,8 +81,9 @@ def export(config: Config, session: str = "") -> Iterable[str]:
         ]
     events = transcript(folder, session)  # raises before a file is made
     started = max((run.started for run in known if run.session == session), default=datetime.min)
-    screen = open_display(config, sys.stdout, os.environ, started=started)
-    sinks = (screen, *open_files(config, whole=True))
+    sinks: list[Sink] = open_files(config, whole=True)
+    if prints(config, sys.stdout, os.environ):
+        sinks.insert(0, open_display(config, sys.stdout, os.environ, started=started))
     try:
         for event in events:
             for sink in sinks:
@@ -103,5 +105,4 @@ def _on_stdout(config: Config) -> Config:
     name, *more = output.output_format
     if more or name == "all":
         raise ConfigError("-f: standard output takes one format; add --output-dir for several")
-    form = "text" if name == "txt" else name
-    return replace(config, output=replace(output, format=form, output_format=()))
+    return replace(config, output=replace(output, format=name, output_format=()))

@@ -98,6 +98,8 @@ def _merged(values: Iterable[_Value]) -> Config:
         part = replace(getattr(config, field.part), **{field.attribute: value})
         config = replace(config, **{field.part: part})
         culprits[field.setting] = culprit
+    if config.longform.num_speakers:  # nobody counts speakers who are not told apart
+        config = replace(config, decoding=replace(config.decoding, speakers=True))
     _check(config, culprits)
     return config
 
@@ -301,7 +303,8 @@ def _check(config: Config, culprits: Mapping[str, str]) -> None:
     if config.input.play and not config.input.realtime:
         raise ConfigError(f"{culprit('play')} needs real time; drop --fast")
     if config.input.channels == "split" and config.decoding.speakers:
-        split, speakers = culprit("channels"), culprit("speakers")
+        chosen = "num-speakers" if config.longform.num_speakers else "speakers"
+        split, speakers = culprit("channels"), culprit(chosen)
         raise ConfigError(f"{split}: each channel is a speaker; drop {speakers}")
 
 

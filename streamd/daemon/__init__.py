@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, suppress
+from dataclasses import replace
 from functools import partial
 from signal import SIGHUP, SIGUSR1, SIGUSR2
 
@@ -30,6 +31,7 @@ from streamd.sinks.loudspeaker import loudspeaker
 from streamd.sinks.tally import Tally
 from streamd.sinks.terminal import is_terminal
 from streamd.sources import Lost, Source
+from streamd.sources.file import FileSource
 from streamd.streams import Chooser, Streams
 from streamd.streams.inference import EngineThread, WindowRecognizer
 from streamd.streams.metrics import Metrics
@@ -57,6 +59,7 @@ async def run(
     sources = build.own_sources(config)
     new_session = build.session_factory(config)
     known, control = phrases.read(config.decoding.vocabulary), Control()
+    rules = phrases.read_replacements(config.decoding.replace)
     with serving.storage(config) as storage, control.signals():
         streams = Streams(
             new_session,
@@ -66,6 +69,7 @@ async def run(
             storage=storage,
             metrics=Metrics(version=__version__, model=config.decoding.model),
         )
+        streams.rules = rules
         streams.choices = build.default_choices(config)
         streams.learn = partial(phrases.add, path=phrases.own_file())
         streams.when_idle = build.release_small_models
@@ -91,6 +95,9 @@ async def dictate(config: Config) -> int:
     Raises `ConfigError` if no program here can type.
     """
     programs, phrase = typists(sys.platform, os.environ), config.dictation.stop_phrase
+    if not config.decoding.replace:
+        config = replace(config, decoding=replace(config.decoding, replace=(phrases.COMMANDS,)))
+    rules = phrases.read_replacements(config.decoding.replace)
 
     def sinks(control: Control) -> list[Sink]:
         loop = asyncio.get_running_loop()
@@ -103,7 +110,7 @@ async def dictate(config: Config) -> int:
             programs[0],
             f"; say {phrase!r} or press Ctrl-C to end" if phrase else "",
         )
-        return [TypingSink(programs, phrase, stop=stop, is_stopped=control.stopped.is_set)]
+        return [TypingSink(programs, phrase, rules, stop=stop, is_stopped=control.stopped.is_set)]
 
     return await run(config, also=sinks)
 
@@ -158,7 +165,8 @@ async def _live(
             else:
                 opened = partial(serving.announce, server)
                 reopen = None if config.input.files else partial(build.microphone, config)
-                await caption(sources, live, control, opened=opened, reopen=reopen)
+                loaded = streams.loaded if config.input.files else None
+                await caption(sources, live, control, opened=opened, reopen=reopen, loaded=loaded)
         with suppress(TimeoutError):
             async with asyncio.timeout_at(end_by()):
                 await streams.kept()
@@ -224,11 +232,13 @@ async def caption(
     *,
     opened: Callable[[], None] = lambda: None,
     reopen: Callable[..., Source] | None = None,
+    loaded: asyncio.Event | None = None,
 ) -> None:
     """Caption one source after the other, then end the session.
 
     `opened` is called when the first source is open; `reopen` makes the source if it is a device,
-    which may be unplugged for a while. Audio before a `SourceError` becomes final.
+    which may be unplugged for a while. A file that is played waits until the model is `loaded`:
+    nobody would read what it says meanwhile. Audio before a `SourceError` becomes final.
     """
     for source in sources:
         try:
@@ -239,6 +249,8 @@ async def caption(
                 async with source:
                     if source is sources[0]:
                         opened()
+                    if loaded is not None and isinstance(source, FileSource):
+                        await _either(loaded, control.stopped)
                     await pump(source, live, control)
         except SourceError as error:
             await live.flush()
@@ -249,6 +261,16 @@ async def caption(
             break
     stopped = control.stopped.is_set()
     await live.finish(EndReason.STOP if stopped else EndReason.END, resumable=stopped)
+
+
+async def _either(*events: asyncio.Event) -> None:
+    """Return when one of the events is set."""
+    waiting = [asyncio.ensure_future(event.wait()) for event in events]
+    try:
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for each in waiting:
+            each.cancel()
 
 
 async def pump(source: Source, live: Stream, control: Control) -> None:

@@ -22,6 +22,9 @@ from streamd.sinks.transcripts import transcript
 from streamd.sinks.writing import FileSink, SentenceSink, StreamSink, fitting
 from streamd.sources.ffmpeg import is_url
 
+_USUAL = ("txt", "srt", "json")
+"""The formats of a folder of transcripts if none are named: to read, to show, for programs."""
+
 
 def open_display(
     config: Config,
@@ -41,7 +44,7 @@ def open_display(
     output, terminal = config.output, is_terminal(stream, environ)
     if output.format == "jsonl":
         return StreamSink(stream, Jsonl(everything=True))
-    if output.format != "text":
+    if output.format != "txt":
         return open_stream(config, stream, output.format, segments=segments)
     ramp = confidence_ramp(environ, is_terminal=terminal)
     look = Look(
@@ -53,6 +56,16 @@ def open_display(
         return TerminalSink(stream, look)
     lines = StreamSink(stream, Text(look))
     return SentenceSink(lines) if segments else lines
+
+
+def prints(config: Config, stream: TextIO, environ: Mapping[str, str]) -> bool:
+    """Whether a whole transcript goes to standard output, `stream`, too.
+
+    Files that were asked for are enough at a terminal, where hours of text would scroll by.
+    """
+    output = config.output
+    has_files = output.output or output.output_dir or output.output_format
+    return not (has_files and is_terminal(stream, environ))
 
 
 def open_stream(config: Config, stream: TextIO, form: str, *, segments: bool) -> CaptionSink:
@@ -131,7 +144,7 @@ def _in_folder(output: OutputOptions, file: str, files: Sequence[str]) -> dict[P
     """Return the transcripts that are named after their sound file, with their formats."""
     if not (output.output_dir or output.output_format):
         return {}
-    named = output.output_format or ("all",)
+    named = output.output_format or _USUAL
     names = (*FORMATS, *named) if "all" in named else named
     stem = {"": "live", "-": "stdin"}.get(file) or _names(files).get(file) or _stem(file)
     return {

@@ -6,15 +6,18 @@ newest of them are there; what is before and after that part is the user's and s
 
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from streamd.errors import ConfigError, os_error_as
+from streamd.rewriting import Replacements, built_in, read_rules
 from streamd.system.disk import expanded, lock_file, put_file, user_folder
 from streamd.whisper.vocabulary import line_of, lines_of, parse, phrase_of
 
 _MOST_BYTES = 10 * 2**20
+COMMANDS = "commands"
+"""In place of a file: the spoken commands that streamd knows."""
 MOST_LEARNED = 1000
 """Kept corrections: the words of years, but not more than a stranger should add to every search."""
 _BEGIN = "# streamd keeps corrections from here on; move a line out of here to keep it for good"
@@ -44,13 +47,33 @@ def read(named: str, environ: Mapping[str, str] = os.environ) -> str:
         return ""
 
 
-def _read(path: Path, option: str) -> str:
+def read_replacements(named: Sequence[str]) -> Replacements | None:
+    """Return the rules of the named files, `COMMANDS` among them; None if none are named.
+
+    Raises `ConfigError` if a file cannot be read or has a line that is no rule.
+    """
+    texts = []
+    for name in named:
+        text = built_in() if name == COMMANDS else _text_of(_bytes_of(expanded(name), "--replace "))
+        try:
+            read_rules([text])
+        except ValueError as error:
+            raise ConfigError(f"--replace {name}, {error}") from None
+        texts.append(text)
+    return read_rules(texts) if texts else None
+
+
+def _bytes_of(path: Path, option: str) -> bytes:
     with os_error_as(ConfigError, f"{option}{path}: cannot read it"):
         data = path.read_bytes()
     if len(data) > _MOST_BYTES:
         raise ConfigError(f"{option}{path}: more than 10 MB; keep to names and rare words")
+    return data
+
+
+def _read(path: Path, option: str) -> str:
     good, bad = [], []
-    for number, line in enumerate(lines_of(_text_of(data)), 1):
+    for number, line in enumerate(lines_of(_text_of(_bytes_of(path, option))), 1):
         try:
             phrase_of(line)
             good.append(line)

@@ -31,6 +31,7 @@ from streamd.events import (
 )
 from streamd.labels import numbered, with_speakers
 from streamd.models.model import Model
+from streamd.rewriting import Rewriter
 from streamd.session.clips import SpeechClips
 from streamd.session.segmenter import Segmenter
 from streamd.session.spelling import number_of, numbers
@@ -216,7 +217,7 @@ class FileTranscriber:
         keep_for_passes(self)
         if isinstance(engine, SwitchingEngine):
             engine = engine.for_recording
-        self._config = config
+        self._config, self._rules = config, phrases.read_replacements(config.decoding.replace)
         self._n_mels = model.dims.n_mels
         self._in_two = is_alone if urgent(engine) is not None else lambda: False
         self._tokenizer = build.tokenizer(config, model)
@@ -272,6 +273,7 @@ class FileTranscriber:
             n_speakers = self._config.longform.num_speakers
             turns = track.voices.turns(n_speakers) if track.voices else []
             speakers: dict[int, int] = {}
+            rewriter = Rewriter(self._rules) if self._rules else None
             for window in transcriber.transcribe(mel, clips, language=language, voiced=voiced):
                 if (unheard := window.unheard) is not None:
                     from_ms, to_ms = ms_of(unheard.seek), ms_of(unheard.end)
@@ -279,10 +281,9 @@ class FileTranscriber:
                 # Without the voice detector, text and times are openai-whisper's.
                 spelled = map(_with_numbers, window.segments) if speech else window.segments
                 made = (self._final(segment, next(seg)) for segment in spelled)
-                finals = tuple(
-                    spoken_by(final, turns, speakers)
-                    for final in (map(with_lasting_words, made) if speech else made)
-                )
+                lasting = map(with_lasting_words, made) if speech else made
+                meant = (rewriter.rewritten(each, "") for each in lasting) if rewriter else lasting
+                finals = tuple(spoken_by(final, turns, speakers) for final in meant)
                 mel.forget(column_at(window.reached_ms / 1000))
                 yield FinishedWindow(finals, window.reached_ms)
 

@@ -7,12 +7,19 @@ import sys
 from collections.abc import Callable
 from contextlib import closing
 from functools import partial
+from io import StringIO
 from typing import TypeVar
 
 from streamd.config import Config
 from streamd.daemon import build, phrases
 from streamd.daemon.control import INTERRUPTED, Control, until_first_error
-from streamd.daemon.display import check_files, open_display, open_files, transcripts
+from streamd.daemon.display import (
+    check_files,
+    open_display,
+    open_files,
+    prints,
+    transcripts,
+)
 from streamd.daemon.opening import open_any
 from streamd.daemon.recording import RecordingTranscriber
 from streamd.daemon.screen import Screen, show
@@ -121,7 +128,9 @@ class _Batch:
         self._reached_ms, self._duration_ms = 0, source.duration_ms or 0
         async with asyncio.TaskGroup() as tasks:
             sinks = open_files(self._config, name, whole=True, segments=True)
-            shown = open_display(self._config, sys.stdout, os.environ, segments=True)
+            prints_it = prints(self._config, sys.stdout, os.environ)
+            stdout = sys.stdout if prints_it else StringIO()
+            shown = open_display(self._config, stdout, os.environ, segments=True)
             has_terminal = is_terminal(sys.stderr, os.environ)
             alone = has_terminal and not isinstance(shown, TerminalSink)
             screen = Screen(shown, TerminalSink(sys.stderr, Look()) if alone else None)

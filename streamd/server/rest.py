@@ -289,7 +289,7 @@ class _Form:
         try:
             return msgspec.convert({**given, "task": task}, _FormFields, strict=False)
         except msgspec.ValidationError as error:
-            raise WireError("bad_form", naming_field(error)) from error
+            raise WireError("bad_form", naming_field(error, _FormFields)) from error
 
 
 def failure(

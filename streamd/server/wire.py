@@ -4,11 +4,12 @@ Unknown fields are ignored, so that a newer client can talk to an older server.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
+from difflib import get_close_matches
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Annotated, Final, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar, get_args, get_origin, get_type_hints
 from urllib.parse import parse_qs
 
 import msgspec
@@ -199,7 +200,8 @@ def decoded(message: str | bytes, decoder: msgspec.json.Decoder[T], expected: st
     try:
         return decoder.decode(message)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise WireError("bad_message", f"expected {expected}: {error}") from error
+        choices = _choices(error, decoder.type)
+        raise WireError("bad_message", f"expected {expected}: {error}{choices}") from error
 
 
 def decode_command(text: str) -> Command:
@@ -207,7 +209,7 @@ def decode_command(text: str) -> Command:
 
     Raises `WireError` with `bad_message`, or `bad_rate` for a sample rate that is not supported.
     """
-    command = decoded(text, _command_decoder, "start, update, flush or stop")
+    command = decoded(text, _command_decoder, "start, update, correct, flush or stop")
     if isinstance(command, Start):
         check_format(command)
     return command
@@ -259,9 +261,47 @@ def parse_query(query: str, kind: type[QueryT]) -> QueryT:
         pairs = {name: values if name in lists else values[-1] for name, values in found}
         return msgspec.convert(pairs, kind, strict=False)
     except (ValueError, msgspec.ValidationError) as error:
-        raise WireError("bad_query", naming_field(error)) from error
+        raise WireError("bad_query", naming_field(error, kind)) from error
 
 
-def naming_field(error: Exception) -> str:
-    """Return msgspec's message, which ends with a path (``- at `$.after[0]```), with the field."""
-    return re.sub(r" - at `\$\.(\w+)(\[.*)?`$", r" for \1", str(error))
+_PATH = re.compile(r" - at `\$\.(\w+)(\[.*)?`$")
+"""At the end of msgspec's messages: ``- at `$.after[0]```."""
+
+
+def naming_field(error: Exception, kind: type[msgspec.Struct]) -> str:
+    """Return msgspec's message about a value of this kind, with the field, and what it may be."""
+    return _PATH.sub(r" for \1", str(error)) + _choices(error, kind)
+
+
+def _choices(error: Exception, kind: Any) -> str:  # noqa: ANN401 - a type, or several
+    """Return the end of a message about a value that is none of a few: those that are allowed."""
+    place = _PATH.search(str(error))
+    if place is None or "Invalid enum value" not in str(error):
+        return ""
+    structs = [each for each in get_args(kind) or (kind,) if hasattr(each, "__struct_fields__")]
+    known = [get_type_hints(each).get(place[1]) for each in structs]
+    values = [str(value) for each in known for value in _values(each)]
+    return f"; allowed: {', '.join(dict.fromkeys(values))}"
+
+
+def _values(kind: Any) -> Iterator[object]:  # noqa: ANN401 - any type
+    """Yield the values of the enumerations and literals in a type."""
+    if isinstance(kind, type) and issubclass(kind, StrEnum):
+        yield from kind
+    for part in get_args(kind):
+        if get_origin(kind) is Literal:
+            yield part
+        else:
+            yield from _values(part)
+
+
+def unknown_fields(message: str, command: Command) -> Iterator[str]:
+    """Yield a sentence for each field of a command's message that it does not have."""
+    tag, known = str(command.__struct_config__.tag), command.__struct_fields__
+    for name in msgspec.json.decode(message):
+        if name not in ("type", *known):
+            near = get_close_matches(name, known, n=1, cutoff=0.6) or [
+                field for field in known if field.startswith(name)
+            ]
+            hint = f"; did you mean {near[0]}?" if near else ""
+            yield f"{tag} has no field {name[:50]!r}{hint}"

@@ -128,6 +128,11 @@ def _matches(devices: Sequence[Device], wanted: int | str | None) -> tuple[list[
     return matches, f"{match} {wanted!r}"
 
 
+def has_monitor(devices: Sequence[Device]) -> bool:
+    """Whether "monitor" is what the computer plays, and in no device's name."""
+    return any(d.name == _PULSE for d in devices) and not _by_name(devices, MONITOR)
+
+
 def _monitors(devices: Sequence[Device]) -> list[Device]:
     if found := [device for device in devices if device.name == _PULSE]:
         return found

@@ -22,6 +22,7 @@ from streamd.errors import (
 )
 from streamd.events import EndReason, Fault
 from streamd.options import Choices
+from streamd.rewriting import Replacements
 from streamd.session.channels import AnySession
 from streamd.streams.hub import Hub
 from streamd.streams.inference import WindowRecognizer
@@ -80,15 +81,17 @@ class Streams:
             self._output_failed,
             self._choose,
             self._learn,
+            lambda: self.rules,
         )
         self.learn: Callable[[str], None] | None = None
         """Keeps a phrase for later sessions; raises `ConfigError`."""
+        self.rules: Replacements | None = None  # what is replaced in captions
         self.choices = Choices()  # the choices of sessions whose client chooses none
         self.early_model: Callable[[], str] = lambda: ""
         """Says what makes captions until the model is ready, and until when; empty once it is."""
         self._max_ingest = max_ingest
         self._storage, self._began_s = storage or SessionStorage(), time.monotonic()
-        self._loaded = asyncio.Event()  # the model, or it failed
+        self.loaded = asyncio.Event()  # the model, or it failed
         self._chooser: Chooser = lambda before, chosen: replace(before, **chosen)
         self._untrimmed_s = 0  # since memory was returned, if the engine was busy
         self.when_idle: Callable[[], None] = lambda: None
@@ -230,7 +233,7 @@ class Streams:
         reasons = {
             trouble: bool(trouble),
             full: bool(full),
-            "the model is not loaded yet": not self._loaded.is_set(),
+            "the model is not loaded yet": not self.loaded.is_set(),
             "the engine failed": self.has_failed,
             "the source is not open": not all(stream.has_source for stream in own),
             "the source has ended": any(stream.hub.closed for stream in own),
@@ -270,7 +273,7 @@ class Streams:
         Anything else that a window raises is a bug, which ends its session only.
         """
         self._chooser = chooser or self._chooser
-        self._loaded.set()
+        self.loaded.set()
         await asyncio.to_thread(trim)  # loading the model took a lot
         await self._scheduler.run(*recognizers)
 
@@ -331,7 +334,7 @@ class Streams:
         if error is self._output_error:
             code, message = "journal", for_clients("sessions cannot be stored", error)
         self._fault = Fault(code=code, message=message, fatal=True)
-        self._loaded.set()
+        self.loaded.set()
         self._scheduler.refuse(self._fault.message)
         for stream in self._streams.values():
             stream.fail(self._fault)
@@ -399,7 +402,7 @@ class Streams:
     async def _choose(self, before: Choices, chosen: Mapping[str, object]) -> Choices:
         if not chosen:
             return before
-        await self._loaded.wait()  # only the model knows its languages
+        await self.loaded.wait()  # only the model knows its languages
         try:
             return self._chooser(before, chosen)
         except ConfigError as error:

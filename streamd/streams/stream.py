@@ -21,10 +21,12 @@ from streamd.events import (
     Gap,
     GapReason,
     Lag,
+    Partial,
     SessionEvent,
     Stats,
 )
 from streamd.options import Choices
+from streamd.rewriting import Replacements, Rewriter
 from streamd.session.channels import AnySession, SplitSession, adopt
 from streamd.streams.hub import Hub
 from streamd.streams.journal.journals import Journal
@@ -63,7 +65,7 @@ class StreamContext:
 
     They call `wake` when a window is due, and `failed` when a journal cannot be written. `choose`
     checks what a client chooses, `learn` keeps a phrase; both raise `WireError`. `max_backlog`
-    frames may wait for the engine before a source has to wait, too.
+    frames may wait for the engine before a source has to wait, too. `rules` say what is replaced.
     """
 
     new_session: Callable[[Choices], AnySession]
@@ -73,6 +75,7 @@ class StreamContext:
     failed: Callable[[StreamdError], None]
     choose: Callable[[Choices, Mapping[str, object]], Awaitable[Choices]]
     learn: Callable[[str], Awaitable[None]]
+    rules: Callable[[], Replacements | None] = lambda: None
 
 
 class Stream:
@@ -85,6 +88,7 @@ class Stream:
         self._context, self.hub, self._chosen = context, hub, hub.choices
         self.session = context.new_session(hub.choices)
         self._observe = context.metrics.observer()
+        self._rewriter = Rewriter(rules) if (rules := context.rules()) else None
         self._recording: WavWriter | None = None
         self._waiting: list[SessionEvent] = []  # to be published first
         self._lost_ms = 0  # in all gaps
@@ -490,9 +494,14 @@ class Stream:
                         self._finalise_until(event.end_ms)
                     else:
                         self._finalise_until(self.session.finalised_ms, self.session.resume_state)
-                self.hub.publish(event)
+                self.hub.publish(self._meant(event))
         except StreamdError as error:
             self._context.failed(error)
+
+    def _meant(self, event: SessionEvent) -> SessionEvent:
+        if self._rewriter is None or not isinstance(event, Partial | Final):
+            return event
+        return self._rewriter.rewritten(event, self.session.language)
 
     def _finalise_until(self, finalised_ms: int, state: ResumeState | None = None) -> None:
         if (journal := self.hub.journal) is not None:

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from streamd.cli import main
@@ -15,6 +17,16 @@ def test_each_device_has_its_line_and_the_default_its_star():
         "   0  Büro  (ALSA, channels: 1, 44100 Hz)",
         "* 12  USB  (JACK, channels: 2, 48000 Hz)",
     ]
+
+
+def test_what_the_computer_plays_is_a_device(monkeypatch):
+    pulse = Device(
+        index=1, name="pulse", host_api="ALSA", channels=32, rate_hz=44_100, default=True
+    )
+    monitor = "      monitor  (what this computer plays: streamd --device monitor)"
+    assert list(device_table([pulse]))[1:] == [monitor]
+    own = replace(pulse, index=2, name="Monitor of speakers")
+    assert len(list(device_table([pulse, own]))) == 2  # which --device monitor takes
 
 
 def test_no_device_is_an_error():

@@ -202,6 +202,15 @@ def test_the_doctor_listens_to_the_microphone(monkeypatch, level, state, said):
     assert said in finding.text
 
 
+def test_a_microphone_that_cannot_be_opened_is_no_problem(monkeypatch):
+    device = Device(0, "Desk", "ALSA", channels=1, rate_hz=16_000, default=False)  # not the default
+    monkeypatch.setattr("streamd.sources.microphone.list_devices", lambda: [device])
+    monkeypatch.setattr("streamd.cli.doctor.list_devices", lambda: [device])
+    (finding,) = _microphone(load({}, {}))
+    assert (finding.state, finding.fix) == ("--", "files and clients need none")
+    assert finding.text.startswith("the system has no default microphone")
+
+
 def test_the_doctor_names_what_is_wrong_and_how_to_fix_it(monkeypatch, tmp_path, capsys):
     blocked = tmp_path / "file"
     blocked.write_text("")

@@ -566,12 +566,13 @@ def test_who_is_quiet_is_not_asked(serving):
     assert "base.en is not downloaded" in shown
 
 
-QUESTION = "no suitable model is here yet. Download base.en (293 MB) from "
+QUESTION = "tiny.en is here, the smallest. Larger: base.en, 293 MB from "
 
 
 def test_a_first_model_is_offered_and_used_from_then_on(serving, quiet):
-    code, shown = at_terminal("\n", "transcribe", quiet)
+    code, shown = at_terminal("y\n", "transcribe", quiet)
     assert QUESTION in shown
+    assert "Download it? [y/N]" in shown
     assert code == 0
     code, shown = at_terminal("", "transcribe", quiet)
     assert "using base.en, the best installed model (choose with --model)" in shown
@@ -583,12 +584,14 @@ def test_what_is_offered_knows_the_language(words, serving, quiet):
     serving.repos["openai/whisper-base"] = serving.repos["some/tiny"]
     assert main(["models", "get", "base.en", "-q"]) == 0
     _, shown = at_terminal("\n", "transcribe", *words.split(), quiet)
-    assert "no suitable model is here yet. Download base (293 MB) from " in shown
+    assert "no suitable model is here yet. Download base, 293 MB from " in shown
+    assert "? [Y/n]" in shown
     assert load_model("base").name == "base"
 
 
-def test_a_first_model_is_offered_only_once(serving, quiet):
-    code, shown = at_terminal("n\n", "transcribe", quiet)
+@pytest.mark.parametrize("answer", ["n\n", "\n"])
+def test_a_first_model_is_offered_only_once(answer, serving, quiet):
+    code, shown = at_terminal(answer, "transcribe", quiet)
     assert QUESTION in shown
     assert "using tiny.en, which ships with streamd" in shown
     assert code == 0
@@ -597,6 +600,14 @@ def test_a_first_model_is_offered_only_once(serving, quiet):
     assert "using tiny.en, which ships with streamd" in shown
     assert code == 0
     assert not serving.seen
+
+
+def test_a_first_model_that_cannot_be_had_is_gone_without(serving, quiet, monkeypatch):
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
+    code, shown = at_terminal("y\n", "transcribe", quiet)
+    assert code == 0
+    assert "captions go on without it" in shown
+    assert "using tiny.en, which ships with streamd" in shown
 
 
 def test_a_first_model_is_not_offered_offline(serving, quiet, monkeypatch):

@@ -233,3 +233,36 @@ async def test_another_script_begins_a_line_of_its_own(context):
     ]
     page, _ = await replayed(context, "fade=0&lines=9", events)
     assert await page.locator("#lines p").all_text_contents() == ["Hello.", hello, "And 95%."]
+
+
+def conversation() -> list[dict]:
+    """A question, an answer that begins in the same final, and a guess of what a third one says."""
+
+    def said(n: int, **speakers: int) -> dict:
+        words = [
+            {"text": text.replace("_", "."), "start_ms": n, "end_ms": n + 1, "speaker": speaker}
+            for text, speaker in speakers.items()
+        ]
+        text = " ".join(word["text"] for word in words)
+        return {"seg": n, "text": text, "words": words, "start_ms": n, "end_ms": n + 1}
+
+    return [
+        {"type": "final", "seq": 1, **said(1, Who=1, comes_=1, Anna_=2)},
+        {"type": "final", "seq": 2, **said(2, And=2, Bob_=2)},
+        {"type": "partial", "rev": 1, "stable": 2, **said(3, No=3, he=3, does=2)},
+    ]
+
+
+async def test_who_speaks_is_told_by_a_dash_or_a_colour(context):
+    lines, last = "#lines p", "#lines p:nth-child(3)"
+    page, _ = await replayed(context, "fade=0&lines=9", conversation())
+    shown = await page.locator(lines).all_text_contents()
+    assert shown == ["Who comes.", "– Anna. And Bob.", "– No he", "– does"]
+    assert await page.locator(".tentative").all_text_contents() == [" he", "–", " does"]
+    page, _ = await replayed(context, "fade=0&lines=9&speakers=color", conversation())
+    shown = await page.locator(lines).all_text_contents()
+    assert shown == ["Who comes.", "Anna. And Bob.", "No he", "does"]
+    colours = "(p) => [...p.children].map((word) => word.className)"
+    assert await page.locator(last).evaluate(colours) == ["who3", "who3 tentative"]
+    page, _ = await replayed(context, "fade=0&lines=1&width=99em&speakers=off", conversation())
+    assert await page.locator(lines).all_text_contents() == ["Who comes. Anna. And Bob. No he does"]

@@ -1,11 +1,12 @@
 import os
 from dataclasses import replace
+from io import StringIO
 from pathlib import Path
 
 import pytest
 
-from streamd.config import Config
-from streamd.daemon.display import check_files, open_files, transcripts
+from streamd.config import Config, load
+from streamd.daemon.display import check_files, open_files, prints, transcripts
 from streamd.errors import ConfigError
 from streamd.events import Eos
 from streamd.options import InputOptions, OutputOptions
@@ -50,13 +51,28 @@ def test_files_in_a_folder_are_named_after_the_sound(tmp_path, file, stem):
     assert sorted(os.listdir(folder)) == [f"{stem}.full.json", f"{stem}.srt"]
 
 
-def test_all_formats_are_all(tmp_path, monkeypatch):
+def test_a_folder_gets_three_formats_or_all(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     made(wanted(output_dir="out"), "talk.mp3")
     made(wanted(output_format=("all",)), "talk.mp3")
     every = sorted(f"talk{suffix(name)}" for name in FORMATS)
-    assert sorted(os.listdir("out")) == every
+    assert sorted(os.listdir("out")) == ["talk.json", "talk.srt", "talk.txt"]
     assert sorted(os.listdir()) == sorted(["out", *every])
+
+
+def test_a_terminal_gets_no_transcript_that_goes_into_files(monkeypatch):
+    terminal = StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    screen = {"TERM": "xterm"}
+    assert prints(load({}, {}), terminal, screen)
+    for given in ({"output": ["a.srt"]}, {"output-dir": "out"}, {"output-format": ["srt"]}):
+        assert not prints(load(given, {}), terminal, screen)
+        assert prints(load(given, {}), StringIO(), screen)  # openai-whisper's users pipe it on
+
+
+def test_a_format_has_one_name():
+    assert load({"format": "txt"}, {}).output.format == "txt"
+    assert load({"format": "text"}, {}).output.format == "txt"  # of earlier releases
 
 
 def test_a_folder_that_cannot_be_made_is_told(tmp_path):
@@ -81,7 +97,7 @@ def test_transcripts_must_not_overwrite_each_other():
         check_files(wanted(["a.mp3", "b.mp3"], output=("a.srt",)))
     both = r"a\.full\.mp3 and a\.mp3 would both be written to out/a\.full\.json"
     with pytest.raises(ConfigError, match=both):
-        check_files(wanted(["a.full.mp3", "a.mp3"], output_dir="out"))
+        check_files(wanted(["a.full.mp3", "a.mp3"], output_dir="out", output_format=("all",)))
 
 
 def test_a_file_that_is_named_in_two_ways_is_written_once(tmp_path, monkeypatch):

@@ -6,10 +6,12 @@ import signal
 
 import numpy as np
 import pytest
+import soundfile
 
-from streamd.daemon import pump
+from streamd.daemon import caption, pump
 from streamd.daemon.control import Control
 from streamd.sources import Lost
+from streamd.sources.file import FileSource
 from streamd.types import FRAME
 
 
@@ -40,6 +42,9 @@ class Listener:
 
     def gap(self, duration_ms: int, why: str) -> None:
         self.heard.append((duration_ms, why))
+
+    async def finish(self, reason: str, *, resumable: bool) -> None:
+        self.heard.append(reason)
 
     async def flush(self) -> None:
         self.heard.append("flush")
@@ -84,6 +89,25 @@ async def test_lost_audio_is_told(control):
 async def test_a_stop_ends_the_source(control):
     assert await heard([frames(1), control.stop, frames(2)], control) == [1]
     assert await heard([frames(1)], control) == []
+
+
+@pytest.mark.parametrize("ends", ["loaded", "stopped"])
+async def test_a_file_that_is_played_waits_for_the_model(ends, control, tmp_path):
+    path, listener, loaded = tmp_path / "a.wav", Listener(), asyncio.Event()
+    soundfile.write(path, np.zeros(FRAME * 3), 16_000)
+    opened = asyncio.Event()
+    captions = asyncio.create_task(
+        caption([FileSource(str(path))], listener, control, opened=opened.set, loaded=loaded)
+    )
+    await opened.wait()
+    assert listener.heard == []
+    if ends == "loaded":
+        loaded.set()
+    else:
+        control.stop()
+    await captions
+    n_heard = sum(heard for heard in listener.heard if isinstance(heard, int))
+    assert n_heard == (3 if ends == "loaded" else 0)
 
 
 async def test_an_action_at_a_signal_lasts_as_long_as_its_context(control):

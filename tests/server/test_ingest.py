@@ -229,6 +229,25 @@ async def test_nonsense_ends_its_own_stream_only(name):
     assert streams.ingests["talk"].finished == "error"
 
 
+async def test_what_is_allowed_and_what_is_ignored_is_said():
+    async with feeding() as (_, _, speaker):
+        await speaker.get()
+        await speaker.say({"type": "start", "lang": "en", "x\n": 1, "rate": 16_000})
+        warning = await speaker.get()
+        assert (warning["code"], warning["fatal"]) == ("unknown_field", False)
+        assert warning["message"] == (
+            "start has no field 'lang'; did you mean language?; start has no field 'x\\n'"
+        )
+        await speaker.say({"type": "start", "encoding": "opus"})
+        (error,) = await speaker.rest()
+        assert error["message"].endswith("- at `$.encoding`; allowed: pcm_s16le, pcm_f32le")
+    async with serving(CountingStreams()) as server, client(server.port, "role=speak") as lost:
+        (error,) = await lost.rest()
+        assert (
+            error["message"] == "Invalid enum value 'speak' for role; allowed: listen, ingest, both"
+        )
+
+
 async def test_what_was_said_before_the_nonsense_is_final():
     async with feeding() as (_, server, speaker):
         await speaker.get()

@@ -2,11 +2,13 @@
 
 import os
 from pathlib import Path
+from signal import SIGKILL
 
 import pytest
 
 from streamd.errors import ConfigError, StreamdError
 from streamd.events import Final, Partial
+from streamd.rewriting import Rewriter, built_in, read_rules
 from streamd.sinks.dictation import TypingSink, typists
 
 X11, WAYLAND = {"DISPLAY": ":0"}, {"DISPLAY": ":0", "WAYLAND_DISPLAY": "wayland-0"}
@@ -14,7 +16,10 @@ X11, WAYLAND = {"DISPLAY": ":0"}, {"DISPLAY": ":0", "WAYLAND_DISPLAY": "wayland-
 
 @pytest.fixture
 def install(tmp_path, monkeypatch):
-    """Puts programs on the path that append what they are given to a file, or fail."""
+    """Puts programs on the path that append what they are given to a file, or fail.
+
+    Keys are appended as they are named; wl-copy goes on in the background, as the real one does.
+    """
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
 
     def write(name: str, *, problem: str = "") -> Path:
@@ -22,21 +27,32 @@ def install(tmp_path, monkeypatch):
         typed.touch()
         program = tmp_path / name
         fails = f"echo {problem!r} >&2; exit 1" if problem else ""
-        program.write_text(f"#!/bin/sh\n{fails}\ncat >> '{typed}'\n")
+        keys = f'case "$*" in *key*|*-k*) echo "[$*]" >> \'{typed}\';; esac'
+        stays = "sleep 600 & echo $! > " + f"'{typed}.pid'" if name == "wl-copy" else ""
+        program.write_text(f"#!/bin/sh\n{fails}\n{keys}\ncat >> '{typed}'\n{stays}\n")
         program.chmod(0o755)
         return typed
 
-    return write
+    yield write
+    for pid in tmp_path.glob("*.pid"):
+        os.kill(int(pid.read_text()), SIGKILL)
+
+
+RULES = read_rules([built_in()])
 
 
 def final(text: str, seg: int = 1) -> Final:
     return Final(seg=seg, start_ms=0, end_ms=1000, text=text, language="en")
 
 
+def said(text: str) -> Final:
+    return Rewriter(RULES).rewritten(final(text), "")
+
+
 def sink(*programs: str, phrase: str = "stop dictation") -> tuple[TypingSink, list[bool]]:
     stopped: list[bool] = []
     made = TypingSink(
-        programs, phrase, stop=lambda: stopped.append(True), is_stopped=lambda: bool(stopped)
+        programs, phrase, RULES, stop=lambda: stopped.append(True), is_stopped=lambda: bool(stopped)
     )
     return made, stopped
 
@@ -46,7 +62,8 @@ def sink(*programs: str, phrase: str = "stop dictation") -> tuple[TypingSink, li
     [
         ("linux", X11, ["xdotool", "ydotool", "wtype"], ["xdotool", "ydotool"]),
         ("linux", X11, ["ydotool"], ["ydotool"]),
-        ("linux", WAYLAND, ["xdotool", "wtype"], ["wtype"]),
+        ("linux", WAYLAND, ["xdotool", "wtype", "wl-copy"], ["wtype"]),
+        ("linux", WAYLAND, ["ydotool", "wl-copy", "wtype"], ["wtype", "wl-copy", "ydotool"]),
         ("darwin", {}, ["osascript", "xdotool"], ["osascript"]),
     ],
 )
@@ -60,7 +77,7 @@ def test_the_session_decides_what_types(platform, session, there, found, install
     ("session", "says"),
     [
         (X11, "type into a X11 window: install xdotool or ydotool"),
-        (WAYLAND, "type into a Wayland window: install wtype or ydotool"),
+        (WAYLAND, "type into a Wayland window: install wtype, or ydotool and wl-clipboard"),
         ({}, "neither WAYLAND_DISPLAY nor DISPLAY is set"),
     ],
 )
@@ -74,7 +91,7 @@ def test_only_finals_are_typed_with_blanks_between_them(install):
     types, stopped = sink("xdotool")
     types.write(Partial(seg=1, rev=1, start_ms=0, end_ms=500, text="Wood you", stable=0))
     assert typed.read_text() == ""
-    for text in ("Would you\nplease.", "", "Turn\x1b[2J on.", "今日は。", "明日。"):
+    for text in ("Would you\tplease.", "", "Turn\x1b[2J on.", "今日は。", "明日。"):
         types.write(final(text))
     assert typed.read_text() == "Would you please. Turn\ufffd[2J on.今日は。明日。"
     assert not stopped
@@ -125,3 +142,51 @@ def test_a_mac_gets_the_text_as_a_string_of_its_script(install):
     assert script.read_text() == (
         'tell application "System Events" to keystroke "Say \\"a\\\\b\\"."'
     )
+
+
+def test_new_lines_and_marks_that_were_said_are_typed(install):
+    typed = install("xdotool")
+    types, _ = sink("xdotool")
+    for text in ("Dear Anna, comma.", "New line. How are you?", "Open quote.", "Fine.", "New line"):
+        types.write(said(text))
+    assert typed.read_text() == "Dear Anna,\nHow are you? “Fine.\n"
+    types.write(said("Yes"))
+    types.write(said("Question mark"))
+    assert typed.read_text().endswith("\nYes?")
+
+
+def test_what_was_typed_is_erased_if_somebody_takes_it_back(install):
+    typed = install("xdotool")
+    types, _ = sink("xdotool")
+    for text in ("One.", "Twö!", "Scratch that. Scratch that. Three", "delete that"):
+        types.write(said(text))
+    erased = "[key --clearmodifiers{}]\n".format
+    assert typed.read_text() == (
+        "One. Twö!"
+        + erased(" BackSpace" * 5)
+        + erased(" BackSpace" * 4)
+        + "Three"
+        + erased(" BackSpace" * 5)
+    )
+    types.write(said("Scratch that."))  # nothing is left
+    assert typed.read_text().endswith(erased(" BackSpace" * 5))
+
+
+def test_a_mark_that_was_said_replaces_one_that_was_typed(install):
+    typed = install("wtype")
+    types, _ = sink("wtype")
+    types.write(said("So it is."))
+    types.write(said("Question mark."))
+    assert typed.read_text() == "So it is.[-s 50 -k BackSpace]\n?"
+
+
+def test_on_gnome_and_kde_any_letter_goes_through_the_clipboard(install, caplog):
+    install("wtype", problem="Compositor does not support the virtual keyboard protocol")
+    copied, keys = install("wl-copy"), install("ydotool")
+    types, _ = sink("wtype", "wl-copy", "ydotool")
+    types.write(said("Grüße aus Köln."))
+    assert copied.read_text() == "Grüße aus Köln." * 2  # what is copied, and what is selected
+    types.write(said("Scratch that."))
+    paste, erase = "[key 42:1 110:1 110:0 42:0]", f"[key{' 14:1 14:0' * 15}]"
+    assert keys.read_text() == f"{paste}\n{erase}\n"
+    assert [message.split(";")[-1] for message in caplog.messages] == [" trying wl-copy"]

@@ -1,6 +1,6 @@
 """streamd.v1, our own protocol (docs/protocol.md)."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
@@ -15,6 +15,7 @@ from streamd.server.wire import (
     Start,
     decode_command,
     parse_query,
+    unknown_fields,
 )
 
 _SPOKEN = (Partial, Final, Vad, TurnEvent, Missed)
@@ -38,8 +39,11 @@ class Native:
     def opened(self, hello: Hello) -> Iterator[Tell]:
         yield Tell(hello)
 
-    def hear(self, message: str | bytes) -> Iterator[bytes | Command]:
+    def hear(self, message: str | bytes) -> Iterator[bytes | Command | Tell]:
         command = message if isinstance(message, bytes) else decode_command(message)
+        if isinstance(message, str) and isinstance(command, Start):
+            # A newer client may have more; somebody who mistypes one should hear of it.
+            yield from _warning(unknown_fields(message, command))
         if isinstance(command, Start) and command.words is not None:
             self._wants_words = command.words
         yield command
@@ -54,3 +58,8 @@ class Native:
     def fault(self, error: WireError) -> Iterator[Tell | Close]:
         heard_ms = msgspec.UNSET if error.heard_ms is None else error.heard_ms
         yield Tell(Fault(code=error.code, message=str(error), fatal=True, heard_ms=heard_ms))
+
+
+def _warning(sentences: Iterable[str]) -> Iterator[Tell]:
+    if unknown := list(sentences):
+        yield Tell(Fault(code="unknown_field", message="; ".join(unknown[:5])))
