@@ -170,7 +170,8 @@ class Captioner:
         named = {name: value for name, value in given.items() if value}
         self._config = of_options({**(options or {}), **named})
         self._split = build.is_split(self._config)
-        self._new_session = build.session_factory(self._config)
+        self._auto_step = build.auto_step(self._config)
+        self._new_session = build.session_factory(self._config, self._auto_step)
         self._known = phrases.read(self._config.decoding.vocabulary)
         self._rules = phrases.read_replacements(self._config.decoding.replace)
         self._sessions: dict[CaptionSession[Any], asyncio.Task[None]] = {}
@@ -189,6 +190,7 @@ class Captioner:
             deadline_s=config.decoding.engine_deadline_ms / 1000,
         )
         self._streams.rules = self._rules
+        self._streams.follow(self._auto_step)
         choices = build.default_choices(config)
         self._streams.choices = structs.replace(choices, split=self._split or UNSET)
         serving = supervise(self._streams, lambda: ready)

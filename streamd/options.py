@@ -49,13 +49,17 @@ class Option:
     name: str = ""  # key in the TOML file and long flag; by default the field's name
     flags: tuple[str, ...] = ()  # further ones, mostly whisper.cpp's
     off_flags: tuple[str, ...] = ()  # flags that turn a switch off, in place of ``--no-NAME``
-    values: Mapping[str, str] = field(default_factory=dict)  # flag -> value that it stands for
+    values: Mapping[str, str] = field(
+        default_factory=dict, hash=False
+    )  # flag -> value that it stands for
     common: bool = False  # whether ``--help`` lists it, too
     allowed: str = ""  # what values are allowed, where the type cannot say it
-    synonyms: Mapping[str, str] = field(default_factory=dict)  # in lower case -> value
+    synonyms: Mapping[str, str] = field(default_factory=dict, hash=False)  # in lower case -> value
     secret: bool = False  # whether it may have a password, which must not be shown
+    unset: str = "none"  # how None is written, if the field may be that
 
 
+DEFAULT_STEP = 25
 Share = Annotated[float, Meta(ge=0.0, le=1.0)]
 Span = Annotated[int, Meta(ge=0, le=1_500), FRAMES]
 """A time within the 30 s that Whisper takes at once; users' times are rounded up to frames."""
@@ -133,7 +137,18 @@ class SessionOptions:
     """How often a stream is transcribed, and how far back."""
 
     # Of half and double: benchmarks/RESULTS.md, "Commit rules, steps, lengths and beams".
-    step: Annotated[Span, Option("how often to transcribe; 0: whole utterances", common=True)] = 25
+    step: (
+        Annotated[
+            Span,
+            Option(
+                "how often to transcribe; 0: at pauses; or auto",
+                unset="auto",
+                common=True,
+            ),
+        ]
+        | None
+    ) = DEFAULT_STEP
+    """None: see `streamd.streams.auto_step`."""
     length: Annotated[
         PositiveSpan,
         Option("how far back a transcription reaches; longer is more accurate and slower"),
@@ -443,11 +458,12 @@ class ModelOptions:
     unless something else is chosen."""
     speakers: Annotated[bool, Option("tell speakers apart", common=True)] = False
     threads: Annotated[
-        Threads, Option("threads per transcription; 0: up to two", flags=("-t",))
+        Threads, Option("threads per transcription; 0: one a fast core, up to four", flags=("-t",))
     ] = 0
     """0 is one if there are several workers."""
     workers: Threads = 0
-    """Transcriptions at a time; 0: one, or two if only clients send audio."""
+    """Transcriptions at a time; 0: one, or one a fast core, up to four, if only clients send audio.
+    """
     engine_deadline_ms: DurationMs = 120_000
     """Time limit of a transcription, after which streamd exits; 0: none."""
     precision: Annotated[
@@ -615,7 +631,17 @@ class BindOptions:
 class ServerLimits:
     """What clients may use, and how long the server waits for them."""
 
-    max_streams: Annotated[Count, Option("maximum number of clients that send audio")] = 8
+    max_streams: (
+        Annotated[
+            Count,
+            Option(
+                "maximum number of clients that send audio; auto: as many as this machine can",
+                unset="auto",
+            ),
+        ]
+        | None
+    ) = 8
+    """None is replaced by an estimate before the server starts."""
     max_subscribers: Annotated[int, Meta(ge=1, le=10_000)] = 100
     """Maximum number of clients that receive captions."""
     max_per_address: Annotated[int, Meta(ge=0, le=10_000)] = 32
@@ -648,9 +674,14 @@ class ServerLimits:
     busiest address is dropped."""
 
     @property
+    def most_streams(self) -> int:
+        """The effective `max_streams`."""
+        return 8 if self.max_streams is None else self.max_streams
+
+    @property
     def max_speakers(self) -> int:
         """Connections that may send audio: a client may reconnect before its old one has ended."""
-        return 2 * self.max_streams
+        return 2 * self.most_streams
 
     @property
     def max_connections(self) -> int:

@@ -49,7 +49,7 @@ def values(field: Field) -> st.SearchStrategy:
         return st.lists(values_of(field.type.item_type), max_size=3)
     quantum = FRAME_MS if field.in_frames else 1  # other times are rounded up
     some = st.sampled_from(field.choices) if field.choices else values_of(field.type, quantum)
-    return st.just("none") | some if field.is_optional else some
+    return st.just(field.opt.unset) | some if field.is_optional else some
 
 
 def values_of(kind: inspect.Type, n: int = 1) -> st.SearchStrategy:
@@ -73,7 +73,7 @@ def values_of(kind: inspect.Type, n: int = 1) -> st.SearchStrategy:
 def possible(chosen: Mapping[str, object]) -> bool:
     """Whether the values are allowed in combination."""
     every = {name: field.written(field.default) for name, field in FIELDS.items()} | chosen
-    fits = every["step"] <= every["length"]
+    fits = every["step"] == "auto" or every["step"] <= every["length"]
     shared = every["sharing"] == "off" or every["server"]
     played = every["realtime"] or not every["play"]
     heard = every["device"] not in ("cuda", "cpu", "mps")
@@ -264,9 +264,9 @@ def test_a_time_is_rounded_up_to_frames(ms, frames):
 @pytest.mark.parametrize(
     ("name", "text", "complaint"),
     [
-        ("step", "-1", "must be a whole number of ms from 0 to 30000, got -1"),
-        ("step", "half", "must be a whole number of ms from 0 to 30000, got half"),
-        ("step", "1\n2", r'must be a whole number of ms from 0 to 30000, got "1\n2"'),
+        ("step", "-1", "must be a whole number of ms from 0 to 30000, or auto, got -1"),
+        ("step", "half", "must be a whole number of ms from 0 to 30000, or auto, got half"),
+        ("step", "1\n2", r'must be a whole number of ms from 0 to 30000, or auto, got "1\n2"'),
         ("length", "0", "must be a whole number of ms from 20 to 30000, got 0"),
         ("endpoint-ms", "", 'must be a whole number of ms from 0 to 30000, got ""'),
         ("beam-size", "0", "must be a whole number from 1 to 32, got 0"),

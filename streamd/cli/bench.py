@@ -6,13 +6,13 @@ each window is transcribed as soon as it is due, and none is merged with the nex
 the model is. Experiments with streams, latencies and load are programs in ``benchmarks/``.
 """
 
-import os
 import re
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache, lru_cache
+from itertools import groupby
 from typing import Any, Generic
 
 import msgspec
@@ -21,16 +21,18 @@ from numpy.typing import NDArray
 
 from streamd.config import Config
 from streamd.daemon import build
-from streamd.daemon.opening import MOST_BUSY, keeps_up, live_cpu_s
-from streamd.engines.precision import LIVE_WINDOW, window_timer
+from streamd.daemon.opening import MOST_BUSY, live_cost, n_streams
+from streamd.engines.precision import LIVE_WINDOW, LiveCost, window_timer
 from streamd.engines.prepared import bundled_speech
 from streamd.engines.supervised.remote import RemoteEngine
 from streamd.engines.supervised.switchover import SwitchingEngine
 from streamd.errors import ConfigError
 from streamd.models.catalog import dimensions
 from streamd.models.model import Model
-from streamd.system.processor import machine
-from streamd.types import FRAME, Mel, ms_from_frames
+from streamd.options import DEFAULT_STEP
+from streamd.streams.auto_step import STEPS_MS
+from streamd.system.processor import fast_cores, machine
+from streamd.types import FRAME, Mel, frames_from_ms, ms_from_frames
 from streamd.whisper.engine import Decoder, Engine, FeaturesT
 
 _BLOCK = 5
@@ -111,43 +113,50 @@ def measure(
     )
 
 
-def n_streams(config: Config, *, rtf: float, cpu_s: float, on_cpu: bool = True) -> int:
-    """Return how many streams of this cost ``streamd serve`` keeps up with on this machine.
-
-    A GPU computes one window at a time.
-    """
-    serving = replace(config, input=replace(config.input, source=False))
-    n_workers = build.workers(serving)
-    n_processors = min(os.cpu_count() or 1, n_workers * build.threads(serving))
-    # The time counts where the process waits for another processor.
-    busy = max(cpu_s / n_processors, rtf / n_workers if on_cpu else rtf)
-    return max(int(MOST_BUSY / busy), int(rtf < 1))
-
-
 class SizeEstimate(msgspec.Struct, frozen=True, kw_only=True):
-    """The CPU seconds per second of a live stream with models of one size, and if they keep up."""
+    """What a live stream takes with models of one size and so many threads for each window.
+
+    `busy_s` and `cpu_s` are per second of the stream, with the chosen step, `step_ms` is the
+    shortest step that keeps up, None if none does. All follow from one layer of random weights; it
+    `is_measured` with so many threads, or with fewer.
+    """
 
     size: str
+    threads: int
+    busy_s: float
     cpu_s: float
-    keeps_up: bool
+    is_measured: bool
+    step_ms: int | None
 
 
 _SIZES = ("tiny", "base", "small", "medium", "large-v3-turbo", "large-v3")
 
 
 def estimates(config: Config) -> list[SizeEstimate]:
-    """Estimate what the sizes of Whisper cost here, up to the first that does not keep up.
+    """Estimate what the sizes of Whisper take with 2, 4, the usual and all threads."""
+    counts = sorted({2, 4, build.threads(config), fast_cores()} - {1})
+    return [_estimate(config, size, threads) for size in _SIZES for threads in counts]
 
-    Each is estimated from a layer of random weights; no model is needed.
-    """
-    found: list[SizeEstimate] = []
-    for size in _SIZES:
-        dims = dimensions(size)
-        cpu_s, fits = round(live_cpu_s(config, dims), 3), keeps_up(config, dims)
-        found.append(SizeEstimate(size=size, cpu_s=cpu_s, keeps_up=fits))
-        if not fits:
-            break
-    return found
+
+def _estimate(config: Config, size: str, threads: int) -> SizeEstimate:
+    dims = dimensions(size)
+
+    def cost(step: int | None) -> LiveCost:
+        o, s = config.decoding, config.session
+        with_step = replace(s, step=step, length=max(s.length, step or 0))
+        with_threads = replace(o, threads=threads)
+        return live_cost(replace(config, decoding=with_threads, session=with_step), dims)
+
+    asked = cost(DEFAULT_STEP if config.session.step is None else config.session.step)
+    fit = (ms for ms in STEPS_MS if cost(frames_from_ms(ms)).busy_s <= MOST_BUSY)
+    return SizeEstimate(
+        size=size,
+        threads=threads,
+        busy_s=round(asked.busy_s, 3),
+        cpu_s=round(asked.cpu_s, 3),
+        is_measured=asked.is_measured,
+        step_ms=next(fit, None),
+    )
 
 
 class GpuCost(msgspec.Struct, frozen=True, kw_only=True):
@@ -222,7 +231,6 @@ class _TimedEngine(Generic[FeaturesT]):
 
 def cost_table(cost: StreamCost, sizes: Sequence[SizeEstimate], gpu: GpuCost | None = None) -> str:
     """Return the figures as a table for a terminal."""
-    fit = [each.size for each in sizes if each.keeps_up]
     head = f"{cost.model}: {cost.n_windows} windows of {cost.speech_s:.0f} s of speech"
     rows = {
         "a window, ms": f"median {cost.median_ms:.1f}, best {cost.best_ms:.1f}, "
@@ -232,9 +240,6 @@ def cost_table(cost: StreamCost, sizes: Sequence[SizeEstimate], gpu: GpuCost | N
         "a live stream": f"{cost.cpu_s:.3f} CPU seconds per second",
         "real-time factor": f"{cost.rtf:.3f}; above 1 captions fall behind",
         "live streams": f"serve keeps up with {cost.n_streams}",
-        "other sizes": ", ".join(f"{each.size} {each.cpu_s:.2f}" for each in sizes)
-        + ", by a layer of each",
-        "keeps up": f"{fit[-1]}, the largest size that does" if fit else "no size",
     }
     if gpu is not None:
         rows["GPU"] = f"{gpu.device}; {gpu.active_mb:.0f} MB, {gpu.cached_mb:.0f} MB cached"
@@ -242,7 +247,26 @@ def cost_table(cost: StreamCost, sizes: Sequence[SizeEstimate], gpu: GpuCost | N
             f"{gpu.window_ms:.1f} ms, of it {gpu.graph_ms:.1f} for graphs; "
             f"{gpu.after_pause_ms:.1f} after {_PAUSE_S:.0f} s of silence"
         )
-    return "\n".join([head, *(f"{name:18}{figures}" for name, figures in rows.items())])
+    lines = (f"{name:18}{figures}" for name, figures in rows.items())
+    return "\n".join([head, *lines, *_size_lines(sizes)])
+
+
+def _size_lines(sizes: Sequence[SizeEstimate]) -> Iterator[str]:
+    """Yield a table: a line for each size, a column for each number of threads."""
+    if not sizes:
+        return
+    counts = sorted({each.threads for each in sizes})
+    yield "seconds of computing per second, and the shortest step that keeps up, by a layer of each"
+    yield f"{'':18}" + "".join(f"{f'{n} threads':20}" for n in counts).rstrip()
+    for size, of_size in groupby(sizes, key=lambda each: each.size):
+        yield f"{size:18}" + "".join(f"{_size_cell(each):20}" for each in of_size).rstrip()
+    if not all(each.is_measured for each in sizes):
+        yield "*: estimated from two threads; this machine has fewer cores"
+
+
+def _size_cell(each: SizeEstimate) -> str:
+    step = f"{each.step_ms} ms" if each.step_ms else "none"
+    return f"{each.busy_s:.2f}{'' if each.is_measured else '*'}, {step}"
 
 
 def cost_json(cost: StreamCost, sizes: Sequence[SizeEstimate], gpu: GpuCost | None = None) -> str:

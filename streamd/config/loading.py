@@ -292,7 +292,7 @@ def _check(config: Config, culprits: Mapping[str, str]) -> None:
         return culprits.get(OPTIONS[name].setting, f"--{name}")
 
     length = config.session.length
-    if (step := config.session.step) > length:
+    if (step := config.session.step or 0) > length:
         named = f"{culprit('length')} ({length * FRAME_MS} ms)"
         raise ConfigError(f"{named} must be at least {culprit('step')} ({step * FRAME_MS} ms)")
     if config.bind.share != "off" and not config.bind.enabled:

@@ -22,8 +22,6 @@ from streamd.options import DERIVED, FRAME_MS, FRAMES, Option
 
 PREFIX = "STREAMD_"
 """Beginning of the environment variables."""
-NONE = "none"
-"""How a value that may be None is written."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +118,7 @@ class Field:
         if self.choices:
             return f"{', '.join(self.choices[:-1])} or {self.choices[-1]}"
         text = self.opt.allowed or _allowed(self.type, self.unit)
-        return f"{text}, or {NONE}" if self.is_optional else text
+        return f"{text}, or {self.opt.unset}" if self.is_optional else text
 
     def read(self, found: object, culprit: str, *, typed: bool = False) -> object:
         """Return the value that was found somewhere, as the program uses it.
@@ -129,7 +127,7 @@ class Field:
         there, as in a TOML file. Raises `ConfigError` with `culprit`, what is allowed and what was
         found.
         """
-        if found == NONE and self.is_optional:
+        if found == self.opt.unset and self.is_optional:
             return None
         is_text = isinstance(found, str) and not typed
         raw = self._without_synonyms(found) if isinstance(found, str) else found
@@ -153,7 +151,7 @@ class Field:
         """A value as it is written in a TOML file."""
         if self.in_frames and isinstance(value, int):
             return value * FRAME_MS
-        return NONE if value is None else value
+        return self.opt.unset if value is None else value
 
     def shown(self, value: object) -> object:
         """A value as it is written in a TOML file, with ``***`` in place of a password."""

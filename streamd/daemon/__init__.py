@@ -20,6 +20,7 @@ from streamd.daemon import build, phrases, serving
 from streamd.daemon.control import Control, until_first_error
 from streamd.daemon.display import open_display, open_files
 from streamd.daemon.first_start import FirstStart
+from streamd.daemon.opening import with_capacity
 from streamd.daemon.screen import Screen, show, stored_or_told
 from streamd.daemon.uploads import Uploads
 from streamd.errors import SourceError, StreamdError, for_clients
@@ -56,20 +57,22 @@ async def run(
     `also` makes further sinks of the source's captions. Raises `StreamdError`, which has its own
     exit code, and `BrokenPipeError` if the reader of standard output has closed it.
     """
-    sources = build.own_sources(config)
-    new_session = build.session_factory(config)
+    sources, config = build.own_sources(config), with_capacity(config)
+    auto_step = build.auto_step(config)
+    new_session = build.session_factory(config, auto_step)
     known, control = phrases.read(config.decoding.vocabulary), Control()
     rules = phrases.read_replacements(config.decoding.replace)
     with serving.storage(config) as storage, control.signals():
         streams = Streams(
             new_session,
             max_backlog=MAX_BACKLOG,
-            max_ingest=config.limits.max_streams,
+            max_ingest=config.limits.most_streams,
             deadline_s=config.decoding.engine_deadline_ms / 1000,
             storage=storage,
             metrics=Metrics(version=__version__, model=config.decoding.model),
         )
         streams.rules = rules
+        streams.follow(auto_step)
         streams.choices = build.default_choices(config)
         streams.learn = partial(phrases.add, path=phrases.own_file())
         streams.when_idle = build.release_small_models

@@ -2,7 +2,6 @@
 
 import logging
 import math
-import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -36,7 +35,9 @@ from streamd.sources.microphone import Microphone
 from streamd.sources.stdin import StdinSource
 from streamd.sources.tracks import Selection
 from streamd.streams import Chooser
+from streamd.streams.auto_step import AutoStep
 from streamd.streams.inference import WindowRecognizer
+from streamd.system.processor import usable_threads
 from streamd.types import FRAME_MS, frames_from_ms, ms_from_frames
 from streamd.whisper.engine import Engine
 from streamd.whisper.recognizer import Recognizer
@@ -87,8 +88,18 @@ def new_session(config: Config) -> AnySession:
     return session_factory(config)(default_choices(config))
 
 
-def session_factory(config: Config) -> Callable[[Choices], AnySession]:
-    """Return what makes a session; raises `ConfigError` for options that contradict each other."""
+def auto_step(config: Config) -> AutoStep | None:
+    """Return what finds the step of all sessions, or None if that was chosen."""
+    return AutoStep() if config.session.step is None else None
+
+
+def session_factory(
+    config: Config, auto_step: AutoStep | None = None
+) -> Callable[[Choices], AnySession]:
+    """Return what makes a session; raises `ConfigError` for options that contradict each other.
+
+    Without what `auto_step` returns, an automatic step is the usual one.
+    """
     endpoint = config.endpoint
     if endpoint.is_smart and not has_smart_turn():
         raise ConfigError("--endpoint smart: this installation lacks smart-turn's weights")
@@ -111,7 +122,9 @@ def session_factory(config: Config) -> Callable[[Choices], AnySession]:
         ends = replace(endpoint, rule=choices.endpoint, plain=plain, sentence=sentence)
         segmenter = Segmenter(ends)
         report = _log_rule if log.isEnabledFor(logging.DEBUG) else None
-        return Session(gate(config), segmenter, _policy(config), options, report)
+        return Session(
+            gate(config), segmenter, _policy(config), options, report, auto_step=auto_step
+        )
 
     return make
 
@@ -307,7 +320,7 @@ def workers(config: Config) -> int:
     each take less time than one after the other on two threads (benchmarks/RESULTS.md).
     """
     alone = config.input.source
-    return config.decoding.workers or (1 if alone else min(2, os.cpu_count() or 1))
+    return config.decoding.workers or (1 if alone else usable_threads())
 
 
 def threads(config: Config) -> int:
@@ -317,7 +330,7 @@ def threads(config: Config) -> int:
 
 def urgent_threads(config: Config) -> int:
     """How many threads a window gets that a final waits for, if it is the only one."""
-    return config.decoding.threads or min(2, os.cpu_count() or 1)
+    return config.decoding.threads or usable_threads()
 
 
 def tokenizer(config: Config, model: Model) -> Tokenizer:

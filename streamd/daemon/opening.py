@@ -4,8 +4,10 @@ The engine for the CPU is prepared once and mapped at later starts.
 """
 
 import logging
+import os
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 from streamd.config import Config
@@ -13,6 +15,7 @@ from streamd.daemon import build
 from streamd.daemon.acceleration import HERE, Hardware, accelerates, check_compute, judge, stages
 from streamd.daemon.recording import FileTranscriber, RecordingTranscriber
 from streamd.engines import precision
+from streamd.engines.precision import LiveCost
 from streamd.engines.prepared import cache_key, open_engine
 from streamd.engines.supervised.switchover import SwitchingEngine
 from streamd.errors import ConfigError
@@ -20,6 +23,7 @@ from streamd.models import ModelDimensions, store
 from streamd.models.model import Model
 from streamd.models.store.cache import StorePaths, places
 from streamd.streams import Chooser
+from streamd.streams.auto_step import STEPS_MS
 from streamd.streams.inference import WindowRecognizer
 from streamd.system.heap import return_early
 from streamd.types import ms_from_frames
@@ -95,15 +99,51 @@ def best_model(config: Config, here: StorePaths) -> str | None:
 
 
 def keeps_up(config: Config, dims: ModelDimensions) -> bool:
-    """Return whether live captions are likely not to lag with a model of these dimensions."""
-    return live_cpu_s(config, dims) <= MOST_BUSY * build.threads(config)
+    """Return whether live captions are likely not to lag with a model of these dimensions.
+
+    An automatic step gets longer before a smaller model is taken.
+    """
+    return live_cost(config, dims).busy_s <= MOST_BUSY
 
 
-def live_cpu_s(config: Config, dims: ModelDimensions) -> float:
-    """Estimate the CPU seconds per second of a live stream on this machine's CPU."""
-    step = config.session.step or config.session.length  # or an utterance at a time
-    threads = build.threads(config)
-    return precision.live_cpu_s(dims, threads=threads, step_ms=ms_from_frames(step))
+def live_cost(config: Config, dims: ModelDimensions) -> LiveCost:
+    """Estimate what a live stream takes of this machine's CPU; the longest step, if it is auto."""
+    step = config.session.step
+    frames = step or config.session.length  # or an utterance at a time
+    step_ms = STEPS_MS[-1] if step is None else ms_from_frames(frames)
+    return precision.live_cost(dims, threads=build.threads(config), step_ms=step_ms)
+
+
+def n_streams(config: Config, *, rtf: float, cpu_s: float, on_cpu: bool = True) -> int:
+    """Return how many streams ``streamd serve`` keeps up with on this machine.
+
+    Each takes `rtf` seconds and `cpu_s` CPU seconds per second. A GPU computes one window at a
+    time.
+    """
+    serving = replace(config, input=replace(config.input, source=False))
+    n_workers = build.workers(serving)
+    n_processors = min(os.cpu_count() or 1, n_workers * build.threads(serving))
+    # The time counts where the process waits for another processor.
+    busy = max(cpu_s / n_processors, rtf / n_workers if on_cpu else rtf)
+    return max(int(MOST_BUSY / busy), int(rtf < 1))
+
+
+def with_capacity(config: Config) -> Config:
+    """Return the configuration with a number of streams where that is automatic.
+
+    It follows from the estimate by which the model is chosen; on a GPU, or for a model that needs
+    no estimate, the usual number holds.
+    """
+    if config.limits.max_streams is not None:
+        return config
+    most, known = config.limits.most_streams, cache_key(config.decoding.model)
+    if known is not None and not accelerates(config):
+        serving = replace(config, input=replace(config.input, source=False))
+        cost = live_cost(serving, known[2])
+        if cost.busy_s:
+            most = max(1, n_streams(config, rtf=cost.busy_s, cpu_s=cost.cpu_s))
+    log.info("up to %d clients may send audio at a time (--max-streams)", most)
+    return replace(config, limits=replace(config.limits, max_streams=most))
 
 
 Recognizers = tuple[Sequence[WindowRecognizer], Chooser]

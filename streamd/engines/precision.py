@@ -83,6 +83,23 @@ class ChosenPrecision(msgspec.Struct, frozen=True, kw_only=True):
     int8_ms: float | None = None
     cpu_ms: float | None = None
 
+    @property
+    def window_ms(self) -> float:
+        """The elapsed time of a window in the chosen precision; 0 if nothing was measured."""
+        return (self.int8_ms if self.precision == "int8" else self.float32_ms) or 0.0
+
+
+class LiveCost(msgspec.Struct, frozen=True, kw_only=True):
+    """What a second of a live stream takes of the threads that compute each window.
+
+    `busy_s` is how long they compute, all at once, `cpu_s` the sum of their CPU time. It is
+    `is_measured`, by one layer, or follows from fewer threads.
+    """
+
+    busy_s: float
+    cpu_s: float
+    is_measured: bool
+
 
 def choose_precision(
     dims: ModelDimensions, choice: Choice = "auto", *, threads: int
@@ -111,14 +128,25 @@ def choose_precision(
     return chosen
 
 
-def live_cpu_s(dims: ModelDimensions, *, threads: int, step_ms: int) -> float:
-    """Estimate the CPU seconds per second of a live stream, if all threads compute each window.
+def live_cost(dims: ModelDimensions, *, threads: int, step_ms: int) -> LiveCost:
+    """Estimate what a live stream takes; nothing for a model too small to be worth a measurement.
 
-    It is 0 for a model that is too small to be worth a measurement.
+    More threads than this machine has cores get the rest of the work divided evenly, after the part
+    that two do not share (Amdahl's law): the best that can be expected.
     """
-    cpu_ms = choose_precision(dims, threads=threads).cpu_ms or 0.0
     n_layers = (dims.n_audio_layer + dims.n_text_layer) / 2
-    return _WHOLE * n_layers * cpu_ms / step_ms
+    share = _WHOLE * n_layers / step_ms
+    if threads <= max(2, os.cpu_count() or 1):
+        chosen = choose_precision(dims, threads=threads)
+        cpu_ms = chosen.cpu_ms or 0.0
+        # Other programs lengthen the elapsed time, but hardly the CPU time. Of two threads neither
+        # waits for long; more are taken to be worth two at least.
+        busy_ms = min(max(chosen.window_ms, cpu_ms / threads), cpu_ms / min(threads, 2))
+        return LiveCost(busy_s=share * busy_ms, cpu_s=share * cpu_ms, is_measured=True)
+    one, two = ((choose_precision(dims, threads=n).cpu_ms or 0.0) for n in (1, 2))
+    alone = min(max(two - one, 0.0), one)
+    busy_s = share * (alone + (one - alone) / threads)
+    return LiveCost(busy_s=busy_s, cpu_s=busy_s * threads, is_measured=False)
 
 
 @cache

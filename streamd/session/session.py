@@ -28,7 +28,7 @@ from dataclasses import replace
 import numpy as np
 
 from streamd.events import Gap, GapReason, SessionEvent, TurnEvent, TurnState, Unclear
-from streamd.options import SessionOptions
+from streamd.options import DEFAULT_STEP, SessionOptions
 from streamd.session.budget import Budget
 from streamd.session.captions import Captions
 from streamd.session.commit import CommitPolicy, count_ended
@@ -125,11 +125,17 @@ class Session:
         policy: CommitPolicy,
         options: SessionOptions | None = None,
         report: Callable[[RuleNote], None] | None = None,
+        *,
+        auto_step: Callable[[], int] | None = None,
     ) -> None:
-        """`report` is called with what is decided about words, if somebody wants to know."""
-        self._report = report
+        """`report` is called with what is decided about words, if somebody wants to know.
+
+        `auto_step` returns the step of an utterance that begins; None: as the options say.
+        """
+        self._report, self._auto_step = report, auto_step
         self._gate, self._segmenter, self._policy = gate, segmenter, policy
         self._options = options or SessionOptions()
+        self._step = DEFAULT_STEP if self._options.step is None else self._options.step
         self._ring = Ring(self._options.backlog)
         self._segment: Segment | None = None
         self._out: Window | None = None
@@ -162,7 +168,7 @@ class Session:
 
         They apply to the next window, those of an utterance to the next one.
         """
-        self._options = other._options
+        self._options, self._step, self._auto_step = other._options, other._step, other._auto_step
         self._language.allow(self._options.languages)
         self._segmenter.next_options = other._segmenter.options
 
@@ -213,7 +219,7 @@ class Session:
     def late(self) -> bool:
         """Whether that is more than the engine of a live stream should have left."""
         # One step of audio waits while another is in a window; half a second is never late.
-        return self.backlog >= max(2 * self._options.step, 50)
+        return self.backlog >= max(2 * self._step, 50)
 
     @property
     def idle(self) -> bool:
@@ -278,7 +284,7 @@ class Session:
     def _due(self) -> tuple[int, bool] | None:
         """See `Segment.due`."""
         segment = self._segment
-        due = segment.due(self._segmenter, self._options.step) if segment else None
+        due = segment.due(self._segmenter, self._step) if segment else None
         is_too_soon = due is not None and not due[1] and due[0] < self._partials.repaid
         return None if is_too_soon else due
 
@@ -291,7 +297,7 @@ class Session:
             return None
         end, last = due
         if not last:
-            segment.next_due = end + self._options.step
+            segment.next_due = end + self._step
         self._remember(segment.text.fit(end), segment.latest)
         n_inside = len(segment.text.before) + len(segment.text.prefix)
         n_prompt = max(0, self._options.context_tokens - n_inside)
@@ -407,8 +413,9 @@ class Session:
         if self._segment is None and self._segmenter.utterances:
             utterance = self._segmenter.utterances[0]
             start = max(utterance.start, self._ring.start)
+            self._step = self._auto_step() if self._auto_step else self._step
             text = SpokenText(utterance.start, start)
-            self._segment = Segment(utterance, text, start + self._options.step)
+            self._segment = Segment(utterance, text, start + self._step)
             self._captions.begin()
             self._policy.reset()
             follows = self._is_near(start) and self._previous.until > 0

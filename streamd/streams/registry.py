@@ -24,6 +24,7 @@ from streamd.events import EndReason, Fault
 from streamd.options import Choices
 from streamd.rewriting import Replacements
 from streamd.session.channels import AnySession
+from streamd.streams.auto_step import AutoStep
 from streamd.streams.hub import Hub
 from streamd.streams.inference import WindowRecognizer
 from streamd.streams.journal.journals import Journal, JournalError
@@ -100,6 +101,10 @@ class Streams:
         self._fault: Fault | None = None  # of the engine
         self._ended: dict[str, Hub] = {}
         self._own: set[str] = set()
+
+    def follow(self, auto_step: AutoStep | None) -> None:
+        """Tell what finds the step of the sessions how long each window takes."""
+        self._scheduler.auto_step = auto_step
 
     def add(self, name: str, *, split: bool = False) -> Stream:
         """Begin a session of the daemon's own; it does not count as a client's.

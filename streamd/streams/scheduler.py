@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from streamd.errors import EngineError, OneSessionError, StreamdError, is_bug, lacks_memory
+from streamd.streams.auto_step import AutoStep
 from streamd.streams.inference import STEP_DEADLINES, EngineThread, WindowRecognizer
 from streamd.streams.metrics import Metrics
 from streamd.streams.stream import Stream
@@ -45,11 +46,13 @@ class Scheduler:
         self._streams, self._metrics, self._deadline_s = streams, metrics, deadline_s
         self.busy_s = 0.0
         """How long windows and steps were computed; set it to 0 to count from now on."""
+        self.auto_step: AutoStep | None = None
+        """Is told how long each window took; set by who makes sessions with it."""
         self._error: StreamdError | None = None
         self._work = asyncio.Event()
         self._steps: deque[BackgroundStep] = deque()
         self._taken: set[BackgroundStep] = set()  # that are being computed
-        self._most_steps = 1
+        self._most_steps = self._n_workers = 1
         self._refusal = ""  # why no step is computed any more
 
     def wake(self) -> None:
@@ -64,7 +67,7 @@ class Scheduler:
 
     async def run(self, *recognizers: WindowRecognizer) -> None:
         """Compute until cancelled, with all recognizers at a time. Raises `StreamdError`."""
-        self._most_steps = max(1, len(recognizers) - 1)
+        self._most_steps, self._n_workers = max(1, len(recognizers) - 1), len(recognizers)
         threads = [EngineThread() for _ in recognizers]
         served = zip(threads, recognizers, strict=True)
         workers = [asyncio.create_task(self._serve(*each)) for each in served]
@@ -130,7 +133,12 @@ class Scheduler:
         try:
             if error is None:
                 hypothesis = done.result()
-                self._metrics.decoded(window, hypothesis, loop.time() - begin_s)
+                took_s = loop.time() - begin_s
+                self._metrics.decoded(window, hypothesis, took_s)
+                if self.auto_step is not None:
+                    n_speaking = sum(not each.session.idle for each in self._streams())
+                    sharing = max(1.0, n_speaking / self._n_workers)
+                    self.auto_step.took(took_s, last=window.last, sharing=sharing)
                 stream.accept(window, hypothesis)
             elif not (lacks_memory(error) and stream.postpone(window, error)):
                 _break_off(stream, error)

@@ -48,6 +48,60 @@ def processor_name() -> str:
     return _cpuinfo("model name", "Hardware") or platform.processor() or platform.machine()
 
 
+_MOST_THREADS = 4
+"""More threads for one window have never been measured; faster-whisper and whisper.cpp take four.
+By CPU time, two take 1.06 (large-v3-turbo) to 1.2 times (tiny) of what one does."""
+
+
+def usable_threads() -> int:
+    """Return how many threads a window gets on this machine: one for each fast core, four at most.
+
+    Threads of slower cores would hold up the others, which wait for them in each operation.
+    """
+    return min(_MOST_THREADS, max(fast_cores(), min(2, os.cpu_count() or 1)))
+
+
+def fast_cores(system: Path = Path("/sys")) -> int:
+    """Return the number of performance cores that this process may use, two threads of a core once.
+
+    `system` is where Linux describes its processors; a container's limit of CPU time counts, too.
+    """
+    if sys.platform == "darwin":
+        for name in ("hw.perflevel0.physicalcpu", "hw.physicalcpu"):
+            command = ("/usr/sbin/sysctl", "-n", name)
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.stdout.strip().isdecimal():
+                return int(done.stdout)
+    affinity = getattr(os, "sched_getaffinity", None)  # Linux only
+    usable = sorted(affinity(0)) if affinity else range(os.cpu_count() or 1)
+    folders = {n: system / f"devices/system/cpu/cpu{n}" for n in usable}
+    # Of Arm's and recent Intel's hybrids; 0 where all are alike.
+    capacities = {n: int(_read(folders[n] / "cpu_capacity") or 0) for n in usable}
+    fast = [n for n in usable if capacities[n] >= _FAST_SHARE * max(capacities.values())]
+    if slow := _read(system / "devices/cpu_atom/cpus"):  # of Intel's hybrids before Linux 6.12
+        fast = [n for n in fast if n not in _numbers(slow)] or fast
+    cores = {_read(folders[n] / "topology/core_cpus_list") or str(n) for n in fast}
+    quota, _, period = _read(system / "fs/cgroup/cpu.max").partition(" ")
+    most = -(-int(quota) // int(period)) if quota.isdecimal() and period else len(cores)
+    return max(1, min(len(cores), most))
+
+
+_FAST_SHARE = 0.7
+"""Of the fastest core's capacity, from which on a core is taken for fast; chosen, not measured."""
+
+
+def _read(path: Path) -> str:
+    with suppress(OSError):
+        return path.read_text().strip()
+    return ""
+
+
+def _numbers(ranges: str) -> set[int]:
+    """Return the numbers in a list as Linux writes it, such as "16-23,30"."""
+    bounds = (each.partition("-") for each in ranges.split(","))
+    return {n for low, _, high in bounds for n in range(int(low), int(high or low) + 1)}
+
+
 def memory_bytes() -> int:
     """Return how much memory the machine has."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

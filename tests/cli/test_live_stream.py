@@ -5,8 +5,11 @@ import json
 import numpy as np
 import pytest
 
-from streamd.cli.bench import StreamCost, cost_json, cost_table, estimates, measure, n_streams
+from streamd.cli.bench import StreamCost, cost_json, cost_table, estimates, measure
 from streamd.config import load
+from streamd.daemon import build
+from streamd.daemon.opening import n_streams, with_capacity
+from streamd.engines.precision import LiveCost
 from streamd.engines.prepared import open_in_memory
 from streamd.errors import ConfigError
 from streamd.models.store import load_model
@@ -95,25 +98,64 @@ def test_options_that_find_no_speech_are_an_error(monkeypatch, model, engine):
 )
 def test_a_server_keeps_up_with_as_many_streams_as_it_has_time_for(monkeypatch, rtf, cpu_s, n):
     monkeypatch.setattr("os.cpu_count", lambda: 2)
+    monkeypatch.setattr(build, "usable_threads", lambda: 2)
     assert n_streams(load({}, {}), rtf=rtf, cpu_s=cpu_s) == n
 
 
-def test_more_processors_count_only_with_more_workers(monkeypatch):
+def test_more_processors_carry_more_streams(monkeypatch):
     monkeypatch.setattr("os.cpu_count", lambda: 8)
-    assert n_streams(load({}, {}), rtf=0.095, cpu_s=0.095) == 12
+    for n_fast, n in ((2, 12), (4, 25)):
+        monkeypatch.setattr(build, "usable_threads", lambda n_fast=n_fast: n_fast)
+        assert n_streams(load({}, {}), rtf=0.095, cpu_s=0.095) == n
     assert n_streams(load({"set": ["decoding.workers=8"]}, {}), rtf=0.095, cpu_s=0.095) == 50
+
+
+def costing(monkeypatch, busy_s: float, *, cores: int = 2) -> None:
+    """As if tiny took so long per second with 1 thread, other sizes in proportion to layers."""
+
+    def live_cost(dims, *, threads, step_ms):
+        cost = busy_s * dims.n_audio_layer / 4 * 500 / step_ms / threads
+        return LiveCost(busy_s=cost, cpu_s=cost * threads, is_measured=threads <= cores)
+
+    monkeypatch.setattr("streamd.engines.precision.live_cost", live_cost)
+
+
+@pytest.mark.parametrize(
+    ("options", "busy_s", "n"),
+    [
+        ({"max_streams": "auto"}, 0.3, 4),
+        ({"max_streams": "auto"}, 3.0, 1),
+        ({"max_streams": "auto"}, 0.0, 8),
+        ({"max_streams": "auto", "compute": "gpu"}, 0.3, 8),
+        ({"max_streams": "5"}, 0.3, 5),
+        ({}, 0.3, 8),
+    ],
+)
+def test_as_many_clients_are_let_in_as_the_model_is_estimated_to_carry(
+    monkeypatch, options, busy_s, n
+):
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    monkeypatch.setattr(build, "usable_threads", lambda: 2)
+    costing(monkeypatch, busy_s)
+    config = load({"model": "tiny.en"} | {k.replace("_", "-"): v for k, v in options.items()}, {})
+    assert with_capacity(config).limits.max_streams == n
 
 
 def test_the_figures_are_a_table_or_a_line_of_json(monkeypatch, model, engine):
     cost = play(monkeypatch, recorded.samples(), model, engine, within_s=0.0)
-    sizes = estimates(load({"step": "100"}, {}))  # so that few keep up, and few are measured
+    costing(monkeypatch, 0.5)
+    monkeypatch.setattr(build, "usable_threads", lambda: 2)
+    monkeypatch.setattr("streamd.cli.bench.fast_cores", lambda: 2)
+    sizes = estimates(load({}, {}))
     table = cost_table(cost, sizes)
     assert table.startswith("tiny.en: 2 windows of")
     assert f"median {cost.median_ms:.1f}, best {cost.best_ms:.1f}" in table
     assert f"{cost.cpu_s:.3f} CPU seconds per second" in table
-    fits = [each.size for each in sizes if each.keeps_up]
-    assert len(sizes) - len(fits) <= 1, "up to the first that does not"
-    assert (f"{fits[-1]}, the largest size that does" if fits else "no size") in table
+    rows = {line.split()[0]: line.split()[1:] for line in table.splitlines()}
+    assert rows["tiny"] == ["0.25,", "250", "ms", "0.12*,", "250", "ms"]
+    assert rows["small"] == ["0.75,", "1000", "ms", "0.38*,", "500", "ms"]
+    assert rows["large-v3"] == ["2.00,", "2000", "ms", "1.00*,", "1000", "ms"]
+    assert table.endswith("*: estimated from two threads; this machine has fewer cores")
     figures = json.loads(cost_json(cost, sizes))
     assert figures["sizes"][0]["size"] == "tiny"
     assert figures["stream"]["cpu_s"] == cost.cpu_s

@@ -221,7 +221,7 @@ def test_file_named_like_a_command(run, tmp_path):
         ("--xyzzy", "unknown option --xyzzy"),
         ("a.wav -5", "unknown option -5"),
         ("--step", "--step: expected one argument"),
-        ("--step half", "--step must be a whole number of ms from 0 to 30000, got half"),
+        ("--step half", "--step must be a whole number of ms from 0 to 30000, or auto, got half"),
         ("--ste 500", "unknown option --ste; did you mean --step?"),
         ("-bs 0", "--beam-size must be a whole number from 1 to 32, got 0"),
         ("--fast=yes", "--fast: ignored explicit argument 'yes'"),

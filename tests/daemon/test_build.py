@@ -295,15 +295,16 @@ def test_without_its_weights_smart_is_an_error_of_the_option_and_no_choice_of_cl
 
 @pytest.mark.parametrize(
     ("given", "each", "urgent"),
-    [({}, 1, 2), ({"threads": "3"}, 3, 3), ({"set": ["decoding.workers=1"]}, 2, 2)],
+    [({}, 1, 4), ({"threads": "3"}, 3, 3), ({"set": ["decoding.workers=1"]}, 4, 4)],
 )
 def test_a_server_has_more_threads_for_a_window_that_a_final_waits_for(
     monkeypatch, given, each, urgent
 ):
-    monkeypatch.setattr(build.os, "cpu_count", lambda: 4)
+    monkeypatch.setattr(build, "usable_threads", lambda: 4)
     config = for_clients(load(given, {}))
     assert (build.threads(config), build.urgent_threads(config)) == (each, urgent)
-    assert build.threads(load({}, {})) == 2
+    assert build.threads(load({}, {})) == 4
+    assert build.workers(for_clients(load({}, {}))) == 4
 
 
 def live(sound: np.ndarray, **options: str) -> list[tuple[int, Event]]:

@@ -5,11 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from streamd.engines import precision
 from streamd.engines.precision import (
+    ChosenPrecision,
     WindowShape,
     choose_precision,
     chosen_by,
-    live_cpu_s,
+    live_cost,
     window_timer,
 )
 from streamd.models.store import load_model
@@ -70,12 +72,39 @@ def test_the_least_times_are_kept_with_the_choice():
 def test_the_cost_of_a_stream_is_estimated_from_a_layer_of_the_model(folder):
     dims = load_model("tiny.en").dims
     cpu_ms = choose_precision(dims, threads=1).cpu_ms
-    cpu_s = live_cpu_s(dims, threads=1, step_ms=500)
-    assert cpu_s == pytest.approx(1.5 * 4 * cpu_ms / 500)
-    assert live_cpu_s(dims, threads=1, step_ms=1000) == pytest.approx(cpu_s / 2)
+    cost = live_cost(dims, threads=1, step_ms=500)
+    assert cost.cpu_s == cost.busy_s == pytest.approx(1.5 * 4 * cpu_ms / 500)
     deep = replace(dims, n_audio_layer=32)  # as turbo: many layers of the encoder
-    assert live_cpu_s(deep, threads=1, step_ms=500) == pytest.approx(4.5 * cpu_s)
-    assert live_cpu_s(checkpoint("few").dims, threads=1, step_ms=500) == 0, "not measured"
+    assert live_cost(deep, threads=1, step_ms=500).cpu_s == pytest.approx(4.5 * cost.cpu_s)
+    assert live_cost(checkpoint("few").dims, threads=1, step_ms=500).busy_s == 0, "not measured"
+
+
+@pytest.mark.parametrize(
+    ("threads", "elapsed_ms", "busy_ms", "cpu_ms"),
+    [
+        (1, 30, 10, 10),  # other programs took the rest
+        (2, 30, 6, 12),
+        (4, 5, 5, 16),
+        (4, 90, 8, 16),
+        (4, 1, 4, 16),  # no thread computes for less than its share
+        (8, None, 2 + 8 / 8, 24),  # this machine has four: of 10 ms, 2 are not divided
+    ],
+)
+def test_more_threads_are_measured_or_follow_from_what_two_do_not_share(
+    monkeypatch, threads, elapsed_ms, busy_ms, cpu_ms
+):
+    cpu = {1: 10.0, 2: 12.0, 4: 16.0}
+
+    def measured(dims, *, threads):
+        return ChosenPrecision(precision="int8", int8_ms=elapsed_ms or 1.0, cpu_ms=cpu[threads])
+
+    monkeypatch.setattr(precision, "choose_precision", measured)
+    monkeypatch.setattr(precision.os, "cpu_count", lambda: 4)
+    cost = live_cost(load_model("tiny.en").dims, threads=threads, step_ms=500)
+    per_ms = 1.5 * 4 / 500
+    assert cost.busy_s == pytest.approx(per_ms * busy_ms)
+    assert cost.cpu_s == pytest.approx(per_ms * cpu_ms)
+    assert cost.is_measured == (threads <= 4)
 
 
 class Noted:

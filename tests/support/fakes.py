@@ -93,6 +93,7 @@ def scripted_session(
     *,
     speech_prob: float = 0.0,
     report: Callable[[RuleNote], None] | None = None,
+    auto_step: Callable[[], int] | None = None,
 ) -> Session:
     """A session whose gate follows the loudness of scripted audio at once.
 
@@ -100,7 +101,8 @@ def scripted_session(
     """
     confirm = (lambda _, likely: [speech_prob * each for each in likely]) if speech_prob else None
     gate = Gate(loud_frames, GateOptions(attack=1), confirm=confirm)
-    return Session(gate, Segmenter(endpoint), policy or LocalAgreement(), options, report)
+    rule = policy or LocalAgreement()
+    return Session(gate, Segmenter(endpoint), rule, options, report, auto_step=auto_step)
 
 
 def drain(session: Session, recognizer: ScriptedRecognizer, seen: list[Window]) -> list[Event]:
