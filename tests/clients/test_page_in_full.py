@@ -948,3 +948,130 @@ async def test_a_mere_reader_cannot_correct(context):
         await page.reload()
         await page.get_by_text("Bottin").click()
         await expect(page.locator("#correcting")).to_be_visible()
+
+
+async def test_the_keyboard_reaches_the_controls_behind_a_thousand_names(context):
+    streams = CountingStreams()
+    for n in range(1000):
+        streams.live.publish(by(1 + n % 2, final("Yes.", 3000 * n, seg=n)))
+    async with serving(streams) as server:
+        page, _ = await visit(context, f"http://127.0.0.1:{server.port}/")
+        await expect(page.locator("#log .who")).to_have_count(1000, timeout=20_000)
+        reached = []
+        while "microphone" not in reached and len(reached) < 6:
+            await page.keyboard.press("Tab")
+            reached.append(await page.evaluate("document.activeElement.id"))
+        assert reached[-1] == "microphone", reached
+        assert len(reached) <= 5
+        # A name is given in Settings, and stands everywhere.
+        await page.get_by_role("button", name="Settings").click()
+        await page.locator("#speakers").get_by_role("button", name="Speaker 2").press("Enter")
+        await page.locator("#name").fill("Ana")
+        await page.locator("#name").press("Enter")
+        await expect(page.locator("#log .who").nth(999)).to_have_text("Ana")
+        assert await page.locator("#log .who", has_text="Ana").count() == 500
+
+
+async def test_at_400_percent_every_control_can_be_reached(context):
+    async with serving(CountingStreams()) as server:
+        page, _ = await visit(context, f"http://127.0.0.1:{server.port}/")
+        for width, height in ((320, 256), (320, 640), (640, 300)):
+            await page.set_viewport_size({"width": width, "height": height})
+            boxes = """(all) => all.filter((b) => b.checkVisibility()).map((b) => {
+              const { left, right, top, bottom } = b.getBoundingClientRect();
+              return left >= 0 && right <= innerWidth && top >= 0 && bottom <= innerHeight;
+            })"""
+            found = await page.locator("header select, footer button").evaluate_all(boxes)
+            assert len(found) >= 7, found
+            assert all(found), (width, height, found)
+            text = await page.locator("#scroll").evaluate("e => e.clientHeight")
+            assert text >= height - 130  # and there is room for text
+
+
+@pytest.mark.parametrize("size", [(1280, 800), (390, 780)])
+async def test_what_may_still_change_stands_where_its_final_will(context, size):
+    streams = CountingStreams()
+    spoken = {"السلام عليكم": 10, "و عليكم": 2, "Hello there": 10, "שלום עולם": 10}
+    async with serving(streams) as server:
+        page, _ = await visit(context, f"http://127.0.0.1:{server.port}/")
+        await page.set_viewport_size({"width": size[0], "height": size[1]})
+        at_ms = 0
+        place = """(all) => {
+          const range = document.createRange();
+          range.selectNodeContents(all.at(-1));
+          const { left, right, bottom } = range.getBoundingClientRect();
+          return [left, right, innerHeight - bottom];
+        }"""
+        for n, (text, after_s) in enumerate(spoken.items()):
+            at_ms += 300 + after_s * 1000 - 1000 * (after_s < 10)
+            words_ms = {"start_ms": at_ms, "end_ms": at_ms + 600}
+            partial = Partial(seg=n, rev=1, text=text, stable=0, **words_ms)
+            streams.live.publish(partial)
+            await expect(page.locator("#partial")).to_have_text(text)
+            guess = await page.locator("#partial .w0, #partial").evaluate_all(place)
+            streams.live.publish(final(text, at_ms, seg=n))
+            await expect(page.locator("#log .text")).to_have_count(n + 1)
+            await expect(page.locator("#partial")).to_have_text("")
+            settled = await page.locator("#log .text").evaluate_all(place)
+            assert settled[:2] == pytest.approx(guess[:2], abs=1), text
+            at_ms += 600
+
+
+async def test_korean_words_are_not_broken_also_while_they_may_change(context):
+    streams = CountingStreams()
+    streams.live.publish(replace(final("이야기합니다"), language="ko"))
+    streams.live.publish(replace(final("日本語です", 9000, seg=1), language="ja"))
+    korean = Partial(seg=2, rev=1, start_ms=20_000, end_ms=20_500, text="한국어", stable=0)
+    streams.live.publish(korean)
+    async with serving(streams) as server:
+        page, _ = await visit(context, f"http://127.0.0.1:{server.port}/")
+        await expect(page.locator("#partial")).to_have_text("한국어")
+        breaks = "(all) => all.map((e) => getComputedStyle(e).wordBreak)"
+        found = await page.locator("#log .text, #partial").evaluate_all(breaks)
+        assert found == ["keep-all", "normal", "keep-all"]
+
+
+async def test_a_phone_without_https_copies_stays_awake_and_is_offered_no_microphone():
+    rules = "--host-resolver-rules=MAP captions.test 127.0.0.1"
+    streams = CountingStreams()
+    streams.live.publish(final("Take this away."))
+    async with browser(rules) as chromium, serving(streams, token="secret") as server:
+        page, _ = await visit(
+            await chromium.new_context(), f"http://captions.test:{server.port}/#token=secret"
+        )
+        await expect(page.locator("#status")).to_have_text("live")
+        assert not await page.evaluate("isSecureContext || Boolean(navigator.wakeLock)")
+        await expect(page.locator("#microphone")).to_be_hidden()
+        playing = "(video) => !video.paused && video.readyState >= 2 && video.videoWidth > 0"
+        await expect(page.locator("video")).to_have_count(1)
+        assert await page.locator("video").evaluate(
+            f"async (video) => {{ await video.play(); return ({playing})(video); }}"
+        )
+        await page.get_by_role("button", name="Save").click()
+        await page.locator("#copy").click()
+        await expect(page.locator("#toast")).to_have_text("Copied 1 lines")
+        await page.keyboard.press("Escape")
+        await page.evaluate("document.body.append(document.createElement('textarea'))")
+        await page.locator("textarea").press("Control+V")
+        assert await page.locator("textarea").input_value() == "Take this away.\n"
+        await page.locator("#session").select_option("New transcript")
+        await expect(page.locator("#hint")).to_contain_text("only on localhost and on https pages")
+        await expect(page.locator("video")).to_have_count(0)
+
+
+async def test_a_listener_is_offered_no_microphone_and_a_wrong_token_is_called_wrong(context):
+    bind = BindOptions(port=0, token="secret", listen_token="ears")
+    async with Server(bind, sessions=CountingStreams(), info=INFO) as server:
+        page, _ = await visit(context, server.page)
+        ask = page.locator("#ask")
+        await expect(ask).to_contain_text("This server requires a token.")
+        await expect(page.locator("#wrong-token")).to_be_hidden()
+        await page.locator("#token").fill("guessed")
+        await page.locator("#token").press("Enter")
+        await expect(page.locator("#wrong-token")).to_have_text("This token is wrong.")
+        await page.locator("#token").fill("ears")
+        await page.locator("#token").press("Enter")
+        await expect(page.locator("#status")).to_have_text("live")
+        await expect(page.locator("#microphone")).to_be_hidden()
+        await page.keyboard.press("m")
+        await expect(page.locator("#toast")).to_be_hidden()
