@@ -582,9 +582,27 @@ class CueLayout:
     confidence: Annotated[bool, Option("colour words by probability")] = False
 
 
+class TokenOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A table of the file with several tokens: what a client may do, in which sessions.
+
+    `sessions` are names, or beginnings of names with a ``*`` behind them; by default those that
+    begin with the `name` of the table and a hyphen.
+    """
+
+    name: Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_.-]{1,40}\Z")]
+    token: Annotated[str, Meta(pattern=r"\A[!-~]{16,}\Z")]
+    may: Literal["listen", "speak", "keep"] = "speak"
+    sessions: Annotated[
+        tuple[
+            Annotated[str, Meta(pattern=r"\A([A-Za-z0-9_.-]{1,64}|[A-Za-z0-9_.-]{0,40}\*)\Z")], ...
+        ],
+        Meta(min_length=1),
+    ]
+
+
 @dataclass(frozen=True, slots=True)
 class BindOptions:
-    """The address to listen on; without a `token` only this machine may connect."""
+    """The address to listen on; without a token only this machine may connect."""
 
     enabled: Annotated[bool, Option("do not start the server", name="server", common=True)] = True
     host: Annotated[
@@ -607,7 +625,7 @@ class BindOptions:
     token_file: Annotated[
         str, "FILE", Option("file with the token that clients must present", common=True)
     ] = ""
-    """Empty for ``STREAMD_TOKEN``."""
+    """Empty for ``STREAMD_TOKEN``; with several tokens, a ``.toml`` with a table for each."""
     listen_token_file: str = ""
     """File with a second token, for clients that may listen but not send audio."""
     tls_cert: Annotated[str, "FILE", Option("PEM certificate; allows only wss and https")] = ""
@@ -625,6 +643,7 @@ class BindOptions:
     ] = ()
     token: Annotated[str | None, DERIVED] = None
     listen_token: Annotated[str | None, DERIVED] = None
+    tokens: Annotated[tuple[TokenOptions, ...], DERIVED] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,10 +69,31 @@ export function appearance(changed) {
 
 let lock = null;
 let isAwake = false;
+let video = null;
+
+/**
+ * Play a black picture, or no longer: it keeps the screen on where pages have no wake lock, for want of https.
+ *
+ * Chrome and Firefox take a stream for that, however small, as long as it is on the screen. Safari wants sound.
+ */
+function play(on) {
+  if (on === (video !== null)) return;
+  video?.remove();
+  video = null;
+  if (!on) return;
+  const canvas = document.createElement("canvas");
+  const context = canvas.getContext("2d");
+  video = document.createElement("video");
+  Object.assign(video, { className: "awake", muted: true, playsInline: true, ariaHidden: "true", srcObject: canvas.captureStream() });
+  document.body.append(video);
+  video.play().catch(() => {}); // captions go on without it
+  context.fillRect(0, 0, 1, 1); // the stream has a picture from now on
+}
 
 /** Keep the screen on, or no longer: a phone that goes dark ends its captions. */
 export async function keepAwake(on = isAwake) {
   isAwake = on;
+  if (!navigator.wakeLock) play(on);
   if (!on) {
     lock?.release();
     lock = null;

@@ -2,6 +2,7 @@
 
 const FIRST_WAIT_MS = 500;
 const MAX_WAIT_MS = 10_000;
+export const N_TRIES = 3; // after which a websocket that never opens is refused, rather than unlucky
 
 /** The server's token, if it requires one: from #token=... of the address, stored for this tab. */
 export function token() {
@@ -18,11 +19,14 @@ export function storeToken(text) {
   sessionStorage.setItem("streamd.token", text);
 }
 
-/** GET a path of this server, with the token. */
-export function ask(path) {
+/** Fetch a path of this server, with the token. */
+export function ask(path, options = {}) {
   const secret = token();
-  return fetch(path, secret === null ? {} : { headers: { Authorization: `Bearer ${secret}` } });
+  return fetch(path, secret === null ? options : { ...options, headers: { Authorization: `Bearer ${secret}` } });
 }
+
+/** Whether the page is of this machine. */
+export const isLocal = () => /^(localhost|127\..*|\[::1\])$/.test(location.hostname);
 
 /** Why this server cannot be reached, or "" if it can. */
 export async function unreachable() {
@@ -30,15 +34,22 @@ export async function unreachable() {
     await fetch("healthz", { cache: "no-store" });
     return "";
   } catch {
-    if (/^(localhost|127\..*|\[::1\])$/.test(location.hostname)) return "streamd is not running any more";
+    if (isLocal()) return "streamd is not running any more";
     return navigator.onLine ? "streamd cannot be reached: it has ended, or the network is down" : "this device is offline";
   }
 }
 
-/** Why this token may not open a websocket with this query; a browser itself does not tell. */
+/**
+ * Why a websocket with this query fails, or "" if nothing answers; a browser itself does not tell.
+ *
+ * With POST, unlike GET, it sends the `Origin` that it sends with a websocket. 426 is right for what is none.
+ */
 export async function refusal(query) {
-  const answer = await ask(`v1/stream?${new URLSearchParams(query)}`).catch(() => null);
-  return answer?.status === 403 ? answer.text() : "";
+  const answer = await ask(`v1/stream?${new URLSearchParams(query)}`, { method: "POST" }).catch(() => null);
+  if (answer === null) return { status: 0, why: "" };
+  const type = answer.headers.get("Content-Type") ?? "";
+  const said = answer.status === 426 ? "the proxy does not pass on Upgrade and Connection" : type.startsWith("text/plain") ? (await answer.text()).trim() : answer.statusText;
+  return { status: answer.status, why: `the server or a proxy refuses the websocket (${answer.status}: ${said})` };
 }
 
 /** A new websocket with these query parameters. */
@@ -57,14 +68,15 @@ export function open(query) {
  * Listens to a session until `stop`.
  *
  * `transcript` receives the messages and knows where to resume. `changed(kind, message)` is called
- * after each message, `status(text)` with "connecting", "live", "lost", "ended", "refused" or "absent" (the
- * server has no such session). An error that would only repeat ends it; after any other it reconnects, with growing pauses.
+ * after each message, `status(text)` with "connecting", "live", "lost", "ended", "refused", "barred"
+ * (no websocket opens) or "absent" (the server has no such session). An error that would only repeat ends it; after any other it reconnects, with growing pauses.
  */
 export class Listening {
   #stopped = false;
   #timer = null;
   #socket = null;
   #waitMs = FIRST_WAIT_MS;
+  #nMute = 0; // connections in which the server said nothing
   corrects = false; // whether this page may correct words of the session
 
   constructor(session, transcript, { changed, status }) {
@@ -96,6 +108,7 @@ export class Listening {
     let refused = null;
     socket.onmessage = ({ data }) => {
       const message = JSON.parse(data);
+      this.#nMute = -1;
       if (message.type === "hello") {
         this.#waitMs = FIRST_WAIT_MS;
         this.corrects = message.corrects === true;
@@ -104,12 +117,15 @@ export class Listening {
       if (message.type === "error" && message.fatal) refused = message;
       this.changed(this.transcript.apply(message), message);
     };
-    socket.onclose = () => {
+    socket.onclose = async () => {
       if (this.#stopped) return;
       this.#socket = null;
+      const why = ++this.#nMute < N_TRIES ? "" : (await refusal({ session: this.session })).why;
+      if (this.#stopped) return;
       this.corrects = false;
       if (refused?.code === "bad_query") return this.status("refused", refused.message);
       if (refused?.code === "no_such_session") this.status("absent");
+      else if (why) this.status("barred", why);
       else this.status(this.transcript.ended === null ? "lost" : "ended", refused?.message);
       // Also after the end: a session may begin again under the same name. That is not urgent,
       // unless the server is being restarted.

@@ -2,7 +2,7 @@
 // acknowledged is kept, so a broken connection loses nothing: the next one resumes after the last
 // `ack`.
 
-import { open, refusal, unreachable } from "./connection.js";
+import { N_TRIES, open, refusal, unreachable } from "./connection.js";
 import { sessionName } from "./transcript.js";
 
 const RATE = 16_000;
@@ -18,6 +18,12 @@ const BROWSERS = { Edg: "Edge", OPR: "Opera", Firefox: "Firefox", Chrome: "Chrom
 function sourceName(source) {
   const [found] = Object.entries(BROWSERS).filter(([mark]) => navigator.userAgent.includes(mark));
   return source === "screen" ? "Sound" : (found?.[1] ?? "Browser");
+}
+
+/** A name for a new session, which nobody guesses: other visitors may know no more than their own. */
+function newName(source) {
+  const digits = [...crypto.getRandomValues(new Uint8Array(4))].map((byte) => byte.toString(16).padStart(2, "0"));
+  return `${sessionName(sourceName(source))}-${digits.join("")}`;
 }
 
 /** Ask the user for a microphone by its id ("": any), or for the sound of a tab ("screen"). */
@@ -55,6 +61,9 @@ export class Microphone {
   #sending = null;
   #nMute = 0;
 
+  /** What a session is called that this page may begin under that name, or under a similar one. */
+  named = (name) => name;
+
   /** `callbacks`: `named(session)`, `level(0..1)`, `changed(on)` and `failed(why)`. */
   constructor(callbacks) {
     this.callbacks = callbacks;
@@ -81,9 +90,6 @@ export class Microphone {
    * `session`: the one to go on with.
    */
   async start(source = "", choices = {}, session = "") {
-    if (!navigator.mediaDevices) {
-      return this.callbacks.failed("Browsers allow the microphone only on localhost and on https pages.");
-    }
     const cause = await unreachable();
     if (cause) return this.callbacks.failed(`${cause[0].toUpperCase()}${cause.slice(1)}.`);
     try {
@@ -100,7 +106,7 @@ export class Microphone {
         this.stop();
       };
     }
-    this.#sending = new Sending(this.callbacks, () => this.stop(), { session: session || sessionName(sourceName(source)), choices });
+    this.#sending = new Sending(this.callbacks, () => this.stop(), { session: session || this.named(newName(source)), choices });
     this.#capture = new AudioWorkletNode(this.#context, "streamd-capture", { numberOfOutputs: 0 });
     this.#capture.port.onmessage = ({ data }) => this.#heard(data, source);
     this.#context.createMediaStreamSource(this.#stream).connect(this.#capture);
@@ -156,6 +162,7 @@ export class Sending {
   #first = 0; // number of the first sample of the first of them
   #n = 0; // samples in all of them
   #stopped = false;
+  #nMute = 0; // connections in which the server said nothing, one after the other
   #waitMs = FIRST_WAIT_MS;
 
   /** `session`: its name, which the server chooses otherwise; `choices`: fields of `start`. */
@@ -213,16 +220,22 @@ export class Sending {
         this.#acknowledged(message.samples);
       } else if (message.type === "eos") {
         over = message.reason !== "shutdown" && message.reason !== "disconnect";
-      } else if (message.type === "error" && message.fatal && !TEMPORARY.has(message.code)) {
+      } else if (message.type === "error" && message.fatal) {
         if (message.code === "session_over") over = this.#beginAgain(message.heard_ms ?? 0);
-        else refused = message.message;
+        else if (!TEMPORARY.has(message.code)) refused = message.message;
+        else if (this.session === null) this.callbacks.failed(`Not captioned yet: ${message.message}`);
       } else if (message.code === "bad_option") {
         this.callbacks.failed(message.message); // a correction
       }
     };
     socket.onclose = async () => {
       this.#socket = null;
-      if (isMute && this.session === null) refused = await refusal({ role: "ingest" });
+      this.#nMute = isMute ? this.#nMute + 1 : 0;
+      if (isMute && (this.session === null || this.#nMute >= N_TRIES)) {
+        const { status, why } = await refusal({ role: "ingest" });
+        if (status === 403 || (status === 426 && this.#nMute >= N_TRIES)) refused = why;
+        else if (this.#nMute >= N_TRIES && why) this.callbacks.failed(`Not captioned yet: ${why}`);
+      }
       if (refused) this.callbacks.failed(`The server refused: ${refused}`);
       if (refused || over) return this.#stopped || this.gaveUp();
       setTimeout(() => this.#connect(), this.#waitMs);

@@ -3,17 +3,18 @@
 
 import { appearance, keepAwake } from "./appearance.js";
 import { Archive } from "./archive.js";
-import { ask, storeToken, unreachable, Listening } from "./connection.js";
+import { ask, storeToken, token, unreachable, Listening } from "./connection.js";
 import { Microphone } from "./microphone.js";
-import { asText, save } from "./saving.js";
+import { asText, copy, save } from "./saving.js";
 import { showInvitation } from "./share.js";
-import { namesOf } from "./speakers.js";
+import { namesOf, offerNames } from "./speakers.js";
 import { store, stored } from "./storage.js";
 import { label, Transcript } from "./transcript.js";
 import * as view from "./view.js";
 
 const $ = (id) => document.getElementById(id);
 const LATE_MS = 2000;
+const REPLAY_MS = 100;
 const LANGUAGES =
   "af am ar as az ba be bg bn bo br bs ca cs cy da de el en es et eu fa fi fo fr gl gu ha haw he hi hr ht hu hy id is it ja jw ka kk km kn ko la lb ln lo lt lv mg mi mk ml mn mr ms mt my ne nl nn no oc pa pl ps pt ro ru sa sd si sk sl sn so sq sr su sv sw ta te tg th tk tl tr tt uk ur uz vi yi yo yue zh";
 
@@ -32,6 +33,7 @@ let archive = null;
 let shown = { name: "", isOwn: false }; // the session; whether it is of this page's microphone
 let transcript = new Transcript();
 let nShown = 0; // items of it
+let revisedFrom = Infinity; // the first item that is shown as it was before
 let listening = null;
 
 /** Show a session: what this browser has of it, and then what is said. */
@@ -45,8 +47,9 @@ async function show(name, { isOwn = false } = {}) {
   transcript = new Transcript({ saved: { ...kept.state, items: kept.items } });
   view.clear();
   namesOf(name);
-  for (const [n, item] of kept.items.entries()) view.append(item, n);
+  view.extend(kept.items, 0);
   nShown = kept.items.length;
+  revisedFrom = Infinity;
   listen();
 }
 
@@ -68,7 +71,7 @@ function showNew() {
   shown = { name: "", isOwn: true };
   transcript = new Transcript();
   nShown = 0;
-  view.clear("Start the microphone, or choose a session above.");
+  view.clear(noMicrophone ? `Choose a session above. ${noMicrophone}` : "Start the microphone, or choose a session above.");
   status("idle");
 }
 
@@ -87,23 +90,35 @@ function changed(kind, message) {
   if (message.type === "stats") tellModel(message.model);
   if (message.type === "correction" && message.text === meant) toast(`Expected from now on: ${meant}`);
   if (message.type === "error" && message.code === "bad_option") toast(message.message, 8000);
-  if (kind === "item") {
+  if (kind === "revised") revisedFrom = Math.min(revisedFrom, transcript.revised);
+  if (message.type === "hello") keep();
+  // What has been said for hours comes as thousands of messages: they are drawn together.
+  if (transcript.seq < transcript.caughtUpAt) drawing ??= setTimeout(draw, REPLAY_MS);
+  else drawing ??= document.hidden ? setTimeout(draw) : requestAnimationFrame(draw);
+}
+
+let drawing = null; // until the next picture
+
+function draw() {
+  drawing = null;
+  const { items } = transcript;
+  const from = Math.min(nShown, revisedFrom);
+  if (from < items.length) {
     // A screen reader reads new finals aloud, but not a replay of hours.
-    $("log").ariaLive = transcript.seq > transcript.caughtUpAt ? "polite" : "off";
-    for (const [i, item] of transcript.items.slice(nShown).entries()) view.append(item, nShown + i);
-    keep(nShown);
-    nShown = transcript.items.length;
-  } else if (kind === "revised") {
-    view.revise(transcript.items, transcript.revised);
-    keep(transcript.revised);
-  } else if (message.type === "hello") {
-    keep();
+    const isNews = transcript.seq > transcript.caughtUpAt;
+    $("log").ariaLive = isNews ? "polite" : "off";
+    if (revisedFrom < nShown) view.revise(items, revisedFrom);
+    else view.extend(items, nShown, { isNews });
+    keep(from);
   }
+  nShown = items.length;
+  revisedFrom = Infinity;
   offerCorrections();
   view.showPartials(transcript.partials);
   showLag(transcript.partial === null ? null : transcript.lagMs);
   view.scrollToEnd();
 }
+document.addEventListener("visibilitychange", draw); // a hidden page gets no pictures
 
 const languageNames = new Intl.DisplayNames(undefined, { type: "language" });
 
@@ -131,10 +146,11 @@ const STATES = {
   lost: "connection lost, reconnecting",
   ended: "session ended",
   refused: "refused",
+  barred: "no captions",
   absent: "waiting for this session",
   idle: "not started",
 };
-const QUIET = ["lost", "ended", "absent"]; // trying again is no news
+const QUIET = ["lost", "ended", "absent", "barred"]; // trying again is no news
 let nStates = 0;
 
 async function status(state, why = "") {
@@ -214,9 +230,15 @@ async function sessions() {
   } catch {
     return; // the server is unreachable; Listening tries again
   }
-  if (answer.status === 401) return $("ask").open || $("ask").showModal();
+  if (answer.status === 401) {
+    $("wrong-token").hidden = !token();
+    return $("ask").open || $("ask").showModal();
+  }
   if (!answer.ok) return;
-  const known = (await answer.json()).sessions.map(({ name }) => name);
+  const { sessions: all, may, within = "*" } = await answer.json();
+  offerMicrophone(may !== "listen");
+  microphone.named = (name) => (within.endsWith("*") ? `${within.slice(0, -1)}${name}` : within);
+  const known = all.map(({ name }) => name);
   const kept = ((await archive?.list()) ?? []).filter(({ nItems }) => nItems > 0).map(({ name }) => name);
   const asked = new URLSearchParams(location.search).get("session");
   const now = shown.name || (shown.isOwn ? "" : asked);
@@ -236,6 +258,15 @@ $("ask").onclose = () => {
 };
 
 // -- the microphone -------------------------------------------------------------------------------
+
+let noMicrophone = ""; // why there is none here
+
+/** Offer it where it can work; the key for it does nothing elsewhere, either. */
+function offerMicrophone(may) {
+  if (!may) noMicrophone = "This link is for listening.";
+  else noMicrophone = navigator.mediaDevices ? "" : "Browsers allow the microphone only on localhost and on https pages.";
+  $("microphone").hidden = $("microphone").disabled = noMicrophone !== "";
+}
 
 const microphone = new Microphone({
   // After a pause it goes on under the same name, so listeners elsewhere do, too.
@@ -293,12 +324,8 @@ function choices() {
 
 $("copy").onclick = async () => {
   const { finals } = transcript;
-  try {
-    await navigator.clipboard.writeText(asText(finals));
-    toast(`Copied ${finals.length} lines`);
-  } catch {
-    toast("The browser does not allow copying here: download the text instead", 6000);
-  }
+  if (await copy(asText(finals))) toast(`Copied ${finals.length} lines`);
+  else toast("The browser does not allow copying here: download the text instead", 6000);
 };
 
 for (const button of document.querySelectorAll("[data-format]")) {
@@ -314,6 +341,8 @@ $("clear").onclick = () => {
   view.clear("Cleared. New text will appear here.");
   keep();
 };
+
+$("settings").onbeforetoggle = offerNames;
 
 $("share").onclick = () => showInvitation(shown.name, toast);
 
@@ -347,5 +376,6 @@ async function begin() {
 
 appearance(view.scrollToEnd);
 choices();
+offerMicrophone(true);
 devices();
 begin();

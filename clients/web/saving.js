@@ -55,3 +55,18 @@ export async function save(format, session, transcript) {
   }
   return note;
 }
+
+/** Put a text into the clipboard; returns whether the browser allows that. */
+export async function copy(text) {
+  if (navigator.clipboard) return navigator.clipboard.writeText(text).then(() => true, () => false);
+  // A page without https has no other way than to select the text and to say "copy".
+  const before = document.activeElement;
+  const area = document.body.appendChild(document.createElement("textarea"));
+  area.className = "sr";
+  area.value = text;
+  area.select();
+  const isDone = document.execCommand("copy");
+  area.remove();
+  before?.focus();
+  return isDone;
+}

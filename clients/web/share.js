@@ -1,6 +1,7 @@
 // The link with which others listen, as text and as a QR code.
 
-import { ask } from "./connection.js";
+import { ask, isLocal } from "./connection.js";
+import { copy } from "./saving.js";
 
 const $ = (id) => document.getElementById(id);
 const BORDER = 4; // light modules around a QR code
@@ -15,11 +16,16 @@ function draw(rows) {
 
 /** Show the link to a session of this server. */
 export async function showInvitation(session, toast) {
-  const answer = await ask(`v1/share?${new URLSearchParams({ session })}`).catch(() => null);
+  const query = new URLSearchParams({ session });
+  if (!isLocal()) query.set("at", location.origin + location.pathname);
+  const answer = await ask(`v1/share?${query}`).catch(() => null);
   const { link, code } = answer?.ok ? await answer.json() : {};
+  const why = answer?.status === 403 ? (await answer.text()).trim() : "";
   for (const id of ["code", "link", "copy-link"]) $(id).toggleAttribute("hidden", link === undefined);
   $("how").textContent =
-    link === undefined
+    why
+      ? `There is no link: ${why}.`
+      : link === undefined
       ? "Only this computer can listen. Start streamd with --share to let other devices in the network listen, too."
       : "Scan this or open the link to read along on another device in this network.";
   if (link !== undefined) {
@@ -27,10 +33,9 @@ export async function showInvitation(session, toast) {
     $("link").value = link;
   }
   $("copy-link").onclick = async () => {
+    if (await copy(link)) return toast("Copied the link");
     $("link").select();
-    // Pages without https have no clipboard.
-    await navigator.clipboard?.writeText(link);
-    toast(navigator.clipboard ? "Copied the link" : "Selected: copy it with the keyboard or the menu");
+    toast("Selected: copy it with the keyboard or the menu");
   };
   $("invitation").showPopover();
 }

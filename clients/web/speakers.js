@@ -57,9 +57,19 @@ export function nameTag({ speaker, run }, tag = "button") {
   made.textContent = nameOf({ speaker, run });
   if (tag === "button") {
     made.title = "Give this speaker a name";
+    made.tabIndex = -1; // there are thousands; the keyboard finds one of each in Settings
     made.onclick = () => ask(speaker, run);
   }
   return made;
+}
+
+/** Offer the names of all speakers who are shown, in Settings. */
+export function offerNames() {
+  const shown = [...document.querySelectorAll("#log .who")].map(({ dataset }) => `${dataset.run} ${dataset.speaker}`);
+  const each = [...new Set(shown)].map((key) => key.split(" ")).map(([run, speaker]) => nameTag({ run, speaker: Number(speaker) }));
+  for (const button of each) button.tabIndex = 0;
+  $("speakers").replaceChildren(...each);
+  $("speakers").hidden = each.length === 0;
 }
 
 function ask(speaker, run) {

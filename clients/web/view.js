@@ -5,11 +5,11 @@ import { nameTag, parts } from "./speakers.js";
 import { clock, corrected, isUnspaced, placed, script } from "./transcript.js";
 
 const $ = (id) => document.getElementById(id);
-const MAX_PARAGRAPHS = 1000;
 const PAUSE_MS = 2000; // begins a paragraph
 const LONG = 330; // characters, about 60 words, after which a shorter pause behind a sentence does, too
 const BREATH_MS = 400;
 const LONGEST = 2 * LONG; // after which the end of a sentence does
+const HANGUL = /\p{sc=Hang}/u;
 const SENTENCE_END = /\p{Sentence_Terminal}["'”’»)」』]*$/u;
 
 const GAPS = {
@@ -54,6 +54,7 @@ function note(item) {
   return element("p", "divider", `continued at ${time}`);
 }
 
+const calm = matchMedia("(prefers-reduced-motion: reduce)");
 const scroll = $("scroll");
 const log = $("log");
 let into = log; // where paragraphs are made
@@ -86,8 +87,8 @@ function paragraph(final, part) {
   return made;
 }
 
-/** Append the item of this number: a final, or what happened between finals. */
-export function append(plain, n) {
+/** Append the item of this number: a final, or what happened between finals; `isNews`: just now. */
+function append(plain, n, isNews = false) {
   const item = plain.type === "final" ? corrected(plain) : plain;
   $("hint").hidden = true;
   const nBefore = into.childElementCount;
@@ -101,6 +102,7 @@ export function append(plain, n) {
       text.lang = item.language;
       text.append(...marked(item, part.from, part.to, n));
       into.lastElementChild.append(text);
+      if (isNews && !calm.matches) text.animate({ opacity: [0.6, 1] }, 250);
     }
     last = item;
     if (!goesOn) begun.push({ n, made: into.children[nBefore] });
@@ -109,10 +111,11 @@ export function append(plain, n) {
     last = null;
     begun.push({ n, made: into.lastElementChild });
   }
-  if (begun.length > 2 * MAX_PARAGRAPHS) begun = begun.slice(-MAX_PARAGRAPHS);
-  // Hours of lines make a page slow. Removed lines can still be copied and downloaded, and nothing
-  // is removed while the user has scrolled up to read.
-  while (following && log.childElementCount > MAX_PARAGRAPHS) log.firstElementChild.remove();
+}
+
+/** Append the items from number `from` on; `isNews`: they are no replay. */
+export function extend(items, from, { isNews = false } = {}) {
+  for (let n = from; n < items.length; n++) append(items[n], n, isNews);
 }
 
 /** Show other speakers or corrections of the items from number `from` on; paragraphs that stay as they are are left alone. */
@@ -120,12 +123,13 @@ export function revise(items, from) {
   // The item before may have to share a paragraph with it now.
   const at = begun.findLastIndex(({ n }) => n < from);
   const { n, made } = begun[Math.max(0, at)] ?? {};
-  if (!made?.isConnected) return;
-  const old = [...log.children].slice([...log.children].indexOf(made));
+  if (made === undefined) return;
+  const old = [];
+  for (let each = made; each !== null; each = each.nextElementSibling) old.push(each);
   begun = begun.slice(0, Math.max(0, at));
   last = null;
   into = element("div", "");
-  for (const [i, item] of items.slice(n).entries()) append(item, n + i);
+  extend(items, n);
   const fresh = [...into.children];
   into = log;
   let same = 0;
@@ -143,8 +147,13 @@ export function showPartials(partials) {
   const line = $("partial");
   line.replaceChildren();
   const first = partials.find(continues);
-  log.classList.toggle("open", first !== undefined); // the partial stands in the line of the last final
+  // It stands in the line of the last final, and in its direction, or in a line of its own.
+  log.classList.toggle("open", first !== undefined);
+  $("text").dir = first === undefined ? "" : log.lastElementChild.matches(":dir(rtl)") ? "rtl" : "ltr";
+  line.classList.toggle("alone", first === undefined && partials.length > 0);
   if (partials.length === 0) return;
+  line.dataset.time = clock(partials[0].start_ms); // takes the place that the final's will take
+  line.lang = partials.some(({ text }) => HANGUL.test(text)) ? "ko" : "";
   $("hint").hidden = true;
   for (const partial of first === undefined ? partials : [first, ...partials.filter((each) => each !== first)]) {
     if (partial === first) line.append(blank(partial));
@@ -174,15 +183,17 @@ export function scrollToEnd() {
   if (following) scroll.scrollTop = scroll.scrollHeight;
 }
 
-export function jumpToLive() {
-  following = true;
-  $("follow").hidden = true;
-  scrollToEnd();
+function follow(on) {
+  following = on;
+  $("follow").hidden = on;
+  scroll.classList.toggle("reading", !on);
 }
 
-scroll.addEventListener("scroll", () => {
-  following = scroll.scrollHeight - scroll.scrollTop - scroll.clientHeight < 40;
-  $("follow").hidden = following;
-});
-$("follow").onclick = jumpToLive;
-addEventListener("resize", scrollToEnd);
+scroll.addEventListener("scroll", () => follow(scroll.scrollHeight - scroll.scrollTop - scroll.clientHeight < 40));
+$("follow").onclick = () => {
+  follow(true);
+  scrollToEnd();
+};
+// The height of a paragraph is a guess until it is near what is shown (content-visibility).
+const sizes = new ResizeObserver(scrollToEnd);
+for (const each of [scroll, $("page")]) sizes.observe(each);

@@ -15,6 +15,7 @@ from streamd.config.loading import (
     load,
     of_options,
     read_token,
+    read_tokens,
     value_of,
 )
 from streamd.config.removed import REMOVED
@@ -35,6 +36,7 @@ __all__ = [
     "load",
     "of_options",
     "read_token",
+    "read_tokens",
     "successor",
     "suggestion",
     "value_of",

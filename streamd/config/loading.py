@@ -3,6 +3,7 @@
 import os
 import re
 import stat
+import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
@@ -24,7 +25,7 @@ from streamd.config.table import (
     suggestion,
 )
 from streamd.errors import ConfigError, os_error_as
-from streamd.options import FRAME_MS
+from streamd.options import FRAME_MS, TokenOptions
 
 CONFIG_VARIABLE = f"{PREFIX}CONFIG"
 """Names the TOML file when ``--config`` does not."""
@@ -316,15 +317,9 @@ def read_token(
     Raises `ConfigError` if the file cannot be read or others can read it, or the token is too
     short.
     """
-    culprit, remedy, mode = f"{option}: {path}", "put a long random token into it", 0
+    culprit, remedy = f"{option}: {path}", "put a long random token into it"
     if path:
-        try:
-            with Path(path).open(encoding="utf-8") as file:
-                mode = os.fstat(file.fileno()).st_mode
-                token = file.read().strip()
-        except (OSError, UnicodeDecodeError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is not text"
-            raise ConfigError(f"{option}: cannot read {path}: {reason}") from None
+        token = _read_secret(path, option)
     elif not (token := environ.get(TOKEN_VARIABLE, "").strip()):
         return None
     else:
@@ -334,6 +329,45 @@ def read_token(
     if len(token) < _SHORTEST_TOKEN:
         least = f"a token needs at least {_SHORTEST_TOKEN} characters"
         raise ConfigError(f"{culprit} is too short: {least}; {remedy}")
-    if stat.S_ISREG(mode) and mode & (stat.S_IROTH | stat.S_IWOTH):
-        raise ConfigError(f"{culprit} is open to every user of this machine: chmod 600 {path}")
     return token
+
+
+def read_tokens(path: str) -> tuple[TokenOptions, ...]:
+    """Return the tokens of a TOML file, one a table; raises `ConfigError`, as `read_token` does."""
+    culprit = f"--token-file: {path}"
+    try:
+        tables = tomllib.loads(_read_secret(path, "--token-file"))
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{culprit}: {error}") from None
+    found: list[TokenOptions] = []
+    for name, table in tables.items():
+        if not isinstance(table, dict):
+            raise ConfigError(f"{culprit}: {name}: put it into a table, such as [alice]")
+        try:
+            fields = {"sessions": [f"{name}-*"], **table, "name": name}
+            found.append(msgspec.convert(fields, TokenOptions))
+        except msgspec.ValidationError as error:
+            expected = (
+                f"a token needs at least {_SHORTEST_TOKEN} characters without blanks; may is "
+                "listen, speak or keep; sessions are names, the last character may be *"
+            )
+            raise ConfigError(f"{culprit}: [{name}]: {error} ({expected})") from None
+    if not found:
+        raise ConfigError(f"{culprit} has no token: add a table, such as [alice]")
+    if len({each.token for each in found}) < len(found):
+        raise ConfigError(f"{culprit}: two tables have the same token")
+    return tuple(found)
+
+
+def _read_secret(path: str, option: str) -> str:
+    try:
+        with Path(path).open(encoding="utf-8") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            text = file.read().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise ConfigError(f"{option}: cannot read {path}: {reason}") from None
+    if stat.S_ISREG(mode) and mode & (stat.S_IROTH | stat.S_IWOTH):
+        culprit = f"{option}: {path}"
+        raise ConfigError(f"{culprit} is open to every user of this machine: chmod 600 {path}")
+    return text

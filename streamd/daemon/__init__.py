@@ -166,7 +166,7 @@ async def _live(
                 serving.announce(server)
                 await control.stopped.wait()
             else:
-                opened = partial(serving.announce, server)
+                opened = partial(serving.announce, server, has_live=True)
                 reopen = None if config.input.files else partial(build.microphone, config)
                 loaded = streams.loaded if config.input.files else None
                 await caption(sources, live, control, opened=opened, reopen=reopen, loaded=loaded)

@@ -13,7 +13,7 @@ from pathlib import Path
 from socket import AF_UNIX, SOCK_DGRAM, socket
 from typing import TYPE_CHECKING
 
-from streamd.config import Config, read_token
+from streamd.config import Config, read_token, read_tokens
 from streamd.daemon.display import written
 from streamd.daemon.sharing import fragment, invite, open_to_others
 from streamd.errors import BindError, ConfigError
@@ -114,9 +114,16 @@ async def server(
 
 def _with_tokens(bind: BindOptions) -> BindOptions:
     """Read the tokens that the user has chosen; others stay as they are."""
-    token = read_token(bind.token_file, os.environ)
+    named = bind.token_file.endswith(".toml")
+    token = None if named else read_token(bind.token_file, os.environ)
+    tokens = read_tokens(bind.token_file) if named else ()
     listen_token = read_token(bind.listen_token_file, {}, option="bind.listen_token_file")
-    return replace(bind, token=token or bind.token, listen_token=listen_token or bind.listen_token)
+    return replace(
+        bind,
+        token=token or bind.token,
+        listen_token=listen_token or bind.listen_token,
+        tokens=tokens or bind.tokens,
+    )
 
 
 def allow_files(n_connections: int) -> None:
@@ -146,16 +153,16 @@ def reload(config: Config, running: Server) -> None:
         log.error("%s; the old token stays valid", error)  # noqa: TRY400 - the user needs no traceback
 
 
-def announce(running: Server | None) -> None:
+def announce(running: Server | None, *, has_live: bool = False) -> None:
     """Log the address of a server, and tell the service manager that it is ready."""
     if running is not None:
         shares, page = running.bind.share != "off", running.page
-        if shares and read_token(running.bind.token_file, os.environ) is None:
+        if shares and not running.bind.token_file and read_token("", os.environ) is None:
             page += fragment(running.bind.token)  # it was made here, so nobody else can tell it
         log.info("listening on %s", running.url)
         log.info("captions in a browser: %s", page)  # alone in its line, to be clicked or copied
         if shares:
-            log.info("%s", invite(running))
+            log.info("%s", invite(running, has_live=has_live))
         notify(os.environ, f"READY=1\nSTATUS=listening on {running.url}")
 
 

@@ -19,7 +19,7 @@ import segno
 
 from streamd.errors import ConfigError
 from streamd.options import BindOptions
-from streamd.server import Invitation, Server, guest_token, is_loopback
+from streamd.server import LIVE, Invitation, Rights, Server, grants, guest_token, is_loopback
 from streamd.sinks.terminal import is_terminal
 
 log = logging.getLogger(__name__)
@@ -122,18 +122,23 @@ def fragment(token: str | None) -> str:
     return f"#token={token}"
 
 
-def invite(running: Server) -> str:
+def invite(running: Server, *, has_live: bool) -> str:
     """Return the message with the link for others, and its QR code if there is a terminal.
 
-    From now on the page shows both, too.
+    `has_live`: streamd captions a source of its own, and the link is for that session only. From
+    now on the page shows such links, too.
     """
     bind = running.bind
     speak = bind.share == "speak"
     # A certificate is for a name, which only its owner can tell.
     name = next(iter(bind.allow_host), "") or lan_address(bind.host)
     token = guest_token(bind.token) if speak and bind.token else bind.listen_token
+    if has_live and not speak:
+        token = next(
+            filter(None, (each.signed(LIVE, Rights.LISTEN) for each in grants(bind))), token
+        )
     link = running.page_at(name) + fragment(token)
-    running.invitation = Invitation(link)
+    running.invitation = Invitation(link, speak)
     text = f"others can {'listen and speak' if speak else 'listen'} at {link}"
     shows = is_terminal(sys.stderr, os.environ) and sys.stderr.encoding.lower() == "utf-8"
     return "\n".join([text, *(qr_code(link) if shows else ())])

@@ -4,8 +4,9 @@
 `wire` defines its messages, and `streamd.server.client` is the other end.
 """
 
-from streamd.server.auth import guest_token, is_loopback
-from streamd.server.connection import LIVE, ServerInfo
+from streamd.server.access import LIVE, Rights, grants, guest_token
+from streamd.server.auth import is_loopback
+from streamd.server.connection import ServerInfo
 from streamd.server.listener import TELL_S, Server
 from streamd.server.rest import Recording, Recordings, Wanted
 from streamd.server.routes import Invitation
@@ -17,10 +18,12 @@ __all__ = [
     "Invitation",
     "Recording",
     "Recordings",
+    "Rights",
     "Server",
     "ServerInfo",
     "Transcripts",
     "Wanted",
+    "grants",
     "guest_token",
     "is_loopback",
 ]

@@ -6,13 +6,12 @@ name of this machine, or else another site could point its name at our address (
 Clients on other machines need a token.
 """
 
-import hmac
 import ipaddress
 import re
 import ssl
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
-from enum import IntEnum
 from itertools import pairwise
 from urllib.parse import parse_qs, urlsplit
 
@@ -21,7 +20,8 @@ from websockets.http11 import Request, Response
 from streamd.errors import ConfigError
 from streamd.events import PROTOCOL
 from streamd.options import BindOptions
-from streamd.server.dialects import DIALECTS, requested_role
+from streamd.server.access import LIVE, Access, Rights, granted, grants
+from streamd.server.dialects import DIALECTS, requested
 from streamd.server.exchange import plain
 from streamd.server.routes import (
     HEALTH_PATH,
@@ -43,26 +43,6 @@ SUBPROTOCOLS = (PROTOCOL, "realtime", *TOKEN_PROTOCOLS)
 """What is selected: browsers drop the connection unless one that they offered is."""
 _NAME = re.compile(r"[a-z0-9._-]+|[0-9a-f:.]+")
 """Names of machines and addresses, in lower case."""
-
-
-class Rights(IntEnum):
-    """What a client may do, each with all before it.
-
-    It may listen; speak, which is to send audio and to correct words; or have the server keep
-    corrections for later sessions, as its owner may.
-    """
-
-    LISTEN = 0
-    SPEAK = 1
-    KEEP = 2
-
-
-def guest_token(token: str) -> str:
-    """Return the token in the link for those who may speak, which does not reveal the server's own.
-
-    It is the same as long as that is.
-    """
-    return hmac.digest(token.strip().encode(), b"streamd: guests", "sha256").hex()[:32]
 
 
 def is_loopback(host: str) -> bool:
@@ -104,21 +84,24 @@ class Auth:
 
     def __init__(self, bind: BindOptions, pages: Mapping[str, Page]) -> None:
         host, token = bind.host, bind.token
+        grantors = grants(bind)
         if not all(each is None or each.strip() for each in (token, bind.listen_token)):
             raise ConfigError("the token is empty: put one into the --token-file")
-        if token is None and bind.listen_token is not None:
+        if bind.listen_token is not None and len(grantors) == 1:
             raise ConfigError("bind.listen_token_file needs --token-file, for those who send audio")
-        if token is None and not is_loopback(host):
+        if not (grantors or is_loopback(host)):
             raise ConfigError(
                 f"refusing to listen on {host} without a token, since other machines could "
                 "connect: give --share, --token-file, STREAMD_TOKEN or --host 127.0.0.1"
             )
-        self._bind, self._token, self._pages = bind, token, pages
-        self._guest_token = guest_token(token) if token and bind.share == "speak" else None
+        self._bind, self._grants, self._pages = bind, grantors, pages
 
-    def with_tokens(self, token: str | None, listen_token: str | None) -> "Auth":
-        """Return the same checks with other tokens; raises as the constructor does."""
-        return Auth(replace(self._bind, token=token, listen_token=listen_token), self._pages)
+    def with_tokens(self, bind: BindOptions) -> "Auth":
+        """Return the same checks with the tokens of `bind`; raises as the constructor does."""
+        changed = replace(
+            self._bind, token=bind.token, listen_token=bind.listen_token, tokens=bind.tokens
+        )
+        return Auth(changed, self._pages)
 
     def check(self, request: Request) -> Response | None:
         """Answer the request, or return None if it may proceed to `routes` or the websocket."""
@@ -138,31 +121,38 @@ class Auth:
         # A load balancer that asks whether the server is ready has no token.
         return None if path == READY_PATH else self._check_token(path, request)
 
-    def rights(self, request: Request) -> Rights:
-        """What a client may do, if its request was accepted."""
-        if self._token is None or _has(self._token, _presented_tokens(request)):
-            return Rights.KEEP
-        is_guest = _has(self._guest_token, _presented_tokens(request))
-        return Rights.SPEAK if is_guest else Rights.LISTEN
+    def access(self, request: Request) -> Access | None:
+        """What the token of a client allows; None if it has none that is valid."""
+        if not self._grants:
+            return Access()
+        return granted(self._grants, _presented_tokens(request))
 
     def _check_token(self, path: str, request: Request) -> Response | None:
-        if self.rights(request) > Rights.LISTEN:
-            return None
-        if not _has(self._bind.listen_token, _presented_tokens(request)):
+        if (access := self.access(request)) is None:
             wanted = {"WWW-Authenticate": "Bearer"}
-            return plain(401, "token required: send Authorization: Bearer TOKEN", wanted)
-        asked = requested_role(request.path) if path in DIALECTS else Role.LISTEN
-        if path in UPLOADS or asked is not Role.LISTEN:
+            has_one = any(_presented_tokens(request))
+            why = "this token is wrong" if has_one else "token required"
+            return plain(401, f"{why}: send Authorization: Bearer TOKEN", wanted)
+        role, session = Role.LISTEN, session_in(path)
+        joins = path == STREAM_PATH or (path in DIALECTS and is_websocket(request))
+        if joins:
+            role, session = requested(request.path)
+        if access.rights is Rights.LISTEN and (path in UPLOADS or role is not Role.LISTEN):
             return plain(403, "this token is for listeners: sending audio needs the other one")
-        if path == SHARE_PATH and self._bind.share == "speak":
+        if access.rights is Rights.LISTEN and path == SHARE_PATH and self._bind.share == "speak":
             return plain(403, "this token is for listeners: the link has the other one")
+        if session is None and joins and role is Role.LISTEN:
+            session = LIVE
+        if session is not None and not access.covers(session):
+            named = ", ".join(access.sessions)
+            return plain(403, f"this token is not for session {session!r}, but for: {named}")
         return None
 
     def _is_own_host(self, host: str) -> bool:
         # With a token a foreign name does no harm, and a reverse proxy may well use one.
         name = _host_name(f"//{host}")
         return name is not None and (
-            self._token is not None
+            bool(self._grants)
             or is_loopback(name)
             or name in (self._bind.host, *self._bind.allow_host)
         )
@@ -173,14 +163,6 @@ class Auth:
             return False
         ours = is_loopback(name) or urlsplit(origin).netloc == host
         return ours or origin in self._bind.allow_origin
-
-
-def _has(token: str | None, presented: Iterable[str]) -> bool:
-    if token is None:
-        return False
-    wanted = token.strip().encode()
-    tokens = (each.encode(errors="surrogateescape") for each in presented)
-    return any(hmac.compare_digest(wanted, each) for each in tokens)
 
 
 def _presented_tokens(request: Request) -> Iterator[str]:
@@ -204,6 +186,19 @@ def is_websocket(request: Request) -> bool:
     """Whether the client wants a websocket; one that could speak HTTP/2 offers that as well."""
     offers = " ".join(request.headers.get_all("Upgrade")).lower()
     return "websocket" in offers.replace(",", " ").split()
+
+
+def client_address(peer: object, request: Request | None) -> str:
+    """Return the address of a client, for the log.
+
+    It is what a proxy on this machine says (``X-Forwarded-For``); other machines are not believed.
+    """
+    host = str(peer[0]).removeprefix("::ffff:") if isinstance(peer, tuple) else "localhost"
+    if request is not None and is_loopback(host):
+        for given in request.headers.get_all("X-Forwarded-For"):
+            with suppress(ValueError):
+                host = str(ipaddress.ip_address(given.rpartition(",")[2].strip()))
+    return host
 
 
 def _name_and_port(host: str) -> str | None:

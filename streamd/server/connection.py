@@ -20,7 +20,7 @@ from websockets.protocol import State
 from streamd.errors import WireError
 from streamd.events import PROTOCOL, Ack, EndReason, Eos, Event, Fault, SessionEvent, encode
 from streamd.options import ServerLimits
-from streamd.server.auth import Rights
+from streamd.server.access import LIVE, Access, Rights
 from streamd.server.dialects import Close, Dialect, Tell
 from streamd.server.ingest import SECRET, Ingest, Ingests, corrected
 from streamd.server.pacing import Pace
@@ -29,9 +29,6 @@ from streamd.streams.hub import Hub
 from streamd.streams.life import CONNECTION, Phase, Turn, following
 from streamd.streams.stream import Stream
 from streamd.types import SAMPLE_RATE
-
-LIVE = "live"
-"""The session of the daemon's own source, the default for listeners."""
 
 _NOT_KEPT = Fault(
     code="bad_option", message="keep: corrections by this link are for this session only"
@@ -177,7 +174,7 @@ class Connection:
         ingests: Ingests,
         info: ServerInfo,
         limits: Limits,
-        rights: Rights,
+        access: Access,
     ) -> None:
         self._socket, self._dialect, self._ingests = socket, dialect, ingests
         self._query = dialect.request()
@@ -186,10 +183,10 @@ class Connection:
         self._phase = Phase.OPEN
         self._pace = Pace()
         self._ingest: Ingest | None = None
+        self._access = access
         self._hub = self._join()
         self._own: Stream | None = None
-        self._rights = rights
-        if rights > Rights.LISTEN and self._ingest is None:
+        if access.rights > Rights.LISTEN and self._ingest is None:
             self._own = ingests.sessions.own(self._hub.session)
         self._hello = Hello(
             proto=PROTOCOL,
@@ -214,14 +211,17 @@ class Connection:
 
     def _join(self) -> Hub:
         """Return the hub of the session to listen to, or open the session to feed."""
-        session = self._query.session
-        if self._query.role is Role.LISTEN:
-            hub = self._ingests.sessions.hub(session or LIVE)
-            if hub is None:
-                raise WireError("no_such_session", f"there is no session {session or LIVE!r}")
+        listens = self._query.role is Role.LISTEN
+        new = LIVE if listens else session_name(type(self._dialect).__name__)
+        name = self._query.session or (new if listens else self._access.session_for(new))
+        if not self._access.covers(name):  # `Auth` has said so before, but for some dialects
+            raise WireError("no_such_session", f"this token is not for session {name!r}")
+        if listens:
+            if (hub := self._ingests.sessions.hub(name)) is None:
+                raise WireError("no_such_session", f"there is no session {name!r}")
             return hub
-        name = session or session_name(type(self._dialect).__name__)
-        self._ingest = self._ingests.connect(name, epoch=self._query.epoch, feeder=self)
+        epoch, client = self._query.epoch, self._access.name
+        self._ingest = self._ingests.connect(name, epoch=epoch, feeder=self, client=client)
         return self._ingest.session.hub
 
     @property
@@ -311,7 +311,7 @@ class Connection:
 
     async def _answer(self, act: bytes | Command) -> SessionEvent | None:
         told: Fault | None = None
-        if isinstance(act, Correct) and act.keep and self._rights < Rights.KEEP:
+        if isinstance(act, Correct) and act.keep and self._access.rights < Rights.KEEP:
             act, told = msgspec.structs.replace(act, keep=False), _NOT_KEPT
         if self._ingest is not None:
             return await self._ingest.take(act) or told

@@ -5,6 +5,7 @@ while so that the client can reconnect and resume.
 """
 
 import asyncio
+import logging
 import secrets
 from collections import deque
 from collections.abc import Coroutine, Mapping
@@ -29,6 +30,8 @@ _MOMENT_S = 0.25
 """How soon a second change may follow a first: a slider sends one for each step of its way."""
 MAX_FEED_FRAMES = 25
 """Half a second: it delays others by about 10 ms, and `wait_for_space` bounds the backlog."""
+
+_log = logging.getLogger(__name__)
 
 
 class Feeder(Protocol):
@@ -65,8 +68,12 @@ class Ingest:
     at the end.
     """
 
-    def __init__(self, session: Stream, *, epoch: str, max_session_ms: int) -> None:
+    def __init__(
+        self, session: Stream, *, epoch: str, max_session_ms: int, client: str = ""
+    ) -> None:
         self.session, self.epoch, self._max_session_ms = session, epoch, max_session_ms
+        self.client = client
+        """The address and the name of who has begun it, for the log."""
         self.feeder: Feeder | None = None
         session.when_moved = self._refuse
         self._audio: _AudioInput | None = None  # from the first `start` or audio on
@@ -212,6 +219,17 @@ class Ingest:
                 task.cancel()
 
     async def _finish(self, reason: EndReason) -> None:
+        try:
+            await self._finish_session(reason)
+        finally:
+            hub, s = self.session.hub, self.received_ms / 1000
+            what = "moved to another node" if self.session.has_moved else f"ended ({reason})"
+            _log.info(
+                "session %s of %s %s: %.1f s of audio, %d finals",
+                *(hub.session, self.client, what, s, hub.seq),
+            )
+
+    async def _finish_session(self, reason: EndReason) -> None:
         audio = self._audio
         if self.session.has_moved or (reason == EndReason.SHUTDOWN and self.session.hands_over):
             await self.session.finish(reason)
@@ -287,7 +305,9 @@ class Ingests:
             feeds = query.role is not Role.LISTEN
             await self.sessions.prepare(query.session, feeds=feeds, epoch=epoch, secret=secret)
 
-    def connect(self, session: str, *, epoch: str | None, feeder: Feeder) -> Ingest:
+    def connect(
+        self, session: str, *, epoch: str | None, feeder: Feeder, client: str = ""
+    ) -> Ingest:
         """Return the ingest that the client knows by its `epoch` and secret, or a new one.
 
         After a restart, the first client that resumes the session brings its secret. Raises
@@ -299,19 +319,22 @@ class Ingests:
                 raise WireError("session_over", what, heard_ms=received_ms)
         ingest = self._ingests.get(session)
         if ingest is None or not ingest.resumable or not _equal(ingest.epoch, epoch or ""):
-            ingest = self._ingests[session] = self._open(session, epoch or "")
+            ingest = self._ingests[session] = self._open(session, epoch or "", client)
         if (waiting := self._waiting.pop(session, None)) is not None:
             waiting.cancel()
         ingest.connect(feeder)
         return ingest
 
-    def _open(self, session: str, epoch: str) -> Ingest:
+    def _open(self, session: str, epoch: str, client: str) -> Ingest:
         run, _, secret = epoch.partition(SECRET)
         opened = self.sessions.open(session, epoch=run if secret else None, secret=secret)
         if not opened.is_resumed:
             secret = secrets.token_hex(8)
         name = f"{opened.hub.epoch}{SECRET}{secret}"
-        return Ingest(opened, epoch=name, max_session_ms=self._limits.max_session_ms)
+        done = "resumed" if opened.is_resumed else "begun"
+        _log.info("session %s %s by %s", session, done, client)
+        most_ms = self._limits.max_session_ms
+        return Ingest(opened, epoch=name, max_session_ms=most_ms, client=client)
 
     async def disconnect(self, ingest: Ingest, reason: EndReason) -> None:
         """End the session of a connection that ended, or wait for its client to reconnect."""

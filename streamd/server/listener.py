@@ -18,10 +18,11 @@ from websockets.typing import Subprotocol
 from streamd.errors import BindError, ConfigError, WireError
 from streamd.events import EndReason
 from streamd.options import BindOptions, ServerLimits
+from streamd.server.access import Access, Rights
 from streamd.server.auth import (
     SUBPROTOCOLS,
     Auth,
-    Rights,
+    client_address,
     is_loopback,
     is_websocket,
     load_certificate,
@@ -35,7 +36,7 @@ from streamd.server.connection import (
     WebSocket,
     refuse,
 )
-from streamd.server.dialects import DIALECTS, ROOT_PATH, Dialect, introduced, requested_role
+from streamd.server.dialects import DIALECTS, ROOT_PATH, Dialect, introduced, requested
 from streamd.server.dialects.wyoming import Wyoming
 from streamd.server.exchange import BadRequestError, Exchange, GoneError, in_parts, plain
 from streamd.server.ingest import Ingests
@@ -130,7 +131,7 @@ class Server:
 
         Raises `ConfigError` as the constructor does; then nothing has changed.
         """
-        auth = self._auth.with_tokens(bind.token, bind.listen_token)
+        auth = self._auth.with_tokens(bind)
         if self._tls is not None:
             tls_context(self.bind)  # a pair that does not match would spoil the context in use
             load_certificate(self.bind, self._tls)
@@ -252,6 +253,8 @@ class Server:
     def _respond(self, connection: ws.ServerConnection, request: Request) -> Response | None:
         """Answer the request, or return None: the connection gets a websocket."""
         answer = self._check(connection, request)
+        if answer is not None and is_websocket(request):
+            self._refused(connection.transport, request, answer)
         is_head = isinstance(connection, HttpConnection) and connection.method == "HEAD"
         if answer is not None and is_head:
             answer.body = b""
@@ -263,13 +266,21 @@ class Server:
             return answer
         path, _, query = request.path.partition("?")
         if route := self._routes.get(path):
-            return route(query)
+            return route(query, self._auth.access(request) or Access(Rights.LISTEN, sessions=()))
         if not is_websocket(request):
             return plain(426, "this is a websocket endpoint", {"Upgrade": "websocket"})
-        role = requested_role(request.path)
+        role, _ = requested(request.path)
         return self._authorize(connection.transport, role, is_full=self._is_full(role))
 
     def _authorize(
+        self, transport: asyncio.WriteTransport, role: Role | None, *, is_full: bool
+    ) -> Response | None:
+        refusal = self._no_room(transport, role, is_full=is_full)
+        if refusal is None:
+            self._registry.authorize(transport, role)
+        return refusal
+
+    def _no_room(
         self, transport: asyncio.WriteTransport, role: Role | None, *, is_full: bool
     ) -> Response | None:
         retry = {"Retry-After": "10"}
@@ -280,8 +291,34 @@ class Server:
             return plain(429, "too many clients from this address", retry)
         if role is None and n_uploads >= self._limits.uploads_per_address:
             return plain(429, "too many recordings from this address", retry)
-        self._registry.authorize(transport, role)
         return None
+
+    def _websocket_refusal(self, request: Request, transport: asyncio.WriteTransport) -> Response:
+        """Say why a websocket of this address is refused; 426 if it is not, for this is none.
+
+        Browsers tell a page nothing about a websocket that fails. With POST they send `Origin`.
+        """
+        role, _ = requested(request.path)
+        full = self._is_full(role)
+        refusal = self._auth.check(request) or self._no_room(transport, role, is_full=full)
+        return refusal or plain(426, "this is a websocket endpoint", {"Upgrade": "websocket"})
+
+    def _refused(
+        self, transport: asyncio.WriteTransport, request: Request, answer: Response
+    ) -> None:
+        self._metrics.refused.labels(answer.status_code).inc()
+        why = bytes(answer.body or b"").decode(errors="replace").strip()
+        client = self._client(transport, request, self._auth.access(request))
+        path = request.path.partition("?")[0]
+        _log.info("refused %s at %s: %d, %s", client, path, answer.status_code, why)
+
+    @staticmethod
+    def _client(
+        transport: asyncio.WriteTransport, request: Request | None, access: Access | None
+    ) -> str:
+        """Return who a client is, for the log: its address, and the name of its token."""
+        address = client_address(transport.get_extra_info("peername"), request)
+        return f"{address} ({access.name})" if access and access.name else address
 
     async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer a request that the library does not: see `ConnectionRegistry.connection_type`."""
@@ -309,6 +346,9 @@ class Server:
         if (session := session_in(path)) is not None and exchange.method in ("GET", "HEAD"):
             await self._send_transcript(exchange, request, session, query)
             return
+        if path == STREAM_PATH and exchange.method == "POST":
+            await exchange.respond(self._websocket_refusal(request, transport))
+            return
         task = UPLOADS.get(path)
         if self._rest is None or task is None or exchange.method != "POST":
             allowed = "POST" if task else "GET, HEAD"
@@ -318,6 +358,7 @@ class Server:
         is_full = len(self._uploads) >= self._limits.max_uploads
         refusal = self._auth.check(request) or self._authorize(transport, None, is_full=is_full)
         if refusal is not None:
+            self._refused(transport, request, refusal)
             await exchange.respond(as_failure(refusal))
             return
         upload = asyncio.current_task()
@@ -351,8 +392,10 @@ class Server:
         except (ConnectionClosed, StuckError):
             return
         request = accepted.request
-        rights = self._auth.rights(request) if request else Rights.LISTEN
-        await self._converse(socket, dialect, first, rights)
+        access = self._auth.access(request) if request else None
+        access = access or Access(Rights.LISTEN, sessions=())  # it was withdrawn meanwhile
+        client = self._client(accepted.transport, request, access)
+        await self._converse(socket, dialect, first, replace(access, name=client))
 
     async def _speak_wyoming(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -367,7 +410,8 @@ class Server:
                 raise WireError("too_many_streams", refusal.body.decode().strip())
             # From here on it is ended as other connections are.
             self._exchanges -= {task for task in (asyncio.current_task(),) if task}
-            await self._converse(socket, dialect, first, Rights.SPEAK)
+            access = Access(Rights.SPEAK, self._client(writer.transport, None, None))
+            await self._converse(socket, dialect, first, access)
         except WireError as error:
             await refuse(socket, dialect, error)
         except (ConnectionClosed, StuckError):
@@ -377,7 +421,7 @@ class Server:
             self._registry.remove(writer.transport)
 
     async def _converse(
-        self, socket: Socket, dialect: Dialect, first: str | bytes | None, rights: Rights
+        self, socket: Socket, dialect: Dialect, first: str | bytes | None, access: Access
     ) -> None:
         try:
             await self._ingests.prepare(dialect.request())
@@ -387,9 +431,11 @@ class Server:
                 ingests=self._ingests,
                 info=self._info,
                 limits=self._announced_limits,
-                rights=rights,
+                access=access,
             )
         except WireError as error:
+            self._metrics.refused.labels(error.code).inc()
+            _log.info("refused %s: %s, %s", access.name, error.code, error)
             await refuse(socket, dialect, error)
             return
         task = asyncio.current_task()

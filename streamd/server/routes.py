@@ -6,13 +6,17 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
 from types import MappingProxyType
-from typing import Literal
-from urllib.parse import parse_qsl, urlencode
+from typing import Annotated, Literal
+from urllib.parse import urlencode
 
+import msgspec
 import segno
 from websockets.http11 import Response
 
+from streamd.errors import WireError
+from streamd.server.access import Access, Rights
 from streamd.server.exchange import in_json, plain, respond
+from streamd.server.wire import SESSION, parse_query
 from streamd.streams import Streams
 
 SESSIONS_PATH = "/v1/sessions"
@@ -48,16 +52,43 @@ def session_in(path: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Invitation:
-    """The `link` with which others listen, its token in the fragment."""
+    """The `link` with which others listen, its token in the fragment; `speak`: and send audio."""
 
     link: str
+    speak: bool = False
 
-    def shown(self, session: str) -> Mapping[str, object]:
-        """Return the link to a session, and its QR code as rows of ``0`` and ``1``."""
-        page, _, token = self.link.partition("#")
-        link = f"{page}?{urlencode({'session': session})}#{token}" if session else self.link
-        rows = segno.make_qr(link, error="l").matrix
-        return {"link": link, "code": ["".join(map(str, row)) for row in rows]}
+
+class _LinkQuery(msgspec.Struct, frozen=True):
+    """The query of `SHARE_PATH`; `at` is the address of the page, as its reader knows it."""
+
+    session: Annotated[str, msgspec.Meta(pattern=SESSION)] = ""
+    may: Literal["listen", "speak"] = "listen"
+    at: Annotated[str, msgspec.Meta(pattern=r"\Ahttps?://[!-~]{1,200}\Z")] = ""
+
+
+def share(query: str, access: Access, invitation: Invitation | None) -> Response:
+    """Answer with a link to a session, and its QR code as rows of ``0`` and ``1``.
+
+    Its token is for that session only, but where everybody may speak.
+    """
+    try:
+        wanted = parse_query(query, _LinkQuery)
+    except WireError as error:
+        return plain(HTTPStatus.BAD_REQUEST, str(error))
+    page, _, fragment = (invitation.link if invitation else wanted.at).partition("#")
+    if not page:
+        return plain(HTTPStatus.NOT_FOUND, "not shared: start streamd with --share")
+    if wanted.session and not (invitation and invitation.speak and wanted.may == "listen"):
+        token = access.signed(wanted.session, Rights[wanted.may.upper()])
+        if token is None and (access.secret or invitation is None):
+            return plain(HTTPStatus.FORBIDDEN, f"this token may not share {wanted.session!r}")
+        fragment = f"token={token}" if token else fragment
+    elif not access.covers("*") or invitation is None:
+        return plain(HTTPStatus.FORBIDDEN, "name the session to share: ?session=NAME")
+    named = f"?{urlencode({'session': wanted.session})}" if wanted.session else ""
+    link = f"{page}{named}#{fragment}"
+    rows = segno.make_qr(link, error="l").matrix
+    return in_json(200, {"link": link, "code": ["".join(map(str, row)) for row in rows]})
 
 
 Page = tuple[bytes, str]
@@ -107,10 +138,18 @@ def routes(
     max_lag_ms: int,
     is_full: Callable[[], bool],
     invitation: Callable[[], Invitation | None],
-) -> Mapping[str, Callable[[str], Response]]:
-    """Return the handlers of queries by path; `is_full`: the server is at its limit of clients."""
+) -> Mapping[str, Callable[[str, Access], Response]]:
+    """Return the handlers by path, of a query and of what the client's token allows.
 
-    def ready(_: str) -> Response:
+    `is_full`: the server is at its limit of clients.
+    """
+
+    def listed(_: str, access: Access) -> Response:
+        names = [{"name": name} for name in access.listed(sessions.names())]
+        within = {} if access.covers("*") else {"within": access.sessions[0]}
+        return in_json(200, {"sessions": names, "may": access.rights.name.lower(), **within})
+
+    def ready(*_: object) -> Response:
         reasons = [*sessions.unready()]
         if (lag_ms := sessions.lag_ms) > max_lag_ms:
             reasons.append(f"the engine is {lag_ms} ms behind")
@@ -119,25 +158,17 @@ def routes(
         status = HTTPStatus.SERVICE_UNAVAILABLE if reasons else HTTPStatus.OK
         return in_json(status, {"ready": not reasons, "reasons": reasons})
 
-    def share(query: str) -> Response:
-        if (shared := invitation()) is None:
-            return plain(HTTPStatus.NOT_FOUND, "not shared: start streamd with --share")
-        session = dict(parse_qsl(query)).get("session", "")
-        return in_json(HTTPStatus.OK, shared.shown(session if session in sessions.names() else ""))
-
     metrics = sessions.metrics
     served = {"id": model, "object": "model", "created": 0, "owned_by": "streamd"}
     return {
-        SESSIONS_PATH: lambda _: in_json(
-            200, {"sessions": [{"name": name} for name in sessions.names()]}
-        ),
+        SESSIONS_PATH: listed,
         READY_PATH: ready,
-        METRICS_PATH: lambda _: respond(
+        METRICS_PATH: lambda *_: respond(
             200, metrics.text(), {"Content-Type": metrics.content_type}
         ),
-        SHARE_PATH: share,
-        MODELS_PATH: lambda _: in_json(200, {"object": "list", "data": [served]}),
+        SHARE_PATH: lambda query, access: share(query, access, invitation()),
+        MODELS_PATH: lambda *_: in_json(200, {"object": "list", "data": [served]}),
         **dict.fromkeys(
-            UPLOADS, lambda _: plain(405, "send a recording with POST", {"Allow": "POST"})
+            UPLOADS, lambda *_: plain(405, "send a recording with POST", {"Allow": "POST"})
         ),
     }

@@ -24,6 +24,8 @@ MAX_CHANNELS = 8
 MAX_SAMPLES = 2**53
 """Limit of sample numbers: JavaScript's integers are exact up to here, and it takes centuries."""
 
+SESSION: Final = r"\A[A-Za-z0-9_.-]{1,64}\Z"
+"""The names that sessions may have."""
 _MAX_FIELDS = 200
 """Of a query: Deepgram's clients may name 100 key terms."""
 
@@ -239,7 +241,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     """The query of the websocket's address, with the defaults of what is left out."""
 
     role: Role = Role.LISTEN
-    session: Annotated[str, msgspec.Meta(pattern=r"\A[A-Za-z0-9_.-]{1,64}\Z")] | None = None
+    session: Annotated[str, msgspec.Meta(pattern=SESSION)] | None = None
     after: Annotated[int, msgspec.Meta(ge=0)] | None = None
     epoch: str | None = None
     partials: bool = True

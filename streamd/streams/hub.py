@@ -38,6 +38,8 @@ EventT = TypeVar("EventT", bound=SessionEvent)
 
 _MOST_CORRECTIONS = 100
 """That new subscribers hear of."""
+_MOST_TURNS = 1000
+"""That new subscribers hear of: about two hours of a conversation."""
 
 
 class Hub:
@@ -70,7 +72,7 @@ class Hub:
         self.shared: SharedJournal | None = None
         """The same journal, if other machines can go on with the session."""
         self._finals: deque[Final] = deque(maxlen=history)
-        self._turns: SpeakerTurns | None = None  # as many of the newest
+        self._turns: SpeakerTurns | None = None  # the newest
         self._partials: dict[int, Partial] = {}  # the newest of each channel, 0 if they are mixed
         self._corrections: deque[Correction] = deque(maxlen=_MOST_CORRECTIONS)
         self._fault: Fault | None = None
@@ -150,7 +152,7 @@ class Hub:
             case Final():
                 self._finals.append(event)
             case SpeakerTurns():
-                self._turns = joined(self._turns, event, most=self._finals.maxlen or 0)
+                self._turns = joined(self._turns, event, most=_MOST_TURNS)
             case Partial():
                 self._partials[event.channel or 0] = event
             case Correction(seq=seq) if seq:

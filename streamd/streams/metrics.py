@@ -29,6 +29,7 @@ class Metrics:
         self.queued = gauge("sub_queue_depth", "Events in the longest queue of a client")
         self.unstored = gauge("unstored_seconds", "Time that an event has waited for the bus")
         self.replaced = counter("sessions_replaced", "Sessions that another node has taken over")
+        self.refused = counter("refused", "Clients and recordings refused, by code", ("code",))
         self.slow = counter("slow_disconnects", "Clients disconnected for reading too slowly")
         self._lag = latency("lag_seconds", "Time from the end of the audio of a final to its text")
         self._partial = latency(

@@ -47,28 +47,41 @@ async def lines(page: Page) -> list[str]:
     return await page.locator("#log .text").all_text_contents()
 
 
-async def test_hours_of_lines_leave_the_page_but_not_the_download(context):
+async def test_two_hours_are_drawn_at_once_and_all_of_them_can_be_reached(context):
     streams = CountingStreams()
-    for n in range(50):
+    streams.live = Hub("live", 5000, choices=streams.live.choices)
+    for n in range(4000):
         streams.live.publish(final(f"line {n}", 5000 * n, seg=n))
-    script = (WEB / "view.js").read_text().replace("MAX_PARAGRAPHS = 1000", "MAX_PARAGRAPHS = 50")
     async with serving(streams) as server:
-        await context.route(
-            "**/view.js", lambda route: route.fulfill(body=script, content_type="text/javascript")
-        )
         page, wrong = await visit(context, f"http://127.0.0.1:{server.port}/")
-        log = page.locator("#log > *")
-        await expect(log).to_have_count(50)
-        for n in range(50, 55):
-            streams.live.publish(final(f"line {n}", 5000 * n, seg=n))
-        await expect(log.last).to_contain_text("line 54")
-        assert await log.count() == 50
-        await expect(log.first).to_contain_text("line 5")
+        devtools = await context.new_cdp_session(page)
+        await devtools.send("Performance.enable")
+        await expect(page.locator("#log > *")).to_have_count(4000, timeout=60_000)
+        measured = (await devtools.send("Performance.getMetrics"))["metrics"]
+        counts = {each["name"]: each["value"] for each in measured}
+        assert counts["LayoutCount"] < 400  # 4,000 and more if each final is drawn by itself
+        frames = (
+            "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
+        )
+        await page.evaluate(frames)
+        box = "(p) => p.checkVisibility({ contentVisibilityAuto: true })"
+        assert not await page.locator("#log .text").first.evaluate(box)  # it is not laid out
+        assert await page.locator("#log .text").last.evaluate(box)
+        bottom = "(e) => e.scrollHeight - e.scrollTop - e.clientHeight"
+        assert await page.locator("#scroll").evaluate(bottom) < 40
+        await expect(page.locator("#follow")).to_be_hidden()
+        assert await page.evaluate("window.find('line 0')")  # as Ctrl+F does, but it scrolls
+        await page.locator("#scroll").press("Home")
+        await expect(page.locator("#log > *").first).to_be_in_viewport()
+        await expect(page.locator("#follow")).to_be_visible()
+        streams.live.publish(final("line 4000", 20_000_000, seg=4000))
+        await expect(page.locator("#log > *")).to_have_count(4001)
+        await expect(page.locator("#log > *").first).to_be_in_viewport()
         async with page.expect_download() as download:
             await page.locator("[data-format=txt]").evaluate("button => button.click()")
         path = await (await download.value).path()
         text = await asyncio.to_thread(path.read_text)
-        assert text.splitlines() == [f"line {n}" for n in range(55)]
+        assert text.splitlines() == [f"line {n}" for n in range(4001)]
         assert wrong == []
 
 
@@ -255,7 +268,7 @@ async def test_stop_and_start_go_on_in_one_transcript_that_a_reload_keeps(contex
             await expect(page.locator("#log .text")).to_have_count(n + 1)
             await expect(button).to_have_text("Start microphone")
         (name,) = streams.ingests  # others who listen to it go on, too
-        assert re.fullmatch(r"(Chrome|Browser)-\d{8}-\d{6}", name)
+        assert re.fullmatch(r"(Chrome|Browser)-\d{8}-\d{6}-[0-9a-f]{8}", name)
         await expect(page.locator("#session option:checked")).to_have_text(
             re.compile(r"^\w+, \d\d:\d\d$")
         )
@@ -723,9 +736,12 @@ async def test_each_speaker_has_a_paragraph_and_gets_a_name(context):
             ]
         )
         # A line with a name is as high as any other, or text would jump when it becomes final.
-        lines = "(all) => all.map((p) => p.getBoundingClientRect().height / "
+        lines = "(all) => all.map((p) => parseFloat(getComputedStyle(p).height) / "
         lines += "parseFloat(getComputedStyle(p).lineHeight))"
+        inner = "document.querySelectorAll('#log > .final').forEach((p) => p.style.boxSizing = "
+        await page.evaluate(f"{inner}'content-box')")
         heights = await page.locator("#log > .final").evaluate_all(lines)
+        await page.evaluate(f"{inner}'')")
         assert heights[:3] == pytest.approx([1, 1, 1], abs=0.02)
         streams.live.publish(
             by(
@@ -932,3 +948,130 @@ async def test_a_mere_reader_cannot_correct(context):
         await page.reload()
         await page.get_by_text("Bottin").click()
         await expect(page.locator("#correcting")).to_be_visible()
+
+
+async def test_the_keyboard_reaches_the_controls_behind_a_thousand_names(context):
+    streams = CountingStreams()
+    for n in range(1000):
+        streams.live.publish(by(1 + n % 2, final("Yes.", 3000 * n, seg=n)))
+    async with serving(streams) as server:
+        page, _ = await visit(context, f"http://127.0.0.1:{server.port}/")
+        await expect(page.locator("#log .who")).to_have_count(1000, timeout=20_000)
+        reached = []
+        while "microphone" not in reached and len(reached) < 6:
+            await page.keyboard.press("Tab")
+            reached.append(await page.evaluate("document.activeElement.id"))
+        assert reached[-1] == "microphone", reached
+        assert len(reached) <= 5
+        # A name is given in Settings, and stands everywhere.
+        await page.get_by_role("button", name="Settings").click()
+        await page.locator("#speakers").get_by_role("button", name="Speaker 2").press("Enter")
+        await page.locator("#name").fill("Ana")
+        await page.locator("#name").press("Enter")
+        await expect(page.locator("#log .who").nth(999)).to_have_text("Ana")
+        assert await page.locator("#log .who", has_text="Ana").count() == 500
+
+
+async def test_at_400_percent_every_control_can_be_reached(context):
+    async with serving(CountingStreams()) as server:
+        page, _ = await visit(context, f"http://127.0.0.1:{server.port}/")
+        for width, height in ((320, 256), (320, 640), (640, 300)):
+            await page.set_viewport_size({"width": width, "height": height})
+            boxes = """(all) => all.filter((b) => b.checkVisibility()).map((b) => {
+              const { left, right, top, bottom } = b.getBoundingClientRect();
+              return left >= 0 && right <= innerWidth && top >= 0 && bottom <= innerHeight;
+            })"""
+            found = await page.locator("header select, footer button").evaluate_all(boxes)
+            assert len(found) >= 7, found
+            assert all(found), (width, height, found)
+            text = await page.locator("#scroll").evaluate("e => e.clientHeight")
+            assert text >= height - 130  # and there is room for text
+
+
+@pytest.mark.parametrize("size", [(1280, 800), (390, 780)])
+async def test_what_may_still_change_stands_where_its_final_will(context, size):
+    streams = CountingStreams()
+    spoken = {"السلام عليكم": 10, "و عليكم": 2, "Hello there": 10, "שלום עולם": 10}
+    async with serving(streams) as server:
+        page, _ = await visit(context, f"http://127.0.0.1:{server.port}/")
+        await page.set_viewport_size({"width": size[0], "height": size[1]})
+        at_ms = 0
+        place = """(all) => {
+          const range = document.createRange();
+          range.selectNodeContents(all.at(-1));
+          const { left, right, bottom } = range.getBoundingClientRect();
+          return [left, right, innerHeight - bottom];
+        }"""
+        for n, (text, after_s) in enumerate(spoken.items()):
+            at_ms += 300 + after_s * 1000 - 1000 * (after_s < 10)
+            words_ms = {"start_ms": at_ms, "end_ms": at_ms + 600}
+            partial = Partial(seg=n, rev=1, text=text, stable=0, **words_ms)
+            streams.live.publish(partial)
+            await expect(page.locator("#partial")).to_have_text(text)
+            guess = await page.locator("#partial .w0, #partial").evaluate_all(place)
+            streams.live.publish(final(text, at_ms, seg=n))
+            await expect(page.locator("#log .text")).to_have_count(n + 1)
+            await expect(page.locator("#partial")).to_have_text("")
+            settled = await page.locator("#log .text").evaluate_all(place)
+            assert settled[:2] == pytest.approx(guess[:2], abs=1), text
+            at_ms += 600
+
+
+async def test_korean_words_are_not_broken_also_while_they_may_change(context):
+    streams = CountingStreams()
+    streams.live.publish(replace(final("이야기합니다"), language="ko"))
+    streams.live.publish(replace(final("日本語です", 9000, seg=1), language="ja"))
+    korean = Partial(seg=2, rev=1, start_ms=20_000, end_ms=20_500, text="한국어", stable=0)
+    streams.live.publish(korean)
+    async with serving(streams) as server:
+        page, _ = await visit(context, f"http://127.0.0.1:{server.port}/")
+        await expect(page.locator("#partial")).to_have_text("한국어")
+        breaks = "(all) => all.map((e) => getComputedStyle(e).wordBreak)"
+        found = await page.locator("#log .text, #partial").evaluate_all(breaks)
+        assert found == ["keep-all", "normal", "keep-all"]
+
+
+async def test_a_phone_without_https_copies_stays_awake_and_is_offered_no_microphone():
+    rules = "--host-resolver-rules=MAP captions.test 127.0.0.1"
+    streams = CountingStreams()
+    streams.live.publish(final("Take this away."))
+    async with browser(rules) as chromium, serving(streams, token="secret") as server:
+        page, _ = await visit(
+            await chromium.new_context(), f"http://captions.test:{server.port}/#token=secret"
+        )
+        await expect(page.locator("#status")).to_have_text("live")
+        assert not await page.evaluate("isSecureContext || Boolean(navigator.wakeLock)")
+        await expect(page.locator("#microphone")).to_be_hidden()
+        playing = "(video) => !video.paused && video.readyState >= 2 && video.videoWidth > 0"
+        await expect(page.locator("video")).to_have_count(1)
+        assert await page.locator("video").evaluate(
+            f"async (video) => {{ await video.play(); return ({playing})(video); }}"
+        )
+        await page.get_by_role("button", name="Save").click()
+        await page.locator("#copy").click()
+        await expect(page.locator("#toast")).to_have_text("Copied 1 lines")
+        await page.keyboard.press("Escape")
+        await page.evaluate("document.body.append(document.createElement('textarea'))")
+        await page.locator("textarea").press("Control+V")
+        assert await page.locator("textarea").input_value() == "Take this away.\n"
+        await page.locator("#session").select_option("New transcript")
+        await expect(page.locator("#hint")).to_contain_text("only on localhost and on https pages")
+        await expect(page.locator("video")).to_have_count(0)
+
+
+async def test_a_listener_is_offered_no_microphone_and_a_wrong_token_is_called_wrong(context):
+    bind = BindOptions(port=0, token="secret", listen_token="ears")
+    async with Server(bind, sessions=CountingStreams(), info=INFO) as server:
+        page, _ = await visit(context, server.page)
+        ask = page.locator("#ask")
+        await expect(ask).to_contain_text("This server requires a token.")
+        await expect(page.locator("#wrong-token")).to_be_hidden()
+        await page.locator("#token").fill("guessed")
+        await page.locator("#token").press("Enter")
+        await expect(page.locator("#wrong-token")).to_have_text("This token is wrong.")
+        await page.locator("#token").fill("ears")
+        await page.locator("#token").press("Enter")
+        await expect(page.locator("#status")).to_have_text("live")
+        await expect(page.locator("#microphone")).to_be_hidden()
+        await page.keyboard.press("m")
+        await expect(page.locator("#toast")).to_be_hidden()

@@ -81,7 +81,7 @@ async def test_the_sessions_are_listed_to_whoever_may_hear_them():
         request = "GET /v1/sessions HTTP/1.1\nHost: localhost\n"
         assert status(await http(server.port, f"{request}\n")) == 401
         answer = await http(server.port, f"{request}Authorization: Bearer secret\n\n")
-        assert answer.endswith('{"sessions":[{"name":"live"}]}')
+        assert answer.endswith('{"sessions":[{"name":"live"}],"may":"keep"}')
 
 
 @pytest.mark.parametrize(
@@ -345,7 +345,7 @@ async def test_head_is_answered_without_a_body(path, wanted):
 async def test_other_methods_are_refused(body):
     async with serving(CountingStreams()) as server:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-        head = f"POST /v1/stream HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}"
+        head = f"POST /v1/sessions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}"
         writer.write(f"{head}\r\n\r\n{body}".encode())
         answer = (await reader.readuntil(b"\r\n\r\n")).decode()
         assert (status(answer), "Allow: GET, HEAD" in answer) == (405, True)

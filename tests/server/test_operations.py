@@ -66,17 +66,17 @@ async def test_ready_unless_there_is_a_reason():
     ]
 
 
-async def test_an_invitation_leads_to_a_session_that_exists():
+async def test_an_invitation_leads_to_a_session():
     streams = CountingStreams()
-    streams.open("a & b")
     async with serving(streams) as server:
         server.invitation = Invitation("http://192.0.2.7:8765/#token=x")
         links = [
             msgspec.json.decode((await get(server.port, f"/v1/share{query}"))[1])["link"]
-            for query in ("", "?session=a+%26+b", "?session=none", "?session")
+            for query in ("", "?session=talk", "?session")
         ]
+        assert (await get(server.port, "/v1/share?session=a+%26+b"))[0] == 400
     plain = "http://192.0.2.7:8765/#token=x"
-    assert links == [plain, "http://192.0.2.7:8765/?session=a+%26+b#token=x", plain, plain]
+    assert links == [plain, "http://192.0.2.7:8765/?session=talk#token=x", plain]
 
 
 async def test_metrics_need_the_token():

@@ -21,7 +21,7 @@ from streamd.server.dialects.vosk import Vosk
 from streamd.server.dialects.whisperlive import WhisperLive
 from streamd.server.wire import STREAM_PATH, Role, decoded
 
-__all__ = ["DIALECTS", "ROOT_PATH", "Close", "Dialect", "Tell", "introduced", "requested_role"]
+__all__ = ["DIALECTS", "ROOT_PATH", "Close", "Dialect", "Tell", "introduced", "requested"]
 
 ROOT_PATH = "/"
 
@@ -53,13 +53,14 @@ def introduced(query: str, first: str | bytes) -> Dialect:
     return Vosk(query)
 
 
-def requested_role(url: str) -> Role:
-    """Return the role that the path and query of a websocket ask for.
+def requested(url: str) -> tuple[Role, str | None]:
+    """Return the role and the session that the path and query of a websocket ask for.
 
-    It is `Role.LISTEN` if they are not valid; then the connection will be refused.
+    They are `Role.LISTEN` and None if they are not valid; then the connection will be refused.
     """
     path, _, query = url.partition("?")
     try:
-        return DIALECTS[path](query).request().role
+        asked = DIALECTS[path](query).request()
     except (KeyError, WireError):
-        return Role.LISTEN
+        return Role.LISTEN, None
+    return asked.role, asked.session

@@ -1,0 +1,263 @@
+"""Whose sessions a token reads and feeds, and what the log and the metrics say of everybody."""
+
+import asyncio
+import json
+import logging
+import re
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from urllib.error import HTTPError
+from urllib.parse import urlencode, urlsplit
+from urllib.request import Request, urlopen
+
+import pytest
+from websockets.exceptions import InvalidStatus
+
+from streamd.config import load, read_tokens
+from streamd.daemon.serving import reload, server
+from streamd.errors import ConfigError
+from streamd.options import BindOptions
+from streamd.server import Invitation, Rights, Server, grants
+from streamd.streams import Streams
+from tests.support.serving import INFO, CountingStreams, client, serving
+
+TOKENS = """
+[ops]
+token = "ops-0123456789abcdef"
+may = "keep"
+sessions = ["*"]
+
+[alice]
+token = "alice-0123456789abcdef"
+
+[hall]
+token = "hall-0123456789abcdef"
+may = "listen"
+sessions = ["keynote", "live"]
+"""
+OPS, ALICE, HALL = (f"{name}-0123456789abcdef" for name in ("ops", "alice", "hall"))
+
+
+@pytest.fixture
+def token_file(tmp_path):
+    (tmp_path / "tokens.toml").write_text(TOKENS)
+    (tmp_path / "tokens.toml").chmod(0o600)
+    return str(tmp_path / "tokens.toml")
+
+
+@asynccontextmanager
+async def of_three_people(token_file) -> AsyncIterator[Server]:
+    bind = BindOptions(port=0, tokens=read_tokens(token_file))
+    async with serving(CountingStreams(), bind=bind) as running:
+        yield running
+
+
+async def ask(
+    port: int, path: str, token: str, *, method: str = "GET", **headers: str
+) -> tuple[int, str]:
+    every = {"Authorization": f"Bearer {token}", **headers}
+
+    def fetch() -> tuple[int, str]:
+        try:
+            request = Request(f"http://127.0.0.1:{port}{path}", headers=every, method=method)
+            with urlopen(request) as answer:
+                return answer.status, answer.read().decode()
+        except HTTPError as error:
+            return error.code, error.read().decode()
+
+    return await asyncio.to_thread(fetch)
+
+
+def with_token(token: str, **headers: str) -> Mapping[str, object]:
+    return {"additional_headers": {"Authorization": f"Bearer {token}", **headers}}
+
+
+async def is_refused(port: int, query: str, token: str) -> bool:
+    try:
+        async with client(port, query, **with_token(token)):
+            return False
+    except InvalidStatus as error:
+        return error.response.status_code == 403
+
+
+async def test_sessions_of_others_are_neither_listed_nor_read_nor_fed(token_file):
+    async with of_three_people(token_file) as running:
+        port = running.port
+        async with (
+            client(port, "role=both&session=alice-notes", **with_token(ALICE)) as alice,
+            client(port, "role=both&session=keynote", **with_token(OPS)) as keynote,
+        ):
+            await alice.get()
+            await keynote.get()
+            listed = {}
+            for token in (OPS, ALICE, HALL):
+                answer = json.loads((await ask(port, "/v1/sessions", token))[1])
+                names = [each["name"] for each in answer["sessions"]]
+                listed[token] = [names, answer["may"], answer.get("within")]
+            assert listed == {
+                OPS: [["live", "alice-notes", "keynote"], "keep", None],
+                ALICE: [["alice-notes"], "speak", "alice-*"],
+                HALL: [["live", "keynote"], "listen", "keynote"],
+            }
+            for token, session in ((ALICE, "keynote"), (ALICE, "live"), (HALL, "alice-notes")):
+                assert await is_refused(port, f"session={session}", token)
+                path = f"/v1/sessions/{session}/transcript?format=txt"
+                assert (await ask(port, path, token))[0] == 403
+            assert await is_refused(port, "role=ingest&session=bob", ALICE)
+            assert await is_refused(port, "role=ingest&session=keynote", HALL)
+            assert not await is_refused(port, "session=alice-notes", ALICE)
+            assert not await is_refused(port, "session=keynote", HALL)
+        async with client(port, "role=ingest", **with_token(ALICE)) as alice:
+            assert re.fullmatch(r"alice-Client-[\d-]+-[0-9a-f]{8}", (await alice.get())["session"])
+
+
+@pytest.mark.parametrize(
+    ("path", "query"), [("/v1/listen", "encoding=linear16&sample_rate=16000"), ("/", "")]
+)
+async def test_clients_of_other_services_keep_to_their_sessions(token_file, path, query):
+    bind = BindOptions(port=0, tokens=read_tokens(token_file))
+    async with serving(streams := CountingStreams(), bind=bind) as running:
+        port, options = running.port, {"path": path, **with_token(ALICE)}
+        with pytest.raises(InvalidStatus):
+            async with client(port, f"{query}&session=bob", **options):
+                pass
+        async with client(port, query, **options) as alice:
+            await alice.say(bytes(640))
+            await streams.opened.wait()
+            names = json.loads((await ask(port, "/v1/sessions", ALICE))[1])["sessions"]
+            assert [each["name"].partition("-")[0] for each in names] == ["alice"]
+
+
+async def test_a_link_is_for_one_session_and_has_no_more_rights_than_who_makes_it(token_file):
+    async with of_three_people(token_file) as running:
+        port, at = running.port, "https://captions.example/"
+
+        async def link(token: str, **query: str) -> tuple[int, str]:
+            status, body = await ask(port, f"/v1/share?{urlencode({'at': at, **query})}", token)
+            return status, urlsplit(json.loads(body)["link"]).fragment[6:] if status == 200 else ""
+
+        assert (await link(ALICE, session="keynote"))[0] == 403
+        assert (await link(HALL, session="keynote", may="speak"))[0] == 403
+        assert (await link(ALICE))[0] == 403
+        status, guest = await link(ALICE, session="alice-notes")
+        assert (status, guest.startswith("listen.alice-notes.")) == (200, True)
+        async with client(port, "role=both&session=alice-notes", **with_token(ALICE)):
+            assert not await is_refused(port, "session=alice-notes", guest)
+            assert await is_refused(port, "role=both&session=alice-notes", guest)
+            assert await is_refused(port, "session=alice-other", guest)
+        _, speaker = await link(OPS, session="bob", may="speak")
+        assert not await is_refused(port, "role=both&session=bob", speaker)
+        assert await is_refused(port, "role=both&session=bob2", speaker)
+        forged = (
+            speaker.replace("bob", "bob2"),
+            guest.replace("listen", "speak"),
+            f"{guest[:-1]}0",
+        )
+        for wrong in forged:
+            if wrong != guest:
+                assert (await ask(port, "/v1/sessions", wrong))[0] == 401
+
+
+async def test_a_page_that_everybody_may_speak_on_shows_each_only_their_own():
+    bind = BindOptions(port=0, token="the token of the owner", share="speak")
+    guest = next(each for each in grants(bind) if each.is_guest)
+    async with serving(CountingStreams(), bind=bind) as running:
+        query = "role=both&session=Chrome-20261128-100000-0a1b2c3d"
+        async with client(running.port, query, **with_token(guest.secret)) as speaker:
+            await speaker.get()
+            answer = json.loads((await ask(running.port, "/v1/sessions", guest.secret))[1])
+            assert answer == {"sessions": [{"name": "live"}], "may": "speak"}
+
+
+async def test_the_link_that_is_printed_for_a_microphone_is_for_its_captions_only():
+    bind = BindOptions(port=0, token="the token of the owner", listen_token="ears")
+    async with Server(bind, sessions=CountingStreams(), info=INFO) as running:
+        owner = grants(bind)[0]
+        running.invitation = Invitation(
+            f"{running.page}#token={owner.signed('live', Rights.LISTEN)}"
+        )
+        token = running.invitation.link.partition("token=")[2]
+        assert not await is_refused(running.port, "", token)
+        assert await is_refused(running.port, "session=talk", token)
+
+
+async def test_a_line_in_the_log_says_who_begins_ends_and_is_refused_and_why(token_file, caplog):
+    caplog.set_level(logging.INFO, "streamd")
+    bind = BindOptions(port=0, tokens=read_tokens(token_file))
+    streams = CountingStreams()
+    streams.max_streams = 1
+    async with serving(streams, bind=bind) as running:
+        port, proxied = running.port, {"X-Forwarded-For": "10.0.0.1, 192.0.2.7"}
+        async with client(
+            port, "role=ingest&session=alice-1", **with_token(ALICE, **proxied)
+        ) as one:
+            await one.get()
+            await one.say(bytes(32_000))
+            async with client(port, "role=ingest&session=two", **with_token(OPS)) as two:
+                assert (await two.get())["code"] == "too_many_streams"
+            await one.say({"type": "stop"})
+            await one.rest()
+        with pytest.raises(InvalidStatus):
+            async with client(port, **with_token("wrong")):
+                pass
+        assert await is_refused(port, "session=bob", ALICE)
+        _, metrics = await ask(port, "/metrics", OPS)
+    lines = [each.getMessage() for each in caplog.records if "connection" not in each.getMessage()]
+    assert lines == [
+        "session alice-1 begun by 192.0.2.7 (alice)",
+        "refused 127.0.0.1 (ops): too_many_streams, no room for another stream",
+        "session alice-1 of 192.0.2.7 (alice) ended (stop): 1.0 s of audio, 1 finals",
+        "refused 127.0.0.1 at /v1/stream: 401, "
+        "this token is wrong: send Authorization: Bearer TOKEN",
+        "refused 127.0.0.1 (alice) at /v1/stream: 403, "
+        "this token is not for session 'bob', but for: alice-*",
+    ]
+    for code in ("401", "403", "too_many_streams"):
+        assert f'streamd_refused_total{{code="{code}"}} 1.0' in metrics
+    assert "0123456789abcdef" not in caplog.text
+
+
+async def test_a_page_learns_why_its_websocket_is_refused():
+    async with serving(CountingStreams(), token="secret", max_subscribers=1) as running:
+        path, port = "/v1/stream", running.port
+        evil = {"Origin": "https://evil.example"}
+        status, why = await ask(port, path, "secret", method="POST", **evil)
+        assert (status, "origin not allowed" in why) == (403, True)
+        assert (await ask(port, path, "wrong", method="POST"))[0] == 401
+        assert (await ask(port, path, "secret", method="POST"))[0] == 426
+        async with client(port, **with_token("secret")):
+            assert await ask(port, path, "secret", method="POST") == (503, "too many clients\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "culprit"),
+    [
+        ("", "has no token"),
+        ('token = "0123456789abcdef"', "put it into a table"),
+        ("[a", "tokens.toml"),
+        ('[a]\ntoken = "short"', r"\[a\].*16 characters"),
+        ('[a]\ntoken = "0123456789abcdef"\nmay = "write"', r"\[a\].*listen, speak or keep"),
+        ('[a]\ntoken = "0123456789abcdef"\nsession = "b"', r"\[a\].*session"),
+        ('[a]\ntoken = "0123456789abcdef"\nsessions = ["a*b"]', r"\[a\].*the last character"),
+        ('[a]\ntoken = "0123456789abcdef"\n[b]\ntoken = "0123456789abcdef"', "the same token"),
+    ],
+)
+def test_a_wrong_file_of_tokens_is_refused_in_one_line(tmp_path, text, culprit):
+    (tmp_path / "tokens.toml").write_text(text)
+    (tmp_path / "tokens.toml").chmod(0o600)
+    with pytest.raises(ConfigError, match=culprit) as caught:
+        read_tokens(str(tmp_path / "tokens.toml"))
+    assert "\n" not in str(caught.value)
+
+
+async def test_the_file_is_read_again_on_sighup(token_file):
+    config = load({"port": "0", "token-file": token_file}, {})
+    streams = Streams(lambda _: None, max_backlog=1, max_ingest=1)
+    async with server(config, streams) as running:
+        assert (await ask(running.port, "/v1/sessions", ALICE))[0] == 200
+        changed = TOKENS.replace("alice-0", "alice-1")
+        await asyncio.to_thread(Path(token_file).write_text, changed)
+        reload(config, running)
+        assert (await ask(running.port, "/v1/sessions", ALICE))[0] == 401
+        assert (await ask(running.port, "/v1/sessions", OPS))[0] == 200
