@@ -1,10 +1,11 @@
 """Who says the words of captions: turns of speakers are joined, compared, and applied to words."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, MutableSequence, Sequence
+from typing import TypeVar
 
 from msgspec.structs import replace
 
-from streamd.events import Final, SpeakerTurn, SpeakerTurns, TimedWord
+from streamd.events import Final, Gap, SpeakerTurn, SpeakerTurns, TimedWord
 from streamd.speakers import REMEMBERED, SpokenTurn, speaker_at
 from streamd.types import frames_from_ms, ms_from_frames
 
@@ -52,6 +53,28 @@ def revised(turns: Sequence[SpokenTurn], event: SpeakerTurns) -> list[SpokenTurn
     ]
 
 
+ItemT = TypeVar("ItemT", Final, Final | Gap)
+
+
+def revise(
+    items: MutableSequence[ItemT], turns: Sequence[SpokenTurn], event: SpeakerTurns
+) -> list[int]:
+    """Replace the newest finals whose speakers `event` changes; return which, the newest first.
+
+    `turns` is what `revised` returns for the event.
+    """
+    changed, since = [], frames_from_ms(event.start_ms)
+    for i in reversed(range(len(items))):
+        if not isinstance(final := items[i], Final):
+            continue
+        if frames_from_ms(final.end_ms) <= since - REMEMBERED:
+            break
+        if (again := with_speakers(final, turns, since)) is not final:
+            items[i] = again
+            changed.append(i)
+    return changed
+
+
 def joined(earlier: SpeakerTurns | None, event: SpeakerTurns, *, most: int) -> SpeakerTurns:
     """Return what both events say together: of `most` turns, the newest ones."""
     if earlier is None:
@@ -65,6 +88,18 @@ def joined(earlier: SpeakerTurns | None, event: SpeakerTurns, *, most: int) -> S
     return replace(event, start_ms=start_ms, turns=turns)
 
 
+def shown(turns: Iterable[SpokenTurn]) -> tuple[SpeakerTurn, ...]:
+    """Return turns in wire form."""
+    return tuple(
+        SpeakerTurn(
+            start_ms=ms_from_frames(turn.start),
+            end_ms=ms_from_frames(turn.end),
+            speaker=turn.speaker,
+        )
+        for turn in turns
+    )
+
+
 def changed(
     before: Sequence[SpokenTurn], now: Sequence[SpokenTurn], since: int, end: int
 ) -> SpeakerTurns:
@@ -72,12 +107,8 @@ def changed(
     oldest = max(end - REMEMBERED, 0)
     first = min((max(turn.start, oldest) for turn in {*before} ^ {*now}), default=since)
     start = max(min(since, first), oldest)
-    turns = tuple(
-        SpeakerTurn(
-            start_ms=ms_from_frames(max(turn.start, start)),
-            end_ms=ms_from_frames(turn.end),
-            speaker=turn.speaker,
-        )
+    turns = shown(
+        SpokenTurn(max(turn.start, start), turn.end, turn.speaker)
         for turn in now
         if turn.end > start
     )

@@ -400,7 +400,7 @@ class LongformOptions:
     initial_prompt: Annotated[str, DERIVED] = ""
     """Text before the first window."""
     num_speakers: Annotated[
-        int, Meta(ge=0, le=64), Option("tell this many speakers apart; 0: unknown")
+        int, Meta(ge=0, le=64), Option("how many people speak: tells them apart; 0: unknown")
     ] = 0
     word_timestamps: Annotated[bool, Option("do not compute word times", common=True)] = True
     """The next window begins after the last of the words. openai-whisper has this off."""
@@ -539,6 +539,11 @@ class OutputOptions:
     timestamps: Annotated[
         Literal["off", "rel", "clock"], Option("time at the start of each line", common=True)
     ] = "off"
+    names: Annotated[
+        tuple[Annotated[str, Meta(pattern=r"^[1-9][0-9]{0,3}=\s*\S.{0,99}\Z")], ...],
+        "1=NAME",
+        Option("what speakers are called: 1=Ana,2=Bob", allowed="numbers and names: 1=Ana,2=Bob"),
+    ] = ()
     verbose: Annotated[
         int,
         Meta(ge=-1, le=2),

@@ -14,8 +14,10 @@ from datetime import datetime
 from streamd.config import Config, read_token
 from streamd.daemon.display import open_display, open_files, prints
 from streamd.errors import ConfigError
+from streamd.events import Final
 from streamd.server.client import watch
 from streamd.sinks import Sink
+from streamd.sinks.transcripts import Revised
 from streamd.streams.journal.database import AUTO, Database, place
 from streamd.streams.journal.old_files import old_files
 from streamd.streams.journal.tables import runs, transcript
@@ -33,8 +35,10 @@ async def show(config: Config, url: str) -> None:
     loop = asyncio.get_running_loop()
     token = read_token(config.bind.token_file, os.environ)
     started = datetime.now().astimezone()  # the server does not say when the session began
+    # The server does not say beforehand either whether speakers are told apart.
+    config = replace(config, decoding=replace(config.decoding, speakers=True))
     screen = open_display(config, sys.stdout, os.environ, started=started)
-    sinks = (screen, *open_files(config))
+    sinks = (screen, *open_files(config, started=started))
 
     async def follow(drawing: ThreadPoolExecutor) -> None:
         async with aclosing(watch(url, token=token)) as events:
@@ -79,13 +83,18 @@ def export(config: Config, session: str = "") -> Iterable[str]:
             f"{run.started.astimezone():%Y-%m-%d %H:%M}  {run.session}"
             for run in sorted(known, key=lambda run: run.started)
         ]
-    events = transcript(folder, session)  # raises before a file is made
+    text = Revised()
+    for event in transcript(folder, session):
+        text.take(event)
+    said = [*text.since(0)]
+    speaks = any(isinstance(each, Final) and each.speaker for each in said)
+    config = replace(config, decoding=replace(config.decoding, speakers=speaks))
     started = max((run.started for run in known if run.session == session), default=datetime.min)
-    sinks: list[Sink] = open_files(config, whole=True)
+    sinks: list[Sink] = open_files(config, whole=True, started=started)
     if prints(config, sys.stdout, os.environ):
         sinks.insert(0, open_display(config, sys.stdout, os.environ, started=started))
     try:
-        for event in events:
+        for event in said:
             for sink in sinks:
                 sink.write(event)
     finally:

@@ -14,8 +14,8 @@ from streamd.config import Config
 from streamd.errors import ConfigError, os_error_as
 from streamd.events import Event
 from streamd.options import OutputOptions, without_password
-from streamd.sinks import CaptionSink, Sink
-from streamd.sinks.formats import FORMATS, SEGMENTED, Jsonl, Text, suffix
+from streamd.sinks import CaptionSink, Format, Sink
+from streamd.sinks.formats import FORMATS, SEGMENTED, Jsonl, Paragraphs, Table, Text, suffix
 from streamd.sinks.terminal import TerminalSink, is_terminal
 from streamd.sinks.text import SPEAKERS, Look, clean, confidence_ramp, stamper
 from streamd.sinks.transcripts import transcript
@@ -51,6 +51,7 @@ def open_display(
         ramp=ramp if config.cues.confidence else (),
         stamp=stamper(output.timestamps, started or datetime.now(UTC)),
         speakers=SPEAKERS if ramp else (),
+        names=speaker_names(output),
     )
     if terminal:
         return TerminalSink(stream, look)
@@ -70,21 +71,43 @@ def prints(config: Config, stream: TextIO, environ: Mapping[str, str]) -> bool:
 
 def open_stream(config: Config, stream: TextIO, form: str, *, segments: bool) -> CaptionSink:
     """Return the sink that writes this format of files; `segments`: as for `open_files`."""
-    sink = StreamSink(stream, FORMATS[form](config.cues), at_once=not segments)
+    sink = StreamSink(stream, new_format(config, form), at_once=not segments)
     return SentenceSink(sink) if segments and form not in SEGMENTED else sink
+
+
+def speaker_names(output: OutputOptions) -> dict[int, str]:
+    """Return what the user calls speakers, by number."""
+    named = (each.partition("=") for each in output.names)
+    return {int(number): name.strip() for number, _, name in named}
+
+
+def new_format(config: Config, name: str, started: datetime | None = None) -> Format:
+    """Return a format of files as the user wants it; time stamps count from `started`, or now."""
+    form = FORMATS[name](config.cues)
+    form.names = speaker_names(config.output)
+    if isinstance(form, Table) and config.decoding.speakers:
+        form.add_speakers()
+    if isinstance(form, Paragraphs):
+        form.stamp = stamper(config.output.timestamps, started or datetime.now(UTC))
+    return form
 
 
 def written(config: Config, events: Iterable[Event], form: str, names: Mapping[int, str]) -> str:
     """Return the transcript of a session in a format of files; `names` are those of speakers."""
-    writer = FORMATS[form](config.cues)
+    writer = new_format(config, form)
     writer.names = names
     return transcript(events, writer)
 
 
 def open_files(
-    config: Config, file: str = "", *, whole: bool = False, segments: bool = False
+    config: Config,
+    file: str = "",
+    *,
+    whole: bool = False,
+    segments: bool = False,
+    started: datetime | None = None,
 ) -> list[Sink]:
-    """Return the sinks of the transcript files.
+    """Return the sinks of the transcript files; time stamps count from `started`, or now.
 
     `file` is the sound file that is transcribed, ``-`` for standard input, or empty for other
     sources. With `whole` the files appear when they are complete rather than grow line by line.
@@ -99,7 +122,7 @@ def open_files(
     sinks: list[Sink] = []
     with ExitStack() as undo:
         for path, name in wanted.items():
-            sinks.append(FileSink(path, FORMATS[name](config.cues), whole=whole))
+            sinks.append(FileSink(path, new_format(config, name, started), whole=whole))
             undo.callback(sinks[-1].close)
             if segments and name not in SEGMENTED:
                 sinks[-1] = SentenceSink(sinks[-1])

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from io import StringIO
 from typing import TypeVar
@@ -113,7 +114,9 @@ class _Batch:
     """
 
     def __init__(self, config: Config, control: Control, thread: EngineThread) -> None:
-        self._config, self._control, self._thread = config, control, thread
+        speakers = config.decoding.speakers or config.longform.num_speakers > 0
+        self._config = replace(config, decoding=replace(config.decoding, speakers=speakers))
+        self._control, self._thread = control, thread
         self._deadline_s = STEP_DEADLINES * config.decoding.engine_deadline_ms / 1000
         self._transcriber: RecordingTranscriber | None = None
         self._is_whole = False  # whether all of the file was transcribed

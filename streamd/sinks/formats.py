@@ -18,9 +18,11 @@ from streamd.sinks.cues import Cue, Cues, Piece, joined
 from streamd.sinks.documents import Json
 from streamd.sinks.text import (
     JOINER,
+    PARAGRAPH_PAUSE_MS,
     RAINBOW,
     Look,
     aligned,
+    blank_between,
     caption,
     clean,
     clock,
@@ -40,13 +42,53 @@ class Text(Format):
         self._look = look or Look()
 
     def _final(self, final: Final) -> str:
-        return (
-            paint([*named(final.speaker, self._look, self.names), *caption(final, self._look)])
-            + "\n"
-        )
+        return (paint([*named(final.speaker, self._look), *caption(final, self._look)])) + "\n"
 
     def _gap(self, gap: Gap) -> str:
         return gap_notice(gap) + "\n"
+
+
+class Paragraphs(Format):
+    """A line for each final, or where it is known who speaks, a paragraph for each turn.
+
+    A turn has several if the speaker pauses. `stamp` makes the time before each from its start.
+    """
+
+    stamp: Callable[[int], str] = staticmethod(lambda t_ms: "")
+
+    def __init__(self) -> None:
+        self._last: Final | None = None  # of a paragraph that may go on
+
+    def end(self, *, complete: bool) -> str:
+        """Return the end of the last line."""
+        return "\n" if self._last else ""
+
+    def rest(self, final: Final) -> str:
+        """Return the end of the line, after which the next one begins."""
+        self._last = None
+        return "\n"
+
+    def _final(self, final: Final) -> str:
+        before, self._last = self._last, final
+        text = clean(final.text)
+        if before is not None and self._goes_on(before, final):
+            return blank_between(before.text, text) + text
+        name = speaker_name(final.speaker, self.names)
+        shown = f"{self.stamp(final.start_ms)}{f'{name}: ' if name else ''}{text}"
+        return f"\n{shown}" if before else shown
+
+    @staticmethod
+    def _goes_on(before: Final, final: Final) -> bool:
+        pause_ms = final.start_ms - before.end_ms
+        return (
+            bool(final.speaker)
+            and final.speaker == before.speaker
+            and (pause_ms < PARAGRAPH_PAUSE_MS)
+        )
+
+    def _gap(self, gap: Gap) -> str:
+        end, self._last = self.end(complete=False), None
+        return f"{end}{gap_notice(gap)}\n"
 
 
 class Jsonl(Format):
@@ -67,23 +109,32 @@ class Jsonl(Format):
 
 
 class Table(Format):
-    """Start and end in ms, and the text.
+    """Start and end in ms, who speaks if `add_speakers` was called, and the text.
 
     With a comma these are whisper.cpp's columns, the text always in quotes (RFC 4180), with a tab
     openai-whisper's, without quotes, since no text contains a tab.
     """
 
     def __init__(self, separator: str) -> None:
+        self._separator, self._has_speakers = separator, False
         self.header = separator.join(("start", "end", "text")) + "\n"
-        self._separator = separator
+
+    def add_speakers(self) -> None:
+        """Give the table a column for who speaks; call it before it is begun."""
+        self._has_speakers = True
+        self.header = self._separator.join(("start", "end", "speaker", "text")) + "\n"
 
     def _final(self, final: Final) -> str:
-        text = clean(final.text)
-        if text.lstrip()[:1] in "=+-@":
+        who = speaker_name(final.speaker, self.names)
+        texts = (who, final.text) if self._has_speakers else (final.text,)
+        cells = str(final.start_ms), str(final.end_ms), *map(self._cell, texts)
+        return self._separator.join(cells) + "\n"
+
+    def _cell(self, text: str) -> str:
+        text = clean(text)
+        if text.lstrip()[:1] in ("=", "+", "-", "@"):
             text = f" {text}"  # keeps spreadsheets from reading a formula
-        if self._separator == ",":
-            text = '"' + text.replace('"', '""') + '"'
-        return self._separator.join((str(final.start_ms), str(final.end_ms), text)) + "\n"
+        return '"' + text.replace('"', '""') + '"' if self._separator == "," else text
 
 
 _RULES = "\n".join(
@@ -323,7 +374,7 @@ def _ass_time(t_ms: int) -> str:
 
 
 FORMATS: Mapping[str, Callable[[CueLayout], Format]] = {
-    "txt": lambda layout: Text(),
+    "txt": lambda layout: Paragraphs(),
     "srt": Srt,
     "vtt": Vtt,
     "lrc": Lrc,

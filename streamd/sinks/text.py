@@ -5,7 +5,7 @@ Also styles captions: colours by confidence, brackets around doubtful words, tim
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import groupby, islice, pairwise
 from operator import attrgetter
@@ -295,12 +295,14 @@ class Look:
     """The user's choices for captions.
 
     `ramp` has SGR colours from lowest to highest confidence, or none. `stamp` makes the text before
-    a caption from its start in ms. `speakers` has the SGR colours of speakers' names, or none.
+    a caption from its start in ms. `speakers` has the SGR colours of speakers' names, or none;
+    `names` what they are called, by number.
     """
 
     ramp: tuple[str, ...] = ()
     stamp: Callable[[int], str] = lambda t_ms: ""
     speakers: tuple[str, ...] = ()
+    names: Mapping[int, str] = field(default_factory=lambda: _NO_NAMES)
 
 
 def confidence_ramp(environ: Mapping[str, str], *, is_terminal: bool) -> tuple[str, ...]:
@@ -354,12 +356,12 @@ def gap_notice(gap: Gap) -> str:
     return f"[{gap.duration_ms / 1000:.1f} s of audio lost: {_GAPS.get(gap.why) or clean(gap.why)}]"
 
 
-def named(speaker: int | None, look: Look, names: Mapping[int, str] = _NO_NAMES) -> list[Span]:
+def named(speaker: int | None, look: Look) -> list[Span]:
     """Return the name before what a speaker says; nothing where it is not known who speaks."""
     if not speaker:
         return []
     sgr = look.speakers[(speaker - 1) % len(look.speakers)] if look.speakers else ""
-    return [Span(f"{speaker_name(speaker, names)}:", sgr), Span(" ")]
+    return [Span(f"{speaker_name(speaker, look.names)}:", sgr), Span(" ")]
 
 
 def caption(event: Partial | Final, look: Look) -> list[Span]:

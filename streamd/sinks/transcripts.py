@@ -1,46 +1,62 @@
-"""Writes the transcript of a session at once, as it stands: who says what, and what was corrected.
+"""The transcript of a session as it stands: who says what after all, and what was corrected."""
 
-A transcript that is written while people speak has each final as it was when it came.
-"""
-
-from collections.abc import Iterable, Sequence
-from itertools import takewhile
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate, pairwise, takewhile
 from unicodedata import category
 
 from msgspec.structs import replace
 
-from streamd.events import Correction, Event, Final, Gap, SpeakerTurns
-from streamd.labels import revised, with_speakers
+from streamd.events import Correction, Event, Final, Gap, SpeakerTurns, TimedWord
+from streamd.labels import revise, revised
 from streamd.sinks import Format
 from streamd.sinks.text import aligned
 from streamd.speakers import SpokenTurn
-from streamd.types import frames_from_ms
+
+
+class Revised:
+    """The finals and gaps of a session as they stand: who says what, and what was corrected."""
+
+    def __init__(self) -> None:
+        self._items: list[Final | Gap] = []
+        self._corrections: dict[int, list[Correction]] = {}
+        self._turns: list[SpokenTurn] = []
+
+    def take(self, event: Event) -> int:
+        """Take the next event; return the number of the first item that is new or has changed."""
+        n_items = len(self._items)
+        match event:
+            case Final() | Gap():
+                self._items.append(event)
+                return n_items
+            case Correction():
+                self._corrections.setdefault(event.seq, []).append(event)
+                found = (i for i in reversed(range(n_items)) if self._is(i, event.seq))
+                return next(found, n_items)
+            case SpeakerTurns():
+                self._turns = revised(self._turns, event)
+                return min(revise(self._items, self._turns, event), default=n_items)
+        return n_items
+
+    def _is(self, i: int, seq: int) -> bool:
+        item = self._items[i]
+        return isinstance(item, Final) and item.seq == seq
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def since(self, first: int) -> Iterator[Final | Gap]:
+        """Give the items from number `first` on."""
+        for item in self._items[first:]:
+            known = self._corrections.get(item.seq, ()) if isinstance(item, Final) else ()
+            yield corrected(item, known) if isinstance(item, Final) and known else item
 
 
 def transcript(events: Iterable[Event], form: Format) -> str:
     """Return a file of a session's finals and gaps, given in order with what revises them."""
-    lasting: list[Final | Gap] = []
-    corrections: dict[int, list[Correction]] = {}
-    turns: list[SpokenTurn] = []
+    text = Revised()
     for event in events:
-        match event:
-            case Final() | Gap():
-                lasting.append(event)
-            case Correction():
-                corrections.setdefault(event.seq, []).append(event)
-            case SpeakerTurns():
-                turns, since = revised(turns, event), frames_from_ms(event.start_ms)
-                lasting = [
-                    with_speakers(each, turns, since) if isinstance(each, Final) else each
-                    for each in lasting
-                ]
-    text = form.header
-    for each in lasting:
-        if isinstance(each, Final):
-            text += form.append(corrected(each, corrections.get(each.seq, ())))
-        else:
-            text += form.append(each)
-    return text + form.end(complete=True)
+        text.take(event)
+    return form.header + "".join(map(form.append, text.since(0))) + form.end(complete=True)
 
 
 def corrected(final: Final, corrections: Sequence[Correction]) -> Final:
@@ -62,9 +78,21 @@ def corrected(final: Final, corrections: Sequence[Correction]) -> Final:
         start, end = places[each.first][0], places[each.last][1]
         meant = _with_marks(each.text, text[start:end])
         text = text[:start] + meant + text[end:]
-        one = replace(words[each.first], text=meant, end_ms=words[each.last].end_ms)
-        words[each.first : each.last + 1] = [one]
+        replaced = words[each.first : each.last + 1]
+        words[each.first : each.last + 1] = _spread(meant, replaced[0], replaced[-1].end_ms)
     return replace(final, text=text, words=tuple(words)) if kept else final
+
+
+def _spread(text: str, first: TimedWord, end_ms: int) -> list[TimedWord]:
+    """Return the words of a text from the first of those that it replaces, by their lengths."""
+    said = text.split() or [text]
+    ends = [*accumulate(map(len, said))]
+    span_ms, whole = end_ms - first.start_ms, ends[-1] or 1
+    edges = [first.start_ms + span_ms * each // whole for each in (0, *ends)]
+    return [
+        replace(first, text=word, start_ms=start_ms, end_ms=until_ms)
+        for word, (start_ms, until_ms) in zip(said, pairwise(edges), strict=True)
+    ]
 
 
 def _first(correction: Correction) -> int:

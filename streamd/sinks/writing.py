@@ -5,19 +5,23 @@ import shutil
 import stat
 from collections.abc import Sequence
 from contextlib import suppress
+from copy import deepcopy
 from pathlib import Path
-from typing import TextIO
+from typing import NamedTuple, TextIO
 
 from msgspec import UNSET
 from msgspec.structs import replace
 
 from streamd.errors import ConfigError, StreamdError, os_error_as
-from streamd.events import EndReason, Eos, Event, Final, Gap
+from streamd.events import Correction, EndReason, Eos, Event, Final, Gap, SpeakerTurns
 from streamd.language import ends_sentence
 from streamd.sinks import CaptionSink, Format, Sink
 from streamd.sinks.text import PARAGRAPH_PAUSE_MS, blank_between
+from streamd.sinks.transcripts import Revised
+from streamd.speakers import REMEMBERED
 from streamd.system.disk import write_all
 from streamd.system.stdio import put
+from streamd.types import ms_from_frames
 
 _MOST_BYTES = 255
 """Of a file's name, on Linux and macOS."""
@@ -141,10 +145,20 @@ def cut_short(path: Path) -> Path:
     return path.with_name(fitting(f"{path.stem}.partial{path.suffix}"))
 
 
+class _Checkpoint(NamedTuple):
+    """What a file had after `n_items`, which began by `t_ms`: its size, and how it goes on."""
+
+    n_items: int
+    t_ms: int
+    end: int
+    form: Format
+
+
 class FileSink:
     """Writes a transcript file, which is complete and valid whenever the process dies.
 
-    Each final is added in one unbuffered write; the next one overwrites the format's footer. An
+    Each final is added in one unbuffered write; the next one overwrites the format's footer. Where
+    speakers or words are corrected, a regular file is written again from there on, also at once. An
     existing file stays as it is until the first final, or until a session without finals ends
     normally; a session that fails or is stopped before leaves no trace.
 
@@ -155,6 +169,9 @@ class FileSink:
 
     def __init__(self, path: Path, form: Format, *, whole: bool = False) -> None:
         self._path, self._form = path, form
+        self._revised = Revised()
+        # The first one, and as many as are needed for revisions of the last minute.
+        self._checkpoints = [_Checkpoint(0, 0, 0, deepcopy(form))]
         self._end = 0  # offset of the footer
         self._footer = b""
         self._begun = self._failed = self._is_cut = False
@@ -167,6 +184,7 @@ class FileSink:
         with os_error_as(OutputError, self._problem):
             # Unbuffered: a later close() has nothing left to write that could fail.
             descriptor = os.open(self._part or path, os.O_WRONLY | os.O_CREAT, 0o666)
+            self._is_regular = stat.S_ISREG(os.fstat(descriptor).st_mode)
             self._file = open(descriptor, "wb", buffering=0)  # noqa: SIM115  # closed by `close`
             if self._part and not self._is_new:
                 os.close(os.open(path, os.O_WRONLY))  # fails without permission to write to it
@@ -179,11 +197,26 @@ class FileSink:
         self._is_cut = isinstance(event, Eos) and event.reason == EndReason.STOP
         if not self._begun and (is_text or is_whole):
             self._begun = True
-            if stat.S_ISREG(os.fstat(self._file.fileno()).st_mode):
+            if self._is_regular:
                 self._file.truncate()
             self._put(self._form.header)
+        changed = self._revised.take(event)
         if is_text:
-            self._put(self._form.append(event))
+            self._note(event)
+            added = "".join(map(self._form.append, self._revised.since(changed)))
+            if not self._is_regular and isinstance(event, Final):  # nothing is written over
+                added += self._form.rest(event)
+            self._put(added)
+        elif isinstance(event, Correction | SpeakerTurns) and changed < len(self._revised):
+            self._put_again(changed)
+
+    def _note(self, event: Event) -> None:
+        """Make a checkpoint before an event, if there was none for a minute."""
+        first, *others = self._checkpoints
+        t_ms = event.start_ms if isinstance(event, Final) else 0
+        if t_ms - self._checkpoints[-1].t_ms >= ms_from_frames(REMEMBERED):
+            now = _Checkpoint(len(self._revised) - 1, t_ms, self._end, deepcopy(self._form))
+            self._checkpoints = [first, *others[-2:], now]
 
     def close(self) -> None:
         """Complete and close the file; raises as `write` does, unless that has failed before."""
@@ -200,8 +233,25 @@ class FileSink:
                 if unused:
                     unused.unlink(missing_ok=True)
 
+    def _put_again(self, changed: int) -> None:
+        """Write what stands from an item on, which has changed."""
+        if not self._is_regular:
+            return  # whoever reads a pipe has the text
+        kept = [each for each in self._checkpoints if each.n_items <= changed]
+        n_items, _, end, form = kept[-1]
+        with os_error_as(StreamdError, self._problem), open(self._part or self._path, "rb") as old:
+            old.seek(end)
+            self._footer, self._end = old.read(), end
+        self._checkpoints, self._form = kept, deepcopy(form)
+        header = "" if end else self._form.header
+        self._put(header + "".join(map(self._form.append, self._revised.since(n_items))))
+        with os_error_as(StreamdError, self._problem):
+            self._footer = self._footer.rstrip(b" ")
+            self._file.truncate(self._end + len(self._footer))
+            self._file.seek(self._end)
+
     def _put(self, added: str, *, complete: bool = False) -> None:
-        footer = self._form.end(complete=complete)
+        footer = self._form.end(complete=complete) if complete or self._is_regular else ""
         body, new_footer = (part.encode(errors="replace") for part in (added, footer))
         # The new text must cover all of the old footer: there is no moment to truncate the file in.
         new_footer = new_footer.ljust(len(self._footer) - len(body))

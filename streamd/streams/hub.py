@@ -27,19 +27,21 @@ from streamd.events import (
     SpeakerTurns,
     encode,
 )
-from streamd.labels import joined
+from streamd.labels import joined, revise, revised, shown
 from streamd.options import Choices
+from streamd.speakers import REMEMBERED, SpokenTurn
 from streamd.streams.journal.journals import Journal, SharedJournal
 from streamd.streams.journal.lines import Fed
 from streamd.streams.life import HUB, Phase, Turn, following
 from streamd.streams.subscription import Subscription, outdates
+from streamd.types import ms_from_frames
 
 EventT = TypeVar("EventT", bound=SessionEvent)
 
-_MOST_CORRECTIONS = 100
-"""That new subscribers hear of."""
-_MOST_TURNS = 1000
-"""That new subscribers hear of: about two hours of a conversation."""
+_MOST_TURNS = 1_000
+"""That subscribers who come back hear of, whose last minute of finals may have been revised."""
+_MOST_CORRECTIONS = 10_000
+"""That new subscribers hear of: those of an interview of hours."""
 
 
 class Hub:
@@ -72,9 +74,12 @@ class Hub:
         self.shared: SharedJournal | None = None
         """The same journal, if other machines can go on with the session."""
         self._finals: deque[Final] = deque(maxlen=history)
-        self._turns: SpeakerTurns | None = None  # the newest
+        self._turns: SpeakerTurns | None = None  # the newest ones
+        self._spoken: list[SpokenTurn] = []  # who talks in the last minute
         self._partials: dict[int, Partial] = {}  # the newest of each channel, 0 if they are mixed
         self._corrections: deque[Correction] = deque(maxlen=_MOST_CORRECTIONS)
+        if journal is not None and journal.seq:
+            self._corrections.extend(journal.corrections())
         self._fault: Fault | None = None
         self._eos: Eos | None = None
         self.phase = Phase.OPEN
@@ -152,7 +157,7 @@ class Hub:
             case Final():
                 self._finals.append(event)
             case SpeakerTurns():
-                self._turns = joined(self._turns, event, most=_MOST_TURNS)
+                self._revise(event)
             case Partial():
                 self._partials[event.channel or 0] = event
             case Correction(seq=seq) if seq:
@@ -164,6 +169,14 @@ class Hub:
         for channel, partial in [*self._partials.items()]:
             if outdates(event, partial):
                 del self._partials[channel]
+
+    def _revise(self, event: SpeakerTurns) -> None:
+        """Give finals other speakers, so that whoever comes later has the same as the others."""
+        self._turns = joined(self._turns, event, most=_MOST_TURNS)
+        self._spoken = revised(self._spoken, event)
+        for i in revise(self._finals, self._spoken, event):
+            if self.journal is not None:
+                self.journal.revise(self._finals[i])
 
     def subscribe(
         self,
@@ -177,31 +190,62 @@ class Hub:
     ) -> Subscription:
         """Subscribe from now on, or from an earlier final on; use it as a context manager.
 
-        The finals after number `after` are replayed, then live events follow, without a gap or a
-        duplicate. `Missed` announces finals that are no longer stored. `epoch` is the run of the
-        session that `after` counts in, if the subscriber knows it. Then comes who has talked when,
-        which corrects replayed finals and those that the subscriber has, and the newest corrections
-        of words. The current partial comes at once, if `partials` are wanted.
+        The finals after number `after` are replayed with the speakers that they have by now, then
+        live events follow, without a gap or a duplicate. `Missed` announces finals that are no
+        longer stored. `epoch` is the run of the session that `after` counts in, if the subscriber
+        knows it. Before the finals comes who has talked when, for those that the subscriber has;
+        behind them who talks in the last minute, which later revisions continue, and the newest
+        corrections of words. The current partial comes at once, if `partials` are wanted.
         """
         is_new = after is None
         after, lost = self._begin_of_replay(after, epoch)
         # While a long replay is read, about as many new events may come: they need room, too.
         bound = self._bound + self.seq - after
-        replay = chain((lost,) if lost else (), self._stored(after))
+        older = self._revision(after) if after and not is_new else None
+        behind = () if is_new else (self._context, *self._corrections)
+        every = chain((lost, older), self._stored(after), behind)
+        replay = (event for event in every if event is not None)
         subscription = Subscription(
             bound, replay, partials=partials, stats=stats, deliver=deliver, listens=listens
         )
-        current = (*self._partials.values(), self._fault, self._eos)
-        for event in current if is_new else (self._turns, *self._corrections, *current):
+        for event in (*self._partials.values(), self._fault, self._eos):
             if event is not None:
                 subscription.offer(event)
         self._subscriptions = {s for s in (*self._subscriptions, subscription) if not s.closed}
         return subscription
 
+    def amend(self, correction: Correction) -> None:
+        """Correct words after the end: who subscribes from now on hears of it.
+
+        Raises `JournalError` if it cannot be stored.
+        """
+        if self.journal is None:
+            self._remember(correction)
+        else:
+            self.journal.store(correction, self._remember)
+
     def close(self, reason: str) -> None:
         """Publish `Eos` and end all subscriptions; the second call does nothing."""
         if not self.closed:
             self.publish(Eos(seq=self.seq, reason=reason))
+
+    def _revision(self, after: int) -> SpeakerTurns | None:
+        """Return what was said of the minute before a subscriber's last final, and since."""
+        if self._turns is None:
+            return None
+        known = (final.end_ms for final in self._finals if final.seq == after)
+        start_ms = next(known, 0) - ms_from_frames(REMEMBERED)
+        turns = tuple(turn for turn in self._turns.turns if turn.end_ms > start_ms)
+        start_ms = max(start_ms, self._turns.start_ms)
+        return msgspec.structs.replace(self._turns, start_ms=start_ms, turns=turns)
+
+    @property
+    def _context(self) -> SpeakerTurns | None:
+        """Who talks in the last minute; it changes no final."""
+        if self._turns is None:
+            return None
+        end_ms = self._turns.end_ms
+        return SpeakerTurns(start_ms=end_ms, end_ms=end_ms, turns=shown(self._spoken))
 
     def _begin_of_replay(self, after: int | None, epoch: str | None) -> tuple[int, Missed | None]:
         """Return the final after which a replay begins, and what is missing before it."""

@@ -145,3 +145,25 @@ def test_nor_the_sound_of_another_one(tmp_path, monkeypatch):
     Path("a.txt").symlink_to("b.wav")
     with pytest.raises(ConfigError, match=r"^a.txt is the input"):
         check_files(wanted(["x/a.mp3", "b.wav"], output_format=("txt",)))
+
+
+def test_files_have_the_names_times_and_turns_that_are_asked_for(tmp_path):
+    files = tuple(str(tmp_path / f"a.{name}") for name in ("txt", "csv", "tsv"))
+    output = OutputOptions(output=files, names=("2=Bob ", "1== Ana"), timestamps="rel")
+    config = Config(output=output, decoding=ModelOptions(speakers=True))
+    said = ("One.", 0, 1), ("Two.", 700, 1), ("Three.", 4_000, 1), ("Four.", 4_500, 2)
+    finals = [
+        replace(final, words=tuple(replace(word, speaker=who) for word in final.words))
+        for text, start_ms, who in said
+        for final in (spoken(text, start_ms=start_ms),)
+    ]
+    for sink in open_files(config):
+        for final in finals:
+            sink.write(final)
+        sink.close()
+    txt, csv, tsv = (Path(file).read_text().splitlines() for file in files)
+    assert [line.partition("] ")[2] for line in txt] == ["= Ana: One. Two.", "= Ana: Three.", "Bob: Four."]
+    assert [line[:2] for line in txt] == ["[0"] * 3
+    assert csv[0] == "start,end,speaker,text"
+    assert csv[-2:] == ['4000,4300," = Ana","Three."', '4500,4800,"Bob","Four."']
+    assert tsv[-1] == "4500\t4800\tBob\tFour."

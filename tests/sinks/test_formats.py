@@ -6,17 +6,22 @@ import resource
 import signal
 import subprocess
 import sys
+import tempfile
 from itertools import pairwise
+from pathlib import Path
 
 import msgspec
 import pytest
 import srt
+from hypothesis import given
+from hypothesis import strategies as st
 
 from streamd.errors import ConfigError, StreamdError
-from streamd.events import Eos, Fault
+from streamd.events import Correction, Eos, Fault, SpeakerTurn, SpeakerTurns
 from streamd.options import CueLayout
 from streamd.sinks.formats import FORMATS, Text
 from streamd.sinks.text import Look
+from streamd.sinks.transcripts import transcript
 from streamd.sinks.writing import FileSink, StreamSink
 from tests.support.said import GAP, final, spoken, written
 
@@ -42,6 +47,30 @@ def test_after_each_final_the_file_is_what_it_would_be_if_that_were_the_last(tmp
     assert sizes[0] < sizes[1] < sizes[3]
     sink.close()
     assert path.stat().st_size == sizes[-1]
+
+
+@pytest.mark.parametrize("name", FORMATS)
+@given(st.data())
+def test_after_each_revision_the_file_is_what_it_would_be_at_the_end(name, data):
+    events = []
+    for seq in range(1, data.draw(st.integers(2, 9))):
+        start_ms = seq * data.draw(st.sampled_from([2_000, 70_000]))
+        event = spoken("words were said", start_ms=start_ms, seq=seq)
+        first, end_ms = data.draw(st.integers(0, 2)), event.end_ms
+        since = max(0, end_ms - data.draw(st.sampled_from([500, 5_000, 60_000])))
+        turn = SpeakerTurn(start_ms=since, end_ms=end_ms, speaker=data.draw(st.integers(1, 3)))
+        turns = SpeakerTurns(start_ms=since, end_ms=end_ms, turns=(turn,))
+        meant = data.draw(st.sampled_from(["a", "several other words"]))
+        events += [event, GAP, turns, Correction(text=meant, seq=seq, first=first, last=2)]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "live")
+        with contextlib.closing(file_sink(path, name)) as sink:
+            for n, event in enumerate(events, 1):
+                sink.write(event)
+                now = transcript(events[:n], FORMATS[name](CueLayout()))
+                # Until the end, footers of JSON are short.
+                assert path.read_text().rstrip(" ") == now or name.startswith("json")
+        assert path.read_text() == now
 
 
 @pytest.mark.parametrize("name", ["json", "json-full"])

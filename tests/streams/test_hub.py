@@ -5,9 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from msgspec.structs import replace
 
 from streamd.events import (
     Ack,
+    Correction,
     Eos,
     Fault,
     Final,
@@ -16,6 +18,7 @@ from streamd.events import (
     SessionEvent,
     SpeakerTurn,
     SpeakerTurns,
+    TimedWord,
     Vad,
     of_channel,
 )
@@ -133,24 +136,57 @@ def turns(start_ms: int, end_ms: int, *who: tuple[int, int, int]) -> SpeakerTurn
     return SpeakerTurns(start_ms=start_ms, end_ms=end_ms, turns=said)
 
 
+def said_by(*speakers: int) -> Final:
+    """A final of a second for each speaker, who says one word."""
+    words = tuple(
+        TimedWord(text="a", start_ms=n * 1000, end_ms=n * 1000 + 900, prob=1, final=True, speaker=s)
+        for n, s in enumerate(speakers)
+    )
+    text, end_ms = " ".join("a" for _ in words), 1000 * len(words)
+    return Final(seg=0, start_ms=0, end_ms=end_ms, text=text, language="en", words=words)
+
+
+def speakers(events: list[SessionEvent]) -> list[list[object]]:
+    finals = (event for event in events if isinstance(event, Final))
+    return [[word.speaker for word in final.words] for final in finals]
+
+
 def test_who_comes_late_or_again_learns_who_spoke_by_now():
     hub = Hub("live")
     hub.publish(turns(0, 2000, (0, 900, 1), (900, 2000, 2)))
-    hub.publish(final(0))
+    hub.publish(said_by(1, 2))
     hub.publish(turns(2000, 3000, (2000, 3000, 1)))
-    hub.publish(turns(1500, 4000, (1500, 3800, 3)))
-    together = turns(0, 4000, (0, 900, 1), (900, 1500, 2), (1500, 3800, 3))
-    for after, n_finals in ((0, 1), (1, 0)):
-        events = drain(hub.subscribe(after))
-        assert len(seqs(events)) == n_finals
-        assert events[n_finals:] == [together]
+    hub.publish(turns(900, 4000, (900, 3800, 3)))
+    together = turns(0, 4000, (0, 900, 1), (900, 3800, 3))
+    late, again = drain(hub.subscribe(0)), drain(hub.subscribe(1))
+    assert speakers(late) == [[1, 3]]
+    # It changes nothing, but a later revision may continue it.
+    assert late[1:] == [replace(together, start_ms=4000)]
+    assert again == [together, *late[1:]]
     assert drain(hub.subscribe()) == []
-    # Of a long session, the newest are kept, however many finals are.
-    short = Hub("live", history=2)
-    for n in range(1002):
-        short.publish(turns(1000 * n, 1000 * n + 1000, (1000 * n, 1000 * n + 900, 1)))
-    (newest,) = drain(short.subscribe(0))
-    assert [newest.turns[0].start_ms, len(newest.turns)] == [2000, 1000]
+
+
+def test_who_comes_again_hears_of_the_last_minute_before_it_left_and_of_the_newest_turns():
+    hub = Hub("live", 2_000)
+    for n in range(1_200):
+        now = n * 1000
+        hub.publish(turns(now, now + 1000, (now, now + 900, n % 2)))
+        hub.publish(replace(final(n), start_ms=now, end_ms=now + 900))
+    first, context = drain(hub.subscribe(1_200))
+    assert (first.start_ms, first.end_ms) == (1_139_900, 1_200_000)
+    assert len(first.turns) == 60
+    first, *_ = drain(hub.subscribe(1))
+    assert len(first.turns) == 1_000
+    assert context.start_ms == context.end_ms == 1_200_000
+
+
+def test_corrections_after_the_end_are_known_to_who_comes_later():
+    hub = Hub("live")
+    hub.publish(final(0))
+    hub.close("end")
+    hub.amend(Correction(text="meant", seq=1, first=0, last=0))
+    _, correction, eos = drain(hub.subscribe(0))
+    assert (correction.text, eos.reason) == ("meant", "end")
 
 
 def test_a_replay_longer_than_the_bound_is_not_slow():

@@ -14,9 +14,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from msgspec.structs import replace
 
 from streamd.errors import ConfigError
-from streamd.events import Final, Gap, Missed
+from streamd.events import (
+    Correction,
+    Final,
+    Gap,
+    Missed,
+    SpeakerTurn,
+    SpeakerTurns,
+    TimedWord,
+)
 from streamd.options import Choices, JournalOptions
 from streamd.streams.hub import Hub
 from streamd.streams.journal.database import Database, DatabaseJournal
@@ -121,6 +130,29 @@ def test_a_session_that_ended_begins_anew(tmp_path):
         assert database.audio_ms("talk", first.epoch) == 500
         assert database.audio_ms("talk", second.epoch) is None
         assert database.audio_ms("nobody", first.epoch) is None
+
+
+def test_speakers_and_corrections_outlive_the_process(tmp_path):
+    word = TimedWord(text="a", start_ms=0, end_ms=80, prob=1, final=True, speaker=1)
+    with Database(tmp_path / "a") as journals:
+        hub = Hub("live", 2, journal=journals.open("live"))
+        hub.publish(replace(final(0), words=(word,)))
+        turn = SpeakerTurn(start_ms=0, end_ms=80, speaker=2)
+        hub.publish(SpeakerTurns(start_ms=0, end_ms=200, turns=(turn,)))
+        hub.publish(correction := Correction(text="b", seq=1, first=0, last=0))
+        left = crash(tmp_path / "a")
+    later = Correction(text="c", seq=1, first=0, last=0)
+    with Database(left) as journals:
+        recalled = journals.recall("live")
+        assert recalled is not None
+        recalled.end("end")
+        hub = Hub("live", journal=recalled)
+        hub.amend(later)
+    revised = replace(final(0), seq=1, words=(replace(word, speaker=2),))
+    with Database(left) as journals:
+        hub = Hub("live", journal=journals.recall("live"))
+        assert replay(hub) == [revised, correction, later]
+    assert [*transcript(left, "live")] == [revised, correction, later]
 
 
 def test_sessions_do_not_meet(tmp_path):

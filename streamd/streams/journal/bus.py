@@ -33,9 +33,12 @@ from streamd.events import (
     Lag,
     Partial,
     SessionEvent,
+    SpeakerTurns,
     Stats,
     Vad,
 )
+from streamd.labels import revise, revised
+from streamd.speakers import SpokenTurn
 from streamd.streams.journal.jetstream import (
     LEASES,
     LOG,
@@ -51,6 +54,7 @@ from streamd.streams.journal.lines import (
     Fed,
     Head,
     JournalLine,
+    LoggedEvent,
     contradiction,
     read_line,
 )
@@ -62,7 +66,7 @@ _PATIENCE_S = 10.0
 """How long a client waits for the bus to say what is known of its session."""
 _QUIET_BEATS = 4
 """How often the lease of a session that stores nothing is read: it costs NATS more than a final."""
-_RELAYED = Partial | Correction | Vad | Lag | Stats | Fault
+_RELAYED = Partial | Vad | Lag | Stats | Fault
 """Events that other nodes hear of, but that are not stored."""
 
 _NAME = r"^[\w-]{1,64}\Z"
@@ -240,6 +244,8 @@ class BusJournal:
         self._channel, self._stream = channel, channel.stream
         self._subject = f"{LOG}.{channel.key}.{self.epoch}"
         self._finals: deque[Final] = deque(maxlen=_HISTORY)
+        self._corrections: list[Correction] = []
+        self._spoken: list[SpokenTurn] = []  # who talks in the last minute
         self._lock = asyncio.Lock()
         self._following: Subscription | None = None
         self.is_joined = False
@@ -280,7 +286,7 @@ class BusJournal:
         if not self.is_mine:
             release(event)
             return
-        if isinstance(event, Final | Gap):
+        if isinstance(event, Final | Gap | Correction | SpeakerTurns):
             self._put_line(event)
         elif isinstance(event, Lag | Stats):
             release(event)
@@ -288,6 +294,12 @@ class BusJournal:
             return
         key = Partial if isinstance(event, Partial) else None
         self._channel.outbox.put(partial(self._pass_on, event, release), key=key)
+
+    def revise(self, final: Final) -> None:
+        """Store nothing more: who reads the log finds who talked when, and does the same."""
+
+    def corrections(self) -> Iterator[Correction]:
+        return iter(self._corrections)
 
     def feed(self, fed: Fed) -> None:
         if fed != self.fed and self.is_mine:
@@ -392,7 +404,7 @@ class BusJournal:
             self._is_damaged = True
             return JournalLine()
 
-    def _put_line(self, event: Head | Fed | Final | Gap | Eos) -> None:
+    def _put_line(self, event: LoggedEvent) -> None:
         state = self.resume_state if isinstance(event, Final) else None
         line = JournalLine(finalised_ms=self.finalised_ms, resume_state=state, event=event)
         self._channel.outbox.put(partial(self._append, line))
@@ -459,6 +471,11 @@ class BusJournal:
                 self._finals.append(event)
             case Gap():
                 self.end_ms = max(self.end_ms, event.t_ms + event.duration_ms)
+            case Correction():
+                self._corrections.append(event)
+            case SpeakerTurns():
+                self._spoken = revised(self._spoken, event)
+                revise(self._finals, self._spoken, event)
             case Head():
                 self.started, self.seg, self.fed = event.started, event.seg, event.fed
             case Fed():

@@ -27,7 +27,7 @@ from weakref import WeakSet
 from msgspec.structs import replace
 
 from streamd.errors import ConfigError, StreamdError
-from streamd.events import Final, Gap, SessionEvent
+from streamd.events import Correction, Final, SessionEvent
 from streamd.options import JournalOptions
 from streamd.streams.journal.journals import JournalError, Release
 from streamd.streams.journal.lines import Fed, contradiction
@@ -36,6 +36,7 @@ from streamd.streams.journal.tables import (
     NAME,
     SCHEMA,
     VERSION,
+    Lasting,
     Run,
     cause_of,
     connected,
@@ -46,6 +47,7 @@ from streamd.streams.journal.tables import (
     is_damage,
     put_event,
     put_run,
+    revise_event,
     run_of,
 )
 from streamd.system.disk import flush, force, lock_file, user_folder
@@ -93,10 +95,20 @@ class DatabaseJournal:
         return self.seq + 1 if first is None else int(first)
 
     def store(self, event: SessionEvent, release: Release) -> None:
-        """Write a final or a gap, then release the event; see `Journal.store`."""
-        if isinstance(event, Final | Gap):
+        """Write an event that lasts, then release it; see `Journal.store`."""
+        if isinstance(event, Lasting):
             self._write(self._run.after(event), event)
         release(event)
+
+    def revise(self, final: Final) -> None:
+        self._database.write(lambda cursor: revise_event(cursor, self.number, final))
+
+    def corrections(self) -> Iterator[Correction]:
+        query = "SELECT event FROM events WHERE run = ? AND seq IS NULL ORDER BY id"
+        for (data,) in self._database.select(query, self.number):
+            event = event_of(data)
+            if isinstance(event, Correction) and event.seq:
+                yield event
 
     def feed(self, fed: Fed) -> None:
         if fed != self.fed:
@@ -142,7 +154,7 @@ class DatabaseJournal:
             if after == before:
                 return
 
-    def _write(self, run: Run, event: Final | Gap | None = None) -> None:
+    def _write(self, run: Run, event: Lasting | None = None) -> None:
         """Write all or, if `JournalError` is raised, nothing."""
         now_s = self._database.clock()
         run = replace(run, finalised_ms=self.finalised_ms, resume_state=self.resume_state)

@@ -3,11 +3,11 @@
 import hashlib
 import hmac
 from datetime import datetime
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import msgspec
 
-from streamd.events import Eos, Final, Gap
+from streamd.events import Correction, Eos, Final, Gap, SpeakerTurns
 from streamd.options import Choices, EndpointOptions, ModelOptions
 from streamd.speakers import VOICEPRINT_BYTES
 from streamd.types import ResumeState, frames_from_ms
@@ -41,6 +41,9 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="jou
     fed: Fed = Fed()
 
 
+LoggedEvent = Head | Fed | Final | Gap | Correction | SpeakerTurns | Eos
+
+
 class JournalLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """An event, and until which time of the session all audio is silence or in finals.
 
@@ -50,7 +53,7 @@ class JournalLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
     finalised_ms: int = msgspec.field(default=0, name="settled_ms")
     resume_state: ResumeState | None = msgspec.field(default=None, name="past")
-    event: Head | Fed | Final | Gap | Eos | None = None
+    event: LoggedEvent | None = None
 
 
 class _Kind(msgspec.Struct):
@@ -63,7 +66,7 @@ class _NewerLine(msgspec.Struct):
     resume_state: ResumeState | None = msgspec.field(default=None, name="past")
 
 
-_KINDS = {kind.__struct_config__.tag for kind in (Head, Fed, Final, Gap, Eos)}
+_KINDS = {kind.__struct_config__.tag for kind in get_args(LoggedEvent)}
 _line = msgspec.json.Decoder(JournalLine).decode
 _newer_line = msgspec.json.Decoder(_NewerLine).decode
 

@@ -17,7 +17,7 @@ import msgspec
 from msgspec.structs import replace
 
 from streamd.errors import os_error_as
-from streamd.events import Final, Gap
+from streamd.events import Correction, Final, Gap
 from streamd.streams.journal.journals import JournalError
 from streamd.streams.journal.lines import Head
 from streamd.types import ResumeState
@@ -78,16 +78,21 @@ class Run(Head, frozen=True, kw_only=True, tag="run"):
     resume_state: ResumeState | None = None
     ended: str = ""
 
-    def after(self, event: Final | Gap) -> "Run":
+    def after(self, event: "Lasting") -> "Run":
         """Return what is known after an event."""
+        if isinstance(event, Correction):
+            return self
         if isinstance(event, Final):
             end_ms = max(self.end_ms, event.end_ms)
             return replace(self, seq=event.seq, seg=event.seg, end_ms=end_ms)
         return replace(self, end_ms=max(self.end_ms, event.t_ms + event.duration_ms))
 
 
+Lasting = Final | Gap | Correction
+"""The events that are stored."""
+
 _run = msgspec.json.Decoder(Run)
-_event: msgspec.json.Decoder[Final | Gap] = msgspec.json.Decoder(Final | Gap)
+_event: msgspec.json.Decoder[Lasting] = msgspec.json.Decoder(Lasting)
 
 
 def run_of(data: object) -> Run:
@@ -98,7 +103,7 @@ def run_of(data: object) -> Run:
         raise ValueError("it is nested too deeply") from None
 
 
-def event_of(data: object) -> Final | Gap | None:
+def event_of(data: object) -> Lasting | None:
     """Decode an event; None if it is damaged, or of a kind that only a newer version knows."""
     try:
         return _event.decode(data if isinstance(data, bytes) else b"")
@@ -113,10 +118,16 @@ def put_run(cursor: sqlite3.Cursor, number: int | None, run: Run, now_s: float) 
     return written or 0 if number is None else number
 
 
-def put_event(cursor: sqlite3.Cursor, number: int, event: Final | Gap, now_s: float) -> None:
+def put_event(cursor: sqlite3.Cursor, number: int, event: Lasting, now_s: float) -> None:
     """Write an event of the run with this number."""
     seq = event.seq if isinstance(event, Final) else None
     cursor.execute(_PUT_EVENT, (number, seq, _encode(event).decode(), now_s))
+
+
+def revise_event(cursor: sqlite3.Cursor, number: int | None, final: Final) -> None:
+    """Replace a final of the run with this number."""
+    query = "UPDATE events SET event = ? WHERE run = ? AND seq = ?"
+    cursor.execute(query, (_encode(final).decode(), number, final.seq))
 
 
 def connected(path: Path, *, is_new: bool = True) -> sqlite3.Connection:
@@ -197,8 +208,8 @@ def runs(folder: Path) -> list[tuple[int, Run]]:
     return found
 
 
-def transcript(folder: Path, session: str) -> Iterator[Final | Gap]:
-    """Give the finals and gaps of a session's last run; the log names damaged ones.
+def transcript(folder: Path, session: str) -> Iterator[Lasting]:
+    """Give the events of a session's last run, in order; the log names damaged ones.
 
     Raises `JournalError` if the folder has no such session, and while it is read if that fails.
     """
@@ -208,7 +219,7 @@ def transcript(folder: Path, session: str) -> Iterator[Final | Gap]:
     return _events(folder / NAME, numbers[-1])
 
 
-def _events(path: Path, run: int) -> Iterator[Final | Gap]:
+def _events(path: Path, run: int) -> Iterator[Lasting]:
     for number, data in _surviving(path, "events", "event", f"AND run = {run}"):
         if (event := event_of(data)) is not None:
             yield event
