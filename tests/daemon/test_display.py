@@ -162,7 +162,11 @@ def test_files_have_the_names_times_and_turns_that_are_asked_for(tmp_path):
             sink.write(final)
         sink.close()
     txt, csv, tsv = (Path(file).read_text().splitlines() for file in files)
-    assert [line.partition("] ")[2] for line in txt] == ["= Ana: One. Two.", "= Ana: Three.", "Bob: Four."]
+    assert [line.partition("] ")[2] for line in txt] == [
+        "= Ana: One. Two.",
+        "= Ana: Three.",
+        "Bob: Four.",
+    ]
     assert [line[:2] for line in txt] == ["[0"] * 3
     assert csv[0] == "start,end,speaker,text"
     assert csv[-2:] == ['4000,4300," = Ana","Three."', '4500,4800,"Bob","Four."']
