@@ -1,7 +1,7 @@
 """What each number of live recognition is worth: one at a time is changed, all else stays.
 
     python benchmarks/sensitivity.py [NAME ...] [--data DIR ...] [--sounds A] [-m tiny.en]
-        [--noise crowd mumble babble] [--out build/sensitivity]
+        [--noise crowd mumble babble] [--out build/sensitivity] [--screen ROWS]
 
 Each row is a live run (as in ``quality.py``) in which one number has another value: about half and
 twice as much, or one that switches its rule off. ``NAME`` chooses numbers, by the name of the
@@ -10,23 +10,35 @@ of the finals; delay until a word is committed and until it is in a final, in ms
 number of finals; words invented in noise, shown and in finals; CPU seconds per second of sound. A
 difference of a few words is chance.
 
+``--screen`` takes every number instead: all constants of the modules that decide the text of live
+captions (`PACKAGES`), and all numbers in their options, halved and doubled. It plays one sound
+after the other until a word in a final differs, and adds a line of JSON to the file ``ROWS`` for
+each change: which sound that was, or none. Changes that the file has are not made again, so the
+program may be stopped at any time. What no change alters is a candidate for removal.
+
 The table says which numbers matter and which rules could go. It does not say which value is best:
 that would be tuning on these sounds.
 """
 
 import argparse
+import ast
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, fields
 from importlib import import_module
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from unittest import mock
 
+import msgspec
+
 import scores
-from runs import Run
+import streamd
+from runs import Run, Trace
 from sounds import DATA, Sound, sets
-from streamd.config import SETTINGS
+from streamd.config import SETTINGS, load
+from streamd.events import Final, Partial
 from tables import table
 
 
@@ -57,9 +69,11 @@ class Number:
             yield
             return
         module, _, name = self.name.partition(":")
-        place = import_module(module)
-        kind = type(getattr(place, name))
-        with mock.patch.object(place, name, kind(value)):
+        usual = getattr(import_module(module), name)
+        with ExitStack() as patches:
+            for place in [each for key, each in sys.modules.items() if key.startswith("streamd.")]:
+                if getattr(place, name, None) is usual:  # where it is defined, and imported
+                    patches.enter_context(mock.patch.object(place, name, type(usual)(value)))
             yield
 
 
@@ -94,6 +108,111 @@ NUMBERS = (
 )
 
 
+PACKAGES = ("session", "whisper")
+EXEMPT = (
+    "session/simple",
+    "session/clips",
+    "whisper/longform/",
+    "whisper/mel",
+    "whisper/tokenizer",
+)
+"""Modules of `PACKAGES` that live captions do without, or whose numbers are the model's."""
+PARTS = ("session", "agreement", "gate", "endpoint", "search")
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """A change and the first sound in which it alters the words of a final, if any.
+
+    `n_words`: those of the sounds that were played, in the finals without the change. `shown`:
+    whether at least something that was shown on the way differs. `error`: what the change broke.
+    """
+
+    name: str
+    value: str
+    model: str
+    n_words: int
+    altered: str
+    shown: bool
+    error: str = ""
+
+
+def every_number() -> Iterator[Number]:
+    """Each number that may decide the text of live captions, halved and doubled."""
+    for name, value in [*_constants(), *_fields()]:
+        kind = type(value)
+        values = {str(kind(value / 2)), str(kind(value * 2) or kind(1))} - {str(value)}
+        yield Number(name, tuple(sorted(values)))
+
+
+def _constants() -> Iterator[tuple[str, float]]:
+    root = Path(streamd.__file__).parent
+    files = [file for name in PACKAGES for file in sorted((root / name).rglob("*.py"))]
+    for file in files:
+        module = file.relative_to(root).with_suffix("")
+        if module.as_posix().startswith(EXEMPT) or file.name == "__init__.py":
+            continue
+        place = import_module(".".join(("streamd", *module.parts)))
+        for statement in ast.parse(file.read_text(encoding="utf-8")).body:
+            if isinstance(statement, ast.Assign):
+                targets = [node for node in ast.walk(statement) if isinstance(node, ast.Name)]
+                for target in targets:
+                    value = getattr(place, target.id, None)
+                    if isinstance(target.ctx, ast.Store) and type(value) in {int, float}:
+                        yield f"{place.__name__}:{target.id}", value
+
+
+def _fields() -> Iterator[tuple[str, float]]:
+    config = load({}, {})
+    for part in PARTS:
+        options = getattr(config, part)
+        for field in fields(options):
+            value = getattr(options, field.name)
+            if type(value) in {int, float}:
+                yield f"{part}.{field.name}", value
+
+
+def screen(rows: Path, model: str, out: Path, sounds: Sequence[Sound]) -> None:
+    """Make each change that `rows` does not have, and add it."""
+    lines = rows.read_bytes().splitlines() if rows.exists() else []
+    known = {(row.name, row.value, row.model) for row in (_read(line) for line in lines)}
+    run = Run("usual", model, out)
+    usual = list(run.traces(sounds))
+    for number in every_number():
+        for value in number.values:
+            if (number.name, value, model) in known:
+                continue
+            with TemporaryDirectory() as folder, number.patched(value):
+                changed = Run(number.spec(value), model, Path(folder), opened=run.opened)
+                pairs = zip(usual, changed.traces(sounds), strict=True)
+                found = _screened(number.name, value, model, pairs)
+            with rows.open("ab") as file:
+                file.write(msgspec.json.encode(found) + b"\n")
+
+
+def _read(line: bytes) -> Row:
+    return msgspec.json.decode(line, type=Row)
+
+
+def _screened(name: str, value: str, model: str, pairs: Iterable[tuple[Trace, Trace]]) -> Row:
+    n_words, altered, shown, error = 0, "", False, ""
+    try:
+        for before, after in pairs:
+            n_words += len(before.text.split())
+            shown |= _shown(before) != _shown(after)
+            if before.text != after.text:
+                altered = before.sound
+                break
+    except Exception as failure:  # noqa: BLE001 - a change may break anything
+        error = repr(failure)
+    row = Row(name=name, value=value, model=model, n_words=n_words, altered=altered, shown=shown)
+    return msgspec.structs.replace(row, error=error)
+
+
+def _shown(trace: Trace) -> list[str]:
+    captions = (entry.event for entry in trace.said)
+    return [caption.text for caption in captions if isinstance(caption, Partial | Final)]
+
+
 def row(run: Run, sounds: Sequence[Sound]) -> tuple[object, ...]:
     """One line of the table."""
     scored = list(zip(sounds, run.traces(sounds), strict=True))
@@ -124,9 +243,14 @@ def main() -> None:
     )
     parser.add_argument("--sounds", nargs="+", default=["A"])
     parser.add_argument("--noise", nargs="*", default=["crowd", "mumble", "babble"])
+    parser.add_argument("--screen", type=Path, metavar="ROWS", help="screen every number")
+    parser.add_argument("--most", type=int, metavar="N", help="play only the first N sounds")
     parser.add_argument("names", nargs="*", metavar="NAME")
     args = parser.parse_args()
-    sounds = _sounds(args.sounds, args.data, args.out)
+    sounds = _sounds(args.sounds, args.data, args.out)[: args.most]
+    if args.screen:
+        screen(args.screen, args.model, args.out, sounds)
+        return
     noise = sets(["noise"], args.data[0], args.out)["noise"]
     sounds += [sound for sound in noise if sound.name in args.noise]
     head = ["number", "wrong", "erased", "committed", "in a final", "finals", "invented", "CPU s/s"]

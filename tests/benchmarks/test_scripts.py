@@ -429,6 +429,31 @@ def test_every_number_that_is_varied_is_there(tmp_path):
     for number in sensitivity.NUMBERS:
         for value in number.values:
             run_ = sensitivity.Run(number.spec(value), "tiny.en", tmp_path)
-            run_._opened = ("a model", "an engine")
+            run_.opened = ("a model", "an engine")
             with number.patched(value):
                 assert run_._open()[1:] == ("a model", "an engine")
+
+
+def test_a_screening_goes_on_where_it_ended_and_finds_the_word_that_a_change_alters(
+    tmp_path, monkeypatch
+):
+    sensitivity = program("sensitivity")
+    several = {number.name: number for number in sensitivity.every_number()}
+    assert len(several) > 100
+    names = ("streamd.session.session:REACH", "endpoint.longest")
+    numbers = [sensitivity.Number(name, several[name].values[-1:]) for name in names]
+    sound = sensitivity.Sound("lamp", ROOT / "tests/golden/lamp.flac")
+    rows = tmp_path / "rows.jsonl"
+
+    def screen() -> list[dict]:
+        sensitivity.screen(rows, "tiny.en", tmp_path, [sound])
+        return [json.loads(line) for line in rows.read_text().splitlines()]
+
+    monkeypatch.setattr(sensitivity, "every_number", lambda: iter(numbers[:1]))
+    (first,) = screen()
+    assert (first["name"], first["altered"], first["error"]) == (names[0], "", "")
+    numbers[1] = sensitivity.Number(names[1], ("30",))
+    monkeypatch.setattr(sensitivity, "every_number", lambda: iter(numbers))
+    again, second = screen()
+    assert again == first
+    assert (second["name"], second["altered"]) == (names[1], "lamp")
