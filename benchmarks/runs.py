@@ -81,16 +81,13 @@ class Run:
     ``field=part.attribute=value`` changes a whole number or a share that users cannot set.
     """
 
-    def __init__(self, spec: str, model: str, folder: Path, opened: Any = None) -> None:  # noqa: ANN401
-        """`folder`: where traces are kept, below the names of model and run.
-
-        `opened`: the model and engine of another run (`Run.opened`), which then serve this one too.
-        """
+    def __init__(self, spec: str, model: str, folder: Path) -> None:
+        """`folder`: where traces are kept, below the names of model and run."""
         self.name, _, given = spec.partition(":")
         options = dict(option.split("=", 1) for option in given.split(";") if option)
         self._options = {"model": model, "language": "en", "threads": "1"} | options
         self._folder = folder / Path(model).name / self.name
-        self.opened: Any = opened
+        self._opened: Any = None
         self._writer: FileTranscriber | None = None
 
     def traces(self, sounds: Sequence[Sound]) -> Iterator[Trace]:
@@ -129,8 +126,8 @@ class Run:
             part, _, attribute = name.partition(".")
             value = type(getattr(getattr(config, part), attribute))(text)
             config = replace(config, **{part: replace(getattr(config, part), **{attribute: value})})
-        self.opened = self.opened or open_model(config, wait=True)
-        return config, *self.opened
+        self._opened = self._opened or open_model(config, wait=True)
+        return config, *self._opened
 
     def _live(self, sound: Sound) -> Trace:
         config, model, engine = self._open()

@@ -14,7 +14,9 @@ difference of a few words is chance.
 captions (`PACKAGES`), and all numbers in their options, halved and doubled. It plays one sound
 after the other until a word in a final differs, and adds a line of JSON to the file ``ROWS`` for
 each change: which sound that was, or none. Changes that the file has are not made again, so the
-program may be stopped at any time. What no change alters is a candidate for removal.
+program may be stopped at any time. Nothing is decoded again for a change that leaves all windows of
+a sound as they were, unless it is one of the recognizer's. What no change alters is a candidate for
+removal.
 
 The table says which numbers matter and which rules could go. It does not say which value is best:
 that would be tuning on these sounds.
@@ -23,22 +25,28 @@ that would be tuning on these sounds.
 import argparse
 import ast
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from importlib import import_module
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from typing import Any
 from unittest import mock
 
 import msgspec
+import numpy as np
 
 import scores
 import streamd
-from runs import Run, Trace
+from lab.recordings import read_recording
+from runs import Run
 from sounds import DATA, Sound, sets
-from streamd.config import SETTINGS, load
-from streamd.events import Final, Partial
+from streamd.config import SETTINGS, Config, load
+from streamd.daemon import build
+from streamd.daemon.opening import open_model
+from streamd.events import Final, Partial, SessionEvent
+from streamd.session import Session
+from streamd.types import Hypothesis, Window
 from tables import table
 
 
@@ -61,6 +69,20 @@ class Number:
             return name
         kind = "set=" if self.name in SETTINGS else "field=" if "." in self.name else ""
         return f"{name}:{kind}{self.name}={value}"
+
+    @property
+    def decodes(self) -> bool:
+        """Whether the recognizer may make other text of the same window."""
+        return self.name.startswith(("streamd.whisper", "search."))
+
+    def changed(self, config: Config, value: str) -> Config:
+        """Return the options with a value, as they are if it is a constant."""
+        if not self.is_setting:
+            return config
+        part, _, field = self.name.partition(".")
+        options = getattr(config, part)
+        kind = type(getattr(options, field))
+        return replace(config, **{part: replace(options, **{field: kind(value)})})
 
     @contextmanager
     def patched(self, value: str) -> Iterator[None]:
@@ -130,10 +152,15 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     value: str
     model: str
-    n_words: int
-    altered: str
-    shown: bool
+    n_words: int = 0
+    altered: str = ""
+    shown: bool = False
     error: str = ""
+
+
+_NO_SAMPLES = np.zeros(0, np.float32)
+_BLOCK = 5
+"""Frames that a session gets at once, 100 ms."""
 
 
 def every_number() -> Iterator[Number]:
@@ -171,46 +198,108 @@ def _fields() -> Iterator[tuple[str, float]]:
                 yield f"{part}.{field.name}", value
 
 
-def screen(rows: Path, model: str, out: Path, sounds: Sequence[Sound]) -> None:
+class _DiffersError(Exception):
+    """A window is not the one that there was without the change."""
+
+
+Recognize = Callable[[Window], Hypothesis]
+Captions = list[Partial | Final]
+
+
+class Usual:
+    """A sound without a change: its captions, and each window with the hypothesis about it."""
+
+    def __init__(self, sound: Sound, config: Config, recognize: Recognize) -> None:
+        self.name, self._frames = sound.name, read_recording(sound.path).frames
+        self._known: list[tuple[Window, Hypothesis]] = []
+        self.captions = self.play(config, lambda window: self._noted(window, recognize(window)))
+
+    def play(self, config: Config, recognize: Recognize) -> Captions:
+        """Caption the sound with an engine that takes no time."""
+        session = build.new_session(config)
+        events: list[SessionEvent] = []
+        for at in range(0, len(self._frames), _BLOCK):
+            events += session.feed(self._frames[at : at + _BLOCK])
+            events += _worked(session, recognize)
+        events += session.flush()
+        events += _worked(session, recognize)
+        return [event for event in events if isinstance(event, Partial | Final)]
+
+    def again(self, config: Config) -> Captions:
+        """Caption it without decoding. Raises `_DiffersError` if a window is another one."""
+        known = iter(self._known)
+
+        def recall(window: Window) -> Hypothesis:
+            before, hypothesis = next(known, (None, None))
+            if hypothesis is None or before != _bare(window):
+                raise _DiffersError
+            return hypothesis
+
+        return self.play(config, recall)
+
+    def _noted(self, window: Window, hypothesis: Hypothesis) -> Hypothesis:
+        self._known.append((_bare(window), replace(hypothesis, encoded=None)))
+        return hypothesis
+
+
+def _bare(window: Window) -> Window:
+    """The window without what is computed of the sound, which its place tells."""
+    return replace(window, samples=_NO_SAMPLES, encoded=None)
+
+
+def _worked(session: Session, recognize: Recognize) -> list[SessionEvent]:
+    events: list[SessionEvent] = []
+    while (window := session.next_window()) is not None:
+        events += session.accept(window, recognize(window))
+    return events
+
+
+def screen(rows: Path, model: str, sounds: Sequence[Sound]) -> None:
     """Make each change that `rows` does not have, and add it."""
     lines = rows.read_bytes().splitlines() if rows.exists() else []
-    known = {(row.name, row.value, row.model) for row in (_read(line) for line in lines)}
-    run = Run("usual", model, out)
-    usual = list(run.traces(sounds))
+    read = (msgspec.json.decode(line, type=Row) for line in lines)
+    known = {(row.name, row.value, row.model) for row in read}
+    config = load({"model": model, "language": "en", "threads": "1"}, {})
+    opened = open_model(config, wait=True)
+
+    def new(config: Config) -> Recognize:
+        return build.answering(build.recognizer(config, *opened)).recognize
+
+    usual = [Usual(sound, config, new(config)) for sound in sounds]
     for number in every_number():
         for value in number.values:
-            if (number.name, value, model) in known:
-                continue
-            with TemporaryDirectory() as folder, number.patched(value):
-                changed = Run(number.spec(value), model, Path(folder), opened=run.opened)
-                pairs = zip(usual, changed.traces(sounds), strict=True)
-                found = _screened(number.name, value, model, pairs)
-            with rows.open("ab") as file:
-                file.write(msgspec.json.encode(found) + b"\n")
+            if (number.name, value, model) not in known:
+                with number.patched(value):
+                    changed = number.changed(config, value)
+                    found = _screened(changed, new, usual, decodes=number.decodes)
+                about = Row(name=number.name, value=value, model=model)
+                with rows.open("ab") as file:
+                    row = msgspec.structs.replace(about, **found)
+                    file.write(msgspec.json.encode(row) + b"\n")
 
 
-def _read(line: bytes) -> Row:
-    return msgspec.json.decode(line, type=Row)
-
-
-def _screened(name: str, value: str, model: str, pairs: Iterable[tuple[Trace, Trace]]) -> Row:
-    n_words, altered, shown, error = 0, "", False, ""
+def _screened(
+    config: Config, new: Callable[[Config], Recognize], usual: Sequence[Usual], *, decodes: bool
+) -> dict[str, Any]:
+    """Return what to write into a `Row`; `decodes`: the same windows may get other hypotheses."""
+    n_words, shown = 0, False
     try:
-        for before, after in pairs:
-            n_words += len(before.text.split())
-            shown |= _shown(before) != _shown(after)
-            if before.text != after.text:
-                altered = before.sound
-                break
+        for sound in usual:
+            n_words += sum(len(text.split()) for text in _texts(sound.captions, Final))
+            try:
+                captions = sound.play(config, new(config)) if decodes else sound.again(config)
+            except _DiffersError:
+                captions = sound.play(config, new(config))
+            shown |= _texts(captions) != _texts(sound.captions)
+            if _texts(captions, Final) != _texts(sound.captions, Final):
+                return {"n_words": n_words, "shown": shown, "altered": sound.name}
     except Exception as failure:  # noqa: BLE001 - a change may break anything
-        error = repr(failure)
-    row = Row(name=name, value=value, model=model, n_words=n_words, altered=altered, shown=shown)
-    return msgspec.structs.replace(row, error=error)
+        return {"n_words": n_words, "shown": shown, "error": repr(failure)}
+    return {"n_words": n_words, "shown": shown}
 
 
-def _shown(trace: Trace) -> list[str]:
-    captions = (entry.event for entry in trace.said)
-    return [caption.text for caption in captions if isinstance(caption, Partial | Final)]
+def _texts(captions: Captions, kind: type[Final] | None = None) -> list[str]:
+    return [each.text for each in captions if kind is None or isinstance(each, kind)]
 
 
 def row(run: Run, sounds: Sequence[Sound]) -> tuple[object, ...]:
@@ -249,7 +338,7 @@ def main() -> None:
     args = parser.parse_args()
     sounds = _sounds(args.sounds, args.data, args.out)[: args.most]
     if args.screen:
-        screen(args.screen, args.model, args.out, sounds)
+        screen(args.screen, args.model, sounds)
         return
     noise = sets(["noise"], args.data[0], args.out)["noise"]
     sounds += [sound for sound in noise if sound.name in args.noise]

@@ -429,7 +429,7 @@ def test_every_number_that_is_varied_is_there(tmp_path):
     for number in sensitivity.NUMBERS:
         for value in number.values:
             run_ = sensitivity.Run(number.spec(value), "tiny.en", tmp_path)
-            run_.opened = ("a model", "an engine")
+            run_._opened = ("a model", "an engine")
             with number.patched(value):
                 assert run_._open()[1:] == ("a model", "an engine")
 
@@ -446,7 +446,7 @@ def test_a_screening_goes_on_where_it_ended_and_finds_the_word_that_a_change_alt
     rows = tmp_path / "rows.jsonl"
 
     def screen() -> list[dict]:
-        sensitivity.screen(rows, "tiny.en", tmp_path, [sound])
+        sensitivity.screen(rows, "tiny.en", [sound])
         return [json.loads(line) for line in rows.read_text().splitlines()]
 
     monkeypatch.setattr(sensitivity, "every_number", lambda: iter(numbers[:1]))
