@@ -16,12 +16,4 @@ from streamd.engines.onnx.files import (
 )
 from streamd.engines.onnx.onnx_engine import OnnxEngine
 
-__all__ = [
-    "FILES",
-    "OPTIONAL",
-    "OnnxEngine",
-    "build",
-    "make_silence_states",
-    "open_folder",
-    "save",
-]
+__all__ = ["FILES", "OPTIONAL", "OnnxEngine", "build", "make_silence_states", "open_folder", "save"]
