@@ -93,10 +93,7 @@ def phrases(spoken: Sequence[Clip], every: Sequence[Clip], others: Sequence[str]
 
 
 def score(
-    spoken: Sequence[Clip],
-    traces: Sequence[Trace],
-    listed: Sequence[str],
-    plain: Sequence[Trace],
+    spoken: Sequence[Clip], traces: Sequence[Trace], listed: Sequence[str], plain: Sequence[Trace]
 ) -> dict[str, Any]:
     """A row of the table; recall is of all rare words of the clips, and of those in the list.
 

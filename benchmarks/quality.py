@@ -62,8 +62,7 @@ def words_table(runs: Runs) -> str:
     longest = max(rows.values(), key=lambda row: len(row))  # an offline run has fewer columns
     head = list(longest)
     return table(
-        ["run", *head],
-        [(name, *(row.get(key, "") for key in head)) for name, row in rows.items()],
+        ["run", *head], [(name, *(row.get(key, "") for key in head)) for name, row in rows.items()]
     )
 
 

@@ -481,17 +481,6 @@ class ModelOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class BuildOptions:
-    """How a model is built for Core ML."""
-
-    audio_contexts: Annotated[tuple[int, ...], DERIVED] = ()
-    """Encoder contexts besides the full one; empty: 1024 positions."""
-    weight_bits: Annotated[Literal["auto", "16", "8"], DERIVED] = "auto"
-    """Bits per weight: 16 is float16; 8 a palette for each matrix; auto is 16, and 8 from medium
-    on."""
-
-
-@dataclass(frozen=True, slots=True)
 class DictationOptions:
     """When `streamd dictate` types."""
 

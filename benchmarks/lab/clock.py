@@ -29,10 +29,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self._now_s
 
     def run_in_executor(
-        self,
-        executor: Executor | None,
-        func: Callable[[*ArgsT], Any],
-        *args: *ArgsT,
+        self, executor: Executor | None, func: Callable[[*ArgsT], Any], *args: *ArgsT
     ) -> asyncio.Future[Any]:
         """Run it here and now; its result is there when the clock has run as long as it took."""
         done: asyncio.Future[Any] = self.create_future()

@@ -18,13 +18,7 @@ import soxr
 from lab.latency import SpokenWord
 from streamd.cli.bench import spoken
 from streamd.errors import ConfigError, SourceError
-from streamd.types import (
-    FRAME,
-    FRAME_MS,
-    SAMPLE_RATE,
-    Frames,
-    ms_from_frames,
-)
+from streamd.types import FRAME, FRAME_MS, SAMPLE_RATE, Frames, ms_from_frames
 
 
 class Clip(msgspec.Struct, frozen=True, kw_only=True):

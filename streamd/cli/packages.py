@@ -37,7 +37,7 @@ def build(config: Config, name: str) -> None:
             log.info("%s: %s, %d of %d", name, what, done + 1, n_all)
 
     name = in_one_form(name, places())
-    built = build_model(name, config.build, progress)
+    built = build_model(name, progress)
     size = megabytes(sum(each.size for each in built.meta.files.values()))
     took_s = time.perf_counter() - begun_s
     log.info("%s: built in %.0f s, %s in %s", name, took_s, size, built.folder)

@@ -225,7 +225,6 @@ class Config:
         default_factory=options.DecodingOptions
     )
     longform: options.LongformOptions = field(default_factory=options.LongformOptions)
-    build: options.BuildOptions = field(default_factory=options.BuildOptions)
     dictation: options.DictationOptions = field(default_factory=options.DictationOptions)
     output: options.OutputOptions = field(default_factory=options.OutputOptions)
     cues: Annotated[options.CueLayout, "output"] = field(default_factory=options.CueLayout)

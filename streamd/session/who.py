@@ -5,13 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from streamd.events import (
-    Final,
-    Partial,
-    SessionEvent,
-    SpeakerTurns,
-    TimedWord,
-)
+from streamd.events import Final, Partial, SessionEvent, SpeakerTurns, TimedWord
 from streamd.labels import changed, numbered, with_speaker
 from streamd.speakers import (
     REMEMBERED,

@@ -41,10 +41,7 @@ _HEADER_SLACK_MS = 100
 """Tolerance for lengths in headers, which may be estimates."""
 _OTHER_SIZE = re.compile(r"(?m)^ *(?:data|SSND|Data Size|riff) *: (\d+) \(should be (\d+)\)")
 """libsndfile's note about a file whose size of the sound is not that of its header."""
-_PLAIN = (
-    *("PCM_U8", "PCM_S8", "PCM_16", "PCM_24", "PCM_32"),
-    *("FLOAT", "DOUBLE", "ULAW", "ALAW"),
-)
+_PLAIN = (*("PCM_U8", "PCM_S8", "PCM_16", "PCM_24", "PCM_32"), *("FLOAT", "DOUBLE", "ULAW", "ALAW"))
 _UNKNOWN_SIZE = 0x7FFF_F000
 """Programs that write a file through a pipe state such a size, since they cannot seek back."""
 

@@ -13,13 +13,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from streamd.errors import (
-    ConfigError,
-    ModelError,
-    StreamdError,
-    WireError,
-    for_clients,
-)
+from streamd.errors import ConfigError, ModelError, StreamdError, WireError, for_clients
 from streamd.events import EndReason, Fault
 from streamd.options import Choices
 from streamd.rewriting import Replacements

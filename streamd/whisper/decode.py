@@ -295,11 +295,7 @@ class _WindowSearch:
         options, rules, max_tokens = self._options, self._rules, self._max_tokens
         if self._sampler is not None:
             sampling = sample(
-                self._cache,
-                prefill,
-                rules=rules,
-                sampler=self._sampler,
-                max_tokens=max_tokens,
+                self._cache, prefill, rules=rules, sampler=self._sampler, max_tokens=max_tokens
             )
             return (yield from sampling)
         if options.beam_size > 1:

@@ -113,12 +113,7 @@ class Engine(Protocol, Generic[FeaturesT]):
         ...
 
     def encode(
-        self,
-        mel: Mel,
-        *,
-        audio_ctx: int = 0,
-        previous: FeaturesT | None = None,
-        n_reused: int = 0,
+        self, mel: Mel, *, audio_ctx: int = 0, previous: FeaturesT | None = None, n_reused: int = 0
     ) -> FeaturesT:
         """Encode log-mel (n_mels, n_columns) into opaque features, cross-attention K/V included.
 

@@ -191,12 +191,7 @@ class _Trial:
 
 
 def sample(
-    cache: Cache,
-    prefill: Prefill,
-    *,
-    rules: Rules,
-    sampler: Sampler,
-    max_tokens: int,
+    cache: Cache, prefill: Prefill, *, rules: Rules, sampler: Sampler, max_tokens: int
 ) -> Search[list[Path]]:
     """Draw independent transcripts; `prefill.logits` are (1, n_vocab)."""
     alive = dict.fromkeys(range(sampler.n_paths), prefill.path)

@@ -59,21 +59,11 @@ class Path:
         return self.run(self.slots[:n_run], self.rows[:n_run], self.frames[:n_run])
 
     def run(
-        self,
-        slots: tuple[int, ...],
-        rows: tuple[NDArray[np.float32], ...],
-        frames: tuple[int, ...],
+        self, slots: tuple[int, ...], rows: tuple[NDArray[np.float32], ...], frames: tuple[int, ...]
     ) -> "Path":
         """The path with these tokens run, given or sampled."""
         return Path(
-            slots,
-            rows,
-            frames,
-            self.tokens,
-            self.logprobs,
-            self.probs,
-            self.bonus,
-            self.ended,
+            slots, rows, frames, self.tokens, self.logprobs, self.probs, self.bonus, self.ended
         )
 
     @property

@@ -23,11 +23,7 @@ from streamd.types import (
     ms_from_frames,
 )
 from streamd.whisper.attempts import decoded_again
-from streamd.whisper.decode import (
-    Context,
-    detect_language,
-    spoken,
-)
+from streamd.whisper.decode import Context, detect_language, spoken
 from streamd.whisper.engine import Engine, FeaturesT, urgent
 from streamd.whisper.mel import log_mel, window_log_mel
 from streamd.whisper.tokenizer import Tokenizer
@@ -125,9 +121,7 @@ class Recognizer(Generic[FeaturesT]):
         cached, n_reused = _reusable(window)
         self.counters.encoded_frames += window.end - window.start - n_reused
         features = engine.encode(
-            mel,
-            previous=cast("FeaturesT", cached.features) if cached else None,
-            n_reused=n_reused,
+            mel, previous=cast("FeaturesT", cached.features) if cached else None, n_reused=n_reused
         )
         tokenizer = self._tokenizer.with_task(window.options.task)
         detected = self._detected(window, features)

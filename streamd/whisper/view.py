@@ -207,11 +207,7 @@ class View(Generic[FeaturesT]):
             return ()
         given = (*self.context.before, *self.context.prefix)
         words = find_words(
-            decoded,
-            self.tokenizer,
-            n_frames=n_frames,
-            prefix=given,
-            prefix_end=heard_until,
+            decoded, self.tokenizer, n_frames=n_frames, prefix=given, prefix_end=heard_until
         )
         n_kept = n_attended(decoded, self.tokenizer, n_frames)
         if decoded.loop is not None:

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from streamd.engines.coreml.package import BuiltModel, open_built
+from streamd.engines.coreml.package import Bits, BuiltModel, open_built
 from streamd.engines.coreml.package_builder import write
 from streamd.models.store import load_model
-from streamd.options import BuildOptions
 from tests.support import coreml_runs as runs
 
 _WEIGHTS = Path(os.environ.get("STREAMD_TEST_MODELS", Path(__file__).parents[2] / "build/real"))
@@ -44,9 +43,9 @@ def real(tmp_path_factory, weights):
     """One of OpenAI's models, built with weights of so many bits."""
 
     @cache
-    def made(name: str, bits: str = "16") -> BuiltModel:
+    def made(name: str, bits: Bits = 16) -> BuiltModel:
         folder = tmp_path_factory.mktemp(f"{name}-{bits}")
-        write(folder, load_model(weights(name)), BuildOptions(weight_bits=bits))
+        write(folder, load_model(weights(name)), bits=bits)
         return open_built(folder)
 
     return made

@@ -16,15 +16,14 @@ from streamd.engines.coreml.networks import TARGET, Layers, mil_function, save_p
 from streamd.engines.coreml.package import BuiltModel, TensorSpec, functions, open_built
 from streamd.engines.coreml.package_builder import write
 from streamd.engines.coreml.rounding import HeldWeights, palette
-from streamd.options import BuildOptions
 from tests.coreml.interpreter import Interpreter
 from tests.coreml.verify import verify
 from tests.support import coreml_odd as odd
 
 PLANS = {
-    "new": BuildOptions((odd.SHORT,)),
-    "16 bits": BuildOptions((odd.DIMS.n_audio_ctx,)),
-    "8 bits": BuildOptions((odd.DIMS.n_audio_ctx,), weight_bits="8"),
+    "new": {"contexts": (odd.SHORT,)},
+    "16 bits": {"contexts": (odd.DIMS.n_audio_ctx,)},
+    "8 bits": {"contexts": (odd.DIMS.n_audio_ctx,), "bits": 8},
 }
 
 
@@ -36,7 +35,7 @@ def built_odd(tmp_path_factory):
     def build(name: str) -> BuiltModel:
         if name not in made:
             folder = tmp_path_factory.mktemp(f"odd-{name}")
-            write(folder, odd.model(), PLANS[name])
+            write(folder, odd.model(), **PLANS[name])
             made[name] = open_built(folder)
         return made[name]
 

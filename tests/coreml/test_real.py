@@ -91,6 +91,6 @@ def test_a_live_stream_has_the_words_that_it_has_on_the_cpu(real, weights, tmp_p
 @pytest.mark.parametrize("name", NAMES)
 def test_palettes_cost_few_words(name, real, weights, heard):
     windows, expected = heard(name)
-    built, model = real(name, "8"), load_model(weights(name))
+    built, model = real(name, 8), load_model(weights(name))
     found = read_on_core_ml(built, model, weights(name), windows, modes="half")
     assert words_that_differ(expected, found) < 10

@@ -8,7 +8,6 @@ from coremltools.converters.mil import Builder as mb  # noqa: N813 (everybody ca
 
 from streamd.engines.coreml.package import BuiltModel, Function, TensorSpec, open_built
 from streamd.engines.coreml.package_builder import write
-from streamd.options import BuildOptions
 from streamd.whisper.mel import log_mel
 from tests.coreml.interpreter import Interpreter
 from tests.coreml.programs import Changed, saved
@@ -35,7 +34,7 @@ def mels():
 def small(tmp_path_factory) -> BuiltModel:
     """The random model: its heads' scale is no power of two."""
     folder = tmp_path_factory.mktemp("small")
-    write(folder, load.model("random"), BuildOptions(audio_contexts=(N_CTX,)))
+    write(folder, load.model("random"), contexts=(N_CTX,))
     return open_built(folder)
 
 

@@ -84,13 +84,12 @@ def small(tmp_path_factory) -> str:
 def cache(small, tmp_path_factory) -> Path:
     """A cache folder with that model built for Core ML."""
     from streamd.engines.coreml.package_builder import build_model
-    from streamd.options import BuildOptions
 
     folder = tmp_path_factory.mktemp("cache")
     folder.chmod(0o700)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("STREAMD_CACHE", str(folder))
-        build_model(small, BuildOptions(audio_contexts=(384,)), lambda done, n, what: None)
+        build_model(small, lambda done, n, what: None, contexts=(384,))
     return folder
 
 

@@ -17,7 +17,7 @@ import pytest
 from streamd.config import load
 from streamd.daemon import build
 from streamd.daemon.opening import open_model
-from streamd.engines.onnx import N_TOGETHER
+from streamd.engines.onnx.batch import N_TOGETHER
 from streamd.options import BindOptions
 from streamd.server import Server
 from streamd.streams import MAX_ENDED, SessionStorage, Streams

@@ -103,7 +103,7 @@ def test_a_second_thread_changes_nothing_but_the_time(monkeypatch):
     """With one thread, all windows are encoded in it; with four, each of two has two."""
     told, calls = [], []
     monkeypatch.setattr(
-        "streamd.engines.onnx.in_thread", lambda call: calls.append(call) or in_thread(call)
+        "streamd.engines.onnx.batch.in_thread", lambda call: calls.append(call) or in_thread(call)
     )
     for threads, most in (("1", 0), ("2", 99), ("4", 99)):
         config = load({"model": "tiny.en", "threads": threads, "precision": "int8"}, {})

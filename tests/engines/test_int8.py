@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamd.engines.onnx import _MOST_LOGITS, build, open_folder, save
+from streamd.engines.onnx import build, open_folder, save
 from streamd.engines.onnx.builder import quantised
+from streamd.engines.onnx.onnx_engine import _MOST_LOGITS
 from streamd.engines.reference import ReferenceEngine
 from streamd.models.model import OUTPUT
 from streamd.whisper.mel import log_mel

@@ -15,7 +15,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamd.engines.onnx import N_TOGETHER, OnnxEngine, build, proto
+from streamd.engines.onnx import OnnxEngine, build, proto
+from streamd.engines.onnx.batch import N_TOGETHER
 from streamd.engines.onnx.builder import Linear
 from streamd.engines.onnx.graphs import decoder_graph, encoder_graph, graphs, joint_decoder_graph
 from streamd.engines.reference import ReferenceEngine
@@ -320,7 +321,7 @@ def with_another_thread() -> tuple[OnnxEngine, Mel]:
 
 def test_no_other_thread_is_used_while_others_need_the_engine(monkeypatch):
     (engine, mel), begun = with_another_thread(), []
-    monkeypatch.setattr("streamd.engines.onnx.in_thread", begun.append)
+    monkeypatch.setattr("streamd.engines.onnx.batch.in_thread", begun.append)
     together = engine.together(lambda: False)
     wait = together.begin(lambda: mel)
     np.testing.assert_array_equal(wait().bias, together.encode(mel).bias)

@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from streamd.engines import onnx, prepared
-from streamd.engines.onnx import FILES
+from streamd.engines import prepared
+from streamd.engines.onnx import FILES, files
 from streamd.engines.prepared import open_engine
 from streamd.errors import EngineError, ModelError
 from streamd.models.model import Model
@@ -135,19 +135,18 @@ def test_for_recordings_only_what_is_used_is_opened(folder, monkeypatch):
     """Each session that is open has all weights of its network in memory."""
     given = {"threads": 1, "precision": "int8", "urgent_threads": 2, "recordings": True}
     open_engine("tiny.en", **given)  # prepares it
-    opened, new_session = [], onnx._new_session
+    opened, open_session = [], files.open_session
     monkeypatch.setattr(
-        onnx,
-        "_new_session",
-        lambda source, threads, **more: (
-            opened.append((getattr(source, "name", ""), threads))
-            or new_session(source, threads, **more)
+        files,
+        "open_session",
+        lambda file, threads, **more: (
+            opened.append((file.name, threads)) or open_session(file, threads, **more)
         ),
     )
     engine = open_engine("tiny.en", **given).engine
     assert opened == []
     engine.together(lambda: True)
-    assert [each for each in opened if each[0]] == [("encoder.onnx", 1), ("decoder_many.onnx", 1)]
+    assert opened == [("encoder.onnx", 1), ("decoder_many.onnx", 1)]
     del opened[:]
     logits(engine.urgent)
     assert opened == [("encoder.onnx", 2), ("decoder.onnx", 2)]

@@ -19,7 +19,6 @@ from streamd.engines.coreml.package import LIBRARY, BuiltModel
 from streamd.engines.coreml.package_builder import build_model
 from streamd.engines.coreml.runtime.library import machine
 from streamd.errors import StreamdError
-from streamd.options import BuildOptions
 
 CORE_ML = os.environ.get("STREAMD_TEST_CORE_ML", LIBRARY)
 MODEL = os.environ.get("MODEL", "tiny.en")
@@ -151,6 +150,6 @@ def cache(tmp_path_factory):
 def built(cache) -> BuiltModel:
     """The model built for Core ML; without one there is nothing to test."""
     try:
-        return build_model(MODEL, BuildOptions(), lambda done, n, what: None)
+        return build_model(MODEL, lambda done, n, what: None)
     except StreamdError as error:
         pytest.exit(str(error), returncode=1)

@@ -551,3 +551,23 @@ def test_a_session_makes_progress_whatever_the_recognizer_answers(world):
 @given(sung)
 def test_a_session_ends_when_words_are_followed_by_voice_without_any(world):
     check_all(run(world))
+
+
+def test_a_committed_word_ends_with_its_final_if_a_pause_began_within_it():
+    told = run(
+        World(
+            acts=(Act(Speech(1, 60)), Act(Speech(50, 60))),
+            speaker=Speaker(grid=12, until=100_000, prob=0.0),
+            options=SessionOptions(step=7),
+            endpoint=EndpointOptions(pre_final=6),
+            gate=GateOptions(attack=30, open_share=0.2),
+            policy=3,
+        )
+    )
+    check_all(told)
+    *_, partial, _, final = told.events
+    committed, last = partial.words[-1], final.words[-1]
+    assert committed.final
+    assert (committed.text, committed.end_ms) == ("w9", 2400)
+    assert (last.text, last.end_ms) == ("w9", 2340)
+    assert final.end_ms == 2340

@@ -23,7 +23,6 @@ from streamd.models import ModelDimensions
 from streamd.models.model import Model, openai_vocabulary, parameter_shapes
 from streamd.models.silence import SilenceStates, silence_shape
 from streamd.models.text_tokens import TextTokens
-from streamd.options import BuildOptions
 from tests.golden.shapes import Shape, shaped_weights
 from tests.support import coreml_stand_in
 
@@ -82,7 +81,7 @@ def model() -> Model:
 
 def build_small(folder: Path, *contexts: int) -> BuiltModel:
     """That model, built in an empty folder with these contexts besides the full one."""
-    write(folder, model(), BuildOptions(audio_contexts=contexts))
+    write(folder, model(), contexts=contexts)
     return open_built(folder)
 
 

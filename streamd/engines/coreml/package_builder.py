@@ -7,7 +7,7 @@ builds, so what is found there is what building now would give. Builds of other 
 """
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import groupby
@@ -37,7 +37,6 @@ from streamd.errors import ModelError
 from streamd.models import ModelDimensions
 from streamd.models.model import Model
 from streamd.models.store import opened_model
-from streamd.options import BuildOptions
 from streamd.system.disk import CACHE_VARIABLE, discard, prune, put_folder
 from streamd.types import N_AUDIO_CTX
 
@@ -54,9 +53,8 @@ _N_RESUMED = 192
 _LEAST_RESUMABLE = _N_RESUMED + 32
 """The shortest context of a model that can be resumed."""
 _FOLDER = "coreml"
-_BITS: dict[str, Bits] = {"16": 16, "8": 8}
 _LARGE = 250_000_000
-"""An encoder of more weights is compressed by default: those from medium on."""
+"""An encoder of more weights gets palettes by default: those from medium on."""
 
 
 def built_model(name: str) -> BuiltModel | None:
@@ -65,8 +63,10 @@ def built_model(name: str) -> BuiltModel | None:
     return open_built(folder) if folder and (folder / META).exists() else None
 
 
-def build_model(name: str, options: BuildOptions, on_progress: OnProgress) -> BuiltModel:
-    """Build the model in the cache; an interrupted build leaves nothing.
+def build_model(
+    name: str, on_progress: OnProgress, *, contexts: Sequence[int] = (), bits: Bits | None = None
+) -> BuiltModel:
+    """Build the model in the cache, as `write` does; an interrupted build leaves nothing.
 
     An earlier build of it stays in use until the new one is complete.
 
@@ -81,7 +81,8 @@ def build_model(name: str, options: BuildOptions, on_progress: OnProgress) -> Bu
     def fill(folder: Path) -> None:
         with opened_model(name) as model:
             known = model.silence or prepared_silence(name)
-            write(folder, replace(model, silence=known), options, on_progress)
+            model = replace(model, silence=known)
+            write(folder, model, on_progress, contexts=contexts, bits=bits)
         discard(target)
 
     try:
@@ -110,10 +111,15 @@ def _code() -> str:
 def write(
     folder: Path,
     model: Model,
-    options: BuildOptions,
     on_progress: OnProgress = lambda done, n, what: None,
+    *,
+    contexts: Sequence[int] = (),
+    bits: Bits | None = None,
 ) -> None:
     """Write all packages and tables into an empty folder; ``meta.json`` comes last.
+
+    `contexts` are those of the encoder besides the full one, 1024 positions if none are given.
+    `bits` per weight are 16 or 8, if not given 8 for large models.
 
     Raises `ModelError` if coremltools is missing, float16 cannot hold a weight, or the model has no
     such context; `OSError` if the folder cannot be written.
@@ -123,7 +129,7 @@ def write(
 
     full = model.dims.n_audio_ctx
     has_silence = model.silence is not None or full >= N_AUDIO_CTX  # `with_silence` says
-    shorter = options.audio_contexts or _CONTEXTS * has_silence
+    shorter = contexts or _CONTEXTS * has_silence
     if not all(0 < n_ctx <= full for n_ctx in shorter):
         raise ModelError(f"{model.name} has contexts from 1 to {full} positions")
     longest = max((n for n in shorter if n < full), default=0)
@@ -135,7 +141,7 @@ def write(
         norms={},
         silence=has_silence,
         n_resumed=_N_RESUMED * (has_silence and _LEAST_RESUMABLE <= longest < full),
-        bits=_BITS.get(options.weight_bits) or _usual_bits(model.dims),
+        bits=bits or _usual_bits(model.dims),
     )
     packages = [(name, list(of)) for name, of in groupby(functions(meta), lambda f: f.package)]
     n_steps = len(packages) + 1

@@ -190,10 +190,7 @@ class SwitchingEngine:
         return SwitchingDecoder(self._engines, features, n_slots, self._cpu)
 
     def start(
-        self,
-        stages: Sequence[Sequence[Candidate]],
-        judge: Judge,
-        patience: Patience = Patience(),
+        self, stages: Sequence[Sequence[Candidate]], judge: Judge, patience: Patience = Patience()
     ) -> Thread:
         """Load of each stage the first candidate that is right, in a thread of its own, and use it.
 

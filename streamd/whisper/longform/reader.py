@@ -23,12 +23,7 @@ from streamd.whisper.decode import (
 )
 from streamd.whisper.engine import Engine, FeaturesT, Search
 from streamd.whisper.guards import FAMOUS_NO_SPEECH, find_repeated, is_famous
-from streamd.whisper.longform.schedule import (
-    EncoderPass,
-    Reading,
-    Steps,
-    TranscribedWindow,
-)
+from streamd.whisper.longform.schedule import EncoderPass, Reading, Steps, TranscribedWindow
 from streamd.whisper.longform.segments import (
     COLUMNS_PER_FRAME,
     COLUMNS_PER_S,

@@ -11,7 +11,6 @@ from streamd.engines.coreml.package import Function, functions
 from streamd.engines.coreml.package_builder import write
 from streamd.errors import ModelError
 from streamd.models.catalog import dimensions
-from streamd.options import BuildOptions
 from tests.support import coreml_odd as odd
 
 LAYOUT = Path(__file__).with_name("layout.txt")
@@ -45,7 +44,7 @@ def test_large_encoders_come_in_small_parts(name, n_parts, most):
 
 def test_contexts_suit_the_model():
     with pytest.raises(ModelError, match="from 1 to 530"):
-        write(Path("nowhere"), odd.model(), BuildOptions((531,)))
+        write(Path("nowhere"), odd.model(), contexts=(531,))
 
 
 def test_weights_beyond_float16_are_refused(tmp_path):
@@ -53,4 +52,4 @@ def test_weights_beyond_float16_are_refused(tmp_path):
     weights = odd.model().weights | {name: np.full((256, 64), 1e5, np.float32)}
     large = changed(odd.model(), weights=weights)
     with pytest.raises(ModelError, match=f"{name} holds values beyond float16"):
-        write(tmp_path, large, BuildOptions((odd.SHORT,)))
+        write(tmp_path, large, contexts=(odd.SHORT,))

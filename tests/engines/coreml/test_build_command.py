@@ -14,7 +14,6 @@ from streamd.cli import main
 from streamd.engines.coreml import package
 from streamd.engines.coreml.package_builder import build_model, built_model
 from streamd.errors import ModelError
-from streamd.options import BuildOptions
 from tests.support.checkpoints import checkpoint, huggingface
 
 
@@ -56,8 +55,8 @@ def test_what_was_built_is_found_until_the_model_changes(cache, small, capsys):
 
 @pytest.mark.coreml
 def test_building_again_replaces_what_was_built(cache, small):
-    for bits in ("16", "8"):
-        build_model(small, BuildOptions((64,), weight_bits=bits), lambda done, n, what: None)
+    for bits in (16, 8):
+        build_model(small, lambda done, n, what: None, contexts=(64,), bits=bits)
     built = built_model(small)
     assert (built.meta.contexts, built.meta.bits) == ((64, 128), 8)
     assert len(in_cache(cache)) == 1
@@ -121,7 +120,7 @@ def test_what_cannot_be_built(cache, small, tmp_path, monkeypatch, capsys):
         return capsys.readouterr().err
 
     with pytest.raises(ModelError, match="contexts from 1 to 128"):
-        build_model(small, BuildOptions((129,)), lambda done, n, what: None)
+        build_model(small, lambda done, n, what: None, contexts=(129,))
     assert "not found" in complaint("nothere")
     (tmp_path / "file").touch()
     monkeypatch.setenv("STREAMD_CACHE", str(tmp_path / "file"))

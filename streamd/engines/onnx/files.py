@@ -1,0 +1,286 @@
+"""Builds engines in memory, writes their files, and opens them.
+
+Such files are the graphs as ONNX Runtime optimised them, and the weights in its kernels' order, to
+be mapped. They suit one version of ONNX Runtime on one kind of processor.
+"""
+
+import hashlib
+import logging
+import os
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from zipfile import BadZipFile
+
+import numpy as np
+from numpy.typing import NDArray
+from onnxruntime import InferenceSession
+
+from streamd.engines import Precision
+from streamd.engines.onnx.batch import N_TOGETHER, OnnxTogether
+from streamd.engines.onnx.onnx_engine import Buffers, EngineSessions, OnnxEngine, RowsOf, TokenRows
+from streamd.engines.onnx.sessions import (
+    FAILURES,
+    WEIGHTS,
+    Arena,
+    Open,
+    engine_error,
+    new_session,
+    open_session,
+)
+from streamd.errors import EngineError
+from streamd.models import ModelDimensions, Weights
+from streamd.models.silence import SilenceStates, average
+from streamd.system.disk import discard
+from streamd.types import Mel
+
+if TYPE_CHECKING:
+    from streamd.engines.onnx.builder import Graph
+
+_GRAPHS, _SILENCE, _EMBEDDING = ("encoder.onnx", "decoder.onnx"), "silence.npz", "embedding.npy"
+_MANY = "decoder_many.onnx"
+_CROSS = "cross.onnx"
+_OTHERS = (_MANY, _CROSS, _SILENCE, _EMBEDDING)
+FILES = (*(name + suffix for name in _GRAPHS for suffix in ("", WEIGHTS)), *_OTHERS)
+"""The files that `save` writes."""
+_OUTPUT = "output.npy"
+OPTIONAL = (_OUTPUT, _CROSS + WEIGHTS)
+"""More files: of models whose output layer is not the embeddings, and of all but tiny ones."""
+log = logging.getLogger(__name__)
+
+
+def _in_memory(matrix: NDArray[Any]) -> RowsOf:
+    return lambda tokens: matrix[tokens].astype(np.float32)
+
+
+class _InFile:
+    """Rows of a matrix that `np.save` wrote, read on demand.
+
+    If the file were mapped, the system would bring its neighbours into memory with each row, and
+    soon most of it: 40 MB for tiny.en. Raises `ValueError` if there is no such matrix.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("rb", buffering=0)
+        weakref.finalize(self, self._file.close)
+        np.lib.format.read_magic(self._file)
+        (_, self._width), _, self._dtype = np.lib.format.read_array_header_1_0(self._file)
+        self._begin = self._file.tell()
+
+    def __call__(self, tokens: NDArray[np.int64]) -> NDArray[np.float32]:
+        n_bytes, file = self._width * self._dtype.itemsize, self._file.fileno()
+        rows = [os.pread(file, n_bytes, self._begin + n_bytes * at) for at in tokens.tolist()]
+        found = np.frombuffer(b"".join(rows), self._dtype).reshape(len(rows), self._width)
+        return found.astype(np.float32)
+
+
+def build(
+    dims: ModelDimensions,
+    weights: Weights,
+    *,
+    alignment_heads: Sequence[tuple[int, int]],
+    silence: SilenceStates | None = None,
+    threads: int = 2,
+    precision: Precision = "float32",
+) -> OnnxEngine:
+    """Make an engine in memory; `weights` must not change any more.
+
+    Without `silence` every window is encoded at the full context. There must be at least one of
+    `alignment_heads`; `step` returns their scores, sorted by layer and head. Two `threads` suit one
+    stream; a server does better with 1 and several inference threads. Raises `EngineError` if ONNX
+    Runtime refuses the graphs.
+    """
+    # here because few starts need to write graphs
+    from streamd.engines.onnx.graphs import (
+        cross_graph,
+        embedding,
+        graphs,
+        joint_decoder_graph,
+        output,
+        silence_rows,
+    )
+
+    sessions = []
+    arrays: list[NDArray[Any]] = []
+    made = graphs(
+        dims, weights, alignment_heads=alignment_heads, silence=silence, precision=precision
+    )
+    for graph in made:
+        sessions.append(new_session(graph.model, threads, tensors=graph.tensors))
+        arrays += graph.tensors.values()
+    encoder, decoder = sessions
+
+    def open_graph(make: "Callable[[], Graph]") -> InferenceSession:
+        made = make()
+        arrays.extend(made.tensors.values())
+        return new_session(made.model, threads, tensors=made.tensors)
+
+    many = partial(joint_decoder_graph, dims, weights, precision, alignment_heads=alignment_heads)
+    cross = partial(cross_graph, dims, weights, precision)
+
+    embeddings, outputs = embedding(weights, precision), output(weights, precision)
+    if outputs is None:
+        outputs = embeddings
+    rows = TokenRows(_in_memory(embeddings), _in_memory(outputs))
+    opened = (lambda: encoder, lambda: decoder, partial(open_graph, cross))
+    return OnnxEngine(
+        dims,
+        _sessions(opened, partial(open_graph, many), rows, arrays),
+        rows=rows,
+        buffers=Buffers(silence_rows(dims, weights, silence, precision), dims.n_audio_ctx),
+    )
+
+
+def _sessions(
+    opened: tuple[Open, Open, Open],
+    many: Open,
+    rows: TokenRows,
+    arrays: Sequence[NDArray[Any]] = (),
+) -> EngineSessions:
+    """Return encoder, decoder and `cross_graph`, with batches for which `many` is opened once."""
+    encoder, decoder, cross = opened
+    arena = Arena()
+    batch = partial(OnnxTogether, many=cache(many), rows=rows, arena=arena)
+    return EngineSessions(
+        encoder, decoder, cross, arena=arena, batch=batch, n_together=N_TOGETHER, arrays=arrays
+    )
+
+
+def save(
+    folder: Path,
+    dims: ModelDimensions,
+    weights: Weights,
+    *,
+    alignment_heads: Sequence[tuple[int, int]],
+    silence: SilenceStates | None,
+    precision: Precision,
+) -> None:
+    """Write the files from which `open_folder` makes the same engine as `build` does.
+
+    Raises `EngineError` if ONNX Runtime refuses the graphs, or cannot write there.
+    """
+    # for the reason above
+    from streamd.engines.onnx.graphs import (
+        cross_graph,
+        embedding,
+        graphs,
+        joint_decoder_graph,
+        output,
+        silence_rows,
+    )
+
+    heads = alignment_heads
+    made = graphs(dims, weights, alignment_heads=heads, silence=silence, precision=precision)
+    for name, graph in zip(_GRAPHS, made, strict=True):
+        new_session(graph.model, threads=1, tensors=graph.tensors, save=folder / name)
+        del graph  # and its tensors, before there are others
+    many = joint_decoder_graph(dims, weights, precision, alignment_heads=heads)
+    # Its weights are those of the other decoder, in the same order: they share a file, whose pages
+    # are in memory once.
+    shared = folder / (_GRAPHS[1] + WEIGHTS)
+    before = _digest(shared)
+    place = folder / _MANY
+    new_session(many.model, threads=1, tensors=many.tensors, save=place, saved_weights=shared.name)
+    del many  # as above
+    cross = cross_graph(dims, weights, precision)
+    new_session(cross.model, threads=1, tensors=cross.tensors, save=folder / _CROSS)
+    if _digest(shared) != before:
+        raise EngineError("the graphs of the decoder do not agree on their weights")
+    np.save(folder / _EMBEDDING, embedding(weights, precision))
+    if (outputs := output(weights, precision)) is not None:
+        np.save(folder / _OUTPUT, outputs)
+    with (folder / _SILENCE).open("wb") as file:
+        # The stubs of numpy take a name that they do not know for `allow_pickle`, a bool.
+        np.savez(file, **silence_rows(dims, weights, silence, precision))  # type: ignore[arg-type]
+
+
+def make_silence_states(
+    dims: ModelDimensions,
+    weights: Weights,
+    windows: Iterable[tuple[int, Mel]],
+    *,
+    threads: int,
+    precision: Precision,
+) -> SilenceStates:
+    """Encode windows of speech at the full context, and average their states of silence.
+
+    Each is its number of positions with sound, and its log-mel (n_mels, 2 * n_audio_ctx). Raises
+    `EngineError` if ONNX Runtime refuses the graph.
+    """
+    from streamd.engines.onnx.graphs import states_graph  # here for the reason above
+
+    graph = states_graph(dims, weights, precision)
+    session = new_session(graph.model, threads, tensors=graph.tensors, arena=False)
+    try:
+        found = ((n, np.stack(session.run(None, {"mel": mel[None]}))) for n, mel in windows)
+        return average(found, dims)
+    except FAILURES as error:
+        raise engine_error(error) from error
+
+
+def open_folder(
+    folder: Path,
+    dims: ModelDimensions,
+    *,
+    threads: int,
+    urgent_threads: int = 0,
+    recordings: bool = False,
+) -> OnnxEngine:
+    """Open a saved engine, and an urgent one if that has more threads; they share the files.
+
+    For `recordings`, which do not need all of it, each session is opened when it is first used: it
+    has the weights in memory once more. Raises `EngineError` if files are damaged, or another
+    version of ONNX Runtime wrote them; with `recordings`, the first use of a session may raise it,
+    and has removed the folder, so that the next start prepares the model anew.
+    """
+    several = [threads, urgent_threads] if urgent_threads > threads else [threads]
+    try:
+        embedding = output = _InFile(folder / _EMBEDDING)
+        if (place := folder / _OUTPUT).exists():
+            output = _InFile(place)
+        rows = TokenRows(embedding, output)
+        with np.load(folder / _SILENCE) as silence:
+            buffers = Buffers(dict(silence), dims.n_audio_ctx)
+    except (OSError, ValueError, BadZipFile) as error:
+        log.error("the prepared model in %s is damaged", folder)  # noqa: TRY400 - no bug
+        raise EngineError(f"the prepared model is damaged: {error}") from error
+    encoder, decoder = _GRAPHS
+    engine, *urgent = (
+        OnnxEngine(
+            dims,
+            _sessions(
+                (
+                    partial(_open_file, folder / encoder, n),
+                    partial(_open_file, folder / decoder, n),
+                    partial(_open_file, folder / _CROSS, n),
+                ),
+                partial(_open_file, folder / _MANY, n),
+                rows,
+            ),
+            rows=rows,
+            buffers=buffers,
+        )
+        for n in several
+    )
+    engine.urgent = urgent[0] if urgent else None
+    if not recordings:
+        for each in (engine, *urgent):
+            each.open()
+    return engine
+
+
+def _open_file(file: Path, threads: int) -> InferenceSession:
+    try:
+        return open_session(file, threads, by_priority=file.name == _GRAPHS[1])
+    except EngineError as error:
+        discard(file.parent)
+        raise EngineError(
+            f"the prepared model in {file.parent} was damaged and is removed ({error}): start again"
+        ) from error
+
+
+def _digest(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").digest()
