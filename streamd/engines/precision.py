@@ -22,6 +22,7 @@ import numpy as np
 import onnxruntime
 
 from streamd.engines import Precision
+from streamd.engines.memory import fits
 from streamd.engines.onnx import build
 from streamd.models import ModelDimensions
 from streamd.models.model import parameter_shapes
@@ -122,6 +123,8 @@ def choose_precision(
         width = dims.n_audio_state
         log.info("measuring how fast models of width %d are on this machine, once", width)
     chosen = _measure(dims, threads)
+    if chosen.precision == "float32" and not fits(dims, "float32"):
+        chosen = msgspec.structs.replace(chosen, precision="int8")  # slower, but not swapped out
     if kept:
         with suppress(OSError):  # then it is measured again next time
             put_file(kept, msgspec.json.encode(chosen))

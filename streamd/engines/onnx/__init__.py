@@ -45,6 +45,7 @@ from onnxruntime import (
 from onnxruntime.capi import onnxruntime_pybind11_state as ort
 
 from streamd.engines import Precision
+from streamd.engines.memory import n_together
 from streamd.errors import EngineError, EngineMemoryError
 from streamd.models import ModelDimensions, Weights
 from streamd.models.silence import Extent, SilenceStates, average, bias, extend
@@ -99,7 +100,7 @@ log = logging.getLogger(__name__)
 _POOL_STEP = 64
 """The memory grows by this many slots; most windows need one step."""
 N_TOGETHER = 16
-"""Windows in one pass of the decoder for several."""
+"""Windows in one pass of the decoder for several, if there is memory for so many."""
 _N_CHEAP = 4
 """On a CPU the weights are read once for the tokens of a pass: one of four takes hardly longer."""
 _MOST_ROWS = 8
@@ -215,7 +216,6 @@ class OnnxEngine:
         self.n_cheap = _N_CHEAP
         self.urgent: OnnxEngine | None = None
         """The same engine on more threads, or None; set by the code that opens the engine."""
-        self.n_together = N_TOGETHER
         self._encoder, self._decoder, self._many, self._cross = map(cache, sessions)
         self._rows = rows
         self._arrays = arrays
@@ -223,6 +223,9 @@ class OnnxEngine:
         self._n_kept = buffers.n_silence
         self._bias = np.zeros(self._n_kept + dims.n_audio_ctx, np.float32)
         self._bias[: self._n_kept] = bias(dims.n_audio_ctx)[: self._n_kept]
+        self.n_together = n_together(
+            dims, N_TOGETHER, n_positions=self.n_positions, is_int8=buffers.is_half
+        )
 
     def open(self) -> None:
         """Open what live captions need. Raises `EngineError` if ONNX Runtime refuses it."""
@@ -317,6 +320,11 @@ class _Buffers:
         self._places = dict(zip(silence, zip(begins, sizes, strict=True), strict=True))
         content = (np.ascontiguousarray(rows).view(np.uint8) for rows in silence.values())
         self._template = Template(n_bytes, dict(zip(begins, map(np.ravel, content), strict=True)))
+
+    @property
+    def is_half(self) -> bool:
+        """Whether they are in half precision, as they are for weights in int8."""
+        return self._dtype == np.float16
 
     def new(self) -> Mapping[str, Stored]:
         block = self._template.new_block()
@@ -619,9 +627,9 @@ class OnnxTogether:
         self._widen = _new_session(_widening(), 1)
         _together.add(id(self))
         weakref.finalize(self, _shrink_arena_without, id(self), self._widen).atexit = False
-        self._free = list(range(N_TOGETHER))
-        self._pools: list[_Pool | None] = [None] * N_TOGETHER
-        self._pool = _no_slots(self._dims, N_TOGETHER)
+        self._free = list(range(engine.n_together))
+        self._pools: list[_Pool | None] = [None] * engine.n_together
+        self._pool = _no_slots(self._dims, engine.n_together)
         self._sound = self._no_sound()
         self._bound: tuple[int, int] | None = None
 
@@ -710,10 +718,10 @@ class OnnxTogether:
         n_head, n_state = self._dims.n_text_head, self._dims.n_text_state
         n_ctx = self._engine.n_positions + self._dims.n_text_ctx
         shapes: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {
-            "": ((N_TOGETHER, n_head, n_ctx, n_state // n_head), self._sound_type)
+            "": ((len(self._free), n_head, n_ctx, n_state // n_head), self._sound_type)
         }
         if self._sound_type == np.int8:
-            shapes["scale_"] = (N_TOGETHER, 1, n_state), np.dtype(np.float32)
+            shapes["scale_"] = (len(self._free), 1, n_state), np.dtype(np.float32)
         return {
             f"cross_{kind}_{what}{layer}": zeros(shape, dtype)
             for layer, kind in product(range(self._dims.n_text_layer), ("key", "value"))
