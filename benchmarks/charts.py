@@ -1,5 +1,8 @@
 """Draws the charts of the documents: ``python benchmarks/charts.py``.
 
+words.json has the words that are wrong with each model, for the tables of README.md, docs/models.md
+and RESULTS.md between two comments.
+
 Those of docs/figures.md come from figures.json, names.json and recordings.json, docs/scale.svg from
 scale.json, which is the last line that `thousand_nodes.py` prints, and before it date, commit, load
 and command. names.json has the rows of `names.py`, each with the program, and the same before them;
@@ -30,7 +33,9 @@ FIGURES = HERE / "figures.json"
 SCALE = HERE / "scale.json"
 NAMES = HERE / "names.json"
 RECORDINGS = HERE / "recordings.json"
+WORDS = HERE / "words.json"
 RESULTS = HERE / "RESULTS.md"
+README = HERE.parent / "README.md"
 CHARTS = HERE.parent / "docs"
 
 MODEL = "tiny.en"
@@ -593,15 +598,96 @@ def whole(heard: Recordings) -> str:
     return _scattered("Words wrong and CPU time of whole recordings", found, notes)
 
 
+class Wrong(msgspec.Struct, frozen=True, kw_only=True):
+    """A model: the words that are wrong by sound, live and of whole recordings.
+
+    `disk` is the size of its files, `cpu_s` what a second of a live stream takes.
+    """
+
+    disk: str
+    languages: str
+    cpu_s: float
+    live: dict[str, int]
+    whole: dict[str, int]
+
+
+class Words(msgspec.Struct, frozen=True, kw_only=True):
+    """What `quality.py` measured: the words of each sound, and each model's mistakes."""
+
+    date: date
+    commit: str
+    machine: str
+    command: str
+    sounds: dict[str, int]
+    models: dict[str, Wrong]
+
+    def percent(self, wrong: dict[str, int]) -> str:
+        """The words wrong of all sounds."""
+        return f"{100 * sum(wrong.values()) / sum(self.sounds.values()):.1f} %"
+
+
+def read_words() -> Words:
+    """Return the words wrong with each model."""
+    return msgspec.json.decode(WORDS.read_bytes(), type=Words)
+
+
+def words_wrong(words: Words) -> str:
+    """The table for users."""
+    head = ["model", "disk", "a live stream takes", "words wrong, live", "recordings", "languages"]
+    lines = [
+        [
+            f"{name}, bundled" if name == MODEL else name,
+            each.disk,
+            f"{each.cpu_s:.2f} of a core",
+            words.percent(each.live),
+            words.percent(each.whole),
+            each.languages,
+        ]
+        for name, each in words.models.items()
+    ]
+    return table(head, lines)
+
+
+def words_by_sound(words: Words) -> str:
+    """The table for developers, in per cent."""
+    runs = [run for each in words.models.values() for run in (each.live, each.whole)]
+    head = ["", "words", *(f"{name}, {run}" for name in words.models for run in ("live", "whole"))]
+    lines = [
+        [sound, f"{n:,}", *(f"{100 * run[sound] / n:.2f}" for run in runs)]
+        for sound, n in words.sounds.items()
+    ]
+    n_all = sum(words.sounds.values())
+    last = ["**together**", f"{n_all:,}", *(f"**{words.percent(run)}**" for run in runs)]
+    return table(head, [*lines, last])
+
+
+_WORDS_BEGIN = "<!-- made by `make docs` from benchmarks/words.json -->"
+
+
+def with_words(text: str, table_of_words: str) -> str:
+    """The page with that table between its two comments."""
+    before, found, rest = text.partition(_WORDS_BEGIN)
+    _, end, after = rest.partition(_END)
+    assert end, "the page has no place for the table"
+    return f"{before}{found}\n{table_of_words}\n{end}{after}"
+
+
 def made(sitting: Sitting, scale: Scale, names: Names, recordings: Recordings) -> dict[Path, str]:
     """The files that follow from the figures, with their contents."""
-    return {
+    words = read_words()
+    results = with_tables(RESULTS.read_text(encoding="utf-8"), sitting)
+    shown = words_wrong(words)
+    pages = {
+        path: with_words(path.read_text(encoding="utf-8"), shown)
+        for path in (README, CHARTS / "models.md", CHARTS / "figures.md")
+    }
+    return pages | {
         CHARTS / "recordings.svg": whole(recordings),
         CHARTS / "accuracy.svg": accuracy(sitting),
         CHARTS / "latency.svg": latency(sitting),
         CHARTS / "scale.svg": carried(scale),
         CHARTS / "names.svg": expected(names),
-        RESULTS: with_tables(RESULTS.read_text(encoding="utf-8"), sitting),
+        RESULTS: with_words(results, words_by_sound(words)),
     }
 
 

@@ -14,7 +14,7 @@ from streamd.models import ModelDimensions
 from streamd.models.catalog import dimensions
 from streamd.models.silence import extend, kept_positions
 
-SIZES = ("base", "small", "large-v3-turbo")
+SIZES = ("base", "small", "large-v3-turbo", "medium", "large-v3")
 BYTES = {"float16": 2.0, "8 bits": 1.0625}
 """Of a weight, with its part of the scale and offset of 64."""
 STEP_FRAMES, REUSED_FRAMES = 250, 150

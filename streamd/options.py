@@ -141,7 +141,7 @@ class SessionOptions:
         Annotated[
             Span,
             Option(
-                "how often to transcribe; 0: at pauses; or auto",
+                "how often to caption, or auto; 0: at pauses",
                 unset="auto",
                 common=True,
             ),

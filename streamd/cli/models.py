@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from streamd.config import Config
-from streamd.daemon.opening import best_model
+from streamd.daemon.opening import assumed_precision, best_model
+from streamd.engines import memory
 from streamd.errors import ConfigError, ModelError
 from streamd.events import encode
 from streamd.models import store
@@ -36,6 +37,7 @@ from streamd.sinks.progress import Progress, download_line
 from streamd.sinks.terminal import TerminalSink, is_terminal
 from streamd.sinks.text import Look
 from streamd.system.disk import asset, expanded, megabytes
+from streamd.system.processor import memory_bytes
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +66,19 @@ def _ask_for(name: str, config: Config, here: StorePaths) -> None:
     repository = repository_of(name)
     if repository is None or not _can_ask(config.output):
         raise store.not_here(name)
+    _refuse_too_large(name, config)
     _download(name, repository, here, config.output, ask=True)
+
+
+def _refuse_too_large(name: str, config: Config) -> None:
+    """Check a model of the catalog before it is downloaded. Raises `ModelError`."""
+    known, precision = entry(name), assumed_precision(config)
+    if known is None or memory.fits(known.outline.dims, precision):
+        return
+    takes = megabytes(memory.live_bytes(known.outline.dims, precision))
+    has, other = megabytes(memory_bytes()), "; --precision int8 takes less"
+    cure = "take a smaller model" + (other if precision == "float32" else "")
+    raise ModelError(f"{name} takes {takes} of memory, and this machine has {has}: {cure}")
 
 
 def _refuse_wrong_language(name: str, wanted: ModelOptions) -> None:
@@ -127,6 +141,8 @@ def _download(
     size = megabytes(offer.n_missing)
     if offer.n_missing and (family := family_entry(name)):
         log.info("%s is under the licence %s", name, family.license_line)
+    if known := entry(name):
+        size += f"; {megabytes(memory.live_bytes(known.outline.dims, 'int8'))} of memory when used"
     if ask and not _agreed(f"streamd: {name} is not here. Download it ({size}) from {here.host}?"):
         raise store.not_here(name)
     if not offer.n_missing:
@@ -198,6 +214,7 @@ def get(config: Config, name: str) -> None:
     if repository and imports.find(here.imported, name):
         raise ModelError(f"{name} is imported; streamd models get {repository} downloads that one")
     if repository:
+        _refuse_too_large(name, config)
         _download(name, repository, here, config.output)
     elif store.find(name, here) is None:
         raise store.not_here(name)
@@ -245,6 +262,7 @@ class Row(NamedTuple):
 
     name: str
     size: str
+    memory: str
     languages: str
     state: str
     origin: str
@@ -272,9 +290,10 @@ def table(config: Config) -> Iterator[str]:
         every.sort(key=lambda row: not row.state)
         yield encode([{**row._asdict(), "default": row.name == default} for row in every])
         return
-    for row in (Row("NAME", "SIZE", "LANGUAGES", "HERE", "FROM"), *rows):
+    for row in (Row("NAME", "SIZE", "RAM", "LANG", "HERE", "FROM"), *rows):
         star = "*" if row.name == default else " "
-        cells = f"{row.name:16} {row.size:>7} {row.languages:9} {row.state:10} {row.origin}"
+        about = f"{row.size:>7} {row.memory:>5} {row.languages:4} {row.state:10} {row.origin}"
+        cells = f"{row.name:16} {about}"
         yield f"{star} {cells}".rstrip()
     yield ""
     head = FamilyRow("OTHER FAMILIES", "SIZE", "LANGUAGES", "HERE", "LIVE", "WER", "LICENCE")
@@ -312,31 +331,32 @@ def _rows(here: StorePaths) -> Iterator[Row]:
         listed = entry(name)
         if name not in imported and not (listed and listed.repository in downloaded):
             files = asset(name)
-            yield Row(name, _size(files), _known(files), "bundled", "ships with streamd")
+            yield Row(name, _size(files), *_known(files), "bundled", "ships with streamd")
     for name, files in imported.items():
-        yield Row(name, _size(files), _known(files), "imported", "")
+        yield Row(name, _size(files), *_known(files), "imported", "")
     for each in CATALOG:
-        n_languages, origin = _languages(each.outline), each.repository
+        known, origin = _about(each.outline), each.repository
         if path := downloaded.pop(origin, None):
             name = origin if each.name in imported else each.name
-            yield Row(name, _size(path), n_languages, "downloaded", origin)
+            yield Row(name, _size(path), *known, "downloaded", origin)
         elif each.name not in {*imported, *store.BUNDLED}:
-            yield Row(each.name, megabytes(each.n_bytes), n_languages, "", origin)
+            yield Row(each.name, megabytes(each.n_bytes), *known, "", origin)
     for name, files in downloaded.items():
-        yield Row(name, _size(files), _known(files), "downloaded", here.host)
+        yield Row(name, _size(files), *_known(files), "downloaded", here.host)
 
 
-def _known(model: Path) -> str:
-    """Return the languages of a model on this machine, or nothing if it is damaged."""
+def _known(model: Path) -> tuple[str, str]:
+    """Return the memory and languages of a model on this machine, or nothing if it is damaged."""
     try:
-        return _languages(layout_of(model).outline(model))
+        return _about(layout_of(model).outline(model))
     except ModelError:
-        return ""
+        return "", ""
 
 
-def _languages(outline: Outline) -> str:
+def _about(outline: Outline) -> tuple[str, str]:
     n_languages = languages(outline)
-    return "English" if n_languages == 1 else str(n_languages)
+    takes = memory.live_bytes(outline.dims, "int8") / 1e9
+    return f"{takes:.1f}GB", "en" if n_languages == 1 else str(n_languages)
 
 
 def _size(model: Path) -> str:

@@ -14,7 +14,7 @@ from streamd.config import Config
 from streamd.daemon import build
 from streamd.daemon.acceleration import HERE, Hardware, accelerates, check_compute, judge, stages
 from streamd.daemon.recording import FileTranscriber, RecordingTranscriber
-from streamd.engines import precision
+from streamd.engines import Precision, memory, precision
 from streamd.engines.precision import LiveCost
 from streamd.engines.prepared import cache_key, open_engine
 from streamd.engines.supervised.switchover import SwitchingEngine
@@ -91,11 +91,23 @@ def open_model(
 def best_model(config: Config, here: StorePaths) -> str | None:
     """Return the name of the best model on this machine that suits the options, or None.
 
-    For captions in real time it is one that keeps up, by an estimate that is made once.
+    There must be memory for it. For captions in real time it is one that keeps up, by an estimate
+    that is made once.
     """
-    if not config.input.realtime or config.decoding.compute in ("gpu", "ane"):
-        return store.best(here, config.decoding)
-    return store.best(here, config.decoding, keeps_up=lambda each: keeps_up(config, each.dims))
+    is_quick = not config.input.realtime or config.decoding.compute in ("gpu", "ane")
+    return store.best(
+        here,
+        config.decoding,
+        keeps_up=lambda each: (
+            memory.fits(each.dims, assumed_precision(config))
+            and (is_quick or keeps_up(config, each.dims))
+        ),
+    )
+
+
+def assumed_precision(config: Config) -> Precision:
+    """The precision by which memory is estimated: int8, unless float32 is asked for."""
+    return "float32" if config.decoding.precision == "float32" else "int8"
 
 
 def keeps_up(config: Config, dims: ModelDimensions) -> bool:

@@ -22,6 +22,7 @@ import numpy as np
 import onnxruntime
 
 from streamd.engines import Precision
+from streamd.engines.memory import fits
 from streamd.engines.onnx import build
 from streamd.models import ModelDimensions
 from streamd.models.model import parameter_shapes
@@ -69,6 +70,10 @@ _WHOLE = 1.5
 """What a live stream takes of the CPU, for what its windows of this shape take on one layer each:
 some are longer, and there are the spectrogram, the vocabulary, the search and the voice detector.
 ``streamd bench`` gives 1.45 for `tiny.en` and 1.58 for `base`."""
+_USUAL_MS, _BY_STEP = 500, 0.53
+"""The step for which that holds, and the share of the cost that a step of twice the length halves.
+The rest are finals, and what each window computes of the new sound: 250 ms take 1.55 times as much,
+1000 ms 0.75 (benchmarks/RESULTS.md, "Commit rules, steps, lengths and beams")."""
 
 
 class ChosenPrecision(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,6 +127,8 @@ def choose_precision(
         width = dims.n_audio_state
         log.info("measuring how fast models of width %d are on this machine, once", width)
     chosen = _measure(dims, threads)
+    if chosen.precision == "float32" and not fits(dims, "float32"):
+        chosen = msgspec.structs.replace(chosen, precision="int8")  # slower, but not swapped out
     if kept:
         with suppress(OSError):  # then it is measured again next time
             put_file(kept, msgspec.json.encode(chosen))
@@ -135,7 +142,8 @@ def live_cost(dims: ModelDimensions, *, threads: int, step_ms: int) -> LiveCost:
     that two do not share (Amdahl's law): the best that can be expected.
     """
     n_layers = (dims.n_audio_layer + dims.n_text_layer) / 2
-    share = _WHOLE * n_layers / step_ms
+    per_step = 1 - _BY_STEP + _BY_STEP * _USUAL_MS / step_ms
+    share = _WHOLE * n_layers * per_step / _USUAL_MS
     if threads <= max(2, os.cpu_count() or 1):
         chosen = choose_precision(dims, threads=threads)
         cpu_ms = chosen.cpu_ms or 0.0

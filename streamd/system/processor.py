@@ -103,8 +103,10 @@ def _numbers(ranges: str) -> set[int]:
 
 
 def memory_bytes() -> int:
-    """Return how much memory the machine has."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    """Return how much memory the machine has, or a container may take."""
+    limit = _read(Path("/sys/fs/cgroup/memory.max"))
+    has = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min(has, int(limit)) if limit.isdecimal() else has
 
 
 def process_bytes(pid: int) -> int:

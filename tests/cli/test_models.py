@@ -115,7 +115,7 @@ def rows(capsys) -> dict[str, str]:
     shown = capsys.readouterr().out
     assert max(map(len, shown.splitlines())) <= 80
     (head, *lines), families = (part.splitlines() for part in shown.split("\n\n"))
-    assert head.split() == ["NAME", "SIZE", "LANGUAGES", "HERE", "FROM"]
+    assert head.split() == ["NAME", "SIZE", "RAM", "LANG", "HERE", "FROM"]
     assert families[0].split()[2:] == ["SIZE", "LANGUAGES", "HERE", "LIVE", "WER", "LICENCE"]
     return {line[2:].split()[0]: line for line in (*lines, *families[1:])}
 
@@ -128,7 +128,7 @@ def test_an_empty_store_has_the_bundled_model(serving, capsys):
     assert listed.keys() == {each.name for each in (*CATALOG, *FAMILY_MODELS)}
     assert [name for name, row in listed.items() if row[0] == "*"] == ["tiny.en"]
     assert "bundled" in listed["tiny.en"]
-    assert listed["base.en"].endswith(" 293 MB English              openai/whisper-base.en")
+    assert listed["base.en"].endswith(" 293 MB 0.3GB en              openai/whisper-base.en")
     assert not serving.seen
 
 
@@ -216,7 +216,7 @@ def test_an_imported_folder_is_a_model_by_name(serving, folder, capsys):
     copied = {path.name for path in (places().imported / "mine").glob("[!.]*")}
     assert copied == {path.name for path in folder.iterdir()} & copied
     assert "preprocessor_config.json" not in copied
-    assert rows(capsys)["mine"].split()[3:] == ["English", "imported"]
+    assert rows(capsys)["mine"].split()[4:] == ["en", "imported"]
     assert main(["models", "import", str(folder), "mine"]) == 4
     assert "mine is imported already" in capsys.readouterr().err
     assert main(["models", "remove", "mine"]) == 0
@@ -536,6 +536,26 @@ def test_a_person_is_asked_whether_to_download(serving, quiet, answer):
     assert re.search(r"of 0\.5 MB[^\r]*\r+\x1b\[K", shown), "the line is removed"
     assert code == 0
     assert load_model("some/tiny").name == "some/tiny"
+
+
+def test_a_model_for_which_there_is_no_memory_is_refused_before_its_download(
+    serving, run, monkeypatch
+):
+    monkeypatch.setattr("streamd.cli.models.memory_bytes", lambda: 3_000_000_000)
+    monkeypatch.setattr("streamd.engines.memory.memory_bytes", lambda: 3_000_000_000)
+    code, _, told = run("models", "get", "large-v3")
+    assert code == 4
+    assert told == (
+        "streamd: large-v3 takes 2.55 GB of memory, and this machine has 3.00 GB: take a smaller "
+        "model\n"
+    )
+    code, _, told = run("transcribe", "-m", "medium", "--precision", "float32", str(SOUND))
+    assert code == 4, "not here, and nobody to ask"
+    code, shown = at_terminal("y", "transcribe", "-m", "medium", "--precision=float32", str(SOUND))
+    assert code == 4
+    assert "medium takes 4.23 GB of memory" in shown
+    assert "--precision int8 takes less" in shown
+    assert not serving.seen
 
 
 @pytest.mark.parametrize("answer", ["n\n", "what?\n", "\x04"])

@@ -9,9 +9,10 @@ from streamd.config import Config, load
 from streamd.daemon.display import check_files, open_files, prints, transcripts
 from streamd.errors import ConfigError
 from streamd.events import Eos
-from streamd.options import InputOptions, OutputOptions
+from streamd.options import InputOptions, ModelOptions, OutputOptions
 from streamd.sinks.formats import FORMATS, suffix
 from streamd.sinks.writing import FileSink
+from tests.support.said import spoken
 
 
 def wanted(files=(), **options) -> Config:

@@ -74,6 +74,9 @@ def test_the_cost_of_a_stream_is_estimated_from_a_layer_of_the_model(folder):
     cpu_ms = choose_precision(dims, threads=1).cpu_ms
     cost = live_cost(dims, threads=1, step_ms=500)
     assert cost.cpu_s == cost.busy_s == pytest.approx(1.5 * 4 * cpu_ms / 500)
+    for step_ms, ratio in ((250, 1.53), (1000, 0.735)):  # measured: 1.55 and 0.75
+        other = live_cost(dims, threads=1, step_ms=step_ms)
+        assert other.cpu_s == pytest.approx(ratio * cost.cpu_s, rel=1e-3)
     deep = replace(dims, n_audio_layer=32)  # as turbo: many layers of the encoder
     assert live_cost(deep, threads=1, step_ms=500).cpu_s == pytest.approx(4.5 * cost.cpu_s)
     assert live_cost(checkpoint("few").dims, threads=1, step_ms=500).busy_s == 0, "not measured"

@@ -36,8 +36,15 @@ def write(model: Model, out: Path) -> Path:
     folder.mkdir(exist_ok=True)
     weights = {renamed(name): a.astype(np.float16) for name, a in model.weights.items()}
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    for name, content in described(model).items():
+        (folder / name).write_text(json.dumps(content, ensure_ascii=False, indent=1))
+    return folder
+
+
+def described(model: Model) -> dict[str, dict[str, object]]:
+    """The folder's files without weights, by their names."""
     eot, sot = len(model.vocabulary), len(model.vocabulary) + 1
-    files = {
+    return {
         "config.json": _config(model, eot, sot),
         "generation_config.json": _generation(model, eot, sot),
         "preprocessor_config.json": _features(model.dims.n_mels),
@@ -50,9 +57,6 @@ def write(model: Model, out: Path) -> Path:
             "pad_token": "<|endoftext|>",
         },
     }
-    for name, content in files.items():
-        (folder / name).write_text(json.dumps(content, ensure_ascii=False, indent=1))
-    return folder
 
 
 def renamed(name: str) -> str:

@@ -144,7 +144,7 @@ def _sessions(
     arena = Arena()
     batch = partial(OnnxTogether, many=cache(many), rows=rows, arena=arena)
     return EngineSessions(
-        encoder, decoder, cross, arena=arena, batch=batch, n_together=N_TOGETHER, arrays=arrays
+        encoder, decoder, cross, arena=arena, batch=batch, most_together=N_TOGETHER, arrays=arrays
     )
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnxruntime import InferenceSession, IOBinding, OrtValue
 
+from streamd.engines.memory import n_together
 from streamd.engines.onnx.sessions import Arena, Open, n_heads, run
 from streamd.engines.onnx.slots import LEAST_ROWS, Pool, bind_pool, no_slots
 from streamd.models import ModelDimensions
@@ -72,9 +73,9 @@ class TokenRows:
 class EngineSessions:
     """Encoder, decoder and `cross_graph`, each opened when it is first needed, and their arena.
 
-    `batch` makes the runner of batched passes of an engine (`BatchEngine.together`), up to
-    `n_together` at once. `arrays` are in use by the sessions, which do not keep a reference to
-    them.
+    `batch` makes the runner of batched passes of an engine (`BatchEngine.together`), of as many
+    windows as there is memory for, up to `most_together`. `arrays` are in use by the sessions,
+    which do not keep a reference to them.
     """
 
     encoder: Open
@@ -82,7 +83,7 @@ class EngineSessions:
     cross: Open
     arena: Arena
     batch: "Callable[[OnnxEngine, Callable[[], bool]], Together[BatchFeatures]]"
-    n_together: int
+    most_together: int
     arrays: Sequence[NDArray[Any]] = ()
 
 
@@ -105,7 +106,6 @@ class OnnxEngine:
         self.n_cheap = _N_CHEAP
         self.urgent: OnnxEngine | None = None
         """The same engine on more threads, or None; set by the code that opens the engine."""
-        self.n_together = sessions.n_together
         self._sessions = sessions
         self._encoder, self._decoder = cache(sessions.encoder), cache(sessions.decoder)
         self._cross = cache(sessions.cross)
@@ -114,6 +114,9 @@ class OnnxEngine:
         self._n_kept = buffers.n_silence
         self._bias = np.zeros(self._n_kept + dims.n_audio_ctx, np.float32)
         self._bias[: self._n_kept] = bias(dims.n_audio_ctx)[: self._n_kept]
+        self.n_together = n_together(
+            dims, sessions.most_together, n_positions=self.n_positions, is_int8=buffers.is_half
+        )
 
     def open(self) -> None:
         """Open what live captions need. Raises `EngineError` if ONNX Runtime refuses it."""
@@ -229,6 +232,11 @@ class Buffers:
         self._places = dict(zip(silence, zip(begins, sizes, strict=True), strict=True))
         content = (np.ascontiguousarray(rows).view(np.uint8) for rows in silence.values())
         self._template = Template(n_bytes, dict(zip(begins, map(np.ravel, content), strict=True)))
+
+    @property
+    def is_half(self) -> bool:
+        """Whether they are in half precision, as they are for weights in int8."""
+        return self._dtype == np.float16
 
     def new(self) -> Mapping[str, Stored]:
         """Return new buffers, by the names of the graph's inputs."""
