@@ -363,6 +363,14 @@ def test_another_architecture_is_refused_before_its_weights_come(serving, tiny, 
     assert serving.paths()[1:] in ([f"/some/tiny/resolve/{COMMIT}/config.json"], [])
 
 
+def test_quantised_weights_are_not_downloaded(serving, tiny):
+    config = json.loads(tiny.files["config.json"])
+    config["quantization_config"] = {"quant_method": "awq"}
+    tiny.files["config.json"] = json.dumps(config).encode()
+    assert "quantised by AWQ, which streamd does not read; get the" in refusal()
+    assert serving.paths()[1:] == [f"/some/tiny/resolve/{COMMIT}/config.json"]
+
+
 def test_gated(serving, tiny, monkeypatch):
     tiny.gated = True
     assert f"is gated: accept its terms at {serving.endpoint}/some/tiny, then" in refusal()

@@ -29,7 +29,13 @@ from streamd.errors import ModelError
 from streamd.models.families import family_entry
 from streamd.models.formats import MAX_BYTES
 from streamd.models.formats.gguf import speech_family
-from streamd.models.formats.huggingface import CONFIG, GENERATION, VOCABULARIES, read_dimensions
+from streamd.models.formats.huggingface import (
+    CONFIG,
+    GENERATION,
+    VOCABULARIES,
+    QuantisedError,
+    read_dimensions,
+)
 from streamd.models.formats.safetensors import INDEX, SINGLE
 from streamd.models.store import cache
 from streamd.models.store.cache import Repository, StorePaths, access_token
@@ -390,6 +396,11 @@ class _Download:
         check = other[1] if other else read_dimensions
         try:
             (speech_family if file.name.endswith(".gguf") else check)(blob)
+        except QuantisedError as error:
+            why = str(error).partition(": ")[2]
+            raise ModelError(
+                f"{self.offer.repository}: {why}; nothing more was downloaded"
+            ) from error
         except ModelError as error:
             raise ModelError(
                 f"{self.offer.repository} is no Whisper model; its weights were not downloaded"
