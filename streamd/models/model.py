@@ -92,7 +92,8 @@ Shapes = dict[str, tuple[int, ...]]
 OUTPUT = "proj_out.weight"
 """Only models whose output layer is not the token embedding have it; OpenAI's have none."""
 INT8_ROWS = "I8 with a scale per row"
-_READABLE = ("F16", "BF16", "F32", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", INT8_ROWS)
+_BLOCKS = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K")
+_READABLE = ("F16", "BF16", "F32", *_BLOCKS, INT8_ROWS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +238,8 @@ _OPENAI = {
     51_866: "multilingual.tiktoken",
 }
 """Number of tokens, with the special ones -> file."""
+N_OPENAI = tuple(_OPENAI)
+"""Sizes of vocabularies: English-only, multilingual, large-v3."""
 _EOT = b"<|endoftext|>"
 
 

@@ -8,16 +8,18 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
 from streamd.errors import ModelError
-from streamd.models.store import cache, load_model
+from streamd.models.store import cache, in_one_form, load_model
 from streamd.models.store.cache import Repository, access_token, places, repository_of
 from streamd.models.store.download import fetch, look_up, read_listing
-from tests.support.checkpoints import assert_same, checkpoint, huggingface
+from tests.support import folders
+from tests.support.checkpoints import assert_same, checkpoint, ggml, huggingface
 from tests.support.hub import COMMIT, Hub, Repo, hub, repo_of, sibling
 
 TINY = Repository("some/tiny")
@@ -37,6 +39,7 @@ def serving(folder, monkeypatch, tmp_path):
     with hub({"some/tiny": repo_of(folder)}) as serving:
         monkeypatch.setenv("HF_ENDPOINT", serving.endpoint)
         monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
+        monkeypatch.setenv("STREAMD_STORE", str(tmp_path / "imported"))
         yield serving
 
 
@@ -142,6 +145,51 @@ def test_old_models_have_no_tokenizer_json_and_no_generation_config(serving, tin
     del tiny.files["generation_config.json"]
     assert sorted(path.name for path in get().iterdir()) == ["config.json", MODEL, "vocab.json"]
     assert load_model("some/tiny").vocabulary
+
+
+@pytest.mark.parametrize(
+    ("layout", "names"),
+    [
+        ("ct2", {"config.json", "model.bin", "vocabulary.json"}),
+        ("weights.npz", {"config.json", "weights.npz"}),
+        ("weights.safetensors", {"config.json", "weights.safetensors"}),
+        ("model.safetensors", {"config.json", "model.safetensors"}),
+        ("ggml", {"ggml-model.bin"}),
+    ],
+)
+def test_models_of_other_layouts_are_downloaded_and_read_once(serving, layout, names, tmp_path):
+    theirs = checkpoint("few" if layout in ("ct2", "ggml") else "tiny.en")
+    folder = tmp_path / "theirs"
+    if layout == "ct2":
+        folders.ct2(folder, theirs.dims, theirs.weights, list(theirs.vocabulary))
+    elif layout == "ggml":
+        folder.mkdir()
+        ggml.write(theirs, folder)
+    else:
+        folders.mlx(folder, theirs.dims, theirs.weights, layout)
+    serving.repos["mlx-community/whisper"] = repo_of(folder)
+    found = get("mlx-community/whisper")
+    assert {path.name for path in found.iterdir()} == names if found.is_dir() else {found.name}
+    kept = in_one_form("mlx-community/whisper", places())
+    assert kept in ("mlx-community-whisper", "ggml-model")
+    name = "decoder.blocks.0.mlp.0.weight"
+    np.testing.assert_array_equal(load_model(kept).weights[name], theirs.weights[name])
+    assert [each for each, _ in cache.whispers(places().cache)] == [
+        Repository("mlx-community/whisper")
+    ]
+    assert in_one_form("mlx-community/whisper", places()) == kept, "and is not read again"
+
+
+def test_another_model_of_ctranslate2_is_refused_before_its_weights_come(serving):
+    files = {"config.json": b'{"bos_token": "<s>"}', "model.bin": b"x", "vocabulary.json": b"[]"}
+    serving.repos["some/opus"] = Repo(files)
+    assert "is no Whisper model; its weights were not downloaded" in refusal("some/opus")
+    assert serving.paths()[1:] == [f"/some/opus/resolve/{COMMIT}/config.json"]
+
+
+def test_several_ggml_files_are_not_chosen_from(serving):
+    serving.repos["some/many"] = Repo({"ggml-a.bin": b"a", "ggml-b.bin": b"b"})
+    assert "config.json is missing" in refusal("some/many")
 
 
 def test_a_model_is_not_there_before_it_is_whole(serving):
@@ -293,12 +341,17 @@ def test_missing_file(serving, tiny):
     assert "lists a file that it does not have" in refusal()
 
 
-@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", MODEL])
+@pytest.mark.parametrize("name", ["config.json", MODEL])
 def test_no_model_in_the_repository(serving, tiny, name):
     del tiny.files[name]
     tiny.files["pytorch_model.bin"] = b"\x80\x02."
     assert re.search(rf"{name}.* is missing", refusal())
     assert len(serving.seen) == 1
+
+
+def test_without_a_vocabulary_it_could_only_be_of_mlx(serving, tiny):
+    del tiny.files["tokenizer.json"]
+    assert "is no Whisper model; its weights were not downloaded" in refusal()
 
 
 @pytest.mark.parametrize(
@@ -308,6 +361,14 @@ def test_another_architecture_is_refused_before_its_weights_come(serving, tiny, 
     tiny.files["config.json"] = config
     assert "is no Whisper model; its weights were not downloaded" in refusal()
     assert serving.paths()[1:] in ([f"/some/tiny/resolve/{COMMIT}/config.json"], [])
+
+
+def test_quantised_weights_are_not_downloaded(serving, tiny):
+    config = json.loads(tiny.files["config.json"])
+    config["quantization_config"] = {"quant_method": "awq"}
+    tiny.files["config.json"] = json.dumps(config).encode()
+    assert "quantised by AWQ, which streamd does not read; get the" in refusal()
+    assert serving.paths()[1:] == [f"/some/tiny/resolve/{COMMIT}/config.json"]
 
 
 def test_gated(serving, tiny, monkeypatch):

@@ -53,6 +53,33 @@ def split(folder: Path) -> tuple[str, str]:
     return shards
 
 
+@pytest.mark.parametrize("n_more", [1, 10, 102])
+@pytest.mark.parametrize(
+    ("shape", "last"), [("tiny", None), ("large-v3", None), ("tiny.en", 50362)]
+)
+def test_tokens_behind_openais_are_left_out(shape, last, n_more, tmp_path):
+    """Fine-tunes add tokens, or pad the vocabulary."""
+    folder = huggingface.write(checkpoint(shape), tmp_path)
+    expected, weights = read_model(str(folder)), load_file(folder / MODEL)
+    for name in ("model.decoder.embed_tokens.weight", "proj_out.weight"):
+        if name in weights:
+            more = np.full((n_more, weights[name].shape[1]), 9, weights[name].dtype)
+            weights[name] = np.concatenate([weights[name], more])
+    save_file(weights, folder / MODEL)
+    change(folder / "config.json", vocab_size=expected.dims.n_vocab + n_more)
+    change(folder / "generation_config.json", no_timestamps_token_id=last)
+    assert_same(read_model(str(folder)), expected)
+
+
+@pytest.mark.parametrize(
+    ("form", "name"),
+    [("gptq", "GPTQ"), ("awq", "AWQ"), ("bitsandbytes", "bitsandbytes"), ("a\nb", "a\\nb")],
+)
+def test_quantised_models_are_refused_by_what_quantised_them(folder, form, name):
+    change(folder / "config.json", quantization_config={"quant_method": form, "bits": 4})
+    assert f"quantised by {name}, which streamd does not read; get the" in refusal(folder)
+
+
 def test_vocab_json_of_old_models(folder):
     expected = read_model(str(folder)).vocabulary
     vocab = json.loads((folder / "tokenizer.json").read_text())["model"]["vocab"]

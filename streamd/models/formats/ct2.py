@@ -45,7 +45,9 @@ from streamd.models.model import (
 from streamd.models.text_tokens import TextTokens
 
 WEIGHTS = "model.bin"
-_CONFIG, _JSON, _TEXT = "config.json", "vocabulary.json", "vocabulary.txt"
+CONFIG, _JSON, _TEXT = "config.json", "vocabulary.json", "vocabulary.txt"
+VOCABULARIES = (_JSON, _TEXT, *huggingface.VOCABULARIES)
+"""One is needed; the first is preferred."""
 _SPEC, _VERSION = "WhisperSpec", 6
 _MAX_VERSION = 1000
 _MAX_AXES = 4
@@ -113,7 +115,7 @@ def outline(folder: Path) -> Outline:
 def contents(folder: Path) -> Iterator[Contents]:
     """Read all files; the values of the variables stay on disk."""
     path = folder / WEIGHTS
-    config = read_json(folder / _CONFIG, _Ct2Config)
+    config = read_json(folder / CONFIG, _Ct2Config)
     yield Contents(
         dict(_parameters(path, _variables(path))),
         _vocabulary(folder),
@@ -125,8 +127,14 @@ def contents(folder: Path) -> Iterator[Contents]:
 
 def files(folder: Path) -> list[Path]:
     """Return the files with variables, tokens and configuration."""
-    vocabularies = present(folder, (_JSON, _TEXT))[:1] or huggingface.vocabularies(folder)
-    return [*present(folder, (_CONFIG,)), *vocabularies, folder / WEIGHTS]
+    vocabularies = present(folder, VOCABULARIES)[:1]
+    return [*present(folder, (CONFIG,)), *vocabularies, folder / WEIGHTS]
+
+
+def check_config(path: Path) -> None:
+    """Raise `ModelError` if a ``config.json`` is damaged or not of CTranslate2's Whisper."""
+    if read_json(path, _Ct2Config).suppress_ids is None:
+        raise bad_file(path, "of no Whisper model in CTranslate2's form")
 
 
 def _variables(path: Path) -> _Variables:

@@ -6,14 +6,16 @@ Names of parameters and fields: transformers ``modeling_whisper.py``, ``configur
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 
 from streamd.errors import ModelError
 from streamd.models import ModelDimensions
-from streamd.models.formats import bad_file, present, read_json, safetensors
+from streamd.models.formats import bad_file, present, read_json, safetensors, shown
 from streamd.models.model import (
+    N_OPENAI,
     OUTPUT,
     Contents,
     Outline,
@@ -50,10 +52,26 @@ _RENAMED = (
 """Part of a name in transformers -> OpenAI's, to be replaced in this order."""
 
 
+_FORMS = {"gptq": "GPTQ", "awq": "AWQ"}
+"""Names in ``config.json`` -> usual names of what quantises models."""
+_READ_FORMS = ("compressed-tensors",)
+_MANY_MELS = 128
+"""Bands of large-v3, which knows one language, and so one token, more than others."""
+
+
+class QuantisedError(ModelError):
+    """A Whisper model whose weights are in a form that is not read."""
+
+
+class _HfQuantization(msgspec.Struct):
+    quant_method: str = "another program"
+
+
 class ModelType(msgspec.Struct):
     """What every ``config.json`` of transformers has."""
 
     model_type: str = ""
+    quantization_config: _HfQuantization | None = None
 
 
 class _HfConfig(msgspec.Struct):
@@ -73,11 +91,16 @@ class _HfConfig(msgspec.Struct):
     tie_word_embeddings: bool = True
 
 
+_N_AFTER_NO_TIMESTAMPS = 1501
+"""Timestamps, which are the last tokens that OpenAI's vocabularies have."""
+
+
 class _Generation(msgspec.Struct):
     """``generation_config.json``; old models have none, or one without alignment heads."""
 
     alignment_heads: list[tuple[int, int]] | None = None
     is_multilingual: bool | None = None
+    no_timestamps_token_id: int | None = None
     suppress_tokens: list[int] | None = None
     begin_suppress_tokens: list[int] | None = None
 
@@ -96,9 +119,17 @@ class _TokenizerFile(msgspec.Struct):
 
 
 def outline(folder: Path) -> Outline:
-    """Read the configuration, and whether the model is multilingual."""
-    dims = read_dimensions(folder / CONFIG)
-    is_multilingual = _generation(folder).is_multilingual
+    """Read the configuration, and whether the model is multilingual.
+
+    Fine-tunes may have tokens behind OpenAI's, added ones or padding; they are left out.
+    """
+    dims, generation = read_dimensions(folder / CONFIG), _generation(folder)
+    last = generation.no_timestamps_token_id
+    known = last + 1 + _N_AFTER_NO_TIMESTAMPS if last else 0
+    if known not in N_OPENAI:
+        known = N_OPENAI[-1] if dims.n_mels == _MANY_MELS else N_OPENAI[-2]
+    dims = replace(dims, n_vocab=min(dims.n_vocab, known))
+    is_multilingual = generation.is_multilingual
     if is_multilingual is None:
         return Outline(dims, only_language(dims))
     return Outline(dims, None if is_multilingual else "en")
@@ -125,6 +156,10 @@ def contents_of(folder: Path, stored: Mapping[str, Stored]) -> Contents:
         for theirs, ours in _RENAMED:
             name = name.replace(theirs, ours)
         renamed[name] = tensor
+    n_vocab = outline(folder).dims.n_vocab
+    for name in ("decoder.token_embedding.weight", OUTPUT):
+        if name in renamed and renamed[name].shape[:1] > (n_vocab,):
+            renamed[name] = _first_rows(renamed[name], n_vocab)
     if tied:
         renamed.pop(OUTPUT, None)  # repeats the embedding
     return Contents(
@@ -134,6 +169,10 @@ def contents_of(folder: Path, stored: Mapping[str, Stored]) -> Contents:
         generation.suppress_tokens,
         generation.begin_suppress_tokens,
     )
+
+
+def _first_rows(tensor: Stored, n: int) -> Stored:
+    return replace(tensor, shape=(n, *tensor.shape[1:]), read=lambda: tensor.read()[:n])
 
 
 def files(folder: Path) -> list[Path]:
@@ -158,9 +197,15 @@ def _generation(folder: Path) -> _Generation:
 
 def read_dimensions(path: Path) -> ModelDimensions:
     """Read a ``config.json``. Raises `ModelError` if it is damaged, or of another architecture."""
-    kind = read_json(path, ModelType).model_type
-    if kind != "whisper":
+    about = read_json(path, ModelType)
+    if about.model_type != "whisper":
+        kind = about.model_type
         raise ModelError(f"{path}: describes a model of type {kind!r}; streamd reads only whisper")
+    if (form := about.quantization_config) and form.quant_method not in _READ_FORMS:
+        raise QuantisedError(
+            f"{path}: quantised by {_FORMS.get(form.quant_method, shown(form.quant_method))}, "
+            "which streamd does not read; get the same model in float16"
+        )
     config = read_json(path, _HfConfig)
     dims = ModelDimensions(
         n_mels=config.num_mel_bins,

@@ -85,10 +85,15 @@ def is_one(folder: Path) -> bool:
 
 def outline(folder: Path) -> Outline:
     """Read the configuration."""
-    path = folder / CONFIG
+    dims = read_dimensions(folder / CONFIG)
+    return Outline(dims, only_language(dims))
+
+
+def read_dimensions(path: Path) -> ModelDimensions:
+    """Read a ``config.json``. Raises `ModelError` if it is damaged or of another architecture."""
     dims = read_json(path, ModelDimensions)
     check_dimensions(path, dims, usual=dims.n_audio_ctx <= _MAX_AUDIO_CTX)
-    return Outline(dims, only_language(dims))
+    return dims
 
 
 @contextmanager

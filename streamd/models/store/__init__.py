@@ -100,13 +100,13 @@ def in_one_form(name: str, here: StorePaths) -> str:
     It is imported if it was not yet, or by an earlier version. Raises `ModelError` if that is not
     possible.
     """
-    path, found = expanded(name), find(name, here)
+    found = find(name, here)
     if found and found == imports.find(here.imported, name):
         imports.renew(here.imported, name)
         return name
-    if not name or found != path or is_family(name, here) or layout_of(path) is huggingface:
+    if not name or not found or is_family(name, here) or layout_of(found) is huggingface:
         return name
-    return imports.imported(here.imported, path.absolute(), is_free=lambda each: not entry(each))
+    return imports.imported(here.imported, found.absolute(), is_free=lambda each: not entry(each))
 
 
 def known_language(name: str) -> str | None:

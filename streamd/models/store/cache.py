@@ -19,8 +19,9 @@ from pathlib import Path
 from streamd.errors import ModelError
 from streamd.models.catalog import entry
 from streamd.models.families import family_entry
-from streamd.models.formats import read_json, safetensors
-from streamd.models.formats.huggingface import CONFIG, ModelType, vocabularies
+from streamd.models.formats import safetensors
+from streamd.models.formats.huggingface import CONFIG, vocabularies
+from streamd.models.store.layouts import imported_files, layout_of
 from streamd.system.disk import expanded, put_file, user_folder
 
 VARIABLE = "STREAMD_STORE"
@@ -140,7 +141,7 @@ def storage(cache: Path, repository: Repository) -> Path:
 def find(cache: Path, repository: Repository) -> Path | None:
     """Return the folder of a complete model, or None if its files or its revision are not here.
 
-    Of a model of another family than Whisper, it is its GGUF file.
+    Of a model that is one file, GGUF or ggml, it is that file.
     """
     folder = storage(cache, repository)
     commit = repository.revision
@@ -152,7 +153,12 @@ def find(cache: Path, repository: Repository) -> Path | None:
     snapshot = folder / "snapshots" / commit
     if not is_commit(commit):
         return None
-    return snapshot if _is_whole(snapshot) else _gguf(snapshot, repository)
+    if _is_whole(snapshot):
+        return snapshot
+    other = imported_files([path.name for path in snapshot.glob("*")])
+    if other is None or not all((snapshot / name).is_file() for name in other[0]):
+        return _gguf(snapshot, repository)
+    return snapshot if len(other[0]) > 1 else snapshot / other[0][0]
 
 
 def _gguf(snapshot: Path, repository: Repository) -> Path | None:
@@ -186,19 +192,19 @@ def _is_whole(folder: Path) -> bool:
 
 def whispers(cache: Path) -> Iterator[tuple[Repository, Path]]:
     """Yield every complete Whisper model, at each branch or tag that is known."""
-    for repository, snapshot in _complete(cache):
+    for repository, path in _complete(cache):
+        if path.suffix == ".gguf":
+            continue
         with suppress(ModelError):
-            if snapshot.is_dir() and (
-                read_json(snapshot / CONFIG, ModelType).model_type == "whisper"
-            ):
-                yield repository, snapshot
+            layout_of(path).outline(path)  # raises for a model of another architecture
+            yield repository, path
 
 
 def ggufs(cache: Path) -> Iterator[tuple[Repository, Path]]:
     """Yield the GGUF file of every repository that has one and that the catalog does not name."""
     for repository, file in _complete(cache):
         named = family_entry(repository.id) and repository.revision == "main"
-        if file.is_file() and not named:
+        if file.suffix == ".gguf" and not named:
             yield repository, file
 
 

@@ -29,10 +29,17 @@ from streamd.errors import ModelError
 from streamd.models.families import family_entry
 from streamd.models.formats import MAX_BYTES
 from streamd.models.formats.gguf import speech_family
-from streamd.models.formats.huggingface import CONFIG, GENERATION, VOCABULARIES, read_dimensions
+from streamd.models.formats.huggingface import (
+    CONFIG,
+    GENERATION,
+    VOCABULARIES,
+    QuantisedError,
+    read_dimensions,
+)
 from streamd.models.formats.safetensors import INDEX, SINGLE
 from streamd.models.store import cache
 from streamd.models.store.cache import Repository, StorePaths, access_token
+from streamd.models.store.layouts import imported_files
 from streamd.system.disk import flush, locked, megabytes
 from streamd.version import __version__
 
@@ -214,6 +221,9 @@ def _needed(repository: Repository, files: Mapping[str, RemoteFile]) -> tuple[Re
             )
         return (files[gguf],)
     vocabularies = list(filter(files.__contains__, VOCABULARIES))
+    is_ours = vocabularies and (SINGLE in files or INDEX in files)
+    if not is_ours and (other := imported_files(files)):
+        return tuple(files[name] for name in other[0])
     if CONFIG not in files or not vocabularies:
         missing = " or ".join(VOCABULARIES) if CONFIG in files else CONFIG
         raise ModelError(f"{repository}: not a Whisper model: {missing} is missing")
@@ -296,7 +306,7 @@ class _HubClient:
                 )
             case "RevisionNotFound":
                 why = f"{name} has no branch, tag or commit {self.repository.revision}"
-            case "EntryNotFound":
+            case code if code == "EntryNotFound" or (file and status == httpx2.codes.NOT_FOUND):
                 why = f"{self.repository}: {host} lists a file that it does not have"
             case _ if file and status in (401, 403):
                 why = (
@@ -382,11 +392,15 @@ class _Download:
                 self._refuse_other(file, blob)
 
     def _refuse_other(self, file: RemoteFile, blob: Path) -> None:
+        other = imported_files([each.name for each in self.offer.files])
+        check = other[1] if other else read_dimensions
         try:
-            if file.name == CONFIG:
-                read_dimensions(blob)
-            else:
-                speech_family(blob)
+            (speech_family if file.name.endswith(".gguf") else check)(blob)
+        except QuantisedError as error:
+            why = str(error).partition(": ")[2]
+            raise ModelError(
+                f"{self.offer.repository}: {why}; nothing more was downloaded"
+            ) from error
         except ModelError as error:
             raise ModelError(
                 f"{self.offer.repository} is no Whisper model; its weights were not downloaded"

@@ -1,7 +1,8 @@
 """Loads the folders that streamd keeps, and finds the reader of `formats` for what is imported."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from fnmatch import fnmatch
 from math import prod
 from pathlib import Path
 from typing import Protocol
@@ -134,6 +135,26 @@ def _silence(path: Path, dims: ModelDimensions) -> SilenceStates | None:
     if stored is None or (stored.shape, stored.dtype) != (shape, INT8_ROWS):
         raise bad_file(file, f"holds no int8 states of the shape {shape} with scales")
     return SilenceStates(stored.read().reshape(silence_shape(dims)).astype(np.float16))
+
+
+def imported_files(
+    names: Collection[str],
+) -> tuple[list[str], Callable[[Path], object]] | None:
+    """Return which of a repository's files are a model that has to be imported, weights last.
+
+    With them comes what reads the first one; it raises `ModelError` if that is of no Whisper model.
+    None: the repository has none, or more than one.
+    """
+    weights = [name for name in (mlx.SAFETENSORS[1], mlx.NPZ) if name in names]
+    if huggingface.CONFIG not in names:
+        alone = [name for name in names if fnmatch(name, _ALONE[0])]
+        return (alone, ggml.outline) if len(alone) == 1 else None
+    vocabularies = [name for name in ct2.VOCABULARIES if name in names]
+    if ct2.WEIGHTS in names and vocabularies:
+        return [ct2.CONFIG, vocabularies[0], ct2.WEIGHTS], ct2.check_config
+    if not weights and safetensors.SINGLE in names and not vocabularies:
+        weights = [safetensors.SINGLE]
+    return ([mlx.CONFIG, weights[0]], mlx.read_dimensions) if weights else None
 
 
 def layout_of(path: Path) -> ModelLayout:
