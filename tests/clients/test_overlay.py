@@ -266,3 +266,20 @@ async def test_who_speaks_is_told_by_a_dash_or_a_colour(context):
     assert await page.locator(last).evaluate(colours) == ["who3", "who3 tentative"]
     page, _ = await replayed(context, "fade=0&lines=1&width=99em&speakers=off", conversation())
     assert await page.locator(lines).all_text_contents() == ["Who comes. Anna. And Bob. No he does"]
+
+
+async def test_text_from_right_to_left_begins_at_the_right_also_while_it_may_change(context):
+    async with serving(streams := CountingStreams()) as server:
+        address = f"http://127.0.0.1:{server.port}/overlay?size=40&width=600px"
+        page, _ = await visit(context, address)
+        streams.live.publish(
+            Partial(seg=0, rev=1, start_ms=0, end_ms=500, text="السلام عليكم", stable=0)
+        )
+        line = page.locator("#lines p", has_text="السلام")
+        await expect(line).to_be_visible()
+        edges = (
+            "(p) => p.parentElement.getBoundingClientRect().right - p.getBoundingClientRect().right"
+        )
+        assert await line.evaluate(edges) == 0
+        streams.live.publish(final("السلام عليكم"))
+        assert await line.evaluate(edges) == 0

@@ -146,6 +146,8 @@ async def test_a_link_is_for_one_session_and_has_no_more_rights_than_who_makes_i
             assert not await is_refused(port, "session=alice-notes", guest)
             assert await is_refused(port, "role=both&session=alice-notes", guest)
             assert await is_refused(port, "session=alice-other", guest)
+            assert await link(guest, session="alice-notes") == (200, guest)
+            assert (await link(guest, session="alice-notes", may="speak"))[0] == 403
         _, speaker = await link(OPS, session="bob", may="speak")
         assert not await is_refused(port, "role=both&session=bob", speaker)
         assert await is_refused(port, "role=both&session=bob2", speaker)
