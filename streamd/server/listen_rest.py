@@ -23,7 +23,7 @@ from streamd.server.wire import parse_query
 _PIECE = 1 << 20
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class RecordingRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What the query asks for; other fields are ignored, and so is the model's name."""
 
     language: str | None = None
@@ -47,10 +47,10 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def asked(query: str, content_type: str) -> Asked:
+def asked(query: str, content_type: str) -> RecordingRequest:
     """Return what is asked for; raises `WireError` with `bad_form` if it cannot be done."""
     try:
-        wanted = parse_query(query, Asked)
+        wanted = parse_query(query, RecordingRequest)
     except WireError as error:
         raise WireError("bad_form", str(error)) from None
     if wanted.callback:
@@ -61,7 +61,12 @@ def asked(query: str, content_type: str) -> Asked:
 
 
 def document(
-    wants: Asked, recording: Recording, finals: Sequence[Final], *, file: IO[bytes], model: str
+    wants: RecordingRequest,
+    recording: Recording,
+    finals: Sequence[Final],
+    *,
+    file: IO[bytes],
+    model: str,
 ) -> Mapping[str, object]:
     """Return the response to a recording of which these are all the finals."""
     words = [word for final in finals for word in final.words]
@@ -126,7 +131,7 @@ async def answer(rest: Rest, model: str, request: Request, exchange: Exchange) -
         file.flush()
         await exchange.unless_gone(transcribe(file, wants))
 
-    async def transcribe(file: IO[bytes], wants: Asked) -> None:
+    async def transcribe(file: IO[bytes], wants: RecordingRequest) -> None:
         recording = await rest.recordings.read(file.fileno(), "the recording", wants.wanted)
         finals = [final async for final in recording.finals]
         told = await asyncio.to_thread(
