@@ -39,7 +39,7 @@ _MEANT = {
     "silent": "--quiet",
     "test check diagnose status info": "streamd doctor",
     "benchmark measure speedtest": "streamd bench",
-    "update upgrade self-update": "pip install --upgrade streamd-captions",
+    "update upgrade self-update": "git pull and pip install . in a copy of the repository",
     "uninstall": "pip uninstall streamd-captions",
     "config settings show-config options": "--print-config; docs/options.md explains all options",
     "print-colors color colour": "--confidence; the variable FORCE_COLOR colours pipes, too",

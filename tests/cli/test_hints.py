@@ -56,7 +56,7 @@ def said(capsys, *words: str) -> str:
         ("mic", "--device NAME"),
         ("ui", "whose page is at the address"),
         ("api", "streamd serve"),
-        ("update", "pip install --upgrade"),
+        ("update", "git pull"),
         ("uninstall", "pip uninstall"),
         ("status", "streamd doctor"),
         ("benchmark", "streamd bench"),
