@@ -30,6 +30,7 @@ _MEANT = {
     "translate-to target-language": "--translate, into English only",
     "words keywords boost phrases keyterms custom-vocabulary": "--hotwords or --vocabulary FILE",
     "diarization speaker-labels speaker who": "--speakers",
+    "min-speakers max-speakers n-speakers speakers-expected": "--num-speakers N",
     "stereo multichannel split-channels": "--channels split",
     "silence pause silence-ms": "--endpoint-ms N",
     "lan public bind listen-all network phone qr": "--share, or --host and --token-file",

@@ -57,6 +57,7 @@ def said(capsys, *words: str) -> str:
         ("ui", "whose page is at the address"),
         ("api", "streamd serve"),
         ("update", "git pull"),
+        ("--min-speakers", "--num-speakers N"),
         ("uninstall", "pip uninstall"),
         ("status", "streamd doctor"),
         ("benchmark", "streamd bench"),
