@@ -124,6 +124,9 @@ dist: ## build the wheel and the sdist, check them, print their checksums; nothi
 	build/packaging/bin/pip install --quiet --disable-pip-version-check build twine
 	build/packaging/bin/python -m build --outdir dist .
 	build/packaging/bin/twine check --strict dist/*
+	rm -rf build/installed && $(PYTHON) -m venv build/installed
+	build/installed/bin/pip install --quiet --disable-pip-version-check dist/*.whl
+	cd build/installed && bin/streamd transcribe -q -m tiny.en $(CURDIR)/tests/golden/lamp.flac | grep -i "living room lamp"
 	cd dist && sha256sum *
 
 clean: ## remove everything that was made

@@ -93,7 +93,6 @@ RUNS = {
     "arecord -f S16_LE -r 16000 -t raw | streamd -": live(stderr=SERVING),
 }
 NOT_HERE = {
-    "make test": "runs the tests",
     "apt-get install libportaudio2": "`make system-packages` has",
     "pip install streamd": "is another program",
 }

@@ -11,6 +11,8 @@ from streamd.whisper.vocabulary import parse
 
 _FEWEST_LETTERS = 4
 """Shorter phrases are like too many other sounds."""
+_HEAVY = 3
+"""With a weight of 4, tiny.en writes "Lampe" where "lamp" was said."""
 _MOST_TOKENS = 24
 """Longer phrases are sentences."""
 
@@ -22,10 +24,15 @@ def report(config: Config) -> Iterator[str]:
     """
     words = tokenizer(config, load_model(config.decoding.model))
     listed = parse(phrases.read(config.input.files[0]))
-    n_risky = 0
+    n_risky, before = 0, set[str]()
     for phrase in listed:
         tokens = words.encode(f" {phrase.text}")
         why = risk(phrase.text, words)
+        if phrase.weight > _HEAVY:
+            why = why or "so heavy that it is written where something like it was said"
+        if phrase.text in before:
+            why = "listed twice: the greatest weight counts"
+        before.add(phrase.text)
         n_risky += bool(why)
         pieces = "|".join(words.decode((token,)) for token in tokens)
         line = f"{phrase.text}  tokens: {len(tokens)} ({pieces.strip()})"

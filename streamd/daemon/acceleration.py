@@ -173,7 +173,7 @@ def core_ml_unavailable(library: str = CORE_ML) -> str:
     if find_spec(library) is None and sys.version_info >= _NEWEST_PYTHON:
         return f"{library} does not exist for Python {platform.python_version()}: use 3.11 to 3.13"
     if find_spec(library) is None:
-        return f"{library} is not installed: pip install 'streamd-captions[ane]'"
+        return f"{library} is not installed: in a copy of the repository, pip install '.[ane]'"
     if library == CORE_ML and int(version(library).partition(".")[0]) < _OLDEST_LIBRARY:
         return f"{library} {version(library)} is too old: pip install '{library}>=9.0'"
     return ""

@@ -66,7 +66,9 @@ def _bus(config: Config, resume_s: float) -> "Bus":
     if config.input.source:
         raise ConfigError("--bus shares what clients send: say streamd serve")
     if find_spec("nats") is None:
-        raise ConfigError("--bus needs a library: pip install 'streamd-captions[cluster]'")
+        raise ConfigError(
+            "--bus needs a library: in a copy of the repository, pip install '.[cluster]'"
+        )
     # Optional, so imported on demand.
     from streamd.streams.journal.bus import Bus
     from streamd.streams.journal.jetstream import JetStream

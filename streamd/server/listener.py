@@ -18,6 +18,7 @@ from websockets.typing import Subprotocol
 from streamd.errors import BindError, ConfigError, WireError
 from streamd.events import EndReason
 from streamd.options import BindOptions, ServerLimits
+from streamd.server import listen_rest
 from streamd.server.access import Access, Rights
 from streamd.server.auth import (
     SUBPROTOCOLS,
@@ -42,7 +43,14 @@ from streamd.server.exchange import BadRequestError, Exchange, GoneError, in_par
 from streamd.server.ingest import Ingests
 from streamd.server.registry import ConnectionRegistry, HttpConnection, ListeningSocket
 from streamd.server.rest import Recordings, Rest, as_failure, failure
-from streamd.server.routes import UPLOADS, Invitation, load_pages, routes, session_in
+from streamd.server.routes import (
+    RECORDED_PATH,
+    UPLOADS,
+    Invitation,
+    load_pages,
+    routes,
+    session_in,
+)
 from streamd.server.transcripts import Transcripts
 from streamd.server.wire import STREAM_PATH, Limits, Role
 from streamd.server.wyoming_socket import WyomingSocket, parse_address
@@ -350,13 +358,16 @@ class Server:
             await exchange.respond(self._websocket_refusal(request, transport))
             return
         task = UPLOADS.get(path)
-        if self._rest is None or task is None or exchange.method != "POST":
-            allowed = "POST" if task else "GET, HEAD"
+        takes_it = task is not None or path == RECORDED_PATH
+        if self._rest is None or not takes_it or exchange.method != "POST":
+            allowed = "POST" if takes_it else "GET, HEAD"
             answer = plain(405, f"the methods here are: {allowed}", {"Allow": allowed})
             await exchange.respond(answer)
             return
         is_full = len(self._uploads) >= self._limits.max_uploads
-        refusal = self._auth.check(request) or self._authorize(transport, None, is_full=is_full)
+        # Whoever may only listen may send no recording, whatever is at the path besides.
+        as_upload = Request(f"{next(iter(UPLOADS))}?{query}", request.headers)
+        refusal = self._auth.check(as_upload) or self._authorize(transport, None, is_full=is_full)
         if refusal is not None:
             self._refused(transport, request, refusal)
             await exchange.respond(as_failure(refusal))
@@ -364,7 +375,10 @@ class Server:
         upload = asyncio.current_task()
         self._uploads.add(upload)
         try:
-            await self._rest.answer(task, request, exchange)
+            if task is None:
+                await listen_rest.answer(self._rest, self._info.model, request, exchange)
+            else:
+                await self._rest.answer(task, request, exchange)
         finally:
             self._uploads.discard(upload)
 

@@ -1,7 +1,7 @@
-"""OpenAI's REST interface for recordings: a form with a sound file in, its transcript out."""
+"""OpenAI's REST interface for recordings: a form with a file. Deepgram's shares parts of it."""
 
 import logging
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -47,14 +47,15 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     task: Task
     language: str | None = None
     prompt: str | None = None
+    hotwords: str | None = None
     temperature: Annotated[float, Meta(ge=0, le=1)] | None = None
     speakers: bool = False  # if false, as the server is configured
 
     @property
     def chosen(self) -> Mapping[str, object]:
         """What clients of live sessions may choose, too (`Choices`)."""
-        every = {"task": self.task, "language": self.language, "prompt": self.prompt}
-        return {name: value for name, value in every.items() if value is not None}
+        every = ((name, getattr(self, name)) for name in ("task", "language", "prompt", "hotwords"))
+        return {name: value for name, value in every if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,20 +100,30 @@ class Rest:
     """Answers requests for the transcript of a recording, of which the limits state the size."""
 
     def __init__(self, recordings: Recordings, limits: ServerLimits) -> None:
-        self._recordings, self._max_bytes = recordings, limits.max_upload_bytes
+        self.recordings, self._max_bytes = recordings, limits.max_upload_bytes
         self._patience_s = limits.send_deadline_ms / 1000
 
     async def answer(self, task: Task, request: Request, exchange: Exchange) -> None:
         """Receive the recording, and send its transcript or what is wrong with the request."""
+
+        async def work(file: IO[bytes]) -> None:
+            form = _Form(file)
+            await self._receive(form, request.headers, exchange)
+            file.flush()
+            await exchange.unless_gone(self._transcribe(task, form, exchange))
+
+        await self.unless_wrong(work, exchange)
+
+    async def unless_wrong(
+        self, work: Callable[[IO[bytes]], Awaitable[None]], exchange: Exchange
+    ) -> None:
+        """Do it with a temporary file, or send what is wrong with the request."""
         try:
             if is_nearly_full(Path(gettempdir())):
                 raise WireError("storage", "the disk of temporary files is nearly full")
             # It has no name: not even `kill -9` leaves it behind.
             with TemporaryFile(prefix="streamd-") as file:
-                form = _Form(file)
-                await self._receive(form, request.headers, exchange)
-                file.flush()
-                await exchange.unless_gone(self._transcribe(task, form, exchange))
+                await work(file)
         except WireError as error:
             await exchange.respond(failure(_STATUS[error.code], str(error), error.code))
         except SourceError as error:
@@ -131,41 +142,46 @@ class Rest:
         kind, options = parse_options_header("".join(headers.get_all("Content-Type")))
         if kind != "multipart/form-data" or "boundary" not in options:
             raise WireError("bad_form", "send multipart/form-data with the recording in: file")
-        too_large = WireError("too_large", f"a recording has at most {self._max_bytes} bytes")
-        with suppress(ValueError):
-            if int("".join(headers.get_all("Content-Length"))) > self._max_bytes:
-                raise too_large
-        n_bytes, begin_s = 0, monotonic()
         try:
             parser = PushMultipartParser(options["boundary"], max_segment_count=_MAX_FIELDS)
-            async for data in exchange.body():
-                n_bytes += len(data)
-                if n_bytes > self._max_bytes:
-                    raise too_large
-                if monotonic() - begin_s > self._patience_s + n_bytes / _LEAST_BYTES_PER_S:
-                    least = f"send at least {_LEAST_BYTES_PER_S} bytes a second"
-                    raise WireError("too_slow", f"the recording comes too slowly: {least}")
+            async for data in self.body(headers, exchange):
                 for part in parser.parse(data):
                     form.take(part)
             parser.close()
         except (MultipartError, UnicodeError) as error:  # a boundary need not be ASCII
             raise WireError("bad_form", f"the form cannot be read: {error}") from error
 
+    async def body(self, headers: Headers, exchange: Exchange) -> AsyncIterator[bytes]:
+        """Yield the body of a request; raises `WireError` if it is too large or too slow."""
+        too_large = WireError("too_large", f"a recording has at most {self._max_bytes} bytes")
+        with suppress(ValueError):
+            if int("".join(headers.get_all("Content-Length"))) > self._max_bytes:
+                raise too_large
+        n_bytes, begin_s = 0, monotonic()
+        async for data in exchange.body():
+            n_bytes += len(data)
+            if n_bytes > self._max_bytes:
+                raise too_large
+            if monotonic() - begin_s > self._patience_s + n_bytes / _LEAST_BYTES_PER_S:
+                least = f"send at least {_LEAST_BYTES_PER_S} bytes a second"
+                raise WireError("too_slow", f"the recording comes too slowly: {least}")
+            yield data
+
     async def _transcribe(self, task: Task, form: "_Form", exchange: Exchange) -> None:
         asked = form.asked(task)
         wanted = msgspec.convert(asked, Wanted, from_attributes=True)
         if asked.response_format == "diarized_json":
             wanted = msgspec.structs.replace(wanted, speakers=True)
-        recording = await self._recordings.read(form.file.fileno(), form.name, wanted)
+        recording = await self.recordings.read(form.file.fileno(), form.name, wanted)
         if asked.stream:
             headers = {"Content-Type": "text/event-stream", "Cache-Control": "no-cache"}
             head = respond(HTTPStatus.OK, b"", headers)
             del head.headers["Content-Length"]
-            _warn(head, recording)
+            warn(head, recording)
             await exchange.respond(head, self._events(recording))
             return
         finals = [final async for final in recording.finals]
-        write = self._recordings.written
+        write = self.recordings.written
         match asked.response_format:
             case "json":
                 document = {"text": self._text(finals), "usage": _usage(recording)}
@@ -178,7 +194,7 @@ class Rest:
                 answer = _in_text(self._text(finals) + "\n")
             case form_of_file:
                 answer = _in_text(write(finals, form_of_file))
-        _warn(answer, recording)
+        warn(answer, recording)
         await exchange.respond(answer)
 
     async def _events(self, recording: Recording) -> AsyncIterator[bytes]:
@@ -195,7 +211,7 @@ class Rest:
             yield _event(_error(HTTPStatus.INTERNAL_SERVER_ERROR, str(error), "engine"))
 
     def _document(self, finals: Sequence[Final]) -> Any:  # noqa: ANN401 - openai-whisper's JSON
-        return msgspec.json.decode(self._recordings.written(finals, "json"))
+        return msgspec.json.decode(self.recordings.written(finals, "json"))
 
     def _text(self, finals: Sequence[Final]) -> str:
         text: str = self._document(finals)["text"]
@@ -225,7 +241,7 @@ class Rest:
     def _diarized(
         self, asked: _FormFields, recording: Recording, finals: Sequence[Final]
     ) -> dict[str, Any]:
-        parts = [part for final in finals for part in self._recordings.by_speaker(final)]
+        parts = [part for final in finals for part in self.recordings.by_speaker(final)]
         segments = [
             {
                 "type": "transcript.text.segment",
@@ -314,7 +330,7 @@ def as_failure(answer: Response) -> Response:
     return failure(answer.status_code, (answer.body or b"").decode().strip(), None, kept)
 
 
-def _warn(answer: Response, recording: Recording) -> None:
+def warn(answer: Response, recording: Recording) -> None:
     """Add a header for each warning: transcripts in most formats have no place for them."""
     for text in recording.warnings:
         value = _printable(text).encode("ascii", "replace").decode()

@@ -29,6 +29,8 @@ UPLOADS: Mapping[str, Literal["transcribe", "translate"]] = MappingProxyType(
     {"/v1/audio/transcriptions": "transcribe", "/v1/audio/translations": "translate"}
 )
 """Paths to which recordings are sent with POST, and what is then done with them."""
+RECORDED_PATH = "/v1/listen"
+"""Where Deepgram's clients send recordings with POST; a websocket there is for live captions."""
 PATHS = (READY_PATH, SESSIONS_PATH, METRICS_PATH, MODELS_PATH, SHARE_PATH, *UPLOADS)
 """The paths that `Auth` checks, as it does `DIALECTS`; `HEALTH_PATH` and the pages are open."""
 _TRANSCRIPT = re.compile(rf"{SESSIONS_PATH}/([A-Za-z0-9_.-]{{1,64}})/transcript")

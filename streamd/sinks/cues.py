@@ -65,6 +65,7 @@ class Cue:
     lines: tuple[Line, ...]
     speaker: int | None = None
     is_answer: bool = False  # whether another speaker had the cue before
+    label_cells: int = 0  # room in the first line for the name of the speaker
 
     @property
     def pieces(self) -> Line:
@@ -95,10 +96,16 @@ class Cues:
     Where each channel has captions of its own, that holds for the cues of a channel; those of
     several may be shown at the same time. The last ones are `held` back: they may stay until the
     next one begins, and a cue of another channel may begin before them.
+
+    `label` returns what a format writes before the words of a speaker who answers another one: it
+    takes room in the line, and time to read.
     """
 
-    def __init__(self, layout: CueLayout) -> None:
-        self._layout = layout
+    def __init__(
+        self, layout: CueLayout, label: Callable[[int | None], str] = lambda speaker: ""
+    ) -> None:
+        self._layout, self._label = layout, label
+        self._said: int | None = None  # the speaker of the final before
         self._waiting: list[tuple[int, Cue]] = []  # with their channels, in order of their starts
         self._free_ms: dict[int, int] = {}
         self._speaker: int | None = None
@@ -132,7 +139,10 @@ class Cues:
 
     def _made(self, final: Final) -> Iterator[Cue]:
         channel = final.channel or 0
-        for cue in cues(final, self._free_ms.get(channel, 0), self._layout):
+        # Which cue is before one of another channel is not known yet.
+        answers = final.speaker != self._said or final.channel is not UNSET
+        label, self._said = self._label(final.speaker) if answers else "", final.speaker
+        for cue in cues(final, self._free_ms.get(channel, 0), self._layout, label=label):
             self._free_ms[channel] = _spoken_ms(cue)
             yield replace(cue, speaker=final.speaker)
 
@@ -153,8 +163,15 @@ class Cues:
             or 0 < self._layout.max_words < n_words
         ):
             return None
-        wanted_ms = _wanted_ms(sum(width(joined(line)) for line in lines))
-        return replace(after, start_ms=start, end_ms=_end(start, spoken_ms, wanted_ms), lines=lines)
+        label_cells = before.label_cells
+        wanted_ms = _wanted_ms(label_cells + sum(width(joined(line)) for line in lines))
+        return replace(
+            after,
+            start_ms=start,
+            end_ms=_end(start, spoken_ms, wanted_ms),
+            lines=lines,
+            label_cells=label_cells,
+        )
 
     def _is_ready(self, final: Final, waiting: tuple[int, Cue]) -> bool:
         """Whether nothing that follows `final` can begin before a cue, or end it."""
@@ -209,14 +226,19 @@ def _end(start_ms: int, spoken_ms: int, wanted_ms: int) -> int:
     return max(spoken_ms, end_ms)
 
 
-def cues(final: Final, not_before_ms: int = 0, layout: CueLayout | None = None) -> Iterator[Cue]:
+def cues(
+    final: Final, not_before_ms: int = 0, layout: CueLayout | None = None, *, label: str = ""
+) -> Iterator[Cue]:
     """Yield the cues of `final`, of positive length, in order and without overlap.
 
     Text that the final's words do not cover gets its share of the final's time. The first cue
-    begins at `not_before_ms` or later.
+    begins at `not_before_ms` or later, and has room for a `label` before its text.
     """
     layout = layout or CueLayout()
-    text = _Cutter(list(_pieces(final, layout.line_cells)), layout)
+    pieces = list(_pieces(final, layout.line_cells))
+    unlabelled = pieces[:1]
+    pieces[:1] = [replace(first, text=label + first.text) for first in unlabelled]
+    text = _Cutter(pieces, layout)
     start, waiting = not_before_ms, None
     for i, k in pairwise(text.cuts()):
         shown = text.pieces[i:k]
@@ -226,7 +248,10 @@ def cues(final: Final, not_before_ms: int = 0, layout: CueLayout | None = None) 
         end = _end(start, spoken_ms, text.wanted_ms(i, k))
         if waiting is not None:
             yield _ended(waiting, start)
-        waiting = Cue(start, end, _lines(shown, layout))
+        lines = _lines(shown, layout)
+        if label and i == 0:
+            lines = ((*unlabelled, *lines[0][1:]), *lines[1:])
+        waiting = Cue(start, end, lines, label_cells=width(label) if i == 0 else 0)
         start = spoken_ms
     if waiting is not None:
         yield waiting

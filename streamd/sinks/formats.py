@@ -189,7 +189,11 @@ class _InCues(Format):
     """A format of cues. Its end are the last cues, which may stay until the next one begins."""
 
     def __init__(self, layout: CueLayout) -> None:
-        self._layout, self._cues = layout, Cues(layout)
+        self._layout, self._cues = layout, Cues(layout, self._label)
+
+    def _label(self, speaker: int | None) -> str:
+        """Return what is written before the words of a speaker who answers another one."""
+        return ""
 
     def _final(self, final: Final) -> str:
         return self._written(self._cues.of(final))
@@ -252,15 +256,17 @@ class Srt(_Timed):
         return text
 
     def _cue(self, cue: Cue) -> str:
-        name = speaker_name(cue.speaker, self.names) if cue.is_answer else ""
-        name = f"{_srt(name)}: " if name else ""
-        text = ""
+        name, text = self._label(cue.speaker) if cue.is_answer else "", ""
         for number, (times, *lines) in enumerate(self._blocks(cue, ","), self._n_blocks + 1):
             first, *more = lines
             shown = (_ARROW.sub("->", line) for line in (name + first, *more))
             text += "\n".join((str(number), times, *shown)) + "\n\n"
             name = ""
         return text
+
+    def _label(self, speaker: int | None) -> str:
+        name = speaker_name(speaker, self.names)
+        return f"{_srt(name)}: " if name else ""
 
     def _draw(self, piece: Piece) -> str:
         return _srt(piece.text)

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import pytest
 import soundfile
 from deepgram import AsyncDeepgramClient, DeepgramClient
+from deepgram.core.api_error import ApiError
 from deepgram.core.events import EventType
 from deepgram.environment import DeepgramClientEnvironment
 from deepgram.listen.v1.types import ListenV1Error
@@ -162,3 +163,20 @@ def test_errors_are_the_ones_of_the_client(server, came_back):
     assert (got[0].variant, got[1].rcvd.code) == ("bad_option", 1008)
     assert "knows en only" in got[0].description
     came_back("deepgram-sdk", "wrong key; opus; a container; German", "401; ListenV1Error, 1008")
+
+
+def test_a_recording_in_one_request(server, speech, native, came_back):
+    file = io.BytesIO()
+    soundfile.write(file, speech, 16_000, format="FLAC")
+    client = DeepgramClient(api_key=server.token, environment=environment(server))
+    asked = {"model": "nova-3", "smart_format": True, "diarize": True, "utterances": True}
+    got = client.listen.v1.media.transcribe_file(request=file.getvalue(), **asked)
+    best = got.results.channels[0].alternatives[0]
+    same = assert_same_words(best.transcript, native)
+    assert [word.punctuated_word for word in best.words] == best.transcript.split()
+    assert {word.speaker for word in best.words} <= {0, 1, 2}  # three recordings
+    assert " ".join(each.transcript for each in got.results.utterances) == best.transcript
+    assert got.metadata.duration == len(speech) / 16000
+    with pytest.raises(ApiError, match="addresses are not fetched"):
+        client.listen.v1.media.transcribe_url(url="http://127.0.0.1/a.wav")
+    came_back("deepgram-sdk", "listen.v1.media: transcribe_file, diarize, utterances", same)

@@ -1,6 +1,7 @@
 """Recordings that are sent with POST: what OpenAI's clients send, and what nobody should."""
 
 import asyncio
+import hashlib
 import json
 import os
 import re
@@ -108,6 +109,43 @@ async def test_the_form_arrives_and_the_text_comes_back():
         await post(server.port, form(), path="/v1/audio/translations")
         assert echo.asked[1] == ("a.wav", Wanted(task="translate"))
     assert not any(is_open(file) for file in echo.files)
+
+
+async def test_deepgrams_clients_send_the_recording_alone():
+    echo = Echo()
+    query = (
+        "model=nova-3&keyterm=Ada&keyterm=Kubernetes&diarize=true&utterances=true&language=en-US"
+    )
+    async with serving(CountingStreams(), recordings=echo) as server:
+        status, _, body = await post(server.port, b"one\ntwo", path=f"/v1/listen?{query}")
+        for told, says in (
+            ("callback=http://x", "callback: the transcript is in the response only"),
+            ("diarize=7", "Expected `bool`"),
+        ):
+            assert says in (await refusal(server.port, b"", path=f"/v1/listen?{told}"))[1]
+        said = head(0, path="/v1/listen").replace(b"multipart/form-data", b"application/json")
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(said)
+        assert b"addresses are not fetched" in await reader.read()
+        writer.close()
+    hotwords = "Ada, Kubernetes"
+    wanted = Wanted(task="transcribe", language="en", hotwords=hotwords, speakers=True)
+    assert echo.asked == [("the recording", wanted)]
+    got = json.loads(body)
+    best = got["results"]["channels"][0]["alternatives"][0]
+    assert (status, best["transcript"], best["confidence"]) == (200, "one two", 1)
+    assert [word["start"] for word in best["words"]] == [0, 1]
+    assert [each["transcript"] for each in got["results"]["utterances"]] == ["one", "two"]
+    assert got["metadata"]["duration"] == 1.5
+    assert got["metadata"]["sha256"] == hashlib.sha256(b"one\ntwo").hexdigest()
+
+
+async def test_a_listener_may_not_send_deepgrams_recordings_either():
+    bind = BindOptions(port=0, token="secret", listen_token="ears")
+    async with serving(CountingStreams(), recordings=Echo(), bind=bind) as server:
+        for token, expected in (("ears", 403), ("secret", 200), ("none", 401)):
+            sent = await post(server.port, b"a", f"Authorization: Token {token}", path="/v1/listen")
+            assert sent[0] == expected
 
 
 @pytest.mark.parametrize(

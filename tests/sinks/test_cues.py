@@ -9,7 +9,7 @@ from streamd.events import TimedWord, of_channel
 from streamd.options import CueLayout
 from streamd.sinks import cues as cut
 from streamd.sinks.cues import MAX_CUE_MS, Cues, cues
-from streamd.sinks.formats import FORMATS
+from streamd.sinks.formats import FORMATS, Srt
 from streamd.sinks.text import belongs, width
 from streamd.sinks.writing import FileSink
 from tests.support.said import SPEECH, final, spoken, written
@@ -339,3 +339,26 @@ def test_a_file_of_two_channels_is_numbered_without_a_gap(tmp_path):
         assert [block.split("\n")[0] for block in blocks] == [str(i + 1) for i in range(n + 1)]
     sink.close()
     assert path.read_text().count("Speaker 1: ") == path.read_text().count("Speaker 2: ") == 10
+
+
+def test_the_name_of_a_speaker_has_room_in_the_line_and_time_to_be_read():
+    """Where another speaker answers; the same one goes on without a name, and without the room."""
+    name = "Bartholomew Featherstonehaugh"
+    answer = "That is what I have been saying all along, is it not?"
+
+    def by(t_ms, text, speaker):
+        whole = spoken(text, start_ms=t_ms, word_ms=250)
+        words = tuple(replace(word, speaker=speaker) for word in whole.words)
+        return replace(whole, words=words)
+
+    srt = Srt(CueLayout())
+    srt.names = {2: name}
+    finals = [by(0, "Who?", 1), by(900, answer, 2), by(9000, answer, 2), by(15_000, "Who?", 1)]
+    finals.append(by(20_000, "It is so.", 2))
+    text = "".join(map(srt.append, finals)) + srt.end(complete=True)
+    shown = [block.split("\n")[1:] for block in text.strip().split("\n\n")]
+    lines = [line for _, *lines in shown for line in lines]
+    assert max(map(len, lines)) <= 42
+    said = f"Speaker 1: Who? {name}: {answer} {answer} Speaker 1: Who? {name}: It is so."
+    assert " ".join(lines) == said
+    assert shown[-1][0] == "00:00:20,000 --> 00:00:22,250"  # 1.5 s after the words; 1 s without

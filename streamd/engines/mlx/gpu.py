@@ -54,7 +54,7 @@ def unavailable() -> str:
         return "MLX needs a Mac with Apple silicon"
     if find_spec("mlx") is None:
         extra = "mlx" if sys.platform == "darwin" else "cuda"
-        return f"MLX is not installed: pip install 'streamd-captions[{extra}]'"
+        return f"MLX is not installed: in a copy of the repository, pip install '.[{extra}]'"
     return ""
 
 

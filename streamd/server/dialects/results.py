@@ -1,7 +1,7 @@
 """The results of Deepgram's live API: what was said, with its words and times."""
 
 import string
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from msgspec import UNSET
 
@@ -28,11 +28,10 @@ class Results:
         """Return an interim result, or a final one, which may answer a ``Finalize``."""
         is_final = isinstance(event, Final)
         ends_speech = isinstance(event, Final) and not event.continues
-        probs = [word.prob for word in event.words]
         best: dict[str, object] = {
             "transcript": event.text,
-            "confidence": round(sum(probs) / max(1, len(probs)), 3),
-            "words": [_word(word, tells_speaker=not event.channel) for word in event.words],
+            "confidence": confidence(event.words),
+            "words": [listed(word, tells_speaker=not event.channel) for word in event.words],
         }
         if isinstance(event, Final) and event.language:
             best["languages"] = [event.language]
@@ -65,7 +64,13 @@ class Results:
         return tell("Metadata", **of_request, **of_audio, transaction_key="", sha256="")
 
 
-def _word(word: TimedWord, *, tells_speaker: bool) -> Mapping[str, object]:
+def confidence(words: Sequence[TimedWord]) -> float:
+    """Return the mean probability of words."""
+    return round(sum(word.prob for word in words) / max(1, len(words)), 3)
+
+
+def listed(word: TimedWord, *, tells_speaker: bool) -> Mapping[str, object]:
+    """Return a word as results list it."""
     bare = word.text.strip(string.punctuation).lower() or word.text
     texts = {"word": bare, "punctuated_word": word.text}
     facts = {**texts, "confidence": word.prob, "start": word.start, "end": word.end}

@@ -99,7 +99,12 @@ def test_without_a_mac_the_check_is_refused_in_a_line(monkeypatch, capsys):
     [
         ("14.6.1", (3, 13), "9.0", "Core ML models need macOS 15 or later; this is macOS 14.6.1"),
         ("15.1", (3, 14), "", "does not exist for Python"),
-        ("15.1", (3, 13), "", "coremltools is not installed: pip install 'streamd-captions[ane]'"),
+        (
+            "15.1",
+            (3, 13),
+            "",
+            "coremltools is not installed: in a copy of the repository, pip install '.[ane]'",
+        ),
         ("15.1", (3, 13), "8.3.0", "coremltools 8.3.0 is too old: pip install 'coremltools>=9.0'"),
         ("26.0", (3, 13), "9.0", ""),
     ],

@@ -138,8 +138,8 @@ class _Deaf:
 @pytest.mark.parametrize(
     ("platform", "found", "message"),
     [
-        ("linux", False, r"pip install 'streamd-captions\[cuda\]'; or drop --compute gpu"),
-        ("darwin", False, r"pip install 'streamd-captions\[mlx\]'; or drop --compute gpu"),
+        ("linux", False, r"pip install '\.\[cuda\]'; or drop --compute gpu"),
+        ("darwin", False, r"pip install '\.\[mlx\]'; or drop --compute gpu"),
         ("darwin", True, "a Mac with Apple silicon; or drop --compute gpu"),
     ],
 )
