@@ -680,6 +680,23 @@ class JournalOptions:
         int, Meta(ge=0, le=36_500), Option("days to keep finals; 0: forever", name="journal-days")
     ] = 30
     record: Annotated[str, "DIR", Option("folder for the audio, as WAV files")] = ""
+    keep: Annotated[
+        str,
+        "DIR",
+        Option(
+            "folder in which to keep sessions; auto: the default one",
+            name="library",
+            flags=("--keep",),
+            common=True,
+        ),
+    ] = ""
+    """Text, words and audio, to be searched and heard later."""
+    keep_days: Annotated[
+        int, Meta(ge=0, le=36_500), Option("days to keep sessions in the library; 0: forever")
+    ] = 0
+    keep_audio: Annotated[
+        Literal["opus", "flac", "off"], Option("form of the audio in the library")
+    ] = "opus"
 
 
 _MODEL, _ENDPOINT = ModelOptions(), EndpointOptions()

@@ -2,15 +2,17 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from streamd.config import Config
 from streamd.daemon.display import check_files, open_files, transcripts
 from streamd.errors import ConfigError
 from streamd.events import Eos
-from streamd.options import InputOptions, OutputOptions
+from streamd.options import InputOptions, ModelOptions, OutputOptions
 from streamd.sinks.formats import FORMATS, suffix
 from streamd.sinks.writing import FileSink
+from tests.support.said import spoken
 
 
 def wanted(files=(), **options) -> Config:
@@ -137,7 +139,7 @@ def test_files_have_the_names_times_and_turns_that_are_asked_for(tmp_path):
     config = Config(output=output, decoding=ModelOptions(speakers=True))
     said = ("One.", 0, 1), ("Two.", 700, 1), ("Three.", 4_000, 1), ("Four.", 4_500, 2)
     finals = [
-        replace(final, words=tuple(replace(word, speaker=who) for word in final.words))
+        msgspec.structs.replace(final, words=(msgspec.structs.replace(*final.words, speaker=who),))
         for text, start_ms, who in said
         for final in (spoken(text, start_ms=start_ms),)
     ]
@@ -146,7 +148,11 @@ def test_files_have_the_names_times_and_turns_that_are_asked_for(tmp_path):
             sink.write(final)
         sink.close()
     txt, csv, tsv = (Path(file).read_text().splitlines() for file in files)
-    assert [line.partition("] ")[2] for line in txt] == ["= Ana: One. Two.", "= Ana: Three.", "Bob: Four."]
+    assert [line.partition("] ")[2] for line in txt] == [
+        "= Ana: One. Two.",
+        "= Ana: Three.",
+        "Bob: Four.",
+    ]
     assert [line[:2] for line in txt] == ["[0"] * 3
     assert csv[0] == "start,end,speaker,text"
     assert csv[-2:] == ['4000,4300," = Ana","Three."', '4500,4800,"Bob","Four."']
