@@ -665,7 +665,7 @@ class JournalOptions:
     """What is kept on disk."""
 
     folder: Annotated[
-        str, "DIR", Option("folder for finals; auto: the default one", name="journal", common=True)
+        str, "DIR", Option("folder for finals; auto: the default one", name="journal")
     ] = ""
     bus: Annotated[
         str, "nats://HOST:PORT", Option("NATS servers through which to share sessions", secret=True)
