@@ -19,7 +19,7 @@ from streamd.daemon.sharing import fragment, invite, open_to_others
 from streamd.errors import BindError, ConfigError
 from streamd.models.store import known_language
 from streamd.options import BindOptions
-from streamd.server import Recordings, Server, ServerInfo, Transcripts
+from streamd.server import LibraryAnswers, Recordings, Server, ServerInfo, Transcripts
 from streamd.streams import SessionStorage, Streams
 from streamd.system.disk import warn_of_writers
 
@@ -82,6 +82,14 @@ def library(config: Config) -> "Database":
     return opened(folder, days=options.keep_days)
 
 
+def _answers(config: Config) -> LibraryAnswers:
+    from streamd.library.rest import LibraryRest
+    from streamd.library.shelf import Shelf
+    from streamd.library.tables import folder_of
+
+    return LibraryRest(Shelf(folder_of(config.journal.keep, os.environ)))
+
+
 def _bus(config: Config, resume_s: float) -> "Bus":
     options = config.journal
     if options.folder:
@@ -133,6 +141,8 @@ async def server(
         ) as running:
             running.end_by = end_by
             running.transcripts = Transcripts(streams, partial(written, config))
+            if config.journal.keep:
+                running.library = _answers(config)
             yield running
             notify(os.environ, "STOPPING=1")
 

@@ -4,7 +4,7 @@ import re
 import sqlite3
 import unicodedata
 from collections.abc import Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, contextmanager
 from datetime import UTC, date, datetime, time, timedelta
 from itertools import groupby, islice
 from pathlib import Path
@@ -12,17 +12,19 @@ from typing import Any
 
 from msgspec import Struct
 
-from streamd.errors import ConfigError
+from streamd.errors import ConfigError, StreamdError, os_error_as
 from streamd.events import Correction, Final, Gap
 from streamd.library.tables import LAYOUT, NAME, SOUNDS, spaced
 from streamd.sinks.text import speaker_name
 from streamd.sinks.transcripts import Revised
+from streamd.streams.journal.journals import JournalError
 from streamd.streams.journal.tables import (
     Run,
     cause_of,
     connected,
     event_of,
     failed,
+    put_event,
     run_of,
 )
 
@@ -101,6 +103,14 @@ def sought(query: str) -> Sought:
         elif any(char.isalnum() for char in text):
             terms.append(text)
     return Sought(terms=tuple(terms), **fields)
+
+
+class OvertakenCorrectionError(StreamdError):
+    """Somebody else has corrected the session; it is at `revision` now."""
+
+    def __init__(self, revision: int) -> None:
+        super().__init__("somebody has corrected this session: read it again")
+        self.revision = revision
 
 
 class Shelf:
@@ -252,7 +262,7 @@ class Shelf:
 
     def rename(self, number: int, speaker: int, name: str) -> None:
         """Call a speaker of a session by a name; an empty one is forgotten."""
-        with closing(connected(self.path, is_new=False, layout=LAYOUT)) as connection:
+        with self._written() as connection:
             row = number, speaker, name
             if name:
                 put = "INSERT OR REPLACE INTO names (run, speaker, name) VALUES (?, ?, ?)"
@@ -260,19 +270,56 @@ class Shelf:
             else:
                 connection.execute("DELETE FROM names WHERE run = ? AND speaker = ?", row[:2])
 
-    def delete(self, number: int) -> None:
-        """Delete a session: its audio, its text, and its words in the index."""
+    def correct(self, number: int, correction: Correction, revision: int) -> int:
+        """Keep a correction of a session that is at this revision; return the new one.
+
+        Raises `OvertakenCorrectionError` if somebody has corrected it since, and `ConfigError` if
+        it has no such words.
+        """
+        known = (event for event in self.events(number) if isinstance(event, Final))
+        final = next((event for event in known if event.seq == correction.seq), None)
+        if final is None or not correction.first <= correction.last < len(final.words):
+            raise ConfigError(f"session {number} of the library has no such words")
+        with self._written() as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            now = sum(isinstance(event, Correction) for event in self.events(number))
+            if now != revision:
+                raise OvertakenCorrectionError(now)
+            put_event(connection.cursor(), number, correction, datetime.now(UTC).timestamp())
+            connection.execute("COMMIT")
+        return revision + 1
+
+    @contextmanager
+    def _written(self) -> Iterator[sqlite3.Connection]:
         try:
-            for sound in self.sounds(number):
-                self.sound(sound.file).unlink(missing_ok=True)
             with closing(connected(self.path, is_new=False, layout=LAYOUT)) as connection:
                 connection.execute("PRAGMA busy_timeout = 20000")
-                connection.execute("DELETE FROM runs WHERE id = ?", (number,))
-                # Until its parts are merged, an index keeps the words of deleted rows.
-                connection.execute("INSERT INTO search (search) VALUES ('optimize')")
-                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-        except (sqlite3.Error, OSError) as error:
+                yield connection
+        except sqlite3.Error as error:
             raise failed(self.path, cause_of(error)) from error
+
+    def now(self, ms: int) -> list[Hit]:
+        """Return what was said in the last `ms` of the newest session."""
+        for kept in self.sessions(1):
+            run, names = self.run(kept.id), self.names(kept.id)
+            finals = [each for each in self.read(kept.id) if isinstance(each, Final)]
+            return [
+                self._hit(kept.id, run, final, Sought(), names)
+                for final in finals
+                if final.end_ms > run.end_ms - ms
+            ]
+        return []
+
+    def delete(self, number: int) -> None:
+        """Delete a session: its audio, its text, and its words in the index."""
+        with os_error_as(JournalError, f"{self.folder}: the audio cannot be deleted"):
+            for sound in self.sounds(number):
+                self.sound(sound.file).unlink(missing_ok=True)
+        with self._written() as connection:
+            connection.execute("DELETE FROM runs WHERE id = ?", (number,))
+            # Until its parts are merged, an index keeps the words of deleted rows.
+            connection.execute("INSERT INTO search (search) VALUES ('optimize')")
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     def _rows(self, query: str, *values: object) -> Iterator[tuple[Any, ...]]:
         if not self.path.exists():

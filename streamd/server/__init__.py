@@ -6,7 +6,7 @@
 
 from streamd.server.auth import guest_token, is_loopback
 from streamd.server.connection import LIVE, ServerInfo
-from streamd.server.listener import TELL_S, Server
+from streamd.server.listener import TELL_S, LibraryAnswers, Server
 from streamd.server.rest import Recording, Recordings, Wanted
 from streamd.server.routes import Invitation
 from streamd.server.transcripts import Transcripts
@@ -15,6 +15,7 @@ __all__ = [
     "LIVE",
     "TELL_S",
     "Invitation",
+    "LibraryAnswers",
     "Recording",
     "Recordings",
     "Server",

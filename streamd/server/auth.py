@@ -30,6 +30,7 @@ from streamd.server.routes import (
     SHARE_PATH,
     UPLOADS,
     Page,
+    is_of_library,
     serve_page,
     session_in,
 )
@@ -131,7 +132,8 @@ class Auth:
             return plain(200, "ok")
         if not (path in DIALECTS and is_websocket(request)) and (page := self._pages.get(path)):
             return serve_page(page, host)
-        if path not in PATHS and path not in DIALECTS and session_in(path) is None:
+        is_known = path in PATHS or path in DIALECTS or session_in(path) or is_of_library(path)
+        if not is_known:
             return plain(404, f"not found: the websocket is at {STREAM_PATH}")
         if not all(self._is_allowed_origin(origin, hosts[0]) for origin in origins):
             return plain(403, "origin not allowed: allow this site with --allow-origin")
@@ -146,11 +148,14 @@ class Auth:
         return Rights.SPEAK if is_guest else Rights.LISTEN
 
     def _check_token(self, path: str, request: Request) -> Response | None:
-        if self.rights(request) > Rights.LISTEN:
+        least = Rights.KEEP if is_of_library(path) else Rights.SPEAK
+        if self.rights(request) >= least:
             return None
         if not _has(self._bind.listen_token, _presented_tokens(request)):
             wanted = {"WWW-Authenticate": "Bearer"}
             return plain(401, "token required: send Authorization: Bearer TOKEN", wanted)
+        if is_of_library(path):
+            return plain(403, "this token is for listeners: the library is its owner's")
         asked = requested_role(request.path) if path in DIALECTS else Role.LISTEN
         if path in UPLOADS or asked is not Role.LISTEN:
             return plain(403, "this token is for listeners: sending audio needs the other one")

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import msgspec
 import websockets.asyncio.server as ws
@@ -41,7 +41,14 @@ from streamd.server.exchange import BadRequestError, Exchange, GoneError, in_par
 from streamd.server.ingest import Ingests
 from streamd.server.registry import ConnectionRegistry, HttpConnection, ListeningSocket
 from streamd.server.rest import Recordings, Rest, as_failure, failure
-from streamd.server.routes import UPLOADS, Invitation, load_pages, routes, session_in
+from streamd.server.routes import (
+    UPLOADS,
+    Invitation,
+    is_of_library,
+    load_pages,
+    routes,
+    session_in,
+)
 from streamd.server.transcripts import Transcripts
 from streamd.server.wire import STREAM_PATH, Limits, Role
 from streamd.server.wyoming_socket import WyomingSocket, parse_address
@@ -53,6 +60,16 @@ TELL_S = 1.0
 
 _log = logging.getLogger(__name__)
 _library_log = logging.getLogger("websockets.streamd")
+
+
+class LibraryAnswers(Protocol):
+    """What the daemon answers of its library."""
+
+    async def answer(self, exchange: Exchange, request: Request) -> None:
+        """Answer a request that was allowed."""
+
+    def close(self) -> None:
+        """Begin nothing more."""
 
 
 class Server:
@@ -119,6 +136,9 @@ class Server:
         self.transcripts: Transcripts | None = None
         """Answers requests for transcripts as files; without it there are none. It is closed with
         the server."""
+        self.library: LibraryAnswers | None = None
+        """Answers requests for what is kept; without it nothing is. It is closed with the server.
+        """
         self._exchanges: set[asyncio.Task[None]] = set()
         self._wyoming: list[asyncio.Server] = []
         self._uploads: set[asyncio.Task[None] | None] = set()  # of the exchanges
@@ -208,8 +228,9 @@ class Server:
         for handler in handlers:
             handler.cancel()
         self._ingests.close()
-        if self.transcripts is not None:
-            self.transcripts.close()
+        for answers in (self.transcripts, self.library):
+            if answers is not None:
+                answers.close()
         for opened in self._opened:
             await opened.wait_closed()
 
@@ -309,6 +330,9 @@ class Server:
         if (session := session_in(path)) is not None and exchange.method in ("GET", "HEAD"):
             await self._send_transcript(exchange, request, session, query)
             return
+        if is_of_library(path):
+            await self._answer_from_library(exchange, request)
+            return
         task = UPLOADS.get(path)
         if self._rest is None or task is None or exchange.method != "POST":
             allowed = "POST" if task else "GET, HEAD"
@@ -326,6 +350,14 @@ class Server:
             await self._rest.answer(task, request, exchange)
         finally:
             self._uploads.discard(upload)
+
+    async def _answer_from_library(self, exchange: Exchange, request: Request) -> None:
+        if (refusal := self._auth.check(request)) is not None:
+            await exchange.respond(refusal)
+        elif self.library is None:
+            await exchange.respond(plain(404, "there is no library: start streamd with --keep"))
+        else:
+            await self.library.answer(exchange, request)
 
     async def _send_transcript(
         self, exchange: Exchange, request: Request, session: str, query: str
