@@ -717,7 +717,7 @@ class JournalOptions:
     """What is kept on disk."""
 
     folder: Annotated[
-        str, "DIR", Option("folder for finals; auto: the default one", name="journal", common=True)
+        str, "DIR", Option("folder for finals; auto: the default one", name="journal")
     ] = ""
     bus: Annotated[
         str, "nats://HOST:PORT", Option("NATS servers through which to share sessions", secret=True)
@@ -732,6 +732,23 @@ class JournalOptions:
         int, Meta(ge=0, le=36_500), Option("days to keep finals; 0: forever", name="journal-days")
     ] = 30
     record: Annotated[str, "DIR", Option("folder for the audio, as WAV files")] = ""
+    keep: Annotated[
+        str,
+        "DIR",
+        Option(
+            "folder in which to keep sessions; auto: the default one",
+            name="library",
+            flags=("--keep",),
+            common=True,
+        ),
+    ] = ""
+    """Text, words and audio, to be searched and heard later."""
+    keep_days: Annotated[
+        int, Meta(ge=0, le=36_500), Option("days to keep sessions in the library; 0: forever")
+    ] = 0
+    keep_audio: Annotated[
+        Literal["opus", "flac", "off"], Option("form of the audio in the library")
+    ] = "opus"
 
 
 _MODEL, _ENDPOINT = ModelOptions(), EndpointOptions()

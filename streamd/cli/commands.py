@@ -103,6 +103,14 @@ def _models(config: Config, *words: str) -> "Iterator[str]":
     return table(config)
 
 
+def _library(config: Config, *words: str) -> "Iterator[str]":
+    from streamd.cli.library import listed
+
+    if words:
+        _refuse("library", words[0])
+    return listed(config)
+
+
 def _vocabulary(config: Config, word: str, *_: str) -> None:
     _refuse("vocabulary", word)
 
@@ -136,6 +144,7 @@ def _bench(config: Config) -> Iterator[str]:
 _LIVE = ("streaming", "vad", "decoding", "server", "journal")
 _ENGINE = ("threads", "precision", "compute")
 _LOG = ("verbose", "log-format")
+_KEEP = ("library", "keep-days", "keep-audio")
 
 COMMANDS = (
     Command(
@@ -162,7 +171,7 @@ COMMANDS = (
         "transcribe files fast, as openai-whisper does",
         target="streamd.daemon.transcribe:transcribe",
         operand="FILE...",
-        takes=("input", "vad", "decoding", "longform", "output"),
+        takes=("input", "vad", "decoding", "longform", "output", *_KEEP),
         lacks=("device", "realtime", "play", "json"),
         preset={"realtime": "false"},
         needs_model=True,
@@ -193,6 +202,53 @@ COMMANDS = (
         operand="[SESSION]",
         takes=("output", "journal"),
         lacks=("json",),
+    ),
+    Command(
+        "library",
+        "find, show and delete what --keep has kept",
+        target="streamd.cli.commands:_library",
+        operand="[list|show|search|export|delete|path ...]",
+        takes=("library", "json"),
+    ),
+    Command(
+        "library list",
+        "list the sessions of the library, the newest last",
+        target="streamd.cli.library:listed",
+        takes=("library", "json", *_LOG),
+    ),
+    Command(
+        "library show",
+        "show a session, by its number or name",
+        target="streamd.cli.library:show",
+        operand="SESSION",
+        takes=("library", "names", "format", "timestamps", *_LOG),
+    ),
+    Command(
+        "library search",
+        'find words, "phrases", begin*, speaker:ANA, lang:en, after:2026-01-31, before:DATE',
+        target="streamd.cli.library:search",
+        operand="WORD...",
+        takes=("library", "json", *_LOG),
+    ),
+    Command(
+        "library export",
+        "write a session to files",
+        target="streamd.cli.library:export",
+        operand="SESSION",
+        takes=("library", "output", "output-dir", "output-format", "names", "timestamps", *_LOG),
+    ),
+    Command(
+        "library delete",
+        "delete sessions: their text, audio and words in the index",
+        target="streamd.cli.library:delete",
+        operand="SESSION...",
+        takes=("library", *_LOG),
+    ),
+    Command(
+        "library path",
+        "print the folder of the library",
+        target="streamd.cli.library:path",
+        takes=("library", *_LOG),
     ),
     Command(
         "devices",

@@ -137,15 +137,18 @@ class AudioFile(Generic[SoundT]):
         self._n_frames = 0
         self._waiting: list[Frames] = []
 
-    async def read(self, source: Source) -> None:
+    async def read(
+        self, source: Source, heard: Callable[[Frames | Lost], object] = lambda item: None
+    ) -> None:
         """Take all that an open source gives; raises `SourceError` if that is nothing.
 
-        If the source fails later, that is its `damage`.
+        `heard` gets it, too. If the source fails later, that is its `damage`.
         """
         frames = aiter(source)
         try:
             async for item in frames:
                 self.take(item)
+                heard(item)
         except SourceError as error:
             if not self.duration_ms:
                 raise

@@ -19,12 +19,13 @@ from streamd.daemon.sharing import fragment, invite, open_to_others
 from streamd.errors import BindError, ConfigError
 from streamd.models.store import known_language
 from streamd.options import BindOptions
-from streamd.server import Recordings, Server, ServerInfo, Transcripts
+from streamd.server import LibraryAnswers, Recordings, Server, ServerInfo, Transcripts
 from streamd.streams import SessionStorage, Streams
 from streamd.system.disk import warn_of_writers
 
 if TYPE_CHECKING:
     from streamd.streams.journal.bus import Bus
+    from streamd.streams.journal.database import Database
 
 _FIRST_FD = 3
 """The first socket that a service manager passes (sd_listen_fds(3))."""
@@ -47,6 +48,12 @@ def storage(config: Config) -> Iterator[SessionStorage]:
     if options.bus:
         bus = _bus(config, resume_s)  # which waits for the clients itself
         yield SessionStorage(bus, recordings, shared=bus)
+    elif options.keep:
+        with library(config) as kept:
+            # FFmpeg's libraries and SQLite take megabytes.
+            from streamd.library.additions import storage as kept_in
+
+            yield kept_in(kept, options, resume_s=resume_s)
     elif options.folder:
         # SQLite takes a megabyte.
         from streamd.streams.journal.database import Database, place
@@ -59,10 +66,36 @@ def storage(config: Config) -> Iterator[SessionStorage]:
         yield SessionStorage(None, recordings, resume_s)
 
 
+def library(config: Config) -> "Database":
+    """Return the library that the user wants, to write sessions into it.
+
+    Raises `ConfigError` if it cannot be written, or with options that store the same.
+    """
+    from streamd.library.tables import folder_of, opened
+
+    options = config.journal
+    for option, given in ("--journal", options.folder), ("--record", options.record):
+        if given:
+            raise ConfigError(f"--keep keeps text and audio: drop {option}")
+    folder = folder_of(options.keep, os.environ)
+    warn_of_writers("--keep", folder)
+    return opened(folder, days=options.keep_days)
+
+
+def _answers(config: Config) -> LibraryAnswers:
+    from streamd.library.rest import LibraryRest
+    from streamd.library.shelf import Shelf
+    from streamd.library.tables import folder_of
+
+    return LibraryRest(Shelf(folder_of(config.journal.keep, os.environ)))
+
+
 def _bus(config: Config, resume_s: float) -> "Bus":
     options = config.journal
     if options.folder:
         raise ConfigError("--bus keeps all finals: drop --journal")
+    if options.keep:
+        raise ConfigError("--bus keeps all finals: drop --keep")
     if config.input.source:
         raise ConfigError("--bus shares what clients send: say streamd serve")
     if find_spec("nats") is None:
@@ -110,6 +143,8 @@ async def server(
         ) as running:
             running.end_by = end_by
             running.transcripts = Transcripts(streams, partial(written, config))
+            if config.journal.keep:
+                running.library = _answers(config)
             yield running
             notify(os.environ, "STOPPING=1")
 

@@ -5,11 +5,11 @@ import logging
 import os
 import sys
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from functools import partial
 from io import StringIO
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from streamd.config import Config
 from streamd.daemon import build, phrases
@@ -24,6 +24,7 @@ from streamd.daemon.display import (
 from streamd.daemon.opening import open_any
 from streamd.daemon.recording import RecordingTranscriber
 from streamd.daemon.screen import Screen, show
+from streamd.daemon.serving import library
 from streamd.errors import ConfigError, SourceError, StreamdError, is_bug
 from streamd.events import EndReason, Fault
 from streamd.server import LIVE
@@ -34,6 +35,10 @@ from streamd.sinks.writing import OutputError, cut_short
 from streamd.sources import Source
 from streamd.streams.hub import Hub
 from streamd.streams.inference import STEP_DEADLINES, EngineThread
+
+if TYPE_CHECKING:
+    from streamd.library.additions import Addition
+    from streamd.streams.journal.database import Database
 
 _HISTORY = 1_000_000
 """Finals kept for a slow sink: all of them."""
@@ -58,8 +63,9 @@ async def transcribe(config: Config) -> int:
         waiting = [each for each in waiting if not _is_done(config, each[0])]
         log.info("%d of %d files have no transcript", len(waiting), len(config.input.files))
     control, thread, n_files, is_cut = Control(), EngineThread(), len(waiting), False
-    with control.signals(), closing(thread):
-        batch = _Batch(config, control, thread)
+    kept = library(config) if config.journal.keep else nullcontext()
+    with control.signals(), closing(thread), kept:
+        batch = _Batch(config, control, thread, kept)
         failures: list[Exception] = []
         while waiting and not control.stopped.is_set():
             try:
@@ -113,10 +119,17 @@ class _Batch:
     of the engine that takes longer than `shutdown_ms`.
     """
 
-    def __init__(self, config: Config, control: Control, thread: EngineThread) -> None:
+    def __init__(
+        self,
+        config: Config,
+        control: Control,
+        thread: EngineThread,
+        library: "Database | nullcontext[None]",
+    ) -> None:
         speakers = config.decoding.speakers or config.longform.num_speakers > 0
         self._config = replace(config, decoding=replace(config.decoding, speakers=speakers))
-        self._control, self._thread = control, thread
+        self._control, self._thread, self._library = control, thread, library
+        self._addition: Addition | None = None
         self._deadline_s = STEP_DEADLINES * config.decoding.engine_deadline_ms / 1000
         self._transcriber: RecordingTranscriber | None = None
         self._is_whole = False  # whether all of the file was transcribed
@@ -127,7 +140,7 @@ class _Batch:
 
         Raises `StreamdError` after what it has published.
         """
-        hub, failure, self._is_whole = Hub(LIVE, _HISTORY), None, False
+        hub, failure, self._is_whole = self._new_hub(name), None, False
         self._reached_ms, self._duration_ms = 0, source.duration_ms or 0
         async with asyncio.TaskGroup() as tasks:
             sinks = open_files(self._config, name, whole=True, segments=True)
@@ -152,11 +165,23 @@ class _Batch:
                 hub.publish(Fault(code=code, message=str(error), fatal=True))
             ending = EndReason.END if self._is_whole else EndReason.STOP
             hub.close(EndReason.ERROR if failure else ending)
+            if self._addition is not None:
+                self._addition.end(EndReason.ERROR if failure else ending)
         if failure is not None:
             raise failure
         if not self._is_whole:
             self._tell_cut(name, source, has_text=hub.seq > 0)
         return self._is_whole
+
+    def _new_hub(self, name: str) -> Hub:
+        """Return the hub of a file, which goes into the library if there is one."""
+        if isinstance(self._library, nullcontext):
+            return Hub(LIVE, _HISTORY)
+        from streamd.library.additions import Addition
+
+        options = self._config.journal
+        self._addition = Addition(self._library, options, name, history=_HISTORY)
+        return self._addition.hub
 
     def _tell_cut(self, name: str, source: Source, *, has_text: bool) -> None:
         """Say how far a file was transcribed, and what holds its text."""
@@ -173,7 +198,8 @@ class _Batch:
         transcriber = self._transcriber
         progress.update(0, source.duration_ms or 0)
         file = transcriber.new_file(hub.publish)
-        await file.read(source)  # what came before damage is transcribed
+        heard = self._addition.hear if self._addition else lambda item: None
+        await file.read(source, heard)  # what came before damage is transcribed
         self._duration_ms = max(self._duration_ms, file.duration_ms)
         stopped, windows = self._control.stopped, transcriber.transcribe(file)
         was_stopped = stopped.is_set()  # which ends a pipe, but means that a file is not wanted

@@ -46,6 +46,11 @@ class Access:
     is_guest: bool = False
     secret: str = field(default="", repr=False)
 
+    @property
+    def is_owner(self) -> bool:
+        """Whether it allows everything, in sessions of any name."""
+        return self.rights is Rights.KEEP and "*" in self.sessions
+
     def covers(self, session: str) -> bool:
         """Whether it allows anything in the session of this name."""
         return any(_matches(pattern, session) for pattern in self.sessions)

@@ -30,6 +30,7 @@ from streamd.server.routes import (
     SHARE_PATH,
     UPLOADS,
     Page,
+    is_of_library,
     serve_page,
     session_in,
 )
@@ -114,7 +115,8 @@ class Auth:
             return plain(200, "ok")
         if not (path in DIALECTS and is_websocket(request)) and (page := self._pages.get(path)):
             return serve_page(page, host)
-        if path not in PATHS and path not in DIALECTS and session_in(path) is None:
+        is_known = path in PATHS or path in DIALECTS or session_in(path) or is_of_library(path)
+        if not is_known:
             return plain(404, f"not found: the websocket is at {STREAM_PATH}")
         if not all(self._is_allowed_origin(origin, hosts[0]) for origin in origins):
             return plain(403, "origin not allowed: allow this site with --allow-origin")
@@ -133,6 +135,8 @@ class Auth:
             has_one = any(_presented_tokens(request))
             why = "this token is wrong" if has_one else "token required"
             return plain(401, f"{why}: send Authorization: Bearer TOKEN", wanted)
+        if is_of_library(path) and not access.is_owner:
+            return plain(403, "this token is not the owner's: the library needs that one")
         role, session = Role.LISTEN, session_in(path)
         joins = path == STREAM_PATH or (path in DIALECTS and is_websocket(request))
         if joins:

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import msgspec
 import websockets.asyncio.server as ws
@@ -47,6 +47,7 @@ from streamd.server.routes import (
     RECORDED_PATH,
     UPLOADS,
     Invitation,
+    is_of_library,
     load_pages,
     routes,
     session_in,
@@ -62,6 +63,16 @@ TELL_S = 1.0
 
 _log = logging.getLogger(__name__)
 _library_log = logging.getLogger("websockets.streamd")
+
+
+class LibraryAnswers(Protocol):
+    """What the daemon answers of its library."""
+
+    async def answer(self, exchange: Exchange, request: Request) -> None:
+        """Answer a request that was allowed."""
+
+    def close(self) -> None:
+        """Begin nothing more."""
 
 
 class Server:
@@ -128,6 +139,9 @@ class Server:
         self.transcripts: Transcripts | None = None
         """Answers requests for transcripts as files; without it there are none. It is closed with
         the server."""
+        self.library: LibraryAnswers | None = None
+        """Answers requests for what is kept; without it nothing is. It is closed with the server.
+        """
         self._exchanges: set[asyncio.Task[None]] = set()
         self._wyoming: list[asyncio.Server] = []
         self._uploads: set[asyncio.Task[None] | None] = set()  # of the exchanges
@@ -217,8 +231,9 @@ class Server:
         for handler in handlers:
             handler.cancel()
         self._ingests.close()
-        if self.transcripts is not None:
-            self.transcripts.close()
+        for answers in (self.transcripts, self.library):
+            if answers is not None:
+                answers.close()
         for opened in self._opened:
             await opened.wait_closed()
 
@@ -357,6 +372,9 @@ class Server:
         if path == STREAM_PATH and exchange.method == "POST":
             await exchange.respond(self._websocket_refusal(request, transport))
             return
+        if is_of_library(path):
+            await self._answer_from_library(exchange, request)
+            return
         task = UPLOADS.get(path)
         takes_it = task is not None or path == RECORDED_PATH
         if self._rest is None or not takes_it or exchange.method != "POST":
@@ -381,6 +399,14 @@ class Server:
                 await self._rest.answer(task, request, exchange)
         finally:
             self._uploads.discard(upload)
+
+    async def _answer_from_library(self, exchange: Exchange, request: Request) -> None:
+        if (refusal := self._auth.check(request)) is not None:
+            await exchange.respond(refusal)
+        elif self.library is None:
+            await exchange.respond(plain(404, "there is no library: start streamd with --keep"))
+        else:
+            await self.library.answer(exchange, request)
 
     async def _send_transcript(
         self, exchange: Exchange, request: Request, session: str, query: str

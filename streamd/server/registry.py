@@ -15,7 +15,7 @@ import websockets.asyncio.server as ws
 from streamd.server.auth import is_loopback
 from streamd.server.exchange import MAX_HEAD_BYTES
 from streamd.server.pacing import PacedConnection
-from streamd.server.routes import session_in
+from streamd.server.routes import is_of_library, session_in
 from streamd.server.wire import Role
 
 HandleOther = Callable[[asyncio.StreamReader, asyncio.StreamWriter], None]
@@ -157,7 +157,7 @@ class HttpConnection(PacedConnection):
         self._is_websocket = any(name.lower() == b"upgrade" for name, _ in event.headers)
         if any(_CONTROL.search(value) for _, value in event.headers.raw_items()):
             self._hand_over(b"\0")  # h11 allows what the library closes without an answer for
-        elif self.method in ("GET", "HEAD") and session_in(path) is None:
+        elif self.method in ("GET", "HEAD") and not (session_in(path) or is_of_library(path)):
             frames, _ = self._http.trailing_data if self._is_websocket else (b"", False)
             super().data_received(head + frames)
         else:

@@ -25,6 +25,7 @@ READY_PATH = "/readyz"
 METRICS_PATH = "/metrics"
 SHARE_PATH = "/v1/share"
 MODELS_PATH = "/v1/models"
+LIBRARY_PATH = "/v1/library"
 UPLOADS: Mapping[str, Literal["transcribe", "translate"]] = MappingProxyType(
     {"/v1/audio/transcriptions": "transcribe", "/v1/audio/translations": "translate"}
 )
@@ -42,8 +43,13 @@ _TYPES = {
     ".svg": "image/svg+xml",
     ".webmanifest": "application/manifest+json",
 }
-_ADDRESSES = {"index.html": "/", "overlay.html": "/overlay"}
+_ADDRESSES = {"index.html": "/", "overlay.html": "/overlay", "library.html": "/library"}
 """Files that are served under another name than their own."""
+
+
+def is_of_library(path: str) -> bool:
+    """Whether a path is one of the library's, which a `LibraryAnswers` answers."""
+    return path.startswith(f"{LIBRARY_PATH}/")
 
 
 def session_in(path: str) -> str | None:
@@ -120,7 +126,7 @@ def serve_page(page: Page, host: str) -> Response:
         "Content-Type": content_type,
         "Content-Security-Policy": (
             "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
-            "manifest-src 'self'; "
+            "manifest-src 'self'; media-src 'self'; "
             # 'self' does not include websockets in every browser.
             f"connect-src 'self' ws://{host} wss://{host}; "
             "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"

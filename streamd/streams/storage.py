@@ -1,11 +1,12 @@
 """Where the sessions of a process are stored."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from streamd.streams.journal.journals import Journals, SharedJournals
-from streamd.streams.wav import WavWriter
+from streamd.streams.wav import Recorder, WavWriter
 from streamd.system.disk import is_nearly_full
 
 
@@ -23,6 +24,8 @@ class SessionStorage:
     resume_s: float = 0.0
     disk: Path | None = None
     shared: SharedJournals | None = None
+    recorder: Callable[[Path], Recorder] = WavWriter
+    """Begins a recording under a name without ending; raises `ConfigError`."""
 
     @property
     def full(self) -> str:
@@ -36,8 +39,8 @@ class SessionStorage:
             return f"what sessions are stored on cannot be read: {error.strerror}"
         return ""
 
-    def record(self, session: str) -> WavWriter | None:
+    def record(self, session: str) -> Recorder | None:
         """Begin a recording, if there is a folder for them; raises `ConfigError`."""
         if self.recordings is None:
             return None
-        return WavWriter(self.recordings / f"{session}~{datetime.now(UTC):%Y%m%dT%H%M%S%fZ}")
+        return self.recorder(self.recordings / f"{session}~{datetime.now(UTC):%Y%m%dT%H%M%S%fZ}")

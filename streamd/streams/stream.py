@@ -33,7 +33,7 @@ from streamd.streams.journal.journals import Journal
 from streamd.streams.journal.lines import Fed, proof_of
 from streamd.streams.life import STREAM, Phase, Turn, following
 from streamd.streams.metrics import Metrics
-from streamd.streams.wav import WavWriter
+from streamd.streams.wav import Recorder
 from streamd.types import (
     DetectedLanguage,
     Frames,
@@ -89,7 +89,8 @@ class Stream:
         self.session = context.new_session(hub.choices)
         self._observe = context.metrics.observer()
         self._rewriter = Rewriter(rules) if (rules := context.rules()) else None
-        self._recording: WavWriter | None = None
+        self._recording: Recorder | None = None
+        self._attached = ""  # name of the file that the journal knows
         self._waiting: list[SessionEvent] = []  # to be published first
         self._lost_ms = 0  # in all gaps
         self._news = asyncio.Event()
@@ -111,7 +112,7 @@ class Stream:
         self.due_since: float | None = None
         """Time of the event loop since which a window of the session is due; None if none is."""
 
-    def begin(self, recording: WavWriter | None = None, *, is_resumed: bool = False) -> None:
+    def begin(self, recording: Recorder | None = None, *, is_resumed: bool = False) -> None:
         """Prepare for audio, which goes into `recording`, too.
 
         Audio of a client that fed the session in an earlier process, and so `is_resumed`, continues
@@ -262,14 +263,25 @@ class Stream:
         one = mixed(frames)
         apart = frames if isinstance(self.session, SplitSession) else one
         if self._recording is not None:
-            self._recording.write(apart)
+            self._record(self._recording, apart)
         if self.heard is not None:
             self.heard(one)
         self._take(lambda: self.session.feed(apart))
         self._store_choices()
 
+    def _record(self, recording: Recorder, frames: Frames) -> None:
+        """Write audio, and note in the journal where it is."""
+        if (journal := self.hub.journal) is not None and recording.file != self._attached:
+            self._attached = recording.file
+            try:
+                journal.attach(recording.file, self.session.now_ms, recording.duration_ms)
+            except StreamdError as error:
+                self._context.failed(error)
+        recording.write(frames)
+
     def gap(self, duration_ms: int, why: GapReason) -> None:
         """Report audio that never arrived."""
+        self._attached = ""  # what follows is later than the audio before it
         if not self.is_over:
             self._take(lambda: self.session.gap(duration_ms, why))
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from errno import ENOSPC
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
@@ -24,6 +25,27 @@ _FULL_BYTES = 0xFFFF_FFFF - _HEADER.size
 log = logging.getLogger(__name__)
 
 
+class Recorder(Protocol):
+    """Records the audio of a session in a file, whose name is `file`."""
+
+    @property
+    def file(self) -> str:
+        """The name of the file that is written."""
+
+    @property
+    def duration_ms(self) -> int:
+        """The length of what was written to it."""
+
+    def write(self, frames: Frames) -> None:
+        """Append the next (n, 320) frames, or (n, channels, 320) of split channels."""
+
+    def close(self) -> None:
+        """Write the rest."""
+
+    def discard(self) -> None:
+        """Remove the file, to which nothing was written."""
+
+
 class WavWriter:
     """Writes 16 kHz, 16 bit to ``STEM.wav``, then ``STEM-2.wav`` and so on, 37 hours of mono each.
 
@@ -39,6 +61,17 @@ class WavWriter:
         self._stem, self._full_bytes = stem, full_bytes
         self._n_files, self._n_channels = 0, 1
         self._begin()
+
+    @property
+    def file(self) -> str:
+        """The name of the file that is written."""
+        return self._path.name
+
+    @property
+    def duration_ms(self) -> int:
+        """The length of what was written to it."""
+        n_samples = (self._n_written + len(self._waiting)) // (2 * self._n_channels)
+        return n_samples * 1000 // SAMPLE_RATE
 
     def write(self, frames: Frames) -> None:
         """Append the next (n, 320) frames, or (n, channels, 320) of split channels."""

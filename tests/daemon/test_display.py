@@ -3,6 +3,7 @@ from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from streamd.config import Config, load
@@ -154,7 +155,7 @@ def test_files_have_the_names_times_and_turns_that_are_asked_for(tmp_path):
     config = Config(output=output, decoding=ModelOptions(speakers=True))
     said = ("One.", 0, 1), ("Two.", 700, 1), ("Three.", 4_000, 1), ("Four.", 4_500, 2)
     finals = [
-        replace(final, words=tuple(replace(word, speaker=who) for word in final.words))
+        msgspec.structs.replace(final, words=(msgspec.structs.replace(*final.words, speaker=who),))
         for text, start_ms, who in said
         for final in (spoken(text, start_ms=start_ms),)
     ]

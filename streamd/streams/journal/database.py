@@ -33,11 +33,11 @@ from streamd.streams.journal.journals import JournalError, Release
 from streamd.streams.journal.lines import Fed, contradiction
 from streamd.streams.journal.old_files import import_files
 from streamd.streams.journal.tables import (
-    NAME,
-    SCHEMA,
+    JOURNAL,
     VERSION,
     Lasting,
     Run,
+    StoreLayout,
     cause_of,
     connected,
     copy,
@@ -109,6 +109,10 @@ class DatabaseJournal:
             event = event_of(data)
             if isinstance(event, Correction) and event.seq:
                 yield event
+
+    def attach(self, sound: str, start_ms: int, at_ms: int) -> None:
+        if (attach := self._database.attach) is not None:
+            self._database.write(lambda cursor: attach(cursor, self.number, sound, start_ms, at_ms))
 
     def feed(self, fed: Fed) -> None:
         if fed != self.fed:
@@ -187,10 +191,11 @@ def place(wanted: str, environ: Mapping[str, str]) -> Path:
 class Database:
     """The journals of all sessions of a daemon; a context manager, which locks their folder.
 
-    If `folder` does not exist, it is made, readable only by its owner. Files of earlier versions
-    in it are imported. When the database turns out to be damaged, it is replaced by what can be
-    read of it, and kept beside that. Raises `ConfigError` if the folder cannot be written, or
-    another process writes it.
+    If `folder` does not exist, it is made, readable only by its owner. Its file has the tables of
+    `layout`; `option` names it in errors, and `tidy` is called, once an hour, when what is old was
+    removed. Files of earlier versions in it are imported. When the database turns out to be
+    damaged, it is replaced by what can be read of it, and kept beside that. Raises `ConfigError`
+    if the folder cannot be written, or another process writes it.
     """
 
     def __init__(
@@ -199,11 +204,17 @@ class Database:
         options: JournalOptions | None = None,
         *,
         clock: Callable[[], float] = time.time,
+        layout: StoreLayout = JOURNAL,
+        option: str = "--journal",
+        tidy: Callable[[], None] = lambda: None,
     ) -> None:
-        self.folder, self.path, self.clock = folder, folder / NAME, clock
-        self._recovered = self.path.with_name(f"{NAME}.recovered")
+        self.folder, self.path, self.clock = folder, folder / layout.name, clock
+        self._layout, self._tidy = layout, tidy
+        self._recovered = self.path.with_name(f"{layout.name}.recovered")
         self.writing: set[DatabaseJournal] = set()
         """The journals of runs that have not ended."""
+        self.attach: Callable[[sqlite3.Cursor, int | None, str, int, int], object] | None = None
+        """Writes which file has the audio of a run: see `Journal.attach`."""
         self.known: WeakSet[DatabaseJournal] = WeakSet()
         """All journals that somebody may read or write."""
         self._options = options or JournalOptions()
@@ -216,9 +227,9 @@ class Database:
         try:
             self._lock = self._new_lock()
         except BlockingIOError:
-            raise ConfigError(f"--journal: another streamd writes {folder}") from None
+            raise ConfigError(f"{option}: another streamd writes {folder}") from None
         except OSError as error:
-            raise ConfigError(f"--journal: cannot write {folder}: {error.strerror}") from None
+            raise ConfigError(f"{option}: cannot write {folder}: {error.strerror}") from None
         try:
             self._connect()
             import_files(self.folder, self.write, self.sync)
@@ -228,7 +239,7 @@ class Database:
             os.close(self._lock)
             is_ours = isinstance(error, StreamdError)
             why = error if is_ours else failed(self.path, cause_of(error))
-            raise ConfigError(f"--journal: {why}") from None
+            raise ConfigError(f"{option}: {why}") from None
 
     def _new_lock(self) -> int:
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -237,7 +248,9 @@ class Database:
     def _connect(self) -> None:
         """Open the database and, for `sync`, its files."""
         is_copy = self._put_recovered()
-        self._cursor = self._files.enter_context(closing(connected(self.path))).cursor()
+        self._cursor = self._files.enter_context(
+            closing(connected(self.path, layout=self._layout))
+        ).cursor()
         ((version,),) = self.select("PRAGMA user_version")
         if version > VERSION:
             raise JournalError(f"a newer streamd has written {self.path}")
@@ -248,7 +261,7 @@ class Database:
         level = "FULL" if self._options.fsync == "always" else "NORMAL"
         self.select(f"PRAGMA synchronous = {level}")
         if version == 0:
-            self._do(lambda cursor: cursor.executescript(SCHEMA))
+            self._do(lambda cursor: cursor.executescript(self._layout.schema))
         self._copier = self._files.enter_context(closing(connected(self.path, is_new=False)))
         self._copier.execute("PRAGMA wal_checkpoint").fetchall()  # it opens its files with that
         flush(self.folder)  # SQLite itself forces the new names of its files to the disk later
@@ -320,11 +333,14 @@ class Database:
         A run that contradicts itself is not resumed. Raises `JournalError` if it cannot be written.
         """
         journal = self.recall(session)
-        if journal is None or journal.ended:
-            started = datetime.fromtimestamp(self.clock(), UTC)
-            run = Run(session=session, epoch=secrets.token_hex(4), started=started)
-            journal = DatabaseJournal(self, run)
-        return journal
+        return self.begin(session) if journal is None or journal.ended else journal
+
+    def begin(self, session: str) -> DatabaseJournal:
+        """Return the journal of a new run of a session. Raises as `open`."""
+        started = datetime.fromtimestamp(self.clock(), UTC)
+        return DatabaseJournal(
+            self, Run(session=session, epoch=secrets.token_hex(4), started=started)
+        )
 
     def recall(self, session: str) -> DatabaseJournal | None:
         """Return the journal of a session's last run, or None; of a run that ended it is closed.
@@ -395,6 +411,7 @@ class Database:
         if keep_s:
             self._is_to_copy |= self.write(remove)
             self._do(lambda cursor: cursor.executescript("PRAGMA incremental_vacuum"))
+        self._tidy()
 
     def _do(self, work: Callable[[sqlite3.Cursor], ResultT]) -> ResultT:
         """Call, and again if the database was damaged. Raises `JournalError`.
@@ -428,7 +445,7 @@ class Database:
         _log.warning("%s is damaged: %s; %s", self.path, error, what)
         self._disconnect()
         new = self.folder / "new.db"
-        copy(self.path, new)
+        copy(self.path, new, self._layout)
         os.replace(new, self._recovered)
         self._connect()
 

@@ -71,6 +71,9 @@ class Journal(Protocol):
     def corrections(self) -> Iterator[Correction]:
         """Give the corrections of words of finals, which may be old; the newest ones last."""
 
+    def attach(self, sound: str, start_ms: int, at_ms: int) -> None:
+        """Store which file has the audio from `start_ms` on, and at which of its own times."""
+
     def feed(self, fed: Fed) -> None:
         """Store who feeds the session now, if that is new. Raises as `store` does."""
 

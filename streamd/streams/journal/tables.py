@@ -8,8 +8,9 @@ import errno
 import logging
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,25 @@ _REASONS = {
 
 _log = logging.getLogger(__name__)
 _encode = msgspec.json.Encoder().encode
+
+
+@dataclass(frozen=True, slots=True)
+class StoreLayout:
+    """The file of a database, its tables, and what a connection needs that writes them.
+
+    `copied` are the tables that are copied when it is damaged, with their columns besides ``id``.
+    """
+
+    name: str = NAME
+    schema: str = SCHEMA
+    prepare: Callable[[sqlite3.Connection], object] = lambda connection: None
+    copied: tuple[tuple[str, str], ...] = (
+        ("runs", "session, epoch, run, written"),
+        ("events", "run, seq, event, written"),
+    )
+
+
+JOURNAL = StoreLayout()
 
 
 class Run(Head, frozen=True, kw_only=True, tag="run"):
@@ -130,13 +150,16 @@ def revise_event(cursor: sqlite3.Cursor, number: int | None, final: Final) -> No
     cursor.execute(query, (_encode(final).decode(), number, final.seq))
 
 
-def connected(path: Path, *, is_new: bool = True) -> sqlite3.Connection:
+def connected(
+    path: Path, *, is_new: bool = True, layout: StoreLayout = JOURNAL
+) -> sqlite3.Connection:
     """Open a database to write it; it need not exist if it `is_new`. Any thread may use it."""
     if is_new:
         path.touch(mode=0o600)  # SQLite gives its other files the permissions of this one
     uri = f"{path.absolute().as_uri()}?mode=rw"
     connection = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
     connection.text_factory = bytes  # what is no UTF-8 concerns only its row
+    layout.prepare(connection)
     # Zeros over what is deleted; on macOS, fsync alone lets data stay in the disk's cache.
     connection.executescript(
         "PRAGMA secure_delete = ON; PRAGMA fullfsync = ON; PRAGMA checkpoint_fullfsync = ON"
@@ -180,14 +203,14 @@ def _surviving(
             after = max(after + 1, row[0])
 
 
-def copy(damaged: Path, whole: Path) -> None:
+def copy(damaged: Path, whole: Path, layout: StoreLayout = JOURNAL) -> None:
     """Copy what can be read of a damaged database into a new one."""
     whole.unlink(missing_ok=True)
-    with closing(connected(whole)) as target:
-        target.executescript(f"PRAGMA auto_vacuum = INCREMENTAL; {SCHEMA} BEGIN;")
-        for table, columns in ("runs", "session, epoch, run"), ("events", "run, seq, event"):
-            columns += ", written"
-            put = f"INSERT OR IGNORE INTO {table} (id, {columns}) VALUES (?, ?, ?, ?, ?)"
+    with closing(connected(whole, layout=layout)) as target:
+        target.executescript(f"PRAGMA auto_vacuum = INCREMENTAL; {layout.schema} BEGIN;")
+        for table, columns in layout.copied:
+            places = ", ".join("?" for _ in ("id", *columns.split(",")))
+            put = f"INSERT OR IGNORE INTO {table} (id, {columns}) VALUES ({places})"
             for row in _surviving(damaged, table, columns, warns=False):
                 as_text = (x.decode(errors="replace") if isinstance(x, bytes) else x for x in row)
                 target.execute(put, (*as_text,))

@@ -1,0 +1,191 @@
+"""The library over HTTP (``/v1/library/...``, docs/protocol.md): for its page, and for programs."""
+
+import asyncio
+import logging
+import re
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Annotated, Any
+from urllib.parse import parse_qsl, unquote
+
+import msgspec
+from msgspec import Meta, Struct
+from websockets.http11 import Request, Response
+
+from streamd.errors import ConfigError, for_clients
+from streamd.events import Correction
+from streamd.library.shelf import OvertakenCorrectionError, Shelf, sought
+from streamd.server.exchange import Exchange, in_json, in_parts, plain, respond
+from streamd.server.routes import LIBRARY_PATH
+from streamd.server.wire import naming_field
+from streamd.streams.journal.journals import JournalError
+
+_MAX_BODY_BYTES = 16_384
+_MOST = 200
+"""Sessions or sentences in an answer, unless the client asks for fewer."""
+_PART_BYTES = 4 << 20
+"""Audio in an answer; players ask for the rest when they need it."""
+_RANGE = re.compile(r"bytes=(\d*)-(\d*)")
+_TYPES: Mapping[str, str] = {".opus": "audio/ogg", ".flac": "audio/flac", ".wav": "audio/wav"}
+
+_log = logging.getLogger(__name__)
+
+
+class _Query(Struct, frozen=True, kw_only=True):
+    q: Annotated[str, Meta(max_length=1000)] = ""
+    limit: Annotated[int, Meta(ge=1, le=_MOST)] = _MOST
+    before: Annotated[int, Meta(ge=0)] = 0
+    ms: Annotated[int, Meta(ge=1, le=86_400_000)] = 120_000
+
+
+class Amendment(Struct, frozen=True, kw_only=True):
+    """What was said, in place of words of a final: see `Correction`.
+
+    `revision` is that of the session which the client has seen.
+    """
+
+    text: Annotated[str, Meta(max_length=1000)]
+    seq: Annotated[int, Meta(ge=1)]
+    first: Annotated[int, Meta(ge=0)]
+    last: Annotated[int, Meta(ge=0)]
+    revision: Annotated[int, Meta(ge=0)]
+
+
+Names = dict[Annotated[int, Meta(ge=1, le=9_999)], Annotated[str, Meta(max_length=100)]]
+
+
+class LibraryRest:
+    """Answers requests for the sessions of a library, one after the other, in a thread."""
+
+    def __init__(self, shelf: Shelf) -> None:
+        self._shelf = shelf
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="library")
+
+    def close(self) -> None:
+        """Begin no further answer."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    async def answer(self, exchange: Exchange, request: Request) -> None:
+        """Answer a request that was allowed."""
+        body = b""
+        async for part in exchange.body():
+            body += part
+            if len(body) > _MAX_BODY_BYTES:
+                await exchange.respond(plain(413, f"send at most {_MAX_BODY_BYTES} bytes"))
+                return
+        work = partial(self._answer, exchange.method, request, body)
+        answer = await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        if exchange.method == "HEAD":
+            answer.body = b""
+        await exchange.respond(answer, in_parts(bytes(answer.body or b"")))
+
+    def _answer(self, method: str, request: Request, body: bytes) -> Response:
+        path, _, query = request.path.partition("?")
+        try:
+            asked = msgspec.convert(dict(parse_qsl(query)), _Query, strict=False)
+            return self._route(method, path.removeprefix(f"{LIBRARY_PATH}/"), asked, request, body)
+        except OvertakenCorrectionError as error:
+            return in_json(409, {"error": str(error), "revision": error.revision})
+        except ConfigError as error:
+            return plain(404, str(error))
+        except (msgspec.ValidationError, msgspec.DecodeError) as error:
+            return plain(
+                400,
+                naming_field(error, _Query)
+                if isinstance(error, msgspec.ValidationError)
+                else str(error),
+            )
+        except JournalError as error:
+            _log.error("the library: %s", error)
+            return plain(503, for_clients("the library cannot be read or written", error))
+
+    def _route(
+        self, method: str, path: str, asked: _Query, request: Request, body: bytes
+    ) -> Response:
+        kind, _, rest = path.partition("/")
+        is_get = method in ("GET", "HEAD")
+        if is_get and kind == "audio" and rest:
+            return self._sound(unquote(rest), request)
+        if is_get and not rest and (read := self._lists().get(kind)):
+            return read(asked)
+        number, _, part = rest.partition("/")
+        if kind != "sessions" or not number.isdecimal() or len(number) > 18:
+            return plain(404, "not found: docs/protocol.md lists what the library answers")
+        return self._of_session(method, int(number), part, body)
+
+    def _lists(self) -> Mapping[str, Callable[[_Query], Response]]:
+        shelf = self._shelf
+        return {
+            "sessions": lambda asked: in_json(
+                200, {"sessions": shelf.sessions(asked.limit, before=asked.before)}
+            ),
+            "search": lambda asked: in_json(
+                200, {"hits": shelf.search(sought(asked.q), asked.limit)}
+            ),
+            "now": lambda asked: in_json(200, {"said": shelf.now(asked.ms)}),
+        }
+
+    def _of_session(self, method: str, number: int, part: str, body: bytes) -> Response:
+        shelf = self._shelf
+        match method, part:
+            case (("GET" | "HEAD"), ""):
+                return in_json(200, self._whole(number))
+            case "DELETE", "":
+                shelf.run(number)
+                shelf.delete(number)
+                return respond(204, b"", {})
+            case "PUT", "names":
+                shelf.run(number)
+                for speaker, name in msgspec.json.decode(body, type=Names, strict=False).items():
+                    shelf.rename(number, speaker, name)
+                return in_json(200, {"names": shelf.names(number)})
+            case "POST", "corrections":
+                wanted = msgspec.json.decode(body, type=Amendment)
+                correction = msgspec.convert(wanted, Correction, from_attributes=True)
+                revision = shelf.correct(number, correction, wanted.revision)
+                return in_json(201, {"revision": revision})
+        return plain(405, "the methods here are: GET, DELETE; PUT names; POST corrections")
+
+    def _whole(self, number: int) -> dict[str, Any]:
+        run, events = self._shelf.run(number), [*self._shelf.events(number)]
+        return {
+            "id": number,
+            "name": run.session,
+            "epoch": run.epoch,
+            "started": run.started,
+            "duration_ms": run.end_ms,
+            "names": {str(key): name for key, name in self._shelf.names(number).items()},
+            "sounds": self._shelf.sounds(number),
+            "revision": sum(isinstance(event, Correction) for event in events),
+            "events": events,
+        }
+
+    def _sound(self, name: str, request: Request) -> Response:
+        path = self._shelf.sound(name)
+        try:
+            size = path.stat().st_size
+            start, end = _range(request, size)
+            if start >= size:
+                return respond(416, b"", {"Content-Range": f"bytes */{size}"})
+            with path.open("rb") as file:
+                file.seek(start)
+                data = file.read(min(end + 1 - start, _PART_BYTES))
+        except OSError:
+            return plain(404, f"the library has no audio {name}")
+        kind = _TYPES.get(path.suffix, "application/octet-stream")
+        headers = {"Content-Type": kind, "Accept-Ranges": "bytes", "Cache-Control": "no-store"}
+        if len(data) == size:
+            return respond(200, data, headers)
+        headers["Content-Range"] = f"bytes {start}-{start + len(data) - 1}/{size}"
+        return respond(206, data, headers)
+
+
+def _range(request: Request, size: int) -> tuple[int, int]:
+    """Return the first and the last byte that are wanted."""
+    found = _RANGE.fullmatch("".join(request.headers.get_all("Range")))
+    if found is None or not (found[1] or found[2]):
+        return 0, size - 1
+    if not found[1]:
+        return max(0, size - int(found[2])), size - 1
+    return int(found[1]), min(int(found[2] or size - 1), size - 1)

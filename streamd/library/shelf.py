@@ -1,0 +1,367 @@
+"""Lists, reads, searches and deletes the sessions of a library, also while a daemon writes it."""
+
+import re
+import sqlite3
+import unicodedata
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from datetime import UTC, date, datetime, time, timedelta
+from itertools import groupby, islice
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from streamd.errors import ConfigError, StreamdError, os_error_as
+from streamd.events import Correction, Final, Gap
+from streamd.library.tables import LAYOUT, NAME, SOUNDS, spaced
+from streamd.sinks.text import speaker_name
+from streamd.sinks.transcripts import Revised
+from streamd.streams.journal.journals import JournalError
+from streamd.streams.journal.tables import (
+    Run,
+    cause_of,
+    connected,
+    event_of,
+    failed,
+    put_event,
+    run_of,
+)
+
+_FIRST_FINALS = 100
+"""Finals of a session in which its speakers are looked for, to list it."""
+_SYNTAX = re.compile(r'(?:(speaker|lang|after|before):)?("[^"]*"|\S+)', re.IGNORECASE)
+
+
+class Sound(Struct, frozen=True, kw_only=True):
+    """The file that has the audio from `start_ms` of the session on, at its own time `at_ms`."""
+
+    file: str
+    start_ms: int
+    at_ms: int
+
+
+class Kept(Struct, frozen=True, kw_only=True):
+    """A session of a library, as it is listed; `first` is its first line."""
+
+    id: int
+    name: str
+    started: datetime
+    duration_ms: int
+    n_finals: int
+    first: str
+    speakers: tuple[str, ...] = ()
+    is_open: bool = False
+
+
+class Hit(Struct, frozen=True, kw_only=True):
+    """A sentence that was found; `marks` are the places (from, to) of the words in its text."""
+
+    id: int
+    session: str
+    said: datetime
+    seq: int
+    start_ms: int
+    speaker: str
+    text: str
+    marks: tuple[tuple[int, int], ...]
+
+
+class Sought(Struct, frozen=True, kw_only=True):
+    """A search: all of the `terms`, in any of the languages, between the times, by a speaker."""
+
+    terms: tuple[str, ...] = ()
+    speaker: str = ""
+    lang: str = ""
+    after: date | None = None
+    before: date | None = None
+
+    @property
+    def match(self) -> str:
+        """The terms in FTS5's syntax: a phrase each, with a star behind the beginning of a word."""
+        quoted = (spaced(term.rstrip("*")).replace('"', '""') for term in self.terms)
+        stars = ("*" if term.endswith("*") else "" for term in self.terms)
+        return " ".join(f'"{term}" {star}' for term, star in zip(quoted, stars, strict=True))
+
+
+def sought(query: str) -> Sought:
+    """Read what somebody looks for: words, "phrases", begin*, speaker:Ana lang:de after:2026-01-31.
+
+    Raises `ConfigError` for a date that is none.
+    """
+    terms: list[str] = []
+    fields: dict[str, Any] = {}
+    for field, value in _SYNTAX.findall(query):
+        text = value.strip('"')
+        if field.lower() in ("after", "before"):
+            try:
+                fields[field.lower()] = date.fromisoformat(text)
+            except ValueError:
+                raise ConfigError(f"{field}:{text} is no date: write 2026-01-31") from None
+        elif field:
+            fields[field.lower()] = text
+        elif any(char.isalnum() for char in text):
+            terms.append(text)
+    return Sought(terms=tuple(terms), **fields)
+
+
+class OvertakenCorrectionError(StreamdError):
+    """Somebody else has corrected the session; it is at `revision` now."""
+
+    def __init__(self, revision: int) -> None:
+        super().__init__("somebody has corrected this session: read it again")
+        self.revision = revision
+
+
+class Shelf:
+    """The sessions of the library in a folder. Raises `JournalError` if it cannot be read."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.path = folder, folder / NAME
+
+    def sessions(self, most: int = -1, *, before: int = 0) -> list[Kept]:
+        """Return the newest sessions, of those with a smaller number than `before` if it is not 0.
+
+        A session without words is left out.
+        """
+        query = "SELECT id, run FROM runs WHERE (? = 0 OR id < ?) AND EXISTS "
+        query += "(SELECT 1 FROM events WHERE run = runs.id AND seq IS NOT NULL) "
+        rows = self._rows(query + "ORDER BY id DESC LIMIT ?", before, before, most)
+        return [kept for number, data in rows if (kept := self._kept(number, data)) is not None]
+
+    def _kept(self, number: int, data: object) -> Kept | None:
+        try:
+            run = run_of(data)
+        except ValueError:
+            return None
+        query = "SELECT event FROM events WHERE run = ? AND seq IS NOT NULL ORDER BY seq LIMIT ?"
+        events = (event_of(event) for (event,) in self._rows(query, number, _FIRST_FINALS))
+        finals = [event for event in events if isinstance(event, Final)]
+        found = {word.speaker for final in finals for word in final.words if word.speaker}
+        names = self.names(number)
+        return Kept(
+            id=number,
+            name=run.session,
+            started=run.started,
+            duration_ms=run.end_ms,
+            n_finals=run.seq,
+            first=next((final.text for final in finals if final.text), ""),
+            speakers=tuple(speaker_name(each, names) for each in sorted(found)),
+            is_open=not run.ended,
+        )
+
+    def find(self, session: str) -> int:
+        """Return the number of a session, or of the newest of this name.
+
+        Raises `ConfigError` if there is none.
+        """
+        query = "SELECT id FROM runs WHERE id = ? OR session = ? ORDER BY id = ? DESC, id DESC"
+        number = int(session) if session.isdecimal() and len(session) < 19 else 0
+        for (found,) in self._rows(f"{query} LIMIT 1", number, session, number):
+            return int(found)
+        raise ConfigError(f"the library has no session {session}: streamd library lists them")
+
+    def run(self, number: int) -> Run:
+        """Return what is known of a session. Raises `ConfigError` if there is none."""
+        for (data,) in self._rows("SELECT run FROM runs WHERE id = ?", number):
+            try:
+                return run_of(data)
+            except ValueError as error:
+                raise ConfigError(f"session {number} of the library is damaged: {error}") from None
+        raise ConfigError(f"the library has no session {number}")
+
+    def read(self, number: int) -> list[Final | Gap]:
+        """Return the text of a session as it was corrected."""
+        text = Revised()
+        for event in self.events(number):
+            text.take(event)
+        return [*text.since(0)]
+
+    def events(self, number: int) -> Iterator[Final | Gap | Correction]:
+        """Give the finals, gaps and corrections of a session in the order in which they came."""
+        for (data,) in self._rows("SELECT event FROM events WHERE run = ? ORDER BY id", number):
+            if (event := event_of(data)) is not None:
+                yield event
+
+    def names(self, number: int) -> Mapping[int, str]:
+        """Return what the speakers of a session are called."""
+        rows = self._rows("SELECT speaker, name FROM names WHERE run = ?", number)
+        return {speaker: name.decode(errors="replace") for speaker, name in rows}
+
+    def sounds(self, number: int) -> list[Sound]:
+        """Return the audio of a session that is there, in its order."""
+        query = "SELECT file, start_ms, at_ms FROM sounds WHERE run = ? ORDER BY start_ms"
+        every = (
+            Sound(file=file.decode(), start_ms=start_ms, at_ms=at_ms)
+            for file, start_ms, at_ms in self._rows(query, number)
+        )
+        return [sound for sound in every if self.sound(sound.file).is_file()]
+
+    def sound(self, file: str) -> Path:
+        """Return the path of an audio file."""
+        return self.folder / SOUNDS / Path(file).name
+
+    def search(self, wanted: Sought, most: int = 50) -> list[Hit]:
+        """Return the sentences that have all that is wanted, the newest first."""
+        return [*islice(self._found(wanted), most)]
+
+    def _found(self, wanted: Sought) -> Iterator[Hit]:
+        joined = "search JOIN events ON events.id = search.rowid" if wanted.terms else "events"
+        query = f"SELECT events.run, runs.run, event FROM {joined} "
+        query += "JOIN runs ON runs.id = events.run WHERE seq IS NOT NULL "
+        values: list[object] = []
+        if wanted.terms:
+            query += "AND search MATCH ? "
+            values.append(wanted.match)
+        if wanted.after:
+            query += "AND events.written >= ? "
+            values.append(_seconds(wanted.after))
+        if wanted.before:
+            query += "AND events.written < ? "
+            values.append(_seconds(wanted.before))
+        query += f"ORDER BY {'search.rowid' if wanted.terms else 'events.id'} DESC"
+        names: dict[int, Mapping[int, str]] = {}
+        runs: dict[int, Run] = {}
+        for number, data, said in self._rows(query, *values):
+            final = event_of(said)
+            if not isinstance(final, Final) or wanted.lang not in ("", final.language):
+                continue
+            if number not in runs:
+                try:
+                    runs[number] = run_of(data)
+                except ValueError:
+                    continue
+                names[number] = self.names(number)
+            if _is_by(final, wanted.speaker, names[number]):
+                yield self._hit(number, runs[number], final, wanted, names[number])
+
+    def _hit(
+        self, number: int, run: Run, final: Final, wanted: Sought, names: Mapping[int, str]
+    ) -> Hit:
+        text, start_ms = self._as_corrected(number, final).text, final.start_ms
+        return Hit(
+            id=number,
+            session=run.session,
+            said=run.started + timedelta(milliseconds=start_ms),
+            seq=final.seq,
+            start_ms=start_ms,
+            speaker=speaker_name(final.speaker, names),
+            text=text,
+            marks=tuple(_marks(text, wanted.terms)),
+        )
+
+    def _as_corrected(self, number: int, final: Final) -> Final:
+        text = Revised()
+        text.take(final)
+        query = "SELECT event FROM events WHERE run = ? AND seq IS NULL ORDER BY id"
+        for (data,) in self._rows(query, number):
+            if isinstance(event := event_of(data), Correction):
+                text.take(event)
+        (said,) = text.since(0)
+        return said if isinstance(said, Final) else final
+
+    def rename(self, number: int, speaker: int, name: str) -> None:
+        """Call a speaker of a session by a name; an empty one is forgotten."""
+        with self._written() as connection:
+            row = number, speaker, name
+            if name:
+                put = "INSERT OR REPLACE INTO names (run, speaker, name) VALUES (?, ?, ?)"
+                connection.execute(put, row)
+            else:
+                connection.execute("DELETE FROM names WHERE run = ? AND speaker = ?", row[:2])
+
+    def correct(self, number: int, correction: Correction, revision: int) -> int:
+        """Keep a correction of a session that is at this revision; return the new one.
+
+        Raises `OvertakenCorrectionError` if somebody has corrected it since, and `ConfigError` if
+        it has no such words.
+        """
+        known = (event for event in self.events(number) if isinstance(event, Final))
+        final = next((event for event in known if event.seq == correction.seq), None)
+        if final is None or not correction.first <= correction.last < len(final.words):
+            raise ConfigError(f"session {number} of the library has no such words")
+        with self._written() as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            now = sum(isinstance(event, Correction) for event in self.events(number))
+            if now != revision:
+                raise OvertakenCorrectionError(now)
+            put_event(connection.cursor(), number, correction, datetime.now(UTC).timestamp())
+            connection.execute("COMMIT")
+        return revision + 1
+
+    @contextmanager
+    def _written(self) -> Iterator[sqlite3.Connection]:
+        try:
+            with closing(connected(self.path, is_new=False, layout=LAYOUT)) as connection:
+                connection.execute("PRAGMA busy_timeout = 20000")
+                yield connection
+        except sqlite3.Error as error:
+            raise failed(self.path, cause_of(error)) from error
+
+    def now(self, ms: int) -> list[Hit]:
+        """Return what was said in the last `ms` of the newest session."""
+        for kept in self.sessions(1):
+            run, names = self.run(kept.id), self.names(kept.id)
+            finals = [each for each in self.read(kept.id) if isinstance(each, Final)]
+            return [
+                self._hit(kept.id, run, final, Sought(), names)
+                for final in finals
+                if final.end_ms > run.end_ms - ms
+            ]
+        return []
+
+    def delete(self, number: int) -> None:
+        """Delete a session: its audio, its text, and its words in the index."""
+        with os_error_as(JournalError, f"{self.folder}: the audio cannot be deleted"):
+            for sound in self.sounds(number):
+                self.sound(sound.file).unlink(missing_ok=True)
+        with self._written() as connection:
+            connection.execute("DELETE FROM runs WHERE id = ?", (number,))
+            # Until its parts are merged, an index keeps the words of deleted rows.
+            connection.execute("INSERT INTO search (search) VALUES ('optimize')")
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
+    def _rows(self, query: str, *values: object) -> Iterator[tuple[Any, ...]]:
+        if not self.path.exists():
+            return
+        try:
+            with closing(
+                sqlite3.connect(f"{self.path.absolute().as_uri()}?mode=ro", uri=True)
+            ) as db:
+                db.text_factory = bytes
+                yield from db.execute(query, values)
+        except sqlite3.Error as error:
+            cause = cause_of(error)
+            raise failed(self.path, cause, "read") from cause
+
+
+def _seconds(day: date) -> float:
+    return datetime.combine(day, time()).astimezone(UTC).timestamp()
+
+
+def _is_by(final: Final, wanted: str, names: Mapping[int, str]) -> bool:
+    if not wanted:
+        return True
+    found = {word.speaker for word in final.words if word.speaker} | {final.speaker or 0}
+    return any(
+        folded(wanted) in (folded(speaker_name(each, names)), str(each)) for each in found if each
+    )
+
+
+def folded(text: str) -> str:
+    """Return a text without accents and capitals, of the same length."""
+    bare = (unicodedata.normalize("NFD", char)[:1] or char for char in text)
+    return "".join(char.casefold() if len(char.casefold()) == 1 else char for char in bare)
+
+
+def _marks(text: str, terms: tuple[str, ...]) -> Iterator[tuple[int, int]]:
+    """Yield where the terms stand in a text, in order and apart."""
+    plain, places = folded(text), []
+    for term in terms:
+        words = (re.escape(word) for word in re.split(r"\W+", folded(term.rstrip("*"))) if word)
+        edge = r"\b" if spaced(term) == term else ""
+        end = "" if term.endswith("*") else edge
+        pattern = edge + r"\W+".join(words) + end
+        places += [found.span() for found in re.finditer(pattern, plain) if found[0]]
+    for _, same in groupby(sorted(places), key=lambda place: place[0]):
+        yield max(same, key=lambda place: place[1])

@@ -1,0 +1,147 @@
+"""The database of a library: the tables of a journal, an index of the words, and names.
+
+The index is written by triggers, in the transaction of the final. It holds scripts without blanks
+between words as single letters: so any part of a sentence is found, also one of two letters, which
+SQLite's trigrams do not find.
+"""
+
+import re
+import sqlite3
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from pathlib import Path
+
+from streamd.events import Correction, Final
+from streamd.options import JournalOptions
+from streamd.sinks.transcripts import corrected
+from streamd.streams.journal.database import Database, place
+from streamd.streams.journal.tables import JOURNAL, SCHEMA, Lasting, StoreLayout, event_of
+from streamd.system.disk import user_folder
+
+NAME = "library.sqlite"
+SOUNDS = "audio"
+"""The folder of the audio, in that of the library."""
+_UNSPACED = re.compile("([\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff])")
+"""Letters of Thai, Lao, Burmese, Khmer, Japanese and Chinese."""
+_TABLES = """
+    CREATE TABLE names (
+        id INTEGER PRIMARY KEY,
+        run INTEGER NOT NULL,
+        speaker INTEGER NOT NULL,
+        name TEXT NOT NULL,
+        UNIQUE (run, speaker)
+    );
+    CREATE TABLE sounds (
+        id INTEGER PRIMARY KEY,
+        run INTEGER NOT NULL,
+        file TEXT NOT NULL,
+        start_ms INTEGER NOT NULL, -- in the session
+        at_ms INTEGER NOT NULL -- in the file
+    );
+    CREATE INDEX sounds_of_run ON sounds (run);
+    CREATE VIRTUAL TABLE search USING fts5 (text, tokenize = "unicode61 remove_diacritics 2");
+    CREATE TRIGGER index_final AFTER INSERT ON events WHEN new.seq IS NOT NULL BEGIN
+        INSERT INTO search (rowid, text) VALUES (new.id, searchable(new.event));
+    END;
+    CREATE TRIGGER index_correction AFTER INSERT ON events WHEN new.seq IS NULL BEGIN
+        UPDATE search SET text = text || char(10) || (
+            SELECT meant(event, new.event) FROM events WHERE id = search.rowid
+        ) WHERE rowid = (
+            SELECT id FROM events WHERE run = new.run AND seq = corrected_seq(new.event)
+        );
+    END;
+    CREATE TRIGGER forget_words AFTER DELETE ON events WHEN old.seq IS NOT NULL BEGIN
+        DELETE FROM search WHERE rowid = old.id;
+    END;
+    CREATE TRIGGER forget_run AFTER DELETE ON runs BEGIN
+        DELETE FROM names WHERE run = old.id;
+        DELETE FROM sounds WHERE run = old.id;
+    END;
+"""
+
+
+def spaced(text: str) -> str:
+    """Return a text as it is indexed and searched."""
+    return _UNSPACED.sub(r" \1 ", text)
+
+
+def _event(data: object) -> Lasting | None:
+    return event_of(data.encode() if isinstance(data, str) else data)
+
+
+def _searchable(data: object) -> str:
+    event = _event(data)
+    return spaced(event.text) if isinstance(event, Final) else ""
+
+
+def _corrected_seq(data: object) -> int:
+    event = _event(data)
+    return event.seq if isinstance(event, Correction) else 0
+
+
+def _meant(final: object, correction: object) -> str:
+    """Return a final's text with a correction; what the model said is found, too."""
+    before, event = _event(final), _event(correction)
+    if not (isinstance(before, Final) and isinstance(event, Correction)):
+        return ""
+    return spaced(corrected(before, [event]).text)
+
+
+def _prepare(connection: sqlite3.Connection) -> None:
+    connection.create_function("searchable", 1, _searchable, deterministic=True)
+    connection.create_function("corrected_seq", 1, _corrected_seq, deterministic=True)
+    connection.create_function("meant", 2, _meant, deterministic=True)
+
+
+_COPIED = (
+    *JOURNAL.copied,
+    ("names", "run, speaker, name"),
+    ("sounds", "run, file, start_ms, at_ms"),
+)
+_END = "PRAGMA user_version"
+LAYOUT = StoreLayout(NAME, SCHEMA.replace(_END, f"{_TABLES} {_END}"), _prepare, _COPIED)
+
+
+def folder_of(wanted: str, environ: Mapping[str, str]) -> Path:
+    """Return the folder of a library: that which is `wanted`, or the user's own."""
+    own = user_folder("data", environ) / "library"
+    return own if wanted in ("", "auto") else place(wanted, environ)
+
+
+def opened(folder: Path, *, days: int = 0, clock: Callable[[], float] = time.time) -> Database:
+    """Return the library in a folder, to write sessions into it; a context manager.
+
+    Raises as `Database`: one process writes a library at a time.
+    """
+
+    def attach(
+        cursor: sqlite3.Cursor, run: int | None, file: str, start_ms: int, at_ms: int
+    ) -> None:
+        row = run, file, start_ms, at_ms
+        cursor.execute("INSERT INTO sounds (run, file, start_ms, at_ms) VALUES (?, ?, ?, ?)", row)
+
+    def tidy() -> None:
+        if days:
+            _sweep(folder)
+
+    options = JournalOptions(days=days)
+    database = Database(folder, options, clock=clock, layout=LAYOUT, option="--keep", tidy=tidy)
+    database.attach = attach
+    return database
+
+
+def _sweep(folder: Path) -> None:
+    """Remove the audio of sessions that are gone."""
+    with closing(sqlite3.connect(folder / NAME)) as connection:
+        known = {file for (file,) in connection.execute("SELECT file FROM sounds")}
+        newest = connection.execute("SELECT max(written) FROM runs").fetchone()[0] or 0
+    for path in _files(folder):
+        # One that has just begun is not known yet.
+        if path.name not in known and path.stat().st_mtime < newest - 3600:
+            path.unlink(missing_ok=True)
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    sounds = folder / SOUNDS
+    return sounds.iterdir() if sounds.is_dir() else iter(())

@@ -1,0 +1,103 @@
+"""The library over HTTP, as its page and programs read it."""
+
+import json
+
+import httpx2
+import pytest
+
+from streamd.library.rest import LibraryRest
+from streamd.library.shelf import Shelf
+from streamd.options import BindOptions
+from tests.library.test_shelf import fill
+from tests.support.serving import CountingStreams, serving
+
+TALK = [("Anna Bottin spoke first.", 1, "es"), ("Then came the café.", 2, "es")]
+
+
+@pytest.fixture
+async def client(tmp_path):
+    fill(tmp_path, {"talk": TALK})
+    bind = BindOptions(port=0, token="secret", listen_token="ears")
+    async with serving(CountingStreams(), bind=bind) as server:
+        server.library = LibraryRest(Shelf(tmp_path))
+        address = f"http://127.0.0.1:{server.port}/v1/library/"
+        headers = {"Authorization": "Bearer secret"}
+        async with httpx2.AsyncClient(base_url=address, headers=headers, trust_env=False) as client:
+            yield client
+
+
+async def test_sessions_are_listed_read_searched_renamed_and_deleted(client):
+    (talk,) = (await client.get("sessions?limit=5")).json()["sessions"]
+    assert (talk["name"], talk["first"], talk["id"]) == ("talk", TALK[0][0], 1)
+    assert (await client.get("sessions?before=1")).json()["sessions"] == []
+    named = await client.put("sessions/1/names", content=json.dumps({"2": "Zoë"}))
+    assert named.json() == {"names": {"2": "Zoë"}}
+    (hit,) = (await client.get("search", params={"q": "cafe speaker:zoe"})).json()["hits"]
+    assert [hit["text"][start:end] for start, end in hit["marks"]] == ["café"]
+    assert [each["speaker"] for each in (await client.get("now?ms=1000")).json()["said"]] == ["Zoë"]
+    whole = (await client.get("sessions/1")).json()
+    assert [event["text"] for event in whole["events"]] == [text for text, *_ in TALK]
+    assert (await client.delete("sessions/1")).status_code == 204
+    assert (await client.get("sessions/1")).status_code == 404
+
+
+async def test_the_later_of_two_corrections_does_not_overwrite_the_first(client):
+    amendment = {"seq": 1, "first": 0, "last": 1, "text": "Ana Botín", "revision": 0}
+    first = await client.post("sessions/1/corrections", content=json.dumps(amendment))
+    assert (first.status_code, first.json()) == (201, {"revision": 1})
+    later = await client.post("sessions/1/corrections", content=json.dumps(amendment))
+    assert (later.status_code, later.json()["revision"]) == (409, 1)
+    assert len((await client.get("search?q=botin")).json()["hits"]) == 1
+    wrong = {**amendment, "last": 9, "revision": 1}
+    answer = await client.post("sessions/1/corrections", content=json.dumps(wrong))
+    assert (answer.status_code, answer.text) == (
+        404,
+        "session 1 of the library has no such words\n",
+    )
+
+
+async def test_audio_comes_in_ranges(client):
+    (sound,) = (await client.get("sessions/1")).json()["sounds"]
+    whole = await client.get(f"audio/{sound['file']}")
+    assert (whole.status_code, whole.headers["Content-Type"]) == (200, "audio/ogg")
+    assert whole.content[:4] == b"OggS"
+    size = len(whole.content)
+    for asked, start, end in (("0-3", 0, 4), ("10-", 10, size), ("-5", size - 5, size)):
+        part = await client.get(f"audio/{sound['file']}", headers={"Range": f"bytes={asked}"})
+        assert part.status_code == 206
+        assert part.headers["Content-Range"] == f"bytes {start}-{end - 1}/{size}"
+        assert part.content == whole.content[start:end]
+    beyond = await client.get(f"audio/{sound['file']}", headers={"Range": "bytes=999999-"})
+    assert beyond.status_code == 416
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "audio/..%2Flibrary.sqlite", 404),
+        ("GET", "sessions/7", 404),
+        ("GET", "sessions/x", 404),
+        ("GET", "search?q=after:soon", 404),
+        ("GET", "search?limit=0", 400),
+        ("GET", "elsewhere", 404),
+        ("POST", "sessions/1", 405),
+        ("POST", "sessions/1/corrections", 400),
+    ],
+)
+async def test_what_is_wrong_is_said(client, method, path, status):
+    assert (await client.request(method, path)).status_code == status
+
+
+@pytest.mark.parametrize(("token", "status"), [("ears", 403), ("nobody", 401)])
+async def test_only_the_owner_reads_it(client, token, status):
+    headers = {"Authorization": f"Bearer {token}"}
+    assert (await client.get("sessions", headers=headers)).status_code == status
+
+
+async def test_without_a_library_there_is_none(tmp_path):
+    async with (
+        serving(CountingStreams()) as server,
+        httpx2.AsyncClient(trust_env=False) as client,
+    ):
+        answer = await client.get(f"http://127.0.0.1:{server.port}/v1/library/sessions")
+        assert (answer.status_code, "--keep" in answer.text) == (404, True)
