@@ -145,9 +145,9 @@ class OnnxTogether:
         # Any run of a session shrinks the arena; this one computes next to nothing.
         nothing, shrinks = {"half": np.zeros((1, 1), np.float16)}, run_options(shrinks=True)
         arena.keep_for(self, lambda: widen.run(None, nothing, shrinks))
-        self._free = list(range(N_TOGETHER))
-        self._pools: list[Pool | None] = [None] * N_TOGETHER
-        self._pool = no_slots(self.dims, N_TOGETHER)
+        self._free = list(range(engine.n_together))
+        self._pools: list[Pool | None] = [None] * engine.n_together
+        self._pool = no_slots(self.dims, engine.n_together)
         self._sound = self._no_sound()
         self._bound: tuple[int, int] | None = None
 
@@ -236,10 +236,10 @@ class OnnxTogether:
         n_head, n_state = self.dims.n_text_head, self.dims.n_text_state
         n_ctx = self._engine.n_positions + self.dims.n_text_ctx
         shapes: dict[str, tuple[tuple[int, ...], np.dtype[Any]]] = {
-            "": ((N_TOGETHER, n_head, n_ctx, n_state // n_head), self._sound_type)
+            "": ((len(self._free), n_head, n_ctx, n_state // n_head), self._sound_type)
         }
         if self._sound_type == np.int8:
-            shapes["scale_"] = (N_TOGETHER, 1, n_state), np.dtype(np.float32)
+            shapes["scale_"] = (len(self._free), 1, n_state), np.dtype(np.float32)
         return {
             f"cross_{kind}_{what}{layer}": zeros(shape, dtype)
             for layer, kind in product(range(self.dims.n_text_layer), ("key", "value"))

@@ -46,7 +46,14 @@ from streamd.streams.journal.jetstream import (
     UnstorableError,
 )
 from streamd.streams.journal.journals import JournalError, Moved, Release
-from streamd.streams.journal.lines import Claimant, Fed, Head, JournalLine, contradiction, read_line
+from streamd.streams.journal.lines import (
+    Claimant,
+    Fed,
+    Head,
+    JournalLine,
+    contradiction,
+    read_line,
+)
 from streamd.types import ResumeState
 
 _HISTORY = 10_000
