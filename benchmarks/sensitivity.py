@@ -15,7 +15,8 @@ captions (`PACKAGES`), and all numbers in their options, halved and doubled. It 
 after the other until a word in a final differs, and adds a line of JSON to the file ``ROWS`` for
 each change: which sound that was, or none. Changes that the file has are not made again, so the
 program may be stopped at any time. Nothing is decoded again for a change that leaves all windows of
-a sound as they were, unless it is one of the recognizer's. What no change alters is a candidate for
+a sound as they were, unless it is one of the recognizer's, and only for one of the gate's does the
+gate hear it again. What no change alters is a candidate for
 removal.
 
 The table says which numbers matter and which rules could go. It does not say which value is best:
@@ -46,7 +47,8 @@ from streamd.daemon import build
 from streamd.daemon.opening import open_model
 from streamd.events import Final, Partial, SessionEvent
 from streamd.session import Session
-from streamd.types import Hypothesis, Window
+from streamd.session.gate import GatedFrame
+from streamd.types import Frames, Hypothesis, Window
 from tables import table
 
 
@@ -74,6 +76,11 @@ class Number:
     def decodes(self) -> bool:
         """Whether the recognizer may make other text of the same window."""
         return self.name.startswith(("streamd.whisper", "search."))
+
+    @property
+    def gates(self) -> bool:
+        """Whether the gate may hear something else."""
+        return self.name.startswith(("streamd.session.gate", "gate."))
 
     def changed(self, config: Config, value: str) -> Config:
         """Return the options with a value, as they are if it is a constant."""
@@ -199,11 +206,25 @@ def _fields() -> Iterator[tuple[str, float]]:
 
 
 class _DiffersError(Exception):
-    """A window is not the one that there was without the change."""
+    """A window, or what is decoded of it, may not be the one that there was without the change."""
 
 
 Recognize = Callable[[Window], Hypothesis]
 Captions = list[Partial | Final]
+
+
+@dataclass
+class KnownGate:
+    """A gate that has heard the sound before; `doubtful` is that of its end."""
+
+    heard: Sequence[GatedFrame]
+    doubtful: bool
+    at: int = 0
+
+    def feed(self, frames: Frames) -> Sequence[GatedFrame]:
+        """As `Gate.feed` does."""
+        self.at += len(frames)
+        return self.heard[self.at - len(frames) : self.at]
 
 
 class Usual:
@@ -211,21 +232,29 @@ class Usual:
 
     def __init__(self, sound: Sound, config: Config, recognize: Recognize) -> None:
         self.name, self._frames = sound.name, read_recording(sound.path).frames
+        gate = build.gate(config)
+        self._heard = [each for block in self._blocks() for each in gate.feed(block)]
+        self._doubtful = gate.doubtful
         self._known: list[tuple[Window, Hypothesis]] = []
         self.captions = self.play(config, lambda window: self._noted(window, recognize(window)))
 
-    def play(self, config: Config, recognize: Recognize) -> Captions:
-        """Caption the sound with an engine that takes no time."""
-        session = build.new_session(config)
+    def play(self, config: Config, recognize: Recognize, *, gates: bool = False) -> Captions:
+        """Caption the sound with an engine that takes no time; `gates`: the gate is another one."""
+        new_gate = build.gate if gates else lambda _: KnownGate(self._heard, self._doubtful)
+        with mock.patch.object(build, "gate", new_gate):
+            session = build.new_session(config)
         events: list[SessionEvent] = []
-        for at in range(0, len(self._frames), _BLOCK):
-            events += session.feed(self._frames[at : at + _BLOCK])
+        for block in self._blocks():
+            events += session.feed(block)
             events += _worked(session, recognize)
         events += session.flush()
         events += _worked(session, recognize)
         return [event for event in events if isinstance(event, Partial | Final)]
 
-    def again(self, config: Config) -> Captions:
+    def _blocks(self) -> Iterator[Frames]:
+        return (self._frames[at : at + _BLOCK] for at in range(0, len(self._frames), _BLOCK))
+
+    def again(self, config: Config, *, gates: bool) -> Captions:
         """Caption it without decoding. Raises `_DiffersError` if a window is another one."""
         known = iter(self._known)
 
@@ -235,7 +264,7 @@ class Usual:
                 raise _DiffersError
             return hypothesis
 
-        return self.play(config, recall)
+        return self.play(config, recall, gates=gates)
 
     def _noted(self, window: Window, hypothesis: Hypothesis) -> Hypothesis:
         self._known.append((_bare(window), replace(hypothesis, encoded=None)))
@@ -271,7 +300,7 @@ def screen(rows: Path, model: str, sounds: Sequence[Sound]) -> None:
             if (number.name, value, model) not in known:
                 with number.patched(value):
                     changed = number.changed(config, value)
-                    found = _screened(changed, new, usual, decodes=number.decodes)
+                    found = _screened(changed, new, usual, number)
                 about = Row(name=number.name, value=value, model=model)
                 with rows.open("ab") as file:
                     row = msgspec.structs.replace(about, **found)
@@ -279,17 +308,19 @@ def screen(rows: Path, model: str, sounds: Sequence[Sound]) -> None:
 
 
 def _screened(
-    config: Config, new: Callable[[Config], Recognize], usual: Sequence[Usual], *, decodes: bool
+    config: Config, new: Callable[[Config], Recognize], usual: Sequence[Usual], number: Number
 ) -> dict[str, Any]:
-    """Return what to write into a `Row`; `decodes`: the same windows may get other hypotheses."""
+    """Return what to write into a `Row`."""
     n_words, shown = 0, False
     try:
         for sound in usual:
             n_words += sum(len(text.split()) for text in _texts(sound.captions, Final))
             try:
-                captions = sound.play(config, new(config)) if decodes else sound.again(config)
+                if number.decodes:
+                    raise _DiffersError
+                captions = sound.again(config, gates=number.gates)
             except _DiffersError:
-                captions = sound.play(config, new(config))
+                captions = sound.play(config, new(config), gates=number.gates)
             shown |= _texts(captions) != _texts(sound.captions)
             if _texts(captions, Final) != _texts(sound.captions, Final):
                 return {"n_words": n_words, "shown": shown, "altered": sound.name}

@@ -360,7 +360,8 @@ def run(argv: Sequence[str] | None) -> int:
         code = READER_LEFT
     finally:
         stdio.settle()
-        busy = [each for each in threading.enumerate() if each.name == stdio.ENGINE_THREAD]
+        threads = threading.enumerate()
+        busy = [each for each in threads if each.name.startswith(stdio.ENGINE_THREAD)]
         if busy:
             atexit.register(stdio.leave, busy, code, wait_s=_LEAVE_S)
     return code

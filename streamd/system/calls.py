@@ -5,8 +5,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from functools import cache
 from threading import Thread
+from threading import enumerate as enumerate_threads
 from typing import TypeVar
-from weakref import WeakSet
 
 from streamd.system.stdio import ENGINE_THREAD, leave
 
@@ -30,26 +30,29 @@ def in_thread(call: Callable[[], ResultT]) -> Future[ResultT]:
     that hangs.
     """
     done: Future[ResultT] = Future()
-    thread = Thread(target=settle, args=(done, call), name=ENGINE_THREAD, daemon=True)
+    thread = Thread(target=settle, args=(done, call), daemon=True)
     wait_at_exit(thread)
     thread.start()
     return done
 
 
-_threads: WeakSet[Thread] = WeakSet()
+_ENDING = f"{ENGINE_THREAD}, ending"
+"""The name of threads that the end of the program waits for."""
 _EXIT_S = 10.0
 """How long the end of a program that uses the library waits for a call."""
 
 
 def wait_at_exit(thread: Thread) -> None:
     """Have the end of the program wait for the call of a daemon thread that is about to end."""
+    thread.name = _ENDING
     _register()
-    _threads.add(thread)
 
 
 @cache
 def _register() -> None:
     # The command line ends with an exit code of its own: it calls `leave` first.
     atexit.register(
-        lambda: leave([each for each in _threads if each.is_alive()], 1, wait_s=_EXIT_S)
+        lambda: leave(
+            [each for each in enumerate_threads() if each.name == _ENDING], 1, wait_s=_EXIT_S
+        )
     )

@@ -21,7 +21,7 @@ Suspend = Callable[[], AbstractContextManager[None]]
 Submit = Callable[[Callable[[logging.LogRecord], None], logging.LogRecord], object]
 
 ENGINE_THREAD = "inference"
-"""The name of threads that may be inside the model's runtime when the process ends."""
+"""Begins the names of threads that may be inside the model's runtime when the process ends."""
 
 
 def open_missing() -> None:

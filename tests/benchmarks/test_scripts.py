@@ -401,6 +401,31 @@ def test_how_many_single_words_have_no_text(tmp_path):
     assert "| live | cut" in table
 
 
+def test_a_screening_goes_on_where_it_ended_and_finds_the_word_that_a_change_alters(
+    tmp_path, monkeypatch
+):
+    sensitivity = program("sensitivity")
+    several = {number.name: number for number in sensitivity.every_number()}
+    assert len(several) > 100
+    names = ("streamd.session.session:REACH", "endpoint.longest")
+    numbers = [sensitivity.Number(name, several[name].values[-1:]) for name in names]
+    sound = sensitivity.Sound("lamp", ROOT / "tests/golden/lamp.flac")
+    rows = tmp_path / "rows.jsonl"
+
+    def screen() -> list[dict]:
+        sensitivity.screen(rows, "tiny.en", [sound])
+        return [json.loads(line) for line in rows.read_text().splitlines()]
+
+    monkeypatch.setattr(sensitivity, "every_number", lambda: iter(numbers[:1]))
+    (first,) = screen()
+    assert (first["name"], first["altered"], first["error"]) == (names[0], "", "")
+    numbers[1] = sensitivity.Number(names[1], ("30",))
+    monkeypatch.setattr(sensitivity, "every_number", lambda: iter(numbers))
+    again, second = screen()
+    assert again == first
+    assert (second["name"], second["altered"]) == (names[1], "lamp")
+
+
 def test_when_turns_end_and_how_soon_it_is_told(tmp_path):
     text = json.loads((ROOT / "tests/golden/clips.json").read_text())["lamp"]
     seconds = soundfile.info(ROOT / "tests/golden/lamp.flac").duration
@@ -442,28 +467,3 @@ def test_what_damaged_gguf_files_do():
     assert sum(sum(each.values()) for each in counted.values()) == 20
     assert counted["counts in the header"] == {"refused": 2}
     assert "| all | 20 |" in table
-
-
-def test_a_screening_goes_on_where_it_ended_and_finds_the_word_that_a_change_alters(
-    tmp_path, monkeypatch
-):
-    sensitivity = program("sensitivity")
-    several = {number.name: number for number in sensitivity.every_number()}
-    assert len(several) > 100
-    names = ("streamd.session.session:REACH", "endpoint.longest")
-    numbers = [sensitivity.Number(name, several[name].values[-1:]) for name in names]
-    sound = sensitivity.Sound("lamp", ROOT / "tests/golden/lamp.flac")
-    rows = tmp_path / "rows.jsonl"
-
-    def screen() -> list[dict]:
-        sensitivity.screen(rows, "tiny.en", [sound])
-        return [json.loads(line) for line in rows.read_text().splitlines()]
-
-    monkeypatch.setattr(sensitivity, "every_number", lambda: iter(numbers[:1]))
-    (first,) = screen()
-    assert (first["name"], first["altered"], first["error"]) == (names[0], "", "")
-    numbers[1] = sensitivity.Number(names[1], ("30",))
-    monkeypatch.setattr(sensitivity, "every_number", lambda: iter(numbers))
-    again, second = screen()
-    assert again == first
-    assert (second["name"], second["altered"]) == (names[1], "lamp")

@@ -161,14 +161,17 @@ def write(
         on_progress(done, n_steps, name)
         save_package(folder / name, of, meta, weights, silence)
         weights.drop(meta.layers[done - 1])
-    facts = {
+    meta = msgspec.structs.replace(meta, files=_facts(folder))
+    (folder / META).write_bytes(msgspec.json.format(msgspec.json.encode(meta)))
+    on_progress(n_steps, n_steps, "")
+
+
+def _facts(folder: Path) -> dict[str, FileFacts]:
+    return {
         str(path.relative_to(folder)): FileFacts(path.stat().st_size, sha256(path))
         for path in sorted(folder.rglob("*"))
         if path.is_file()
     }
-    meta = msgspec.structs.replace(meta, files=facts)
-    (folder / META).write_bytes(msgspec.json.format(msgspec.json.encode(meta)))
-    on_progress(n_steps, n_steps, "")
 
 
 def _usual_bits(dims: ModelDimensions) -> Bits:

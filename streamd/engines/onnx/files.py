@@ -93,18 +93,11 @@ def build(
     Runtime refuses the graphs.
     """
     # here because few starts need to write graphs
-    from streamd.engines.onnx.graphs import (
-        cross_graph,
-        embedding,
-        graphs,
-        joint_decoder_graph,
-        output,
-        silence_rows,
-    )
+    from streamd.engines.onnx import graphs
 
     sessions = []
     arrays: list[NDArray[Any]] = []
-    made = graphs(
+    made = graphs.graphs(
         dims, weights, alignment_heads=alignment_heads, silence=silence, precision=precision
     )
     for graph in made:
@@ -117,10 +110,12 @@ def build(
         arrays.extend(made.tensors.values())
         return new_session(made.model, threads, tensors=made.tensors)
 
-    many = partial(joint_decoder_graph, dims, weights, precision, alignment_heads=alignment_heads)
-    cross = partial(cross_graph, dims, weights, precision)
+    many = partial(
+        graphs.joint_decoder_graph, dims, weights, precision, alignment_heads=alignment_heads
+    )
+    cross = partial(graphs.cross_graph, dims, weights, precision)
 
-    embeddings, outputs = embedding(weights, precision), output(weights, precision)
+    embeddings, outputs = graphs.embedding(weights, precision), graphs.output(weights, precision)
     if outputs is None:
         outputs = embeddings
     rows = TokenRows(_in_memory(embeddings), _in_memory(outputs))
@@ -129,7 +124,7 @@ def build(
         dims,
         _sessions(opened, partial(open_graph, many), rows, arrays),
         rows=rows,
-        buffers=Buffers(silence_rows(dims, weights, silence, precision), dims.n_audio_ctx),
+        buffers=Buffers(graphs.silence_rows(dims, weights, silence, precision), dims.n_audio_ctx),
     )
 
 
@@ -162,21 +157,14 @@ def save(
     Raises `EngineError` if ONNX Runtime refuses the graphs, or cannot write there.
     """
     # for the reason above
-    from streamd.engines.onnx.graphs import (
-        cross_graph,
-        embedding,
-        graphs,
-        joint_decoder_graph,
-        output,
-        silence_rows,
-    )
+    from streamd.engines.onnx import graphs
 
     heads = alignment_heads
-    made = graphs(dims, weights, alignment_heads=heads, silence=silence, precision=precision)
+    made = graphs.graphs(dims, weights, alignment_heads=heads, silence=silence, precision=precision)
     for name, graph in zip(_GRAPHS, made, strict=True):
         new_session(graph.model, threads=1, tensors=graph.tensors, save=folder / name)
         del graph  # and its tensors, before there are others
-    many = joint_decoder_graph(dims, weights, precision, alignment_heads=heads)
+    many = graphs.joint_decoder_graph(dims, weights, precision, alignment_heads=heads)
     # Its weights are those of the other decoder, in the same order: they share a file, whose pages
     # are in memory once.
     shared = folder / (_GRAPHS[1] + WEIGHTS)
@@ -184,16 +172,16 @@ def save(
     place = folder / _MANY
     new_session(many.model, threads=1, tensors=many.tensors, save=place, saved_weights=shared.name)
     del many  # as above
-    cross = cross_graph(dims, weights, precision)
+    cross = graphs.cross_graph(dims, weights, precision)
     new_session(cross.model, threads=1, tensors=cross.tensors, save=folder / _CROSS)
     if _digest(shared) != before:
         raise EngineError("the graphs of the decoder do not agree on their weights")
-    np.save(folder / _EMBEDDING, embedding(weights, precision))
-    if (outputs := output(weights, precision)) is not None:
+    np.save(folder / _EMBEDDING, graphs.embedding(weights, precision))
+    if (outputs := graphs.output(weights, precision)) is not None:
         np.save(folder / _OUTPUT, outputs)
     with (folder / _SILENCE).open("wb") as file:
         # The stubs of numpy take a name that they do not know for `allow_pickle`, a bool.
-        np.savez(file, **silence_rows(dims, weights, silence, precision))  # type: ignore[arg-type]
+        np.savez(file, **graphs.silence_rows(dims, weights, silence, precision))  # type: ignore[arg-type]
 
 
 def make_silence_states(
