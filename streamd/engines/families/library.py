@@ -62,6 +62,14 @@ def open_family(
     return Family(path, threads=threads, compute=compute, look_ahead_ms=look_ahead_ms)
 
 
+def devices() -> list[str]:
+    """Return what the library can compute on here. Raises `ConfigError` if it is not installed."""
+    return [
+        f"{each.name} ({each.description})" if each.device_type != "cpu" else each.name
+        for each in _library().backends()
+    ]
+
+
 @cache
 def _library() -> ModuleType:
     """Import the library, which loads its native code. Raises `ConfigError`."""
