@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
-from itertools import chain
+from itertools import chain, takewhile
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
@@ -266,11 +266,12 @@ class LibraryStream:
     def said(self) -> Said:
         """Return all words since the stream began."""
         text = self._stream.text()
-        found = _said(self._stream.snapshot(), text.display, self._language)
-        n_stable = len(split(text.committed))
-        # The last committed word may go on, or get a mark, unless something comes behind it.
-        is_whole = text.tentative[:1].isspace()
-        return Said(found.words, n_stable if is_whole else max(0, n_stable - 1), found.language)
+        found = _said(self._stream.snapshot(), text.full, self._language)
+        pairs = zip(split(text.committed), split(text.full), strict=False)
+        n_stable = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+        # The last word may go on, or get a mark. Where the model has changed what the library has
+        # committed, as Moonshine does, the library's two texts do not fit together.
+        return Said(found.words, min(n_stable, max(0, len(found.words) - 1)), found.language)
 
     def close(self) -> None:
         """Let another stream use the model."""
