@@ -324,7 +324,9 @@ def test_a_failed_engine_fails_every_session(monkeypatch):
         def recognize(self, window: object) -> object:
             raise EngineError("the runtime failed")
 
-    monkeypatch.setattr("streamd.captioner.recognizers", lambda *_: ([Broken()], None))
+    monkeypatch.setattr(
+        "streamd.daemon.opening.OpenWhisper.recognizers", lambda _: ([Broken()], None)
+    )
     with Captioner("tiny.en") as broken:
         for _ in range(2):
             with pytest.raises(EngineError, match="the runtime failed"):
@@ -338,7 +340,7 @@ def test_an_engine_that_hangs_fails_a_recording(monkeypatch):
         assert go.wait(100)
         yield from ()
 
-    monkeypatch.setattr("streamd.captioner.FileTranscriber.transcribe", hang)
+    monkeypatch.setattr("streamd.daemon.recording.FileTranscriber.transcribe", hang)
     with Captioner("tiny.en", options={"decoding.engine_deadline_ms": 10}) as hung:
         for _ in range(2):
             with pytest.raises(EngineError, match="has not finished a window"):

@@ -120,7 +120,7 @@ def _log_rule(note: RuleNote) -> None:
     log.debug("%s", note)
 
 
-class Spoken(Protocol):
+class NamedModel(Protocol):
     """A model, as far as languages go: its name, and the only one that it knows, or None."""
 
     @property
@@ -135,7 +135,7 @@ def chooser(config: Config, model: Model) -> Chooser:
     return any_chooser(model, check=tokenizer(config, model).sot_sequence_for)
 
 
-def any_chooser(model: Spoken, *, check: Callable[[str], object]) -> Chooser:
+def any_chooser(model: NamedModel, *, check: Callable[[str], object]) -> Chooser:
     """Return it for a model of any family; `check` raises `ConfigError` for unknown languages."""
 
     def choose(before: Choices, chosen: Mapping[str, object]) -> Choices:
@@ -165,7 +165,7 @@ def any_chooser(model: Spoken, *, check: Callable[[str], object]) -> Chooser:
     return choose
 
 
-def check_language(model: Spoken, language: str, task: str, flag: str = "") -> None:
+def check_language(model: NamedModel, language: str, task: str, flag: str = "") -> None:
     """Raise `ConfigError` for what a model of one language cannot do; `flag` begins options."""
     if model.language is None:
         return

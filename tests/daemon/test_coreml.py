@@ -50,7 +50,7 @@ for kind in (OnnxEngine, HybridEngine):
 PROGRAM = f"""{SHORT}
 import sys
 from functools import partial
-from streamd import daemon
+from streamd.daemon import opening
 from streamd.cli import main
 from streamd.daemon.acceleration import Hardware
 from streamd.whisper.recognizer import Recognizer
@@ -68,7 +68,7 @@ def recognize_in_turns(self, window):
 
 if __name__ == "__main__":
     stand_in = Hardware("tests.support.coreml_stand_in")
-    daemon.open_model = partial(daemon.open_model, hardware=stand_in)
+    opening.open_model = partial(opening.open_model, hardware=stand_in)
     Recognizer.recognize = recognize_in_turns
     sys.exit(main())
 """

@@ -22,14 +22,14 @@ PROGRAM = """
 import logging
 import sys
 from threading import Event
-from streamd import daemon
+from streamd.daemon import opening
 from streamd.cli import main
 from streamd.daemon.uploads import Uploads
 from streamd.streams.journal.database import Database
 from streamd.whisper.recognizer import Recognizer
 from streamd.errors import EngineError, ModelError
 
-load, recognize, told = daemon.open_model, Recognizer.recognize, sys.stdin.readline
+load, recognize, told = opening.open_model, Recognizer.recognize, sys.stdin.readline
 failure = sys.argv.pop(1)
 n_last = 0
 
@@ -41,12 +41,12 @@ def hang():
             Event().wait()
 
 
-def open_model(config):
+def open_model(config, **given):
     if failure == "model" and told():
         raise ModelError("the model is torn: fetch it again")
     if failure == "a model that hangs in C":
         hang()
-    return load(config)
+    return load(config, **given)
 
 
 def recognize_until_told(self, window):
@@ -71,7 +71,7 @@ def slow_write(self, put):
 
 if failure == "slow disk":
     write, Database.write = Database.write, slow_write
-daemon.open_model, Recognizer.recognize = open_model, recognize_until_told
+opening.open_model, Recognizer.recognize = open_model, recognize_until_told
 if failure == "upload":
     Uploads._new_transcriber = lambda *_: hang()
 sys.exit(main())

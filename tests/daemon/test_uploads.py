@@ -17,7 +17,7 @@ import soundfile
 
 from streamd.config import load
 from streamd.daemon import build, supervise
-from streamd.daemon.opening import open_model
+from streamd.daemon.opening import OpenWhisper, open_model
 from streamd.daemon.uploads import Uploads
 from streamd.errors import EngineError, ModelError, SourceError, WireError
 from streamd.events import Final
@@ -55,7 +55,7 @@ async def uploads(opened, **given: str) -> tuple[Uploads, list[str]]:
     streams, called = at_once()
     streams.choices = build.default_choices(config)
     made = Uploads(config, streams)
-    made.opened.set_result((*opened, None))
+    made.opened.set_result(OpenWhisper(config, "", *opened))
     return made, called
 
 

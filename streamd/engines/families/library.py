@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
-from itertools import chain
+from itertools import chain, takewhile
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
@@ -114,17 +114,10 @@ class Family:
         model = self._take()
         try:
             with _errors(self._library), model.session(n_threads=self._threads) as session:
-                timestamps: Any = self.timestamps
+                timestamps: Any = self.abilities.timestamps
                 return _said(self._run(session, samples, self.chosen(options), timestamps))
         finally:
             self.give_back(model)
-
-    @property
-    def timestamps(self) -> str:
-        """The finest times that are of use here and that the model has."""
-        return (
-            "word" if self.abilities.timestamps in ("word", "token") else self.abilities.timestamps
-        )
 
     def chosen(self, options: TextOptions) -> dict[str, Any]:
         """What the library takes of a window's options."""
@@ -144,7 +137,8 @@ class Family:
     def stream(self, model: "library.Model", options: TextOptions) -> "library.Stream":
         """Begin a stream of the library."""
         session = model.session(n_threads=self._threads)
-        timestamps: Any = self.timestamps if self.timestamps == "word" else "none"
+        finest = self.abilities.timestamps
+        timestamps: Any = finest if finest in ("word", "token") else "none"
         chosen = self.chosen(options)
         return session.stream(timestamps=timestamps, family=self._options, **chosen)
 
@@ -280,11 +274,12 @@ class LibraryStream:
     def said(self) -> Said:
         """Return all words since the stream began."""
         text = self._stream.text()
-        found = _said(self._stream.snapshot(), text.display, self._language)
-        n_stable = len(split(text.committed))
-        # The last committed word may go on, or get a mark, unless something comes behind it.
-        is_whole = text.tentative[:1].isspace()
-        return Said(found.words, n_stable if is_whole else max(0, n_stable - 1), found.language)
+        found = _said(self._stream.snapshot(), text.full, self._language)
+        pairs = zip(split(text.committed), split(text.full), strict=False)
+        n_stable = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+        # The last word may go on, or get a mark. Where the model has changed what the library has
+        # committed, as Moonshine does, the library's two texts do not fit together.
+        return Said(found.words, min(n_stable, max(0, len(found.words) - 1)), found.language)
 
     def close(self) -> None:
         """Let another stream use the model."""
@@ -307,22 +302,29 @@ def _errors(lib: ModuleType) -> Iterator[None]:
 
 
 def _said(result: "library.Result", text: str | None = None, language: str = "") -> Said:
-    """The words of a result of the library, or of another `text` that it shows of it."""
+    """The words of a result of the library, or of another `text` that it shows of it.
+
+    Times and probabilities are those of the tokens, if these spell the text and the model tells
+    them; or the times are those of words, or of segments, whose words share them.
+    """
     words = split(result.text if text is None else text)
-    times = _times(result, words)
-    probs = _probs(result, len(words)) if _same(words, (w.text for w in result.words)) else {}
-    said = tuple(
-        SaidWord(word, *times[i], probs.get(i)) if times else SaidWord(word, prob=probs.get(i))
-        for i, word in enumerate(words)
-    )
+    spelled = _tokens_of(result.tokens, words)
+    probs = [_mean([token.p for token in tokens]) for tokens in spelled] or [None] * len(words)
+    times = _times(result, words, spelled) or [(None, None)] * len(words)
+    told = zip(words, times, probs, strict=True)
+    said = tuple(SaidWord(word, *span, prob) for word, span, prob in told)
     return Said(said, len(said), result.language or language)
 
 
-def _times(result: "library.Result", words: list[str]) -> list[tuple[int, int]]:
-    """Start and end of each word in ms; none if the model does not tell them.
+Times = list[tuple[int, int]] | list[tuple[None, None]]
 
-    Words of segments with times share those.
-    """
+
+def _times(
+    result: "library.Result", words: list[str], spelled: list[list["library.Token"]]
+) -> Times:
+    """Start and end of each word in ms; none if the model does not tell them."""
+    if spelled and any(token.t1_ms > 0 for token in result.tokens):
+        return [(tokens[0].t0_ms, tokens[-1].t1_ms) for tokens in spelled]
     if _same(words, (word.text for word in result.words)):
         return [(word.t0_ms, word.t1_ms) for word in result.words]
     parts = [split(segment.text) for segment in result.segments]
@@ -333,13 +335,27 @@ def _times(result: "library.Result", words: list[str]) -> list[tuple[int, int]]:
     return []
 
 
-def _probs(result: "library.Result", n_words: int) -> dict[int, float]:
-    """The mean probability of the tokens of each word, as far as the model tells it."""
-    probs: dict[int, list[float]] = {}
-    for token in result.tokens:
-        if 0 <= token.word_index < n_words and math.isfinite(token.p) and 0 < token.p <= 1:
-            probs.setdefault(token.word_index, []).append(token.p)
-    return {i: sum(each) / len(each) for i, each in probs.items()}
+def _tokens_of(tokens: Iterable["library.Token"], words: list[str]) -> list[list["library.Token"]]:
+    """The tokens that spell each word; none unless they spell just these words."""
+    spelled: list[list[library.Token]] = []
+    left = iter(tokens)
+    for word in words:
+        bare, these, text = word.strip(), [], ""
+        while len(text) < len(bare):
+            if (token := next(left, None)) is None:
+                return []
+            these.append(token)
+            text += token.text.strip(" \u2581")
+        if text != bare:
+            return []
+        spelled.append(these)
+    return spelled
+
+
+def _mean(probs: list[float]) -> float | None:
+    """The mean of probabilities, or None if they are not known."""
+    known = [prob for prob in probs if math.isfinite(prob) and 0 < prob <= 1]
+    return sum(known) / len(known) if known else None
 
 
 def _same(words: list[str], others: Iterable[str]) -> bool:
