@@ -27,7 +27,7 @@ class PublishedModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     licence: str
     terms: str = ""
     wer: float
-    like: str
+    like: str = ""
 
     @property
     def license_line(self) -> str:

@@ -1,6 +1,6 @@
 """Models of transcribe.cpp in processes of their own, one for each stream that is open.
 
-Of 2,200 damaged files (``benchmarks/damaged_gguf.py``) the library refused most, but some ended the
+Of 2,000 damaged files (``benchmarks/damaged_gguf.py``) the library refused most, but some ended the
 process by SIGABRT, and some computed for minutes. Here such a file costs a session. The processes
 share the pages of the mapped weights; what one takes besides is in docs/figures.md.
 """
