@@ -8,8 +8,10 @@ import msgspec
 import pytest
 
 from streamd.cli import doctor, main
+from streamd.cli.bench import measure_family
 from streamd.config import load
 from streamd.daemon import opening
+from streamd.daemon.families import open_model_file
 from streamd.models import families, store
 from streamd.models.families import FAMILY_MODELS, family_entry
 from streamd.models.store import find
@@ -129,6 +131,22 @@ def test_doctor_says_what_runs_such_models(content, tmp_path):
     assert re.fullmatch(r"transcribe-cpp [0-9.]+ computes on .*CPU", library.text)
     assert clip.text.startswith(f"{path} on CPU loaded and read a clip in ")
     assert clip.state == "!!", "its weights are random"
+
+
+def test_check_and_bench_open_such_a_model(content, tmp_path, capsys):
+    pytest.importorskip("transcribe_cpp")
+    path = tmp_path / "mine.gguf"
+    path.write_bytes(content)
+    assert main(["models", "check", str(path), "-q"]) == 4
+    out, err = capsys.readouterr()
+    assert re.search(r"^model +nemotron-speech-streaming-en-0.6b, parakeet, 0.2 MB$", out, re.M)
+    assert "33 words of English clips are wrong in CPU" in err, "its weights are random"
+    config = load({"model": str(path)}, {})
+    opened = open_model_file(config, path)
+    cost = measure_family(config, opened, within_s=0)
+    opened.close()
+    assert cost.encode_ms == 0
+    assert cost.cpu_ms > 0
 
 
 def test_a_gguf_is_not_imported_but_named(content, tmp_path, capsys):
