@@ -9,7 +9,7 @@ import logging
 import math
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import cache
 from itertools import chain, takewhile
 from pathlib import Path
@@ -113,7 +113,7 @@ class Family:
         """Transcribe a piece of sound."""
         model = self._take()
         try:
-            with _errors(self._library), model.session(n_threads=self._threads) as session:
+            with _errors(self._library), self.session(model) as session:
                 timestamps: Any = self.abilities.timestamps
                 return _said(self._run(session, samples, self.chosen(options), timestamps))
         finally:
@@ -134,9 +134,12 @@ class Family:
             chosen["prompt"] = options.initial_prompt
         return chosen
 
-    def stream(self, model: "library.Model", options: TextOptions) -> "library.Stream":
+    def session(self, model: "library.Model") -> "library.Session":
+        """Return what computes on a model of the library."""
+        return model.session(n_threads=self._threads)
+
+    def stream(self, session: "library.Session", options: TextOptions) -> "library.Stream":
         """Begin a stream of the library."""
-        session = model.session(n_threads=self._threads)
         finest = self.abilities.timestamps
         timestamps: Any = finest if finest in ("word", "token") else "none"
         chosen = self.chosen(options)
@@ -238,7 +241,8 @@ class LibraryStream:
         self._lib, self._is_open = _library(), True
         try:
             with _errors(self._lib):
-                self._stream = family.stream(model, options)
+                self._session = family.session(model)
+                self._stream = family.stream(self._session, options)
         except BaseException:
             self.close()
             raise
@@ -285,10 +289,8 @@ class LibraryStream:
         """Let another stream use the model."""
         if self._is_open:
             self._is_open = False
-            if hasattr(self, "_stream"):
-                with suppress(self._lib.TranscribeError):
-                    self._stream.reset()
-                self._stream._session.close()
+            if hasattr(self, "_session"):
+                self._session.close()  # which ends its stream
             self._family.give_back(self._model)
 
 
