@@ -3,6 +3,7 @@
 import hashlib
 import re
 from importlib.util import find_spec
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -123,14 +124,16 @@ def test_a_streaming_model_that_keeps_up_is_chosen_before_a_whisper_with_more_er
     assert opening.best_model(config, places()) == chosen
 
 
-def test_doctor_says_what_runs_such_models(content, tmp_path):
+def test_doctor_says_what_runs_such_models_and_has_one_read_a_clip(content, tmp_path):
     pytest.importorskip("transcribe_cpp")
-    path = tmp_path / "mine.gguf"
-    path.write_bytes(content)
-    library, clip = doctor._families(load({"model": str(path)}, {}))
-    assert re.fullmatch(r"transcribe-cpp [0-9.]+ computes on .*CPU", library.text)
-    assert clip.text.startswith(f"{path} on CPU loaded and read a clip in ")
-    assert clip.state == "!!", "its weights are random"
+    random = tmp_path / "random.gguf"
+    random.write_bytes(content)
+    trained = Path(__file__).parents[1] / "engines" / "families" / "moonshine.gguf"
+    for path, state in ((random, "!!"), (trained, "ok")):
+        library, clip = doctor._families(load({"model": str(path)}, {}))
+        assert re.fullmatch(r"transcribe-cpp [0-9.]+ computes on .*CPU", library.text)
+        assert clip.text.startswith(f"{path} on CPU loaded and read a clip in ")
+        assert clip.state == state
 
 
 def test_check_and_bench_open_such_a_model(content, tmp_path, capsys):
