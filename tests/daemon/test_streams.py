@@ -11,7 +11,7 @@ import pytest
 from streamd.config import load
 from streamd.daemon import build, pump
 from streamd.daemon.control import Control
-from streamd.errors import EngineError, EngineMemoryError, WireError
+from streamd.errors import EngineError, EngineMemoryError, OneSessionError, WireError
 from streamd.events import Eos, Fault, Final, Gap, Lag
 from streamd.options import SessionOptions
 from streamd.streams import SessionStorage, Streams
@@ -299,6 +299,28 @@ def assert_only_this_one_ended(heard: list, caplog: pytest.LogCaptureFixture) ->
     assert [record.exc_info[1].args for record in tracebacks] == [("a bug",)]
 
 
+async def heard_of_two(serving, streams: Streams, error: Exception) -> list:
+    """What the listener hears of the longer of two sessions, which alone has the error."""
+    long, short = streams.open("long"), streams.open("short")
+    running = serving(streams, Broken(error, len(SPEECH) + WORD))
+    heard = asyncio.create_task(collect(long))
+    await turn()
+    long.feed(scripted_audio(SPEECH + SPEECH))
+    short.feed(scripted_audio(SPEECH))
+    await asyncio.wait_for(asyncio.gather(long.finish("stop"), short.finish("stop")), 60)
+    assert [f.text for f in await finals(short)] == [SAID]
+    assert not running.done()
+    return await heard
+
+
+async def test_a_model_that_fails_in_one_session_ends_only_that_and_is_no_bug(serving, caplog):
+    *_, fault, eos = await heard_of_two(serving, new_streams(), OneSessionError("it died"))
+    message = "the model failed, which has ended this session: it died"
+    assert (fault.code, fault.message, eos.reason) == ("engine", message, "error")
+    assert not [record for record in caplog.records if record.exc_info]
+    assert "session long: it died" in caplog.messages
+
+
 class Starving(ScriptedRecognizer):
     """Has too little memory for the first `n` windows of the first session."""
 
@@ -354,16 +376,7 @@ async def test_if_there_is_too_little_memory_for_long_the_session_can_be_resumed
 
 async def test_a_bug_in_one_window_ends_its_session_only(serving, caplog):
     streams = new_streams()
-    long, short = streams.open("long"), streams.open("short")
-    running = serving(streams, Broken(ValueError("a bug"), len(SPEECH) + WORD))
-    heard = asyncio.create_task(collect(long))
-    await turn()
-    long.feed(scripted_audio(SPEECH + SPEECH))
-    short.feed(scripted_audio(SPEECH))
-    await asyncio.wait_for(asyncio.gather(long.finish("stop"), short.finish("stop")), 60)
-    assert_only_this_one_ended(await heard, caplog)
-    assert [f.text for f in await finals(short)] == [SAID]
-    assert not running.done()
+    assert_only_this_one_ended(await heard_of_two(serving, streams, ValueError("a bug")), caplog)
     assert streams.unready() == []
     again = streams.open("long")
     again.feed(scripted_audio(SPEECH))
