@@ -28,7 +28,9 @@ from streamd.models.store.cache import StorePaths, places
 from streamd.streams import Chooser
 from streamd.streams.auto_step import STEPS_MS
 from streamd.streams.inference import WindowRecognizer
+from streamd.system.disk import megabytes
 from streamd.system.heap import return_early
+from streamd.system.processor import memory_bytes
 from streamd.types import ms_from_frames
 from streamd.whisper.engine import Engine
 from streamd.whisper.recognizer import Recognizer
@@ -62,9 +64,13 @@ def open_model(
     n_threads = build.threads(config)
     on_cpu = not accelerates(config)
     check_compute(config, hardware)
+    known = cache_key(o.model)
+    if known is not None and not memory.fits(known[2], assumed_precision(config)):
+        takes, has = memory.live_bytes(known[2], assumed_precision(config)), memory_bytes()
+        line = "model %s takes about %s of memory, and this machine has %s: it may be very slow"
+        log.warning(line, o.model, megabytes(takes), megabytes(has))
     if recordings and o.compute == "auto" and not on_cpu:
         # Several windows at once are decoded on the CPU only, which is faster for small models.
-        known = cache_key(o.model)
         on_cpu = known is not None and keeps_up(config, known[2])
     opened = open_engine(
         o.model,
@@ -164,7 +170,7 @@ def with_capacity(config: Config) -> Config:
         cost = live_cost(serving, known[2])
         if cost.busy_s:
             most = max(1, n_streams(config, rtf=cost.busy_s, cpu_s=cost.cpu_s))
-    log.info("up to %d clients may send audio at a time (--max-streams)", most)
+    log.info("--max-streams auto: clients that may send audio at a time: %d", most)
     return replace(config, limits=replace(config.limits, max_streams=most))
 
 

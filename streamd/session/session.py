@@ -168,7 +168,9 @@ class Session:
 
         They apply to the next window, those of an utterance to the next one.
         """
-        self._options, self._step, self._auto_step = other._options, other._step, other._auto_step
+        self._options, self._auto_step = other._options, other._auto_step
+        if self._auto_step is None:
+            self._step = other._step
         self._language.allow(self._options.languages)
         self._segmenter.next_options = other._segmenter.options
 

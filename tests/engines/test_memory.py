@@ -2,6 +2,8 @@
 
 import pytest
 
+from streamd.config import load
+from streamd.daemon import opening
 from streamd.engines import memory
 from streamd.engines.onnx.batch import N_TOGETHER
 from streamd.models.catalog import dimensions
@@ -48,3 +50,13 @@ def test_large_v3_in_float32_fits_into_16_gb_and_not_into_8(monkeypatch):
     monkeypatch.setattr(memory, "memory_bytes", lambda: 8 * GB)
     assert not memory.fits(dims, "float32")
     assert memory.fits(dims, "int8")
+
+
+def test_a_model_that_is_too_large_for_the_machine_is_opened_with_a_warning(monkeypatch, caplog):
+    for module in (memory, opening):
+        monkeypatch.setattr(module, "memory_bytes", lambda: 250_000_000)
+    opening.open_model(load({"model": "tiny.en", "threads": "1"}, {}))
+    (line,) = [each for each in caplog.messages if "memory" in each]
+    assert line.startswith(
+        "model tiny.en takes about 220 MB of memory, and this machine has 250 MB"
+    )
