@@ -63,8 +63,9 @@ _LEAST_LIMIT, _SHARE_OF_DISK = 8 << 30, 0.25
 """All prepared models together may take so many bytes, or the share of what is free, if that is
 more. turbo takes 1.9 GB in int8, large-v3 12.7 in float32: in turn, they have to fit."""
 _BYTES_A_PARAMETER = 2.4
-"""Of what is prepared in int8: 2.3 of turbo, 2.4 of small. ONNX Runtime stores each matrix as it is
-and as its kernels need it."""
+"""Of what is prepared in int8: 2.3 of turbo, 2.4 of small. ONNX Runtime 1.32 stores each matrix as
+it is and as its kernels need it. The first cannot go: at each start it packs that, and only then
+takes what it finds packed (tried with holes in the file)."""
 _ABOUT, _SIZES, _STATES = "model.msgpack", "sizes.json", "silence.npy"
 
 
