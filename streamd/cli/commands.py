@@ -120,12 +120,27 @@ def _models_check(config: Config, name: str) -> Iterator[str]:
 
 
 def _bench(config: Config) -> Iterator[str]:
-    from streamd.cli.bench import cost_json, cost_table, estimates, gpu_cost, measure
-    from streamd.daemon.opening import open_model
+    from streamd.cli.bench import (
+        cost_json,
+        cost_table,
+        estimates,
+        gpu_cost,
+        measure,
+        measure_family,
+    )
+    from streamd.daemon.opening import family_file, open_model
 
+    form = cost_table if sys.stdout.isatty() else cost_json
+    if path := family_file(config):
+        from streamd.daemon.families import open_model_file
+
+        opened = open_model_file(config, path)
+        cost = measure_family(config, opened)
+        opened.close()
+        yield form(cost, estimates(config))
+        return
     model, engine = open_model(config, wait=True)
     cost = measure(config, model, engine)
-    form = cost_table if sys.stdout.isatty() else cost_json
     yield form(cost, estimates(config), gpu_cost(engine))
 
 

@@ -27,7 +27,7 @@ from streamd.daemon.acceleration import (
     stages,
     step_ms,
 )
-from streamd.daemon.opening import best_model
+from streamd.daemon.opening import best_model, family_file
 from streamd.engines.golden_clips import clips, transcribed
 from streamd.engines.mlx.gpu import unavailable
 from streamd.engines.precision import choose_precision
@@ -38,6 +38,7 @@ from streamd.errors import SourceError, StreamdError
 from streamd.events import encode
 from streamd.models import store
 from streamd.models.catalog import dimensions
+from streamd.models.families import FAMILY_MODELS, has_library
 from streamd.models.store import cache, imports
 from streamd.models.store.cache import places
 from streamd.sources import Lost
@@ -61,6 +62,7 @@ _PACKAGES = (
 )
 _USUAL = "base.en"
 """The model that doctor recommends, and whose precision it reports."""
+_AGAIN = "get its file again, unless it was made for another language"
 _LISTEN_S = 2
 """How long the microphone is recorded."""
 _FAST = {"avx2", "asimddp", "avx512_vnni", "avx_vnni", "i8mm"}
@@ -95,7 +97,7 @@ def report(config: Config) -> int:
 def examine(config: Config) -> Iterator[Finding]:
     """Check everything in turn; an error in a check is a finding, too."""
     software = (_processor, _versions, _options, _files, _cache, _engine, _precision, _models)
-    for check in (*software, _gpu, _microphone, _uploads, _port):
+    for check in (*software, _families, _gpu, _microphone, _uploads, _port):
         name = check.__name__.removeprefix("_").replace("_", " ")
         try:
             for finding in check(config):
@@ -181,6 +183,7 @@ def _models(config: Config) -> Iterator[Finding]:
     names = {
         *(name for name, _ in imports.every(here.imported)),
         *(cache.name_of(path) or repo.id for repo, path in cache.whispers(here.cache)),
+        *(each.name for each in FAMILY_MODELS if store.find(each.name, here)),
     }
     name = config.decoding.model or best_model(config, here)
     if not name or (not config.decoding.model and store.is_bundled(name, here)):
@@ -193,14 +196,42 @@ def _models(config: Config) -> Iterator[Finding]:
         yield Finding("ok", f"{name} is used{others and f'; also installed: {others}'}")
 
 
+def _families(config: Config) -> Iterator[Finding]:
+    """Say what can run models of other families, and have the configured one read a clip."""
+    if not has_library():
+        fix = "pip install 'streamd-captions[families]' for Nemotron, Moonshine, Parakeet"
+        yield Finding("--", "transcribe-cpp is not installed, Whisper only", fix)
+        return
+    from streamd.engines.families.processes import find_devices
+
+    where = ", ".join(find_devices())
+    yield Finding("ok", f"transcribe-cpp {version('transcribe-cpp')} computes on {where}")
+    name = config.decoding.model or best_model(config, places()) or store.BUNDLED[0]
+    config = replace(config, decoding=replace(config.decoding, model=name))
+    if path := family_file(config):
+        from streamd.daemon.families import open_model_file
+
+        begun_s, clip = time.perf_counter(), clips()[0]
+        opened = open_model_file(config, path)
+        (recognizer, *_), _ = opened.recognizers()
+        found = transcribed(recognizer, clip)
+        device, seconds = opened.family.abilities.device, time.perf_counter() - begun_s
+        opened.close()
+        text = f"{name} on {device} loaded and read a clip in {seconds:.1f} s"
+        if n_edits(spoken(clip.text), spoken(found)) > len(spoken(clip.text)) // 2:
+            yield Finding("!!", f"{text}, but as {found!r} instead of {clip.text!r}", _AGAIN)
+        else:
+            yield Finding("ok", text)
+
+
 def _gpu(config: Config) -> Iterator[Finding]:
     """Say what else than the CPU can run the model, and have it read a clip and compute a step."""
     if config.decoding.compute == "cpu":
         yield Finding("ok", "not used, as configured")
         return
     name = config.decoding.model or best_model(config, places()) or store.BUNDLED[0]
-    if store.find(name, places()) is None:
-        return  # as `_models` says
+    if store.find(name, places()) is None or store.is_family(name, places()):
+        return  # as `_models` and `_families` say
     if not accelerates(config):
         if _has_gpu():
             yield Finding("--", f"{name} runs on the CPU", unavailable() or "try --compute gpu")

@@ -4,19 +4,23 @@ import logging
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
-from streamd.cli.bench import StreamCost, measure, n_edits, spoken
+from streamd.cli.bench import StreamCost, measure, measure_family, n_edits, spoken
 from streamd.config import Config
 from streamd.daemon import build
-from streamd.daemon.opening import open_model
+from streamd.daemon.families import open_model_file
+from streamd.daemon.opening import family_file, open_model
 from streamd.engines.golden_clips import GoldenClip, clips, read_by_whisper, transcribed
 from streamd.engines.precision import choose_precision
 from streamd.engines.supervised.switchover import SwitchingEngine
 from streamd.errors import ModelError
+from streamd.models.formats.gguf import speech_family
 from streamd.models.model import Model
 from streamd.models.store import find, in_one_form, load_model
 from streamd.models.store.cache import places
+from streamd.system.disk import megabytes
 from streamd.types import FRAME_MS, N_AUDIO_CTX
 from streamd.whisper.engine import Engine
 from streamd.whisper.recognizer import Recognizer
@@ -39,6 +43,9 @@ def report(config: Config) -> Iterator[str]:
     name = in_one_form(config.decoding.model, places())
     config = replace(config, decoding=replace(config.decoding, model=name))
     log.info("%s: loading", name)
+    if path := family_file(config):
+        yield from _family_report(config, path)
+        return
     model = load_model(name)  # all of it: a prepared model is opened without its files
     begun_s = time.perf_counter()
     opened, engine = open_model(config, wait=True)
@@ -58,6 +65,23 @@ def report(config: Config) -> Iterator[str]:
     yield from judged(name, hear(name, listener(config, opened, engine)), precision)
     log.info("%s: measuring its speed", name)
     yield from _speed(measure(config, opened, engine, within_s=_PATIENCE_S))
+
+
+def _family_report(config: Config, path: Path) -> Iterator[str]:
+    name, header, begun_s = config.decoding.model, speech_family(path), time.perf_counter()
+    opened = open_model_file(config, path)
+    opened_s, able = time.perf_counter() - begun_s, opened.family.abilities
+    yield line("model", f"{able.variant}, {header.family}, {megabytes(path.stat().st_size)}")
+    yield line("languages", ", ".join(able.languages) or "unknown")
+    yield line("live", "a stream" if able.streams else "an utterance anew in each step")
+    yield line("opened", f"{able.device} in {opened_s:.2f} s")
+    (recognizer, *_), _ = opened.recognizers()
+    heard = (HeardClip(clip, clip.text, transcribed(recognizer, clip)) for clip in clips())
+    try:
+        yield from judged(name, heard, able.device)
+        yield from _speed(measure_family(config, opened, within_s=_PATIENCE_S))
+    finally:
+        opened.close()
 
 
 def listener(config: Config, model: Model, engine: Engine[Any]) -> Recognizer[Any]:

@@ -87,7 +87,7 @@ def _refuse_wrong_language(name: str, wanted: ModelOptions) -> None:
 
 def _automatic(config: Config, here: StorePaths) -> str:
     name, best = best_model(config, here), store.best(here, config.decoding)
-    if name and name != best:
+    if name and name != best and family_entry(name) is None:
         log.info(
             "using %s, the best installed model that keeps up; %s would lag behind on this "
             "machine, by an estimate: --model %s takes it nevertheless",

@@ -94,7 +94,7 @@ class OpenFamily:
 
     def __init__(self, config: Config, family: FamilyProcesses, known: str = "") -> None:
         """Raises `ConfigError` if the model lacks the language or the task."""
-        self._family = family
+        self.family = family
         phrases_known = filter(None, map(phrase_of, known.splitlines()))
         self._known = "\n".join(phrase.text for phrase in phrases_known)  # without weights
         abilities = family.abilities
@@ -110,7 +110,7 @@ class OpenFamily:
 
     def recognizers(self) -> tuple[list[Listener], Chooser]:
         """Return a recognizer for each worker, and what checks the choices of sessions."""
-        recognizers = (FamilyRecognizer(self._family, self._known) for _ in range(self._n_workers))
+        recognizers = (FamilyRecognizer(self.family, self._known) for _ in range(self._n_workers))
         return [*map(build.answering, recognizers)], self.chooser()
 
     def chooser(self) -> Chooser:
@@ -121,14 +121,14 @@ class OpenFamily:
         self, config: Config, *, is_alone: Callable[[], bool] = lambda: True
     ) -> "FamilyTranscriber":
         """Return what transcribes recordings with these options."""
-        return FamilyTranscriber(config, self._family, self.language, self._known)
+        return FamilyTranscriber(config, self.family, self.language, self._known)
 
     def close(self) -> None:
         """End the processes."""
-        self._family.close()
+        self.family.close()
 
     def _check(self, code: str) -> None:
-        known = self._family.abilities.languages
+        known = self.family.abilities.languages
         if known and code not in known:
             raise ConfigError(f"language {code}: {self.name} knows {', '.join(known)}")
 

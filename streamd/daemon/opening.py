@@ -4,8 +4,10 @@ The engine for the CPU is prepared once and mapped at later starts.
 """
 
 import logging
+import math
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 from streamd.config import Config
@@ -17,6 +19,7 @@ from streamd.engines.prepared import cache_key, open_engine
 from streamd.engines.supervised.switchover import SwitchingEngine
 from streamd.errors import ConfigError
 from streamd.models import ModelDimensions, store
+from streamd.models.catalog import dimensions, published_wer
 from streamd.models.model import Model
 from streamd.models.store.cache import StorePaths, places
 from streamd.streams import Chooser
@@ -87,11 +90,21 @@ def open_model(
 def best_model(config: Config, here: StorePaths) -> str | None:
     """Return the name of the best model on this machine that suits the options, or None.
 
-    For captions in real time it is one that keeps up, by an estimate that is made once.
+    For captions in real time it is one that keeps up, by an estimate that is made once, and a model
+    that was made for streaming if that has fewer errors, as published, than the best Whisper.
     """
-    if not config.input.realtime or config.decoding.compute in ("gpu", "ane"):
+    if not config.input.realtime or config.decoding.compute == "ane":
         return store.best(here, config.decoding)
-    return store.best(here, config.decoding, keeps_up=lambda each: keeps_up(config, each.dims))
+
+    def fits(dims: ModelDimensions) -> bool:
+        return config.decoding.compute == "gpu" or keeps_up(config, dims)
+
+    whisper = store.best(here, config.decoding, keeps_up=lambda each: fits(each.dims))
+    most_wrong = published_wer(whisper) if whisper else math.inf
+    streaming = store.best_family(
+        here, config.decoding, most_wrong, keeps_up=lambda like: fits(dimensions(like))
+    )
+    return streaming or whisper
 
 
 def keeps_up(config: Config, dims: ModelDimensions) -> bool:
@@ -108,6 +121,12 @@ def live_cpu_s(config: Config, dims: ModelDimensions) -> float:
 
 Recognizers = tuple[Sequence[WindowRecognizer], Chooser]
 """A recognizer for each worker, and what checks the choices of sessions."""
+
+
+def family_file(config: Config) -> Path | None:
+    """Return the file of the configured model if that is of another family than Whisper."""
+    name, here = config.decoding.model, places()
+    return store.find(name, here) if store.is_family(name, here) else None
 
 
 class OpenModel(Protocol):
@@ -131,9 +150,7 @@ def open_any(config: Config, known: str, *, recordings: bool = False) -> OpenMod
 
     `known` are the phrases that all sessions expect, one a line.
     """
-    here = places()
-    path = store.find(config.decoding.model, here)
-    if path is not None and store.is_family(config.decoding.model, here):
+    if path := family_file(config):
         from streamd.daemon.families import open_model_file  # few users have the library
 
         return open_model_file(config, path, known)

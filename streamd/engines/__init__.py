@@ -5,7 +5,7 @@ Neural Engine of a Mac encode what one of these decodes. `supervised` runs what 
 process of its own, and goes back to the CPU when it fails. `reference` is float32 numpy, with which
 the builder of Core ML packages and the tests compare; it is too slow for captions. `prepared` makes
 a model ready for `onnx`, once per machine. `silero` runs the voice detector, which is no Whisper
-model.
+model. `families` runs models of other families, which have a `recognize` of their own.
 """
 
 import os

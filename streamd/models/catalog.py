@@ -27,13 +27,15 @@ class _Facts(msgspec.Struct, forbid_unknown_fields=True):
     mels: int
     vocabulary: int
     heads: Heads = ()
+    wer: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class CatalogModel:
     """A model on the hub, in the repository ``owner/name``; about `n_bytes` are downloaded.
 
-    `heads` follow the audio, according to OpenAI; there are none for other people's models.
+    `heads` follow the audio, according to OpenAI; there are none for other people's models. `wer`
+    is the % of words that are wrong (`catalog.toml`), or 0 where that was not published.
     """
 
     name: str
@@ -41,6 +43,7 @@ class CatalogModel:
     n_bytes: int
     outline: Outline
     heads: Heads
+    wer: float = 0.0
 
 
 def _model(name: str, facts: _Facts) -> CatalogModel:
@@ -58,7 +61,8 @@ def _model(name: str, facts: _Facts) -> CatalogModel:
         n_text_layer=n_text_layer,
     )
     outline = Outline(dims, only_language(dims))
-    return CatalogModel(name, facts.repository, facts.megabytes * 1_000_000, outline, facts.heads)
+    n_bytes = facts.megabytes * 1_000_000
+    return CatalogModel(name, facts.repository, n_bytes, outline, facts.heads, facts.wer)
 
 
 _FILE = Path(__file__).with_suffix(".toml").read_bytes()
@@ -123,6 +127,12 @@ def dimensions(name: str) -> ModelDimensions:
         return found.outline.dims
     names = ", ".join(each.name for each in CATALOG)
     raise ConfigError(f"no model {name} is in the catalog: use one of {names}")
+
+
+def published_wer(name: str) -> float:
+    """Return the % of words that a model of this name gets wrong; 0 if that is not known."""
+    found = entry(name)
+    return found.wer if found else 0.0
 
 
 def heads(listed: Iterable[tuple[int, int]] | None, path: Path, dims: ModelDimensions) -> Heads:

@@ -27,7 +27,7 @@ class PublishedModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     licence: str
     terms: str = ""
     wer: float
-    like: str
+    like: str = ""
 
     @property
     def license_line(self) -> str:
@@ -60,8 +60,13 @@ def suits_family(model: PublishedModel, wanted: ModelOptions) -> bool:
     return {*(wanted.language or "en").split(",")} <= {*model.languages}
 
 
+def has_library() -> bool:
+    """Return whether what runs such models is installed."""
+    return find_spec(LIBRARY) is not None
+
+
 def check_library(name: str) -> None:
     """Raise `ConfigError` if what runs such models is not installed."""
-    if find_spec(LIBRARY) is None:
+    if not has_library():
         install = "pip install 'streamd-captions[families]'"
         raise ConfigError(f"{name} is run by transcribe-cpp, which is not installed: {install}")

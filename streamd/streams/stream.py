@@ -533,4 +533,7 @@ class Stream:
 
 
 def _log_bug(session: str, error: Exception) -> None:
-    log.error("session %s has ended because of a bug", session, exc_info=error)
+    if isinstance(error, OneSessionError):
+        log.error("session %s: %s", session, error)
+    else:
+        log.error("session %s has ended because of a bug", session, exc_info=error)

@@ -1,13 +1,18 @@
 """``streamd models`` with models of other families than Whisper, against a stand-in for the hub."""
 
 import hashlib
+import re
 from importlib.util import find_spec
 
 import msgspec
 import pytest
 
-from streamd.cli import main
-from streamd.models import families
+from streamd.cli import doctor, main
+from streamd.cli.bench import measure_family
+from streamd.config import load
+from streamd.daemon import opening
+from streamd.daemon.families import open_model_file
+from streamd.models import families, store
 from streamd.models.families import FAMILY_MODELS, family_entry
 from streamd.models.store import find
 from streamd.models.store.cache import places
@@ -94,6 +99,54 @@ def test_what_it_cannot_do_is_said_before_the_download(words, asked, serving, ca
     assert main(["-m", NAME, *words, "--no-server", "nothing.wav"]) == 2
     expected = f"{asked}: {NAME} only transcribes en; take a Whisper"
     assert capsys.readouterr().err == f"streamd: {expected}\n"
+
+
+@pytest.mark.parametrize(
+    ("given", "keeps_up", "chosen"),
+    [
+        ({}, True, NAME),
+        ({}, False, "tiny.en"),
+        ({"language": "de"}, True, None),
+        ({"task": "translate"}, True, None),
+        ({"realtime": "false"}, True, "tiny.en"),
+    ],
+)
+def test_a_streaming_model_that_keeps_up_is_chosen_before_a_whisper_with_more_errors(
+    given, keeps_up, chosen, serving, known, monkeypatch
+):
+    monkeypatch.setattr(store, "FAMILY_MODELS", families.FAMILY_MODELS)
+    monkeypatch.setattr(opening, "keeps_up", lambda config, dims: keeps_up)
+    config = load(given, {})
+    before = opening.best_model(config, places())
+    assert main(["models", "get", NAME, "-q"]) == 0
+    assert before == (chosen and "tiny.en"), "nothing that is not here"
+    assert opening.best_model(config, places()) == chosen
+
+
+def test_doctor_says_what_runs_such_models(content, tmp_path):
+    pytest.importorskip("transcribe_cpp")
+    path = tmp_path / "mine.gguf"
+    path.write_bytes(content)
+    library, clip = doctor._families(load({"model": str(path)}, {}))
+    assert re.fullmatch(r"transcribe-cpp [0-9.]+ computes on .*CPU", library.text)
+    assert clip.text.startswith(f"{path} on CPU loaded and read a clip in ")
+    assert clip.state == "!!", "its weights are random"
+
+
+def test_check_and_bench_open_such_a_model(content, tmp_path, capsys):
+    pytest.importorskip("transcribe_cpp")
+    path = tmp_path / "mine.gguf"
+    path.write_bytes(content)
+    assert main(["models", "check", str(path), "-q"]) == 4
+    out, err = capsys.readouterr()
+    assert re.search(r"^model +nemotron-speech-streaming-en-0.6b, parakeet, 0.2 MB$", out, re.M)
+    assert "33 words of English clips are wrong in CPU" in err, "its weights are random"
+    config = load({"model": str(path)}, {})
+    opened = open_model_file(config, path)
+    cost = measure_family(config, opened, within_s=0)
+    opened.close()
+    assert cost.encode_ms == 0
+    assert cost.cpu_ms > 0
 
 
 def test_a_gguf_is_not_imported_but_named(content, tmp_path, capsys):

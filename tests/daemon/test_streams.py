@@ -11,7 +11,7 @@ import pytest
 from streamd.config import load
 from streamd.daemon import build, pump
 from streamd.daemon.control import Control
-from streamd.errors import EngineError, EngineMemoryError, WireError
+from streamd.errors import EngineError, EngineMemoryError, OneSessionError, WireError
 from streamd.events import Eos, Fault, Final, Gap, Lag
 from streamd.options import SessionOptions
 from streamd.streams import SessionStorage, Streams
@@ -297,6 +297,24 @@ def assert_only_this_one_ended(heard: list, caplog: pytest.LogCaptureFixture) ->
     assert eos.reason == "error"
     tracebacks = [record for record in caplog.records if record.exc_info]
     assert [record.exc_info[1].args for record in tracebacks] == [("a bug",)]
+
+
+async def test_a_model_that_fails_in_one_session_ends_only_that_and_is_no_bug(serving, caplog):
+    streams = new_streams()
+    long, short = streams.open("long"), streams.open("short")
+    running = serving(streams, Broken(OneSessionError("it died"), len(SPEECH) + WORD))
+    heard = asyncio.create_task(collect(long))
+    await turn()
+    long.feed(scripted_audio(SPEECH + SPEECH))
+    short.feed(scripted_audio(SPEECH))
+    await asyncio.wait_for(asyncio.gather(long.finish("stop"), short.finish("stop")), 60)
+    *_, fault, eos = await heard
+    message = "the model failed, which has ended this session: it died"
+    assert (fault.code, fault.message, eos.reason) == ("engine", message, "error")
+    assert [f.text for f in await finals(short)] == [SAID]
+    assert not running.done()
+    assert not [record for record in caplog.records if record.exc_info]
+    assert "session long: it died" in caplog.messages
 
 
 class Starving(ScriptedRecognizer):

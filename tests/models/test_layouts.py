@@ -15,7 +15,6 @@ CURE = "which streamd does not read; get the same model as Hugging Face's safete
 @pytest.mark.parametrize(
     ("name", "what"),
     [
-        ("ggml-model-q4_k.gguf", "GGUF"),
         ("model.onnx", "an ONNX export"),
         ("onnx/encoder_model.onnx", "an ONNX export"),
         ("base.mlpackage/Manifest.json", "a Core ML package"),
@@ -43,8 +42,7 @@ def test_folders_of_another_kind(name, what, config, tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "what"),
     [
-        ("model.bin", b"GGUF" + b"\0" * 100, "only a part of a model; name its folder"),
-        ("x.gguf", b"GGUF" + b"\0" * 100, "GGUF, "),
+        ("model.bin", b"GGUF" + b"\0" * 100, "GGUF, a model of another family; this needs a"),
         ("x.tflite", b"\0" * 100, "a TensorFlow Lite model, "),
         ("x.h5", b"\x89HDF\r\n\x1a\n" + b"\0" * 100, "TensorFlow or Keras weights, "),
         ("x.onnx", b"\x08\x07", "an ONNX export, "),
@@ -63,6 +61,8 @@ def test_files_of_another_kind(name, content, what, tmp_path):
 
 def test_folders_of_none(tmp_path):
     assert "holds no model; streamd reads" in refusal(tmp_path)
+    (tmp_path / "small.gguf").write_bytes(b"GGUF")
+    assert refusal(tmp_path).endswith("a folder; name the model's file in it, small.gguf")
     (tmp_path / "ggml-base.en.bin").write_bytes(b"lmgg")
     assert refusal(tmp_path).endswith("a folder; name the model's file in it, ggml-base.en.bin")
 

@@ -6,6 +6,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from streamd.events import Final
+from streamd.session.commit import LocalAgreement, NativeRule
 from streamd.types import FRAME_MS, Hypothesis, ResumeState, Window
 from tests.support.fakes import (
     WORD,
@@ -47,10 +48,14 @@ def spoken(
     block: int,
     *,
     life: int | None,
+    recognizer: object = None,
 ) -> tuple[list[Final], ResumeState, int]:
     """The finals of a session that goes on from a state and dies after `life` frames."""
     start = state.start_ms // FRAME_MS
-    session, recognizer = scripted_session(), From(start)
+    session, recognizer = (
+        scripted_session(policy=NativeRule(LocalAgreement())),
+        recognizer or From(start),
+    )
     session.resume(state, finalised_ms, 1)
     events, window, free_at, at = [], None, 0, 0
     heard = frames[start:][:life]

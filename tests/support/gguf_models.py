@@ -111,8 +111,10 @@ class Moonshine:
     name: str = "moonshine-streaming-tiny"
 
 
+TINY = Moonshine(320, 320, 6, 8, 40, 32768, 4096, "moonshine-streaming-tiny")
 SMALL = Moonshine(620, 512, 10, 8, 64, 32768, 4096, "moonshine-streaming-small")
-"""Those of Moonshine Streaming small."""
+MEDIUM = Moonshine(768, 640, 14, 10, 64, 32768, 4096, "moonshine-streaming-medium")
+"""Those of the published Moonshine Streaming models."""
 
 
 def moonshine(d: Moonshine | None = None, seed: int = 0) -> GgufModel:

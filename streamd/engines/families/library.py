@@ -9,9 +9,9 @@ import logging
 import math
 import threading
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import cache
-from itertools import chain
+from itertools import chain, takewhile
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
@@ -62,6 +62,14 @@ def open_family(
     return Family(path, threads=threads, compute=compute, look_ahead_ms=look_ahead_ms)
 
 
+def devices() -> list[str]:
+    """Return what the library can compute on here. Raises `ConfigError` if it is not installed."""
+    return [
+        f"{each.name} ({each.description})" if each.device_type != "cpu" else each.name
+        for each in _library().backends()
+    ]
+
+
 @cache
 def _library() -> ModuleType:
     """Import the library, which loads its native code. Raises `ConfigError`."""
@@ -105,7 +113,7 @@ class Family:
         """Transcribe a piece of sound."""
         model = self._take()
         try:
-            with _errors(self._library), model.session(n_threads=self._threads) as session:
+            with _errors(self._library), self.session(model) as session:
                 timestamps: Any = self.abilities.timestamps
                 return _said(self._run(session, samples, self.chosen(options), timestamps))
         finally:
@@ -126,9 +134,12 @@ class Family:
             chosen["prompt"] = options.initial_prompt
         return chosen
 
-    def stream(self, model: "library.Model", options: TextOptions) -> "library.Stream":
+    def session(self, model: "library.Model") -> "library.Session":
+        """Return what computes on a model of the library."""
+        return model.session(n_threads=self._threads)
+
+    def stream(self, session: "library.Session", options: TextOptions) -> "library.Stream":
         """Begin a stream of the library."""
-        session = model.session(n_threads=self._threads)
         finest = self.abilities.timestamps
         timestamps: Any = finest if finest in ("word", "token") else "none"
         chosen = self.chosen(options)
@@ -230,7 +241,8 @@ class LibraryStream:
         self._lib, self._is_open = _library(), True
         try:
             with _errors(self._lib):
-                self._stream = family.stream(model, options)
+                self._session = family.session(model)
+                self._stream = family.stream(self._session, options)
         except BaseException:
             self.close()
             raise
@@ -266,20 +278,19 @@ class LibraryStream:
     def said(self) -> Said:
         """Return all words since the stream began."""
         text = self._stream.text()
-        found = _said(self._stream.snapshot(), text.display, self._language)
-        n_stable = len(split(text.committed))
-        # The last committed word may go on, or get a mark, unless something comes behind it.
-        is_whole = text.tentative[:1].isspace()
-        return Said(found.words, n_stable if is_whole else max(0, n_stable - 1), found.language)
+        found = _said(self._stream.snapshot(), text.full, self._language)
+        pairs = zip(split(text.committed), split(text.full), strict=False)
+        n_stable = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+        # The last word may go on, or get a mark. Where the model has changed what the library has
+        # committed, as Moonshine does, the library's two texts do not fit together.
+        return Said(found.words, min(n_stable, max(0, len(found.words) - 1)), found.language)
 
     def close(self) -> None:
         """Let another stream use the model."""
         if self._is_open:
             self._is_open = False
-            if hasattr(self, "_stream"):
-                with suppress(self._lib.TranscribeError):
-                    self._stream.reset()
-                self._stream._session.close()
+            if hasattr(self, "_session"):
+                self._session.close()  # which ends its stream
             self._family.give_back(self._model)
 
 

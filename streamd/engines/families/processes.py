@@ -1,20 +1,27 @@
 """Models of transcribe.cpp in processes of their own, one for each stream that is open.
 
-Of 2,200 damaged files (``benchmarks/damaged_gguf.py``) the library refused most, but some ended the
+Of 2,000 damaged files (``benchmarks/damaged_gguf.py``) the library refused most, but some ended the
 process by SIGABRT, and some computed for minutes. Here such a file costs a session. The processes
 share the pages of the mapped weights; what one takes besides is in docs/figures.md.
 """
 
 import os
 import threading
+import time
 from functools import partial
 from pathlib import Path
 from typing import TypeVar, cast
 
-from streamd.engines.families.library import MOST_SPARE, Compute, Family, open_family
+from streamd.engines.families.library import (
+    MOST_SPARE,
+    Compute,
+    Family,
+    devices,
+    open_family,
+)
 from streamd.engines.families.said import Abilities, FamilyStream, Said
 from streamd.engines.supervised.worker import Job, Report, Worker, WorkerLostError
-from streamd.errors import ModelError, OneSessionError, StreamdError
+from streamd.errors import ConfigError, ModelError, OneSessionError, StreamdError
 from streamd.types import Samples, TextOptions
 
 START_S = 300.0
@@ -45,9 +52,17 @@ class ServedFamily:
         except Exception as error:  # noqa: BLE001 - it ends the one session that asks
             return OneSessionError(f"transcribe.cpp: {type(error).__name__}: {error}")
 
+    def devices(self) -> list[str]:
+        """Return what the library can compute on."""
+        return devices()
+
     def about(self) -> Abilities:
         """Return what the model can do. Raises what opening it raised."""
         return self._family.abilities
+
+    def cpu_s(self) -> float:
+        """Return the CPU time of this process."""
+        return time.process_time()
 
     def begin(self, options: TextOptions) -> None:
         """Open a stream; the one before is closed."""
@@ -89,8 +104,7 @@ class ServedFamily:
 def _served(
     path: Path, threads: int, compute: Compute, look_ahead_ms: int | None, _: Report
 ) -> ServedFamily:
-    os.environ["GGML_NO_BACKTRACE"] = "1"  # it would start a debugger before it ends the process
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # it writes there although it has a callback
+    _hush()
     try:
         return ServedFamily(
             open_family(path, threads=threads, compute=compute, look_ahead_ms=look_ahead_ms)
@@ -99,7 +113,35 @@ def _served(
         return ServedFamily(error)
 
 
+def _without_model(_: Report) -> ServedFamily:
+    _hush()
+    return ServedFamily(ConfigError("no model"))
+
+
+def _hush() -> None:
+    """Let the library write nothing to the terminal, although it has a callback for messages."""
+    os.environ["GGML_NO_BACKTRACE"] = "1"  # it would start a debugger before it ends the process
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+
+
 # -- in the program -------------------------------------------------------------------------------
+
+
+def find_devices() -> list[str]:
+    """Return what the library can compute on here, found in a process that may crash.
+
+    A driver of a GPU is loaded for that. Raises `ConfigError` if the library is not installed,
+    `EngineError` if it crashes.
+    """
+    worker = Worker(Job(_without_model, "transcribe.cpp"))
+    try:
+        worker.wait(START_S)
+        found = worker.call("ask", "devices")
+    finally:
+        worker.close()
+    if isinstance(found, StreamdError):
+        raise found
+    return cast(list[str], found)
 
 
 class FamilyProcesses:
@@ -153,6 +195,10 @@ class FamilyProcesses:
         said = self.ask(worker, "run", samples, options)
         self.give_back(worker)
         return cast(Said, said)
+
+    def cpu_s(self) -> float:
+        """Return the CPU time of the processes."""
+        return sum(cast(float, self.ask(worker, "cpu_s")) for worker in self.workers)
 
     def close(self) -> None:
         """End all processes."""

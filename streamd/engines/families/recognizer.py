@@ -76,8 +76,8 @@ class FamilyRecognizer:
         except BaseException:
             stream.close()
             raise
-        # It needs no audio before the end of the window, but all that comes after it.
-        encoded = Encoded(window.end, window.end, stream)
+        # It needs no audio that it has heard, but all that comes after it.
+        encoded = Encoded(stream.end, stream.end, stream)
         return replace(self._answer(words, said, options), encoded=encoded)
 
     def _answer(self, words: Sequence[Word], said: Said, options: TextOptions) -> Hypothesis:
@@ -115,7 +115,8 @@ class OpenStream:
 
     def goes_on(self, window: Window) -> bool:
         """Whether the window is of the utterance that the stream hears, and all of it is here."""
-        if not self._is_open or not window.start <= self.end <= window.end:
+        # The window behind a pause may end before the last one of the pause did.
+        if not self._is_open or not window.start <= self.end or window.end < self.begin:
             return False
         if (number := number_of(window.prefix)) is not None:
             return self._n_done - 1 <= number < self._n_done + len(self.answered)

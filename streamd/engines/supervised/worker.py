@@ -8,6 +8,7 @@ process could leave behind.
 import logging
 import math
 import os
+import select
 import signal
 import sys
 import time
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from subprocess import DEVNULL, Popen, TimeoutExpired
-from threading import Lock
+from threading import Lock, Thread
 from typing import Literal
 from weakref import finalize
 
@@ -75,6 +76,7 @@ def main(number: int) -> None:
         signal.signal(each, signal.SIG_IGN)
     with suppress(OSError):  # a service may have no stderr
         os.dup2(2, 1)  # libraries print, and stdout has captions
+    Thread(target=_end_with_program, args=(number,), daemon=True).start()
     connection = Connection(number)
 
     def tell(kind: object, error: BaseException | None, trace: object) -> bool:
@@ -90,6 +92,14 @@ def main(number: int) -> None:
         stack.push(tell)
         sys.path[:] = connection.recv()
         _serve(connection.recv(), connection)
+
+
+def _end_with_program(number: int) -> None:
+    """End the process when the program has ended, even if a library computes on and on."""
+    program = select.poll()
+    program.register(number, 0)  # tells only that the other end is closed
+    program.poll()
+    os._exit(0)
 
 
 def _serve(job: Job, connection: Connection) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from streamd.errors import ModelError
 from streamd.models.catalog import CATALOG, entry, quality, suits
-from streamd.models.families import FAMILY_MODELS
+from streamd.models.families import FAMILY_MODELS, has_library, suits_family
 from streamd.models.formats import gguf, huggingface
 from streamd.models.model import Model, Outline
 from streamd.models.store import cache, imports
@@ -149,6 +149,22 @@ def best(
             return name
         possible = smaller
     return None
+
+
+def best_family(
+    here: StorePaths, wanted: ModelOptions, most_wrong: float, *, keeps_up: Callable[[str], bool]
+) -> str | None:
+    """Return the best model made for streaming that is here and has fewer errors than `most_wrong`.
+
+    `keeps_up` is asked about the size of Whisper that costs as much.
+    """
+    possible = (
+        each
+        for each in FAMILY_MODELS
+        if each.streams and each.wer < most_wrong and suits_family(each, wanted)
+    )
+    present = (each for each in possible if has_library() and find(each.name, here))
+    return next((each.name for each in present if keeps_up(each.like)), None)
 
 
 def _candidates(here: StorePaths) -> Iterator[tuple[str, Outline]]:

@@ -17,6 +17,7 @@ from streamd.models.formats import (
     bad_file,
     ct2,
     ggml,
+    gguf,
     huggingface,
     mlx,
     openai,
@@ -42,7 +43,6 @@ _READ = (
     "CTranslate2 or MLX"
 )
 _OTHERS = {
-    "*.gguf": "GGUF",
     "*.mlpackage": "a Core ML package",
     "*.mlmodelc": "a compiled Core ML model",
     "*.onnx": "an ONNX export",
@@ -60,7 +60,7 @@ SILENCE = "silence.safetensors"
 """Beside a model's files: the values of its `SilenceStates`, if they were computed before."""
 _IN_FOLDERS = ("*.safetensors", "weights.npz", "pytorch_model*.bin", "model.bin", "*.json")
 """Files that are a model only together with those beside them."""
-_ALONE = ("ggml*.bin", "*.pt")
+_ALONE = ("ggml*.bin", "*.pt", "*.gguf")
 
 
 class ModelLayout(Protocol):
@@ -189,12 +189,14 @@ def _of_file(path: Path) -> ModelLayout:
     magic = read_start(path, len(openai.OLD_MAGIC))
     if magic.startswith(ggml.MAGIC):
         return ggml
+    if magic.startswith(gguf.MAGIC):
+        raise ModelError(f"{path}: GGUF, a model of another family; this needs a Whisper")
     if any(path.match(pattern) for pattern in _IN_FOLDERS):
         raise ModelError(f"{path}: only a part of a model; name its folder, {path.parent}")
     if magic.startswith((ZIP_MAGIC, openai.OLD_MAGIC)):
         return openai
     for pattern, what in _OTHERS.items():
-        if path.match(pattern) or magic.startswith(what.encode()):  # GGUF begins with its name
+        if path.match(pattern):
             raise _not_read(path, what)
     raise ModelError(f"{path}: no model; streamd reads {_READ}")
 

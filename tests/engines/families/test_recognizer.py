@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from streamd.engines.families import Abilities, FamilyRecognizer, Said, SaidWord
@@ -14,9 +14,10 @@ from streamd.engines.families.said import behind, split, text_of_tokens, tokens_
 from streamd.events import Final, Partial
 from streamd.options import SessionOptions
 from streamd.session.commit import LocalAgreement, NativeRule
-from streamd.types import FRAME, FRAME_MS, Hypothesis, Window
+from streamd.types import FRAME, FRAME_MS, Hypothesis, ResumeState, Window
 from tests.session.test_progress import World, check_all, many, run, worlds
 from tests.session.test_promises import blocks, delays, finals, words_said
+from tests.session.test_resuming import spoken
 from tests.support.fakes import (
     WORD,
     drain,
@@ -105,6 +106,7 @@ models = st.builds(
 
 
 @given(runs, delays, models, blocks)
+@example([(108, 16), (240, 154)], [0], BookModel(4, 1, timed=False), 5)  # 20 ms heard before
 def test_every_word_of_a_stream_is_in_the_finals_once(stretches, engine, model, block):
     speech = speech_of(stretches)
     events, _ = captioned(speech, model, engine, block=block)
@@ -127,6 +129,20 @@ def test_a_stream_hears_each_frame_of_its_utterance_once(stretches, engine, mode
     for stream in model.begun:
         loud = [number for number in stream.heard if number >= 0]
         assert loud == sorted(set(loud))
+
+
+@given(runs, delays, st.lists(st.integers(1, 1000), min_size=1, max_size=2), models)
+def test_sessions_that_die_anywhere_say_each_word_once(stretches, engine, lives, model):
+    """Where a session is resumed, another stream begins behind what is final."""
+    frames, state, at_ms, said = scripted_audio(speech_of(stretches)), ResumeState(), 0, []
+    for life in (*lives, None):
+        recognizer = FamilyRecognizer(model)
+        more, state, at_ms = spoken(
+            frames, state, at_ms, engine, 5, life=life, recognizer=recognizer
+        )
+        said += [word.strip(".,") for final in more for word in final.text.lower().split()]
+    # A mark that was not committed when the session died is not heard again.
+    assert said == [word.strip(".,") for word in words_said(speech_of(stretches))]
 
 
 def test_words_are_stable_as_the_model_commits_them():
