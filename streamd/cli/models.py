@@ -17,6 +17,7 @@ from typing import NamedTuple
 from streamd.config import Config
 from streamd.daemon.opening import assumed_precision, best_model
 from streamd.engines import memory
+from streamd.engines.prepared import prepared_bytes
 from streamd.errors import ConfigError, ModelError
 from streamd.events import encode
 from streamd.models import store
@@ -139,17 +140,19 @@ def _download(
 
     offer = look_up(repository, here)
     size = megabytes(offer.n_missing)
+    if known := entry(name):
+        prepared = megabytes(prepared_bytes(known.outline.dims))
+        used = megabytes(memory.live_bytes(known.outline.dims, "int8"))
+        size += f", and {prepared} when it is prepared; {used} of memory when used"
     if offer.n_missing and (family := family_entry(name)):
         log.info("%s is under the licence %s", name, family.license_line)
-    if known := entry(name):
-        size += f"; {megabytes(memory.live_bytes(known.outline.dims, 'int8'))} of memory when used"
     if ask and not _agreed(f"streamd: {name} is not here. Download it ({size}) from {here.host}?"):
         raise store.not_here(name)
     if not offer.n_missing:
         log.info("all of %s is here; checking it", name)
-        fetch(offer, here)
-        return
-    log.info("downloading %s, %s, from %s to %s", name, size, here.host, here.cache)
+    else:
+        size = megabytes(offer.n_missing)
+        log.info("downloading %s, %s, from %s to %s", name, size, here.host, here.cache)
     plain = output.verbose < 0 or output.log_format == "json"
     if plain or not is_terminal(sys.stderr, os.environ):
         fetch(offer, here, on_progress=_tenths(name))

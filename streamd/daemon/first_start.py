@@ -36,7 +36,7 @@ from streamd.models.store.layouts import outline
 from streamd.options import Choices
 from streamd.streams import Chooser
 from streamd.streams.inference import WindowRecognizer
-from streamd.system.heap import trim
+from streamd.system.heap import return_early, trim
 from streamd.types import Hypothesis, Window, Word
 from streamd.whisper.punctuation import MarksAnswer, MarksQuestion
 from streamd.whisper.tokenizer import Tokenizer
@@ -197,6 +197,7 @@ def smaller_model(config: Config) -> str | None:
 
 def _prepared(config: Config, report: Report) -> None:
     """Prepare the configured model; runs in a worker."""
+    return_early()
     prepare(
         config.decoding.model,
         threads=build.threads(config),

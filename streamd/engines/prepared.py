@@ -10,7 +10,9 @@ in memory.
 
 import hashlib
 import logging
+import math
 import os
+import shutil
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -35,7 +37,7 @@ from streamd.engines.onnx import (
 from streamd.engines.precision import Choice, choose_precision, machine
 from streamd.errors import EngineError, ModelError
 from streamd.models import ModelDimensions
-from streamd.models.model import Model
+from streamd.models.model import Model, parameter_shapes
 from streamd.models.silence import SilenceStates
 from streamd.models.store import find, load_model, opened_model
 from streamd.models.store.cache import places
@@ -49,6 +51,7 @@ from streamd.system.disk import (
     is_ours,
     prune,
     put_folder,
+    size_of,
 )
 from streamd.system.heap import trim
 from streamd.types import FRAME, N_AUDIO_CTX, SAMPLE_RATE, Mel, Samples
@@ -56,8 +59,13 @@ from streamd.whisper.mel import log_mel
 
 log = logging.getLogger(__name__)
 
-_MAX_BYTES = 8 << 30
-"""Limit for all prepared models together; turbo takes 1.8 GB in int8."""
+_LEAST_LIMIT, _SHARE_OF_DISK = 8 << 30, 0.25
+"""All prepared models together may take so many bytes, or the share of what is free, if that is
+more. turbo takes 1.9 GB in int8, large-v3 12.7 in float32: in turn, they have to fit."""
+_BYTES_A_PARAMETER = 2.4
+"""Of what is prepared in int8: 2.3 of turbo, 2.4 of small. ONNX Runtime 1.32 stores each matrix as
+it is and as its kernels need it. The first cannot go: at each start it packs that, and only then
+takes what it finds packed (tried with holes in the file)."""
 _ABOUT, _SIZES, _STATES = "model.msgpack", "sizes.json", "silence.npy"
 
 
@@ -195,11 +203,22 @@ def _prepare(
 
     try:
         put_folder(place, fill)
-        prune(place.parent, keep=place, max_bytes=_MAX_BYTES)
+        prune(place.parent, keep=place, max_bytes=_limit(place.parent))
     except (OSError, EngineError) as error:
         log.warning("%s: cannot keep the prepared model (%s)", place.parent, error)
         return False
     return True
+
+
+def _limit(folder: Path) -> int:
+    """Return how many bytes all prepared models may take."""
+    available = shutil.disk_usage(folder).free + size_of(folder)
+    return max(_LEAST_LIMIT, int(_SHARE_OF_DISK * available))
+
+
+def prepared_bytes(dims: ModelDimensions) -> int:
+    """Estimate how much of the disk a model takes when it is prepared in int8."""
+    return int(_BYTES_A_PARAMETER * sum(map(math.prod, parameter_shapes(dims).values())))
 
 
 def open_in_memory(model: Model, *, threads: int, precision: Choice = "auto") -> Opened:
@@ -263,6 +282,7 @@ def _write(
         progress=lambda share: progress(share * _SILENCE_SHARE),
     )
     progress(_SILENCE_SHARE)
+    trim()  # the graph of the states, before there is another one
     save(
         folder,
         model.dims,

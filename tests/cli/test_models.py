@@ -568,6 +568,23 @@ def test_a_person_may_refuse(serving, answer):
     assert serving.paths() == ["/api/models/some/tiny/revision/main"]
 
 
+def test_the_question_counts_what_is_prepared(serving):
+    serving.repos["openai/whisper-base"] = serving.repos["some/tiny"]
+    _, shown = at_terminal("n\n", "transcribe", "-m", "base", str(SOUND))
+    assert "base is not here. Download it (0.5 MB, and 174 MB when it is prepared) from" in shown
+
+
+def test_the_download_of_a_damaged_model_shows_how_far_it_is(serving, run):
+    run("models", "get", "some/tiny")
+    weights = find("some/tiny", places()) / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.resolve().write_bytes(content)
+    told = run("models", "get", "some/tiny")[2]
+    assert "all of some/tiny is here; checking it" in told
+    assert "some/tiny: 100 % of 0.5 MB" in told
+
+
 def test_the_most_detailed_log_tells_no_secret(serving, monkeypatch, run):
     monkeypatch.setenv("HF_TOKEN", "hf_hidden")
     assert "hidden" not in run("models", "get", "some/tiny", "-vv")[2]

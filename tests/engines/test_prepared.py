@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -322,6 +323,17 @@ def test_several_starts_at_once(folder, small):
         np.testing.assert_array_equal(result, results[0])
     assert len(entries(folder)) == 1
     assert how(small) == "prepared"
+
+
+@pytest.mark.parametrize(("free", "limit"), [(0, 8 << 30), (100 << 30, 25 << 30)])
+def test_the_limit_follows_the_free_disk(free, limit, tmp_path, monkeypatch):
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=free))
+    kept = []
+    monkeypatch.setattr(prepared, "prune", lambda *_, max_bytes, **kw: kept.append(max_bytes))
+    place = tmp_path / "prepared" / "model"
+    monkeypatch.setattr(prepared, "put_folder", lambda place, fill: place.mkdir(parents=True))
+    assert prepared._prepare("tiny.en", None, place, "int8", 1)
+    assert kept == [limit]
 
 
 def test_what_somebody_may_be_reading_is_not_replaced(tmp_path):

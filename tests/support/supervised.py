@@ -16,6 +16,7 @@ from streamd.engines.supervised.worker import PROCESS_NAME, Job, Report, Worker
 from streamd.errors import EngineError
 from streamd.models import ModelDimensions
 from streamd.models.model import parameter_shapes
+from streamd.whisper.longform.schedule import OneByOne
 
 FAULTS = ("raise", "hang", "kill", "nan", "grow")
 
@@ -65,6 +66,10 @@ class FaultyEngine(ReferenceEngine):
     """The reference, with the faults that a test left in a folder."""
 
     folder: Path
+    n_together = 4
+
+    def together(self, is_alone):
+        return OneByOne(self)
 
     def encode(self, mel, **options):
         fail(is_due(self.folder, "encode"))

@@ -5,6 +5,7 @@ along with the next window.
 """
 
 from collections import deque
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
@@ -18,7 +19,14 @@ from streamd.engines.supervised.worker import Worker, WorkerLostError
 from streamd.models import ModelDimensions
 from streamd.models.silence import Extent
 from streamd.types import Mel
-from streamd.whisper.engine import Answer, Decoder, Engine, ProjectingEngine
+from streamd.whisper.engine import (
+    Answer,
+    BatchEngine,
+    Decoder,
+    Engine,
+    Pass,
+    ProjectingEngine,
+)
 
 StandInT = TypeVar("StandInT")
 _Indices = NDArray[np.int64]
@@ -46,10 +54,13 @@ class ServedEngine:
         self._engine = engine
         self._features: dict[int, Any] = {}
         self._decoders: dict[int, Decoder] = {}
+        batch = engine if isinstance(engine, BatchEngine) else None
+        self._n_together = batch.n_together if batch else 0
+        self._together = batch.together(lambda: True) if batch else None
 
-    def about(self) -> tuple[ModelDimensions, int]:
-        """Return the model's dimensions, and `Engine.n_cheap`."""
-        return self._engine.dims, self._engine.n_cheap
+    def about(self) -> tuple[ModelDimensions, int, int]:
+        """Return the model's dimensions, `Engine.n_cheap`, and `BatchEngine.n_together` or 0."""
+        return self._engine.dims, self._engine.n_cheap, self._n_together
 
     def figures(self) -> Figures:
         """Return what the engine says of its device and memory."""
@@ -87,6 +98,17 @@ class ServedEngine:
         self._features[number] = self._engine.project(
             encoded, extent, previous=before, n_reused=n_reused
         )
+
+    def encode_together(self, number: int, mel: Mel, dropped: list[int]) -> None:
+        """Encode a window whose passes run with others."""
+        assert self._together is not None
+        self._drop(dropped)
+        self._features[number] = self._together.encode(mel)
+
+    def step_together(self, asked: Sequence[tuple[int, Asked]]) -> list[Answer]:
+        """Run a pass of each of several decoders."""
+        assert self._together is not None
+        return self._together([Pass(self._decoders[number], *each) for number, each in asked])
 
     def decoder(self, number: int, features: int, n_slots: int) -> None:
         """Make a decoder."""
@@ -145,7 +167,9 @@ class RemoteEngine:
 
     def __init__(self, worker: Worker) -> None:
         self.worker, self._numbers, self._dropped = worker, count(), DroppedNumbers()
-        self.dims, self.n_cheap = cast(tuple[ModelDimensions, int], worker.call("about"))
+        self.dims, self.n_cheap, self.n_together = cast(
+            tuple[ModelDimensions, int, int], worker.call("about")
+        )
 
     def encode(
         self,
@@ -183,6 +207,23 @@ class RemoteEngine:
         self.worker.call("decoder", number, features.number, n_slots)
         return self._dropped.watched(RemoteDecoder(self, number, n_slots), number)
 
+    def together(self, is_alone: Callable[[], bool]) -> "RemoteTogether":
+        """Return what runs passes of several decoders at once, if `n_together` is not 0."""
+        return RemoteTogether(self)
+
+    def encode_together(self, mel: Mel) -> RemoteFeatures:
+        """Encode a window whose passes run with others."""
+        number = next(self._numbers)
+        self.worker.call("encode_together", number, mel, self._dropped.taken())
+        return self._dropped.watched(RemoteFeatures(self, number), number)
+
+    def checked(self, answers: Sequence[Answer]) -> Sequence[Answer]:
+        """Return what was computed; NaN or infinity counts as a lost worker."""
+        if not all(np.isfinite(part).all() for answer in answers for part in answer):
+            self.close()
+            raise WorkerLostError("computed infinity or NaN")
+        return answers
+
     def figures(self) -> Figures:
         """Return what the engine says of its device and memory."""
         return cast(Figures, self.worker.call("figures"))
@@ -211,13 +252,31 @@ class RemoteDecoder:
         """Run k tokens in one pass. NaN or infinity counts as a lost worker."""
         asked = tokens, positions, slots, visible, want, among
         answer = cast(Answer, self.engine.worker.call("step", self.number, asked))
-        if not all(np.isfinite(part).all() for part in answer):
-            self.engine.close()
-            raise WorkerLostError("computed infinity or NaN")
-        return answer
+        return self.engine.checked([answer])[0]
 
     def adopt(self, before: Decoder, n: int) -> bool:
         """Take the first `n` slots of another window's decoder in the same worker."""
         if not isinstance(before, RemoteDecoder) or before.engine is not self.engine:
             return False
         return bool(self.engine.worker.call("adopt", self.number, before.number, n))
+
+
+class RemoteTogether:
+    """Passes of several windows in one request; a `Together` (streamd/whisper/engine.py)."""
+
+    def __init__(self, engine: RemoteEngine) -> None:
+        self._engine = engine
+
+    def __call__(self, passes: Sequence[Pass]) -> list[Answer]:
+        """Run passes, each of another window."""
+        asked = [(cast(RemoteDecoder, decoder).number, each) for decoder, *each in passes]
+        found = cast(list[Answer], self._engine.worker.call("step_together", asked))
+        return list(self._engine.checked(found))
+
+    def encode(self, mel: Mel) -> RemoteFeatures:
+        """Encode a window, as `Together.encode` says."""
+        return self._engine.encode_together(mel)
+
+    def begin(self, mel: Callable[[], Mel]) -> Callable[[], RemoteFeatures]:
+        """Encode a window when it is waited for: the worker does one thing at a time."""
+        return lambda: self.encode(mel())

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from streamd.errors import EngineError, StreamdError
 from streamd.types import Mel
-from streamd.whisper.engine import Answer, Decoder, Engine, urgent
+from streamd.whisper.engine import Answer, BatchEngine, Decoder, Engine, Pass, answer, urgent
 
 log = logging.getLogger(__name__)
 
@@ -207,9 +207,19 @@ class SwitchingEngine:
     def for_recording(self) -> Engine[Any]:
         """What transcribes a recording that begins now: this engine, or the CPU's if that serves.
 
-        The CPU's decodes several windows at once, which this one cannot.
+        Several windows at once are decoded on the CPU without what this one remembers of each.
         """
         return self if self._engines.fast else self._engines.cpu
+
+    @property
+    def n_together(self) -> int:
+        """That of the current engine; 1: it decodes one window at a time."""
+        batch = _batch(self.current)
+        return batch.n_together if batch else 1
+
+    def together(self, is_alone: Callable[[], bool]) -> "SwitchingTogether":
+        """Return what runs passes of several windows at once, where the fast engine can."""
+        return SwitchingTogether(self._engines, is_alone)
 
     @property
     def urgent(self) -> "SwitchingEngine | None":
@@ -263,9 +273,22 @@ class SwitchingDecoder:
             self._engines.lose(self._engine, error)
             self._restore(np.asarray(visible.any(axis=0), np.bool_), slots)
             answer = self._decoder.step(*asked)
-        self._tokens[slots], self._positions[slots] = tokens, positions
-        self._seen[slots] = visible
+        self.remember(Pass(self, *asked))
         return answer
+
+    def is_on(self, engine: Engine[Any]) -> bool:
+        """Whether this engine has the window."""
+        return self._engine is engine
+
+    @property
+    def inner(self) -> Decoder:
+        """The decoder of the engine that has the window; call `remember` after its passes."""
+        return self._decoder
+
+    def remember(self, done: Pass) -> None:
+        """Remember what a pass wrote."""
+        self._tokens[done.slots], self._positions[done.slots] = done.tokens, done.positions
+        self._seen[done.slots] = done.visible
 
     def adopt(self, before: Decoder, n: int) -> bool:
         """Take the first `n` slots of another window's decoder on the same engine."""
@@ -312,6 +335,55 @@ class SwitchingDecoder:
             self._decoder.step(
                 self._tokens[slots], self._positions[slots], slots, self._seen[slots], none
             )
+
+
+def _batch(engine: Engine[Any]) -> BatchEngine[Any] | None:
+    return engine if isinstance(engine, BatchEngine) and engine.n_together else None
+
+
+class SwitchingTogether:
+    """A `Together` (streamd/whisper/engine.py) whose windows go on one by one when it is lost."""
+
+    def __init__(self, engines: _Engines, is_alone: Callable[[], bool]) -> None:
+        self._engines, self._is_alone = engines, is_alone
+
+    def __call__(self, passes: Sequence[Pass]) -> list[Answer]:
+        """Run passes of different windows, those on the fast engine in one request."""
+        answers: dict[int, Answer] = {}
+        decoders = {
+            at: each.decoder
+            for at, each in enumerate(passes)
+            if isinstance(each.decoder, SwitchingDecoder)
+        }
+        fast = self._engines.fast
+        ours = [at for at, decoder in decoders.items() if fast and decoder.is_on(fast)]
+        if len(ours) > 1 and fast and (batch := _batch(fast)):
+            inner = [passes[at]._replace(decoder=decoders[at].inner) for at in ours]
+            try:
+                found = batch.together(self._is_alone)(inner)
+            except EngineError as error:
+                self._engines.lose(fast, error)
+            else:
+                for at, done in zip(ours, found, strict=True):
+                    decoders[at].remember(passes[at])
+                    answers[at] = done
+        return [answers[at] if at in answers else answer(each) for at, each in enumerate(passes)]
+
+    def encode(self, mel: Mel) -> SwitchingFeatures:
+        """Encode a window, as `Together.encode` says."""
+        engine = self._engines.use()
+        batch = None if engine is self._engines.cpu else _batch(engine)
+        try:
+            features = batch.together(self._is_alone).encode(mel) if batch else engine.encode(mel)
+        except EngineError as error:
+            self._engines.lose(engine, error)
+            engine = self._engines.cpu
+            features = engine.encode(mel)
+        return SwitchingFeatures(mel, 0, engine, features)
+
+    def begin(self, mel: Callable[[], Mel]) -> Callable[[], SwitchingFeatures]:
+        """Encode a window when it is waited for."""
+        return lambda: self.encode(mel())
 
 
 # -- the thread that loads ------------------------------------------------------------------------

@@ -14,9 +14,11 @@ from streamd.config import load
 from streamd.daemon import acceleration, build, opening
 from streamd.daemon.acceleration import Hardware
 from streamd.daemon.opening import open_model
+from streamd.daemon.recording import FileTranscriber
 from streamd.engines.mlx import gpu
 from streamd.engines.supervised.remote import RemoteEngine
 from streamd.engines.supervised.switchover import NotFasterError, SwitchingEngine
+from streamd.engines.supervised.worker import Worker
 from streamd.errors import ConfigError
 from streamd.events import Final, Partial
 from streamd.types import SAMPLE_RATE
@@ -97,6 +99,30 @@ def test_captions_are_the_same(engine, expected, caplog, tmp_path, fault):
         assert str(figures["library"]).startswith("MLX 0.")
         assert figures["active"] > 100e6
         assert figures["graph_s"] > 0
+
+
+@pytest.mark.skipif(mx.default_device().type != mx.cpu, reason="a GPU rounds otherwise")
+def test_windows_of_a_recording_run_together_in_the_worker(engine, monkeypatch):
+    calls = []
+    call_worker = Worker.call
+
+    def counted(worker, method, *given):
+        calls.append((method, len(given[0]) if method == "step_together" else 1))
+        return call_worker(worker, method, *given)
+
+    monkeypatch.setattr(Worker, "call", counted)
+    config = load(GIVEN | {"compute": "cpu"}, {})
+    model, cpu = open_model(config)
+    texts = []
+    for runs in (engine, cpu):
+        transcriber = FileTranscriber(config, model, runs)
+        recording = transcriber.new_file(pytest.fail)
+        recording.take(recorded.frames(np.tile(recorded.three_sentences(), 2)))
+        windows = list(transcriber.transcribe(recording))
+        texts.append([final.text for window in windows for final in window.finals])
+    assert texts[0] == texts[1]
+    assert max(n for method, n in calls if method == "step_together") > 1
+    assert "encode" not in dict(calls), "nothing of these windows is kept for others"
 
 
 def test_on_a_machine_without_a_gpu_the_cpu_goes_on(caplog):

@@ -12,8 +12,10 @@ from streamd.engines.reference import ReferenceEngine
 from streamd.engines.supervised import switchover
 from streamd.engines.supervised.remote import DroppedNumbers, RemoteEngine, ServedEngine
 from streamd.engines.supervised.switchover import NotFasterError, Patience, SwitchingEngine
+from streamd.engines.supervised.worker import Worker
 from streamd.errors import EngineError
-from streamd.whisper.engine import run_in_order
+from streamd.whisper.engine import Pass, run_in_order
+from streamd.whisper.longform.schedule import OneByOne
 from tests.support.supervised import FaultyCandidate, reference, workers
 
 pytestmark = pytest.mark.timeout(200)
@@ -118,6 +120,44 @@ def test_the_cpu_goes_on_with_the_window_of_an_engine_that_fails(
     assert_right(switching)
     assert candidate.n_loads == 2
     assert len(warnings(caplog)) == 1
+
+
+def batches(together) -> Iterator[np.ndarray]:
+    """Four passes of three windows at once."""
+    mel = np.random.default_rng(0).normal(size=(80, 240)).astype(np.float32)
+    windows = [together.begin(lambda n=n: mel[:, :n])() for n in (80, 160, 240)]
+    decoders = [together.engine.decoder(window, 8) for window in windows]
+    for at in range(4):
+        visible, place = np.arange(8)[None] <= at, np.array([at])
+        asked = place, place, visible, np.array([0])
+        passes = [Pass(each, place + n, *asked) for n, each in enumerate(decoders)]
+        for answer in together(passes):
+            yield from answer
+
+
+@pytest.mark.parametrize(
+    ("call", "fault"), [("", ""), ("encode", "kill"), ("step", "kill"), ("step", "nan")]
+)
+def test_windows_of_recordings_run_together_and_go_on_alone_on_the_cpu(
+    switching, candidate, caplog, call, fault, monkeypatch
+):
+    started(switching, candidate)
+    assert switching.n_together == 4
+    together, expected = switching.together(lambda: True), OneByOne(reference())
+    together.engine, expected.engine = switching, expected._engine
+    calls = []
+    call_worker = Worker.call
+    monkeypatch.setattr(
+        Worker,
+        "call",
+        lambda w, method, *given: calls.append(method) or call_worker(w, method, *given),
+    )
+    if fault:
+        candidate.add(call, fault)
+    for mine, exact in zip(batches(together), batches(expected), strict=True):
+        np.testing.assert_allclose(mine, exact, atol=2e-5)
+    assert calls.count("step_together") == {"": 4, "encode": 0, "step": 1}[call]
+    assert len(warnings(caplog)) == bool(fault)
 
 
 def test_in_the_middle_of_a_text_nothing_is_lost(switching, candidate, caplog):
