@@ -1096,3 +1096,16 @@ async def test_a_page_whose_token_is_for_certain_sessions_begins_with_one_of_the
         streams.open("keynote").hub.publish(final("Welcome."))
         page, _ = await visit(context, f"{server.page}#token={hall.token}")
         await expect(page.locator("#log .text")).to_have_text(["Welcome."])
+
+
+async def test_a_microphone_that_has_to_wait_for_room_says_so(context):
+    async with serving(streams := CountingStreams()) as server:
+        streams.max_streams = 0
+        page, _ = await visit(context, f"http://127.0.0.1:{server.port}/")
+        await page.get_by_role("button", name="Start").click()
+        await expect(page.locator("#toast")).to_have_text(
+            "Not captioned yet: no room for another stream"
+        )
+        streams.max_streams = 1
+        await expect(page.locator("#session option:checked")).to_contain_text("Chrome, ")
+        await expect(page.locator("#status")).to_have_text("live")

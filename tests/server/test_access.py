@@ -19,6 +19,7 @@ from streamd.daemon.serving import reload, server
 from streamd.errors import ConfigError
 from streamd.options import BindOptions
 from streamd.server import Invitation, Rights, Server, grants
+from streamd.server.access import Access
 from streamd.streams import Streams
 from tests.support.serving import INFO, CountingStreams, client, serving
 
@@ -159,6 +160,15 @@ async def test_a_link_is_for_one_session_and_has_no_more_rights_than_who_makes_i
         for wrong in forged:
             if wrong != guest:
                 assert (await ask(port, "/v1/sessions", wrong))[0] == 401
+
+
+def test_a_long_beginning_leaves_a_generated_name_what_makes_it_unique():
+    long = Access(sessions=("a" * 31 + "*",))
+    name = long.session_for("OpenAIRealtime-20261128-150000-0a1b2c3d")
+    assert len(name) == 64
+    assert name.endswith("-150000-0a1b2c3d")
+    assert long.covers(name)
+    assert Access().session_for("talk-1") == "talk-1"
 
 
 async def test_a_page_that_everybody_may_speak_on_shows_each_only_their_own():
