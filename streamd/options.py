@@ -583,12 +583,12 @@ class TokenOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     begin with the `name` of the table and a hyphen.
     """
 
-    name: Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_.-]{1,40}\Z")]
+    name: Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_.-]{1,30}\Z")]
     token: Annotated[str, Meta(pattern=r"\A[!-~]{16,}\Z")]
     may: Literal["listen", "speak", "keep"] = "speak"
     sessions: Annotated[
         tuple[
-            Annotated[str, Meta(pattern=r"\A([A-Za-z0-9_.-]{1,64}|[A-Za-z0-9_.-]{0,40}\*)\Z")], ...
+            Annotated[str, Meta(pattern=r"\A([A-Za-z0-9_.-]{1,64}|[A-Za-z0-9_.-]{0,31}\*)\Z")], ...
         ],
         Meta(min_length=1),
     ]

@@ -1,6 +1,7 @@
 """What docs/deployment.md prints, as it stands there: proxies, credentials, a copy of a journal."""
 
 import asyncio
+import json
 import os
 import re
 import shutil
@@ -8,7 +9,7 @@ import socket
 import sqlite3
 import ssl
 import subprocess
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from urllib.request import Request, urlopen
@@ -19,10 +20,13 @@ from websockets.asyncio.client import connect
 
 from streamd.cli import main
 from streamd.config import read_tokens
+from streamd.events import Final
+from streamd.server import Recording, Wanted
 from streamd.streams.hub import Hub
 from streamd.streams.journal.database import Database
 from tests.support.browser import browser, final, needs_chromium, visit
 from tests.support.serving import Client, CountingStreams, certificate, serving
+from tests.support.uploads import PATH, form
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "deployment.md").read_text()
@@ -79,7 +83,8 @@ def nginx(folder: Path, port: int, to: int, text: str) -> list[str]:
         f"{kind}_temp_path {folder};"
         for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
     )
-    head = f"pid {folder}/pid; error_log stderr; daemon off;\nevents {{}}\n"
+    user = "" if os.geteuid() else "user root;"  # else its workers may not write to the folder
+    head = f"{user} pid {folder}/pid; error_log stderr; daemon off;\nevents {{}}\n"
     (folder / "nginx.conf").write_text(f"{head}http {{ access_log off; {paths}\n{text}\n}}")
     return [program("nginx"), "-c", str(folder / "nginx.conf"), "-e", "stderr"]
 
@@ -98,6 +103,19 @@ def caddy(folder: Path, port: int, to: int, text: str) -> list[str]:
     ]
 
 
+class Weighing:
+    """The text of a recording is its size."""
+
+    async def read(self, file: int, name: str, wanted: Wanted) -> Recording:
+        async def finals() -> AsyncIterator[Final]:
+            yield final(f"{os.fstat(file).st_size} bytes")
+
+        return Recording(1500, finals(), [])
+
+    def written(self, finals: Sequence[Final], form: str) -> str:
+        return json.dumps({"segments": [], "text": finals[0].text})
+
+
 @pytest.mark.parametrize(("proxy", "scheme"), [(nginx, "https"), (caddy, "http")])
 async def test_the_proxy_as_printed_carries_captions_transcripts_and_recordings(
     proxy, scheme, tmp_path, monkeypatch, caplog
@@ -106,7 +124,7 @@ async def test_the_proxy_as_printed_carries_captions_transcripts_and_recordings(
     caplog.set_level("INFO", "streamd")
     port = free_port()
     trust = None
-    async with serving(CountingStreams(), token=TOKEN) as server:
+    async with serving(CountingStreams(), token=TOKEN, recordings=Weighing()) as server:
         command = proxy(tmp_path, port, server.port, block(proxy.__name__))
         if scheme == "https":
             trust = ssl.create_default_context(cafile=tmp_path / "cert.pem")
@@ -123,12 +141,16 @@ async def test_the_proxy_as_printed_carries_captions_transcripts_and_recordings(
                 await talk.until("flushed")
 
             def ask(path: str, body: bytes | None = None) -> tuple[int, str]:
-                request = Request(site + path, data=body, headers=headers)
+                kind = {"Content-Type": "multipart/form-data; boundary=x"} if body else {}
+                request = Request(site + path, data=body, headers={**headers, **kind})
                 with urlopen(request, context=trust) as answer:
                     return answer.status, answer.read().decode()
 
             text = await asyncio.to_thread(ask, "/v1/sessions/talk/transcript?format=txt")
             assert text == (200, "50 frames\n")
+            sent = form(("model", "whisper-1"), file=bytes(3_000_000))
+            answered = await asyncio.to_thread(ask, PATH, sent)
+            assert json.loads(answered[1])["text"] == "3000000 bytes"
             assert "<title>streamd" in (await asyncio.to_thread(ask, "/"))[1]
     assert "session talk begun by 127.0.0.1" in caplog.text
 

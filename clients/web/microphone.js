@@ -222,7 +222,7 @@ export class Sending {
         over = message.reason !== "shutdown" && message.reason !== "disconnect";
       } else if (message.type === "error" && message.fatal) {
         if (message.code === "session_over") over = this.#beginAgain(message.heard_ms ?? 0);
-        else if (!TEMPORARY.has(message.code)) refused = message.message;
+        else if (!TEMPORARY.has(message.code)) refused = `The server refused: ${message.message}`;
         else if (this.session === null) this.callbacks.failed(`Not captioned yet: ${message.message}`);
       } else if (message.code === "bad_option") {
         this.callbacks.failed(message.message); // a correction
@@ -233,10 +233,10 @@ export class Sending {
       this.#nMute = isMute ? this.#nMute + 1 : 0;
       if (isMute && (this.session === null || this.#nMute >= N_TRIES)) {
         const { status, why } = await refusal({ role: "ingest" });
-        if (status === 403 || (status === 426 && this.#nMute >= N_TRIES)) refused = why;
+        if (status === 403 || (status === 426 && this.#nMute >= N_TRIES)) refused = `Not captioned: ${why}`;
         else if (this.#nMute >= N_TRIES && why) this.callbacks.failed(`Not captioned yet: ${why}`);
       }
-      if (refused) this.callbacks.failed(`The server refused: ${refused}`);
+      if (refused) this.callbacks.failed(refused);
       if (refused || over) return this.#stopped || this.gaveUp();
       setTimeout(() => this.#connect(), this.#waitMs);
       this.#waitMs = Math.min(2 * this.#waitMs, MAX_WAIT_MS);

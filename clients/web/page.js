@@ -164,6 +164,7 @@ async function status(state, why = "") {
   const displayed = state === "absent" && transcript.items.length > 0 ? "ended" : state; // only this browser has it
   $("status").dataset.state = displayed;
   $("status").textContent = why ? `${STATES[displayed]}: ${why}` : STATES[displayed];
+  $("hint").classList.toggle("sr", displayed === "barred"); // nothing is being waited for
   keepAwake(displayed === "live");
   offerCorrections();
   if (!QUIET.includes(displayed)) return;
@@ -242,11 +243,13 @@ async function sessions() {
   const kept = ((await archive?.list()) ?? []).filter(({ nItems }) => nItems > 0).map(({ name }) => name);
   const asked = new URLSearchParams(location.search).get("session");
   const now = shown.name || (shown.isOwn ? "" : asked);
-  const isAlone = known.length > 0 && !known.includes("live"); // others speak, whom the visitor may choose
+  // Others speak, whom the visitor may choose; or the visitor may not listen to the server's own captions.
+  const preferred = within.endsWith("*") ? "live" : within;
+  const isAlone = (known.length > 0 || within !== "*") && !known.includes(preferred);
   const options = [...new Set([...known, ...kept])].map((name) => new Option(label(name), name));
   $("session").replaceChildren(...options, new Option("New transcript", ""));
   if (now === null && isAlone) $("session").value = "";
-  else offer(now ?? "live");
+  else offer(now ?? preferred);
 }
 
 $("session").onfocus = sessions;

@@ -63,7 +63,10 @@ class Access:
     def session_for(self, generated: str) -> str:
         """Return the name of a session that the client begins without naming it."""
         first = self.sessions[0]
-        return f"{first[:-1]}{generated}"[:_LONGEST_NAME] if first.endswith("*") else first
+        if not first.endswith("*"):
+            return first
+        # What makes it unique is at its end.
+        return f"{first[:-1]}{generated[len(first) - 1 - _LONGEST_NAME :]}"
 
     def signed(self, session: str, rights: Rights) -> str | None:
         """Return a token for one session, None if this one does not allow as much."""

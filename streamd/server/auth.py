@@ -119,7 +119,10 @@ class Auth:
         if not is_known:
             return plain(404, f"not found: the websocket is at {STREAM_PATH}")
         if not all(self._is_allowed_origin(origin, hosts[0]) for origin in origins):
-            return plain(403, "origin not allowed: allow this site with --allow-origin")
+            why = (
+                "allow this site with --allow-origin, or have the proxy pass on Host with its port"
+            )
+            return plain(403, f"origin not allowed: {why}")
         # A load balancer that asks whether the server is ready has no token.
         return None if path == READY_PATH else self._check_token(path, request)
 

@@ -61,6 +61,10 @@ from streamd.system.disk import asset
 TELL_S = 1.0
 """What is left to tell all clients of the end when the last finals were late."""
 
+_QUIET_S = 60.0
+_MOST_LOGGED = 256
+"""Refusals that are remembered, so that they are not logged again at once."""
+
 _log = logging.getLogger(__name__)
 _library_log = logging.getLogger("websockets.streamd")
 
@@ -133,6 +137,7 @@ class Server:
         self._limits = limits
         self._announced_limits = msgspec.convert(limits, Limits, from_attributes=True)
         self._ingests = Ingests(sessions, limits)
+        self._logged: dict[str, float] = {}
         self._registry = ConnectionRegistry(limits.pending_limit)
         metrics.listeners.set_function(lambda: self._registry.count(Role.LISTEN))
         self._rest = Rest(recordings, limits) if recordings else None
@@ -333,7 +338,17 @@ class Server:
         why = bytes(answer.body or b"").decode(errors="replace").strip()
         client = self._client(transport, request, self._auth.access(request))
         path = request.path.partition("?")[0]
-        _log.info("refused %s at %s: %d, %s", client, path, answer.status_code, why)
+        self._log_refusal(f"{client} at {path}: {answer.status_code}, {why}")
+
+    def _log_refusal(self, what: str) -> None:
+        """Write a line, but not the same again within a minute: browsers go on trying."""
+        now = asyncio.get_running_loop().time()
+        if now - self._logged.get(what, -_QUIET_S) < _QUIET_S:
+            return
+        if len(self._logged) >= _MOST_LOGGED:
+            self._logged.clear()
+        self._logged[what] = now
+        _log.info("refused %s", what)
 
     @staticmethod
     def _client(
@@ -475,7 +490,7 @@ class Server:
             )
         except WireError as error:
             self._metrics.refused.labels(error.code).inc()
-            _log.info("refused %s: %s, %s", access.name, error.code, error)
+            self._log_refusal(f"{access.name}: {error.code}, {error}")
             await refuse(socket, dialect, error)
             return
         task = asyncio.current_task()

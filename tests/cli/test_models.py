@@ -571,7 +571,7 @@ def test_a_person_may_refuse(serving, answer):
 def test_the_question_counts_what_is_prepared(serving):
     serving.repos["openai/whisper-base"] = serving.repos["some/tiny"]
     _, shown = at_terminal("n\n", "transcribe", "-m", "base", str(SOUND))
-    assert "base is not here. Download it (0.5 MB, and 174 MB when it is prepared) from" in shown
+    assert "base is not here. Download it (0.5 MB, and 174 MB when it is prepared; " in shown
 
 
 def test_the_download_of_a_damaged_model_shows_how_far_it_is(serving, run):

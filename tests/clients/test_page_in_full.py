@@ -31,7 +31,7 @@ from streamd.events import (
     SpeakerTurns,
     of_channel,
 )
-from streamd.options import BindOptions
+from streamd.options import BindOptions, TokenOptions
 from streamd.server import Invitation, Server
 from streamd.streams.hub import Hub
 from tests.support.browser import HOSTILE, browser, final, needs_chromium, visit, visit_over_a_line
@@ -1075,3 +1075,37 @@ async def test_a_listener_is_offered_no_microphone_and_a_wrong_token_is_called_w
         await expect(page.locator("#microphone")).to_be_hidden()
         await page.keyboard.press("m")
         await expect(page.locator("#toast")).to_be_hidden()
+
+
+async def test_a_page_whose_token_is_for_certain_sessions_begins_with_one_of_them(context):
+    alice = TokenOptions(name="alice", token="alice-0123456789abcdef", sessions=("alice-*",))
+    hall = TokenOptions(
+        name="hall", token="hall-0123456789abcdef", may="listen", sessions=("keynote",)
+    )
+    bind = BindOptions(port=0, tokens=(alice, hall))
+    async with Server(bind, sessions=(streams := CountingStreams()), info=INFO) as server:
+        page, _ = await visit(context, f"{server.page}#token={alice.token}")
+        await expect(page.locator("#status")).to_have_text("not started")
+        await page.get_by_role("button", name="Start").click()
+        await expect(page.locator("#status")).to_have_text("live")
+        (name,) = streams.ingests
+        assert re.fullmatch(r"alice-Chrome-\d{8}-\d{6}-[0-9a-f]{8}", name)
+        await page.get_by_role("button", name="Share").click()
+        await expect(page.locator("#how")).to_contain_text("Only this computer")  # as it is
+        await page.close(run_before_unload=False)
+        streams.open("keynote").hub.publish(final("Welcome."))
+        page, _ = await visit(context, f"{server.page}#token={hall.token}")
+        await expect(page.locator("#log .text")).to_have_text(["Welcome."])
+
+
+async def test_a_microphone_that_has_to_wait_for_room_says_so(context):
+    async with serving(streams := CountingStreams()) as server:
+        streams.max_streams = 0
+        page, _ = await visit(context, f"http://127.0.0.1:{server.port}/")
+        await page.get_by_role("button", name="Start").click()
+        await expect(page.locator("#toast")).to_have_text(
+            "Not captioned yet: no room for another stream"
+        )
+        streams.max_streams = 1
+        await expect(page.locator("#session option:checked")).to_contain_text("Chrome, ")
+        await expect(page.locator("#status")).to_have_text("live")

@@ -12,7 +12,7 @@ from streamd.config import load
 from streamd.daemon import build, pump
 from streamd.daemon.control import Control
 from streamd.errors import EngineError, EngineMemoryError, OneSessionError, WireError
-from streamd.events import Eos, Fault, Final, Gap, Lag
+from streamd.events import Eos, Fault, Final, Gap, Lag, SpeakerTurn, SpeakerTurns
 from streamd.options import SessionOptions
 from streamd.streams import SessionStorage, Streams
 from streamd.streams.hub import Hub
@@ -372,6 +372,19 @@ async def test_if_there_is_too_little_memory_for_long_the_session_can_be_resumed
         assert not running.done()
         journal = folder.recall("s")
         assert (journal.epoch, journal.ended) == (stream.hub.epoch, "")
+
+
+async def test_who_joins_late_learns_the_newest_thousand_turns_with_a_journal_too(tmp_path):
+    with Database(tmp_path) as folder:
+        hub = new_streams(storage=SessionStorage(folder)).open("s").hub
+        for n in range(1200):
+            turn_of_one = SpeakerTurn(start_ms=3000 * n, end_ms=3000 * n + 900, speaker=1)
+            end_ms = 3000 * (n + 1)
+            hub.publish(SpeakerTurns(start_ms=3000 * n, end_ms=end_ms, turns=(turn_of_one,)))
+        with hub.subscribe(0) as late:
+            told = late.pop()
+        assert isinstance(told, SpeakerTurns)
+        assert [told.turns[0].start_ms, len(told.turns)] == [600_000, 1000]
 
 
 async def test_a_bug_in_one_window_ends_its_session_only(serving, caplog):

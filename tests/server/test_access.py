@@ -19,6 +19,7 @@ from streamd.daemon.serving import reload, server
 from streamd.errors import ConfigError
 from streamd.options import BindOptions
 from streamd.server import Invitation, Rights, Server, grants
+from streamd.server.access import Access
 from streamd.streams import Streams
 from tests.support.serving import INFO, CountingStreams, client, serving
 
@@ -161,6 +162,15 @@ async def test_a_link_is_for_one_session_and_has_no_more_rights_than_who_makes_i
                 assert (await ask(port, "/v1/sessions", wrong))[0] == 401
 
 
+def test_a_long_beginning_leaves_a_generated_name_what_makes_it_unique():
+    long = Access(sessions=("a" * 31 + "*",))
+    name = long.session_for("OpenAIRealtime-20261128-150000-0a1b2c3d")
+    assert len(name) == 64
+    assert name.endswith("-150000-0a1b2c3d")
+    assert long.covers(name)
+    assert Access().session_for("talk-1") == "talk-1"
+
+
 async def test_a_page_that_everybody_may_speak_on_shows_each_only_their_own():
     bind = BindOptions(port=0, token="the token of the owner", share="speak")
     guest = next(each for each in grants(bind) if each.is_guest)
@@ -203,7 +213,8 @@ async def test_a_line_in_the_log_says_who_begins_ends_and_is_refused_and_why(tok
         with pytest.raises(InvalidStatus):
             async with client(port, **with_token("wrong")):
                 pass
-        assert await is_refused(port, "session=bob", ALICE)
+        for _ in range(3):  # in one line
+            assert await is_refused(port, "session=bob", ALICE)
         _, metrics = await ask(port, "/metrics", OPS)
     lines = [each.getMessage() for each in caplog.records if "connection" not in each.getMessage()]
     assert lines == [
@@ -215,8 +226,8 @@ async def test_a_line_in_the_log_says_who_begins_ends_and_is_refused_and_why(tok
         "refused 127.0.0.1 (alice) at /v1/stream: 403, "
         "this token is not for session 'bob', but for: alice-*",
     ]
-    for code in ("401", "403", "too_many_streams"):
-        assert f'streamd_refused_total{{code="{code}"}} 1.0' in metrics
+    for code, n in {"401": 1, "403": 3, "too_many_streams": 1}.items():
+        assert f'streamd_refused_total{{code="{code}"}} {n}.0' in metrics
     assert "0123456789abcdef" not in caplog.text
 
 
