@@ -5,6 +5,7 @@ import threading
 from collections import Counter
 from contextlib import contextmanager
 
+import numpy as np
 import pytest
 import soundfile
 from deepgram import AsyncDeepgramClient, DeepgramClient
@@ -167,6 +168,8 @@ def test_errors_are_the_ones_of_the_client(server, came_back):
 
 def test_ogg_opus_as_a_browser_records_it(server, speech, native, came_back):
     file = io.BytesIO()
+    # Opus needs a moment before a first word that begins with the recording.
+    speech = np.concatenate((np.zeros(8000, np.int16), speech))
     soundfile.write(file, speech, 16_000, format="OGG", subtype="OPUS")
     audio = file.getvalue()
     with listening(server, encoding=None, sample_rate=None) as (connection, got, thread):
