@@ -3,6 +3,7 @@
 import json
 import plistlib
 import re
+import runpy
 import shlex
 import shutil
 import subprocess
@@ -15,6 +16,7 @@ from threading import Thread
 import pytest
 
 from streamd.cli import main
+from streamd.events import Final, Partial, TimedWord
 
 CONTRIB = Path(__file__).parents[1] / "contrib"
 UNITS = sorted((CONTRIB / "systemd").iterdir())
@@ -103,3 +105,23 @@ def test_the_image_knows_whether_it_is_well(status, code):
         done = subprocess.run([sys.executable, *command], capture_output=True)
         thread.join()
     assert done.returncode == code
+
+
+def test_the_window_replaces_what_is_tentative_and_keeps_what_is_final(monkeypatch):
+    pytest.importorskip("PySide6.QtWidgets", reason="needs PySide6-Essentials")
+    monkeypatch.setenv("QT_QPA_PLATFORM", "offscreen")
+    module = runpy.run_path(str(CONTRIB / "desktop" / "window.py"))
+    app = module["QApplication"]([])
+    window = module["CaptionWindow"]()
+
+    def said(kind, text, speaker, **fields):
+        word = TimedWord(text=text, start_ms=0, end_ms=9, prob=1, final=True, speaker=speaker)
+        window.take(kind(seg=1, start_ms=0, end_ms=9, text=text, words=(word,), **fields))
+        return window.toPlainText()
+
+    assert said(Partial, "Wood you?", 1, rev=1, stable=0) == "Wood you? "
+    assert said(Final, "Would you?", 1, language="en") == "Would you? "
+    assert said(Partial, "Yes", 2, rev=1, stable=0) == "Would you? \n– Yes "
+    assert said(Final, "Yes.", 2, language="en") == "Would you? \n– Yes. "
+    window.close()
+    app.shutdown()

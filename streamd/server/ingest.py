@@ -8,19 +8,21 @@ import asyncio
 import logging
 import secrets
 from collections import deque
-from collections.abc import Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Protocol
 
 from msgspec.structs import replace
 
-from streamd.errors import WireError
+from streamd.errors import SourceError, WireError
 from streamd.events import Ack, EndReason, Fault, Flushed, GapReason, Started
 from streamd.options import ServerLimits
-from streamd.server.wire import Command, Correct, Flush, Query, Role, Start, Stop, Update
+from streamd.server.wire import Command, Correct, Encoding, Flush, Query, Role, Start, Stop, Update
+from streamd.sources import Lost
+from streamd.sources.confined import ConfinedSource
 from streamd.sources.framing import Framer, PcmDecoder
 from streamd.streams import Streams
 from streamd.streams.stream import Stream
-from streamd.types import ms_from_frames
+from streamd.types import Frames, ms_from_frames
 
 SECRET = "."
 """Separates the epoch of a session from the secret of the client that feeds it."""
@@ -44,6 +46,48 @@ class Feeder(Protocol):
         """Tell the client what it need not keep, or what is wrong."""
 
 
+class _Container:
+    """The stream of a client that sends a container: a process of its own decodes it.
+
+    `feed` gets the frames; `failed` is called if it cannot be decoded.
+    """
+
+    def __init__(
+        self, feed: Callable[[Frames], Awaitable[None]], failed: Callable[[WireError], None]
+    ) -> None:
+        self._feed, self._failed = feed, failed
+        self._source = ConfinedSource(None, "the stream")
+        self._open: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._task = asyncio.create_task(self._run())
+
+    async def push(self, data: bytes) -> None:
+        """Take more of the container; waits while the session has no room."""
+        await asyncio.wait((self._open, self._task), return_when=asyncio.FIRST_COMPLETED)
+        if not self._task.done():
+            await self._source.feed(data)
+
+    async def finish(self) -> None:
+        """Return when the session has all of it."""
+        await asyncio.wait((self._open, self._task), return_when=asyncio.FIRST_COMPLETED)
+        if not self._task.done():
+            self._source.end()
+        await self._task
+
+    def close(self) -> None:
+        """Wait for nothing any more."""
+        self._task.cancel()
+
+    async def _run(self) -> None:
+        try:
+            async with self._source as source:
+                self._open.set_result(None)
+                async for item in source:
+                    if not isinstance(item, Lost):  # a container loses nothing
+                        await self._feed(item)
+        except SourceError as error:
+            self._failed(WireError("bad_audio", str(error)))
+
+
 class _AudioInput:
     """The audio of one session, from its ``start`` on; the format never changes.
 
@@ -54,7 +98,9 @@ class _AudioInput:
     def __init__(self, start: Start, began_ms: int) -> None:
         self.start = start
         self.counts_samples = start.samples is not None  # so the client can resume
-        self.decoder = PcmDecoder(start.encoding.removeprefix("pcm_"), start.channels)
+        self.is_container = start.encoding is Encoding.CONTAINER
+        form = "s16le" if self.is_container else start.encoding.removeprefix("pcm_")
+        self.decoder = PcmDecoder(form, start.channels)
         self.framer = Framer(start.rate, start.channels, split=bool(start.split))
         self.n_received = began_ms * start.rate // 1000
         self.next_ack = self.n_received + start.rate
@@ -77,6 +123,7 @@ class Ingest:
         self.feeder: Feeder | None = None
         session.when_moved = self._refuse
         self._audio: _AudioInput | None = None  # from the first `start` or audio on
+        self._container: _Container | None = None
         self._has_started = False  # on the present connection
         self._has_complained = False
         self._applied: dict[str, object] = {}  # the last updates
@@ -214,8 +261,10 @@ class Ingest:
 
     def close(self) -> None:
         """Wait for nothing any more."""
-        for task in (self._finishing, self._updating):
-            if task is not None:
+        for task in (self._finishing, self._updating, self._container):
+            if isinstance(task, _Container):
+                task.close()
+            elif task is not None:
                 task.cancel()
 
     async def _finish(self, reason: EndReason) -> None:
@@ -235,7 +284,9 @@ class Ingest:
             await self.session.finish(reason)
             return
         async with self._busy:  # audio that is being fed is counted already, so it must get in
-            if audio is not None and len(frames := audio.framer.flush()):
+            if self._container is not None:
+                await self._container.finish()
+            elif audio is not None and len(frames := audio.framer.flush()):
                 self.session.feed(frames)
         if audio is not None and audio.counts_samples:
             await self.session.flush()
@@ -269,6 +320,10 @@ class Ingest:
         elif audio.counts_samples and not self._has_started:
             raise WireError("late_start", "start must come before the audio, also after a break")
         self._has_started = True
+        if audio.is_container:
+            self._container = self._container or _Container(self._feed_frames, self._fail)
+            await self._container.push(pcm)
+            return None
         n_bytes = audio.start.channels * audio.start.encoding.n_bytes
         if len(pcm) % n_bytes:
             what = f"{len(pcm)} bytes are not whole samples of {n_bytes} bytes"
@@ -280,13 +335,25 @@ class Ingest:
             piece = pcm[at : at + size]
             frames = audio.framer.push(audio.decoder.push(piece))
             audio.n_received += len(piece) // n_bytes
-            for begin in range(0, len(frames), MAX_FEED_FRAMES):
-                await self.session.wait_for_space()
-                self.session.feed(frames[begin : begin + MAX_FEED_FRAMES])
+            await self._feed_session(frames)
         if not audio.framer.n_invalid or self._has_complained:
             return None
         self._has_complained = True
         return Fault(code="bad_audio", message="samples that are NaN or infinite count as silence")
+
+    async def _feed_session(self, frames: Frames) -> None:
+        for begin in range(0, len(frames), MAX_FEED_FRAMES):
+            await self.session.wait_for_space()
+            self.session.feed(frames[begin : begin + MAX_FEED_FRAMES])
+
+    async def _feed_frames(self, frames: Frames) -> None:
+        if self._audio is not None:
+            self._audio.n_received += ms_from_frames(len(frames)) * self._audio.start.rate // 1000
+        await self._feed_session(frames)
+
+    def _fail(self, error: WireError) -> None:
+        if self.feeder is not None:
+            self.feeder.refuse(error)
 
 
 class Ingests:

@@ -98,15 +98,19 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="he
 
 
 class Encoding(StrEnum):
-    """Sample formats of binary messages, little endian, channels interleaved."""
+    """Sample formats of binary messages, little endian, channels interleaved; or a container.
+
+    WebM, Ogg or MPEG-4 says itself what it holds, and may be cut anywhere.
+    """
 
     S16 = "pcm_s16le"
     F32 = "pcm_f32le"
+    CONTAINER = "container"
 
     @property
     def n_bytes(self) -> int:
         """Size of one sample of one channel."""
-        return 2 if self is Encoding.S16 else 4
+        return {Encoding.S16: 2, Encoding.F32: 4}.get(self, 1)
 
 
 class Start(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="start"):
@@ -224,6 +228,8 @@ def check_format(start: Start) -> None:
         raise WireError("bad_rate", f"{limits}, got {start.rate}")
     if start.split and start.samples is not None:
         raise WireError("bad_message", "a session whose channels are split cannot be resumed")
+    if start.encoding is Encoding.CONTAINER and (start.split or start.samples is not None):
+        raise WireError("bad_message", "a container has one mixed channel, and cannot be resumed")
     if not 1 <= start.channels <= MAX_CHANNELS:
         limits = f"channels must be 1 to {MAX_CHANNELS}"
         raise WireError("bad_message", f"{limits}, got {start.channels}")

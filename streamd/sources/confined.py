@@ -46,6 +46,8 @@ _LONGEST = 1 << 20
 _MOST_WARNINGS = 10
 """Of a process that was taken over; a damaged file has two or three."""
 _FRAME_BYTES = 4 * FRAME
+_FED = "--fed"
+"""Has the process read a stream from standard input, not a file."""
 _NAME = "\0"
 """Stands for the file's name in messages of the process, which does not know it."""
 _TOO_MUCH = (
@@ -59,12 +61,12 @@ _log = logging.getLogger(__name__)
 class ConfinedSource:
     """The audio of a file that a client sent and calls `name`: a context manager to iterate over.
 
-    `file` is the descriptor, which stays open. Frames, warnings and errors are those of
-    `FileSource`; besides, raises `SourceError` if the process needs too much memory, which only
-    Linux limits, or too long, or crashes.
+    `file` is the descriptor, which stays open; None: what `feed` gets, until `end`. Frames,
+    warnings and errors are those of `FileSource`; besides, raises `SourceError` if the process
+    needs too much memory, which only Linux limits, or too long, or crashes.
     """
 
-    def __init__(self, file: int, name: str, languages: Sequence[str] = ()) -> None:
+    def __init__(self, file: int | None, name: str, languages: Sequence[str] = ()) -> None:
         self._file, self._name, self._languages = file, name, languages
         self.warnings: list[str] = []
         """What was logged about the sound."""
@@ -74,11 +76,12 @@ class ConfinedSource:
         """Samples of padding at the end of the last frame, known once iterating has ended."""
 
     async def __aenter__(self) -> Self:
+        is_fed = self._file is None
         known = {name: os.environ[name] for name in _NEEDED if name in os.environ}
         # -P: no module of the folder in which streamd was started is imported.
         self._process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-P", "-m", __name__, *self._languages),
-            stdin=self._file,
+            *(sys.executable, "-P", "-m", __name__, *([_FED] * is_fed), *self._languages),
+            stdin=asyncio.subprocess.PIPE if is_fed else self._file,
             stdout=asyncio.subprocess.PIPE,
             # Landlock confines one thread and those that it starts later; numpy would start some.
             env={**known, "OPENBLAS_NUM_THREADS": "1"},
@@ -95,6 +98,18 @@ class ConfinedSource:
         while await self._out.read(_LONGEST):
             pass
         await self._process.wait()
+
+    async def feed(self, data: bytes) -> None:
+        """Give the process more to decode; waits while it has enough. It may have ended."""
+        assert self._process.stdin is not None
+        with suppress(ConnectionError):
+            self._process.stdin.write(data)
+            await self._process.stdin.drain()
+
+    def end(self) -> None:
+        """Say that nothing more comes: iterating ends when all is decoded."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
 
     def __aiter__(self) -> Self:
         return self
@@ -183,8 +198,7 @@ def _tell(out: BinaryIO, kind: _Kind, data: bytes) -> None:
 
 async def _read(file: int, languages: Sequence[str], out: BinaryIO) -> None:
     try:
-        selection = Selection(languages=tuple(languages))
-        decoder = choose_decoder(file, _NAME, formats=SELF_CONTAINED, selection=selection)
+        decoder = _decoder(file, languages)
         decoder.open()
         frames = _frames(decoder)
         n = 0
@@ -199,6 +213,14 @@ async def _read(file: int, languages: Sequence[str], out: BinaryIO) -> None:
         _tell(out, b"e", (_TOO_MUCH if lacks_memory else str(error)).encode())
     except MemoryError:
         _tell(out, b"e", _TOO_MUCH.encode())
+
+
+def _decoder(file: int, languages: Sequence[str]) -> Ffmpeg | Sndfile:
+    if _FED in languages:
+        fed = os.fdopen(file, "rb", buffering=0, closefd=False)
+        return Ffmpeg(_NAME, fed, formats=SELF_CONTAINED)
+    selection = Selection(languages=tuple(languages))
+    return choose_decoder(file, _NAME, formats=SELF_CONTAINED, selection=selection)
 
 
 def _frames(decoder: Ffmpeg | Sndfile) -> FrameStream:

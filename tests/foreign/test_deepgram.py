@@ -5,6 +5,7 @@ import threading
 from collections import Counter
 from contextlib import contextmanager
 
+import numpy as np
 import pytest
 import soundfile
 from deepgram import AsyncDeepgramClient, DeepgramClient
@@ -143,15 +144,15 @@ def test_errors_are_the_ones_of_the_client(server, came_back):
     # With websockets 14 and later it fails to turn this into its ApiError, whatever the server.
     with pytest.raises(InvalidStatus, match="401"), listening(server, key="wrong"):
         pass
-    with listening(server, encoding="opus") as (_, got, thread):
+    with listening(server, encoding="amr-nb") as (_, got, thread):
         thread.join(60)
     error, closed = got
     assert isinstance(error, ListenV1Error)
     assert "encoding" in error.description
     assert isinstance(closed, ConnectionClosedError)
     assert (closed.rcvd.code, closed.rcvd.reason) == (1008, "bad_query")
-    with listening(server, encoding=None, sample_rate=None) as (_, got, thread):
-        thread.join(60)  # without them, a container is meant
+    with listening(server, sample_rate=None) as (_, got, thread):
+        thread.join(60)
     assert (got[0].variant, got[1].rcvd.reason) == ("bad_audio", "DATA-0000")
     with listening(server) as (connection, got, thread):
         connection._send("nonsense")
@@ -162,7 +163,25 @@ def test_errors_are_the_ones_of_the_client(server, came_back):
         thread.join(60)
     assert (got[0].variant, got[1].rcvd.code) == ("bad_option", 1008)
     assert "knows en only" in got[0].description
-    came_back("deepgram-sdk", "wrong key; opus; a container; German", "401; ListenV1Error, 1008")
+    came_back("deepgram-sdk", "wrong key; AMR; no rate; German", "401; ListenV1Error, 1008")
+
+
+def test_ogg_opus_as_a_browser_records_it(server, speech, native, came_back):
+    file = io.BytesIO()
+    # Opus needs a moment before a first word that begins with the recording.
+    speech = np.concatenate((np.zeros(8000, np.int16), speech))
+    soundfile.write(file, speech, 16_000, format="OGG", subtype="OPUS")
+    audio = file.getvalue()
+    with listening(server, encoding=None, sample_rate=None) as (connection, got, thread):
+        for begin in range(0, len(audio), 1000):
+            connection.send_media(audio[begin : begin + 1000])
+        connection.send_close_stream()
+        thread.join(60)
+    finals = [message for message in got if message.type == "Results" and message.is_final]
+    said = " ".join(message.channel.alternatives[0].transcript for message in finals)
+    same = assert_same_words(said, native)
+    assert got[-1].type == "Metadata"
+    came_back("deepgram-sdk", "listen.v1.connect: Ogg Opus without encoding", same)
 
 
 def test_a_recording_in_one_request(server, speech, native, came_back):

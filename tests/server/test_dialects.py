@@ -229,7 +229,7 @@ def test_deepgram_wants_partials_only_if_it_is_asked():
 @pytest.mark.parametrize(
     ("query", "code", "culprit"),
     [
-        ("encoding=opus&sample_rate=48000", "bad_query", "encoding"),
+        ("encoding=amr-nb&sample_rate=48000", "bad_query", "encoding"),
         ("encoding=linear16&sample_rate=3999", "bad_rate", "3999"),
         (f"{LISTEN}&channels=9", "bad_message", "channels"),
         (f"{LISTEN}&callback=https://a.example", "bad_query", "callback"),
@@ -245,12 +245,20 @@ def test_deepgram_names_what_is_wrong(query, code, culprit):
     assert (told["type"], told["variant"], close) == ("Error", code, Close(close_code(code), code))
 
 
-@pytest.mark.parametrize("query", ["", "model=nova-3&encoding=linear16", "sample_rate=16000"])
-def test_deepgram_refuses_containers_with_its_own_code(query):
-    with pytest.raises(WireError, match="encoding, sample_rate") as error:
+def test_deepgram_refuses_samples_without_a_rate_with_its_own_code():
+    query = "model=nova-3&encoding=linear16"
+    with pytest.raises(WireError, match="samples in linear16 need their rate") as error:
         Deepgram(query).request()
     (told,), close = refused(Deepgram(query), error.value)
     assert (told["variant"], close) == ("bad_audio", Close(1008, "DATA-0000"))
+
+
+@pytest.mark.parametrize("query", ["", "encoding=opus&sample_rate=48000", "encoding=ogg-opus"])
+def test_deepgrams_containers_pass_as_they_are(query):
+    dialect = Deepgram(query)
+    dialect.request()
+    start, first = dialect.hear(b"odd")
+    assert (start.encoding, start.rate, first) == (Encoding.CONTAINER, 16_000, b"odd")
 
 
 # AssemblyAI

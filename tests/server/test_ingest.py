@@ -1,7 +1,9 @@
 import asyncio
 import errno
+import io
 from contextlib import asynccontextmanager
 
+import av
 import numpy as np
 import pytest
 
@@ -229,6 +231,51 @@ async def test_nonsense_ends_its_own_stream_only(name):
     assert streams.ingests["talk"].finished == "error"
 
 
+def encoded(form: str, codec: str, seconds: int = 3) -> bytes:
+    """A tone, as a browser's MediaRecorder sends it while it records."""
+    file, rate = io.BytesIO(), 48_000
+    tone = np.sin(np.arange(seconds * rate) * 0.05).astype(np.float32)
+    with av.open(file, "w", format=form, options={"live": "1"} if form == "webm" else {}) as made:
+        track = made.add_stream(codec, rate=rate, layout="mono")
+        sound = av.AudioFrame.from_ndarray(tone[np.newaxis], format="flt", layout="mono")
+        sound.sample_rate, sound.pts = rate, 0
+        for frame in (*av.AudioResampler("s16", "mono", rate).resample(sound), None):
+            made.mux(track.encode(frame))
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("form", ["webm", "ogg"])
+async def test_a_container_of_a_browser_is_decoded_as_it_comes(form):
+    data = encoded(form, "libopus")
+    async with feeding("role=both&session=talk") as (_, _, speaker):
+        await speaker.get()
+        await speaker.say({"type": "start", "encoding": "container"})
+        for at in range(0, len(data) // 2, 700):
+            await speaker.say(data[at : at + 700])
+        (partial,) = (await speaker.until("partial"))[-1:]
+        assert int(partial["text"]) > 0  # before the end is there
+        await speaker.say(data[at + 700 :])
+        await speaker.say({"type": "stop"})
+        *_, final, eos = await speaker.rest()
+        assert 150 <= int(final["text"].split()[0]) <= 152  # frames of 20 ms
+        assert eos["reason"] == "stop"
+
+
+async def test_what_is_no_container_is_bad_audio_and_disturbs_nobody():
+    async with feeding() as (_, server, speaker):
+        await speaker.get()
+        await speaker.say({"type": "start", "encoding": "container"})
+        await speaker.say(b"no container" * 1000)
+        await speaker.say({"type": "stop"})
+        *_, error = [each for each in await speaker.rest() if each["type"] == "error"]
+        assert (error["code"], error["fatal"]) == ("bad_audio", True)
+        async with client(server.port, "role=ingest&session=other") as other:
+            await other.get()
+            await other.say({"type": "start", "encoding": "container", "samples": 0})
+            (error,) = await other.rest()
+            assert error["message"] == "a container has one mixed channel, and cannot be resumed"
+
+
 async def test_what_is_allowed_and_what_is_ignored_is_said():
     async with feeding() as (_, _, speaker):
         await speaker.get()
@@ -240,7 +287,9 @@ async def test_what_is_allowed_and_what_is_ignored_is_said():
         )
         await speaker.say({"type": "start", "encoding": "opus"})
         (error,) = await speaker.rest()
-        assert error["message"].endswith("- at `$.encoding`; allowed: pcm_s16le, pcm_f32le")
+        assert error["message"].endswith(
+            "- at `$.encoding`; allowed: pcm_s16le, pcm_f32le, container"
+        )
     async with serving(CountingStreams()) as server, client(server.port, "role=speak") as lost:
         (error,) = await lost.rest()
         assert (

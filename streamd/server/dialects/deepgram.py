@@ -8,13 +8,23 @@ from msgspec.structs import replace
 
 from streamd.errors import WireError
 from streamd.events import Eos, Fault, Final, Flushed, Partial, SessionEvent, Vad
-from streamd.server.dialects.dialect import ByteStream, Close, Tell, both, start_for, tell, type_of
+from streamd.server.dialects.dialect import (
+    ByteStream,
+    Close,
+    Encodings,
+    Tell,
+    both,
+    rate_of,
+    start_for,
+    tell,
+    type_of,
+)
 from streamd.server.dialects.results import Results
 from streamd.server.wire import Command, Flush, Hello, Query, Stop
 
 
 class _Listening(Query, frozen=True, kw_only=True):
-    encoding: Literal["linear16", "linear32", "mulaw", "alaw"] | None = None
+    encoding: Encodings = "container"
     sample_rate: int | None = None
     channels: int = 1
     language: str | None = None
@@ -45,11 +55,8 @@ class Deepgram:
 
     def request(self) -> Query:
         asked = self._asked = both(self._text, _Listening)
-        if asked.encoding is None or asked.sample_rate is None:
-            what = "containers are not decoded: send samples, and give their encoding, sample_rate"
-            raise WireError("bad_audio", what)
         start = start_for(
-            asked.sample_rate,
+            rate_of(asked.encoding, asked.sample_rate),
             channels=asked.channels,
             tags=[asked.language],
             terms=[*asked.keyterm, *(word.partition(":")[0] for word in asked.keywords)],
@@ -87,6 +94,8 @@ class Deepgram:
                 yield tell("Error", variant="bad_message", description=f"no {unknown!r} here")
 
     def say(self, event: SessionEvent) -> Iterator[Tell]:
+        if isinstance(event, Partial | Final):
+            self._audio.told(event.end_ms)
         match event:
             case Vad(speech=True):
                 yield from self._speech_started(event)

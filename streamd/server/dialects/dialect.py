@@ -28,6 +28,7 @@ from streamd.server.wire import (
     decoded,
     parse_query,
 )
+from streamd.types import SAMPLE_RATE
 from streamd.whisper.marks import MARKS
 
 _MIN_ENDPOINT_MS = 200
@@ -203,6 +204,19 @@ def from_base64(text: str) -> bytes:
     return b64decode("".join(text.split()), validate=True)
 
 
+Encodings = Literal["container", "opus", "ogg-opus", "linear16", "linear32", "mulaw", "alaw"]
+"""Deepgram's names; a container needs none, and Opus comes in Ogg."""
+
+
+def rate_of(encoding: Encodings, rate_hz: int | None) -> int:
+    """Return the rate of samples; raises `WireError` if it is not known."""
+    if encoding in ("container", "opus", "ogg-opus"):
+        return SAMPLE_RATE
+    if rate_hz is None:
+        raise WireError("bad_audio", f"samples in {encoding} need their rate: give sample_rate")
+    return rate_hz
+
+
 Law = Literal["ULAW", "ALAW"]
 """libsndfile's names of the telephone encodings (ITU-T G.711)."""
 _FORMATS: Final[Mapping[str, tuple[Encoding, Law | None]]] = MappingProxyType(
@@ -211,6 +225,7 @@ _FORMATS: Final[Mapping[str, tuple[Encoding, Law | None]]] = MappingProxyType(
         **dict.fromkeys(("float32", "linear32"), (Encoding.F32, None)),
         **dict.fromkeys(("mulaw", "pcm_mulaw"), (Encoding.S16, "ULAW")),
         "alaw": (Encoding.S16, "ALAW"),
+        **dict.fromkeys(("container", "opus", "ogg-opus"), (Encoding.CONTAINER, None)),
     }
 )
 """What the encodings are that other protocols name."""
@@ -237,12 +252,18 @@ class ByteStream:
         self._sample_bytes = start.channels * (1 if self._law else samples.n_bytes)
         self.has_begun = False
         self._rest = b""
-        self._n_samples = 0
+        self._n_samples = self._told_ms = 0
 
     @property
     def heard_ms(self) -> int:
-        """How much audio has come."""
+        """How much audio has come; of a container, how much of it captions have told."""
+        if self._start.encoding is Encoding.CONTAINER:
+            return self._told_ms
         return self._n_samples * 1000 // self._start.rate
+
+    def told(self, end_ms: int) -> None:
+        """Note up to where a caption reaches."""
+        self._told_ms = max(self._told_ms, end_ms)
 
     def take(self, audio: bytes) -> Iterator[Start | bytes]:
         """Take audio of any length; the bytes of a sample that is not complete wait."""
