@@ -18,10 +18,10 @@ export function storeToken(text) {
   sessionStorage.setItem("streamd.token", text);
 }
 
-/** GET a path of this server, with the token. */
-export function ask(path) {
+/** Fetch a path of this server, with the token: GET, unless the `options` of fetch say otherwise. */
+export function ask(path, options = {}) {
   const secret = token();
-  return fetch(path, secret === null ? {} : { headers: { Authorization: `Bearer ${secret}` } });
+  return fetch(path, secret === null ? options : { ...options, headers: { Authorization: `Bearer ${secret}` } });
 }
 
 /** Why this server cannot be reached, or "" if it can. */
