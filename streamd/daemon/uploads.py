@@ -5,7 +5,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from io import StringIO
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from streamd.config import Config
 from streamd.daemon import build
@@ -19,8 +19,12 @@ from streamd.sinks.text import by_speaker
 from streamd.sources import FrameStream
 from streamd.sources.confined import ConfinedSource, stranger_file
 from streamd.streams import Streams
+from streamd.streams.journal.journals import Journals
 from streamd.whisper.engine import Engine
 from streamd.whisper.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    from streamd.library.additions import Addition
 
 log = logging.getLogger(__name__)
 
@@ -29,11 +33,12 @@ class Uploads:
     """Reads and transcribes recordings with the model that `opened` gives, step by step.
 
     Each step, at most four seconds of a file or one window, goes through `Streams.between`; so live
-    captions wait for one step at most, and several recordings take turns.
+    captions wait for one step at most, and several recordings take turns. With `--keep` they go
+    into the library, which is the journal of `stored`.
     """
 
-    def __init__(self, config: Config, streams: Streams) -> None:
-        self._config, self._streams = config, streams
+    def __init__(self, config: Config, streams: Streams, stored: Journals | None = None) -> None:
+        self._config, self.streams, self._stored = config, streams, stored
         self.opened: asyncio.Future[tuple[Model, Engine[Any], Vocabulary | None]]
         self.opened = asyncio.Future()
         """The model, and what is expected; there before the first step, for which recordings wait.
@@ -41,15 +46,18 @@ class Uploads:
 
     async def read(self, file: int, name: str, wanted: Wanted) -> Recording:
         """Read a sound file; see `streamd.server.Recordings`."""
-        transcriber = await self._streams.between(self._new_transcriber, wanted)
+        transcriber = await self.streams.between(self._new_transcriber, wanted)
         track = transcriber.new_file(lambda _: None)
+        addition = self._addition(name)
         longest_ms = self._config.limits.max_upload_ms
         async with stranger_file(file, name, transcriber.languages) as source:
             frames: FrameStream | ConfinedSource = source.__aiter__()
             warnings = frames.warnings
             try:
                 async for item in frames:
-                    await self._streams.between(track.take, item)
+                    await self.streams.between(track.take, item)
+                    if addition is not None:
+                        addition.hear(item)
                     if 0 < longest_ms < track.duration_ms:
                         raise WireError("too_large", f"a recording has at most {longest_ms} ms")
             except SourceError as error:
@@ -60,14 +68,26 @@ class Uploads:
             track.n_padding = frames.n_padding
         if not track.duration_ms:
             raise SourceError(f"{name} has no audio: record or convert it again")
-        finals = finals_between(self._streams, transcriber, track)
+        finals = finals_between(self.streams, transcriber, track)
+        finals = finals if addition is None else addition.keeping(finals)
         return Recording(track.duration_ms, finals, warnings)
+
+    def _addition(self, name: str) -> "Addition | None":
+        if not self._config.journal.keep:
+            return None
+        # SQLite takes a megabyte.
+        from streamd.library.additions import Addition
+        from streamd.streams.journal.database import Database
+
+        if not isinstance(self._stored, Database):
+            return None
+        return Addition(self._stored, self._config.journal, name)
 
     def _new_transcriber(self, wanted: Wanted) -> FileTranscriber:
         config, (model, engine, expected) = self._config, self.opened.result()
         choose = build.chooser(config, model)
         try:
-            choices = choose(self._streams.choices, wanted.chosen)
+            choices = choose(self.streams.choices, wanted.chosen)
         except ConfigError as error:
             raise WireError("bad_form", str(error)) from None
         chosen = build.with_choices(config, choices)
@@ -82,7 +102,7 @@ class Uploads:
             replace(chosen, decoding=decoding),
             model,
             engine,
-            is_alone=lambda: self._streams.are_idle,
+            is_alone=lambda: self.streams.are_idle,
             lists=build.vocabularies(config, model, expected),
         )
 

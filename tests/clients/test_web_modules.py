@@ -166,7 +166,7 @@ def test_a_correction_stands_for_words_of_this_run_only():
     const both = {{ ...one, text: "Ana Botín", last: 1 }};
     const kinds = hear(one, both, {{ ...one, last: 9 }}, {{ ...one, seq: 2 }});
     const texts = transcript.finals.map((each) => corrected(each).text);
-    const { text } = transcript.items.at(-1);
+    const {{ text }} = transcript.items.at(-1);
     console.log(JSON.stringify([before, known, places, place, kinds, texts, text]));
     """)
     assert found == [
