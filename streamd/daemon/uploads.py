@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from io import StringIO
 from typing import TYPE_CHECKING, Any
@@ -47,8 +48,18 @@ class Uploads:
     async def read(self, file: int, name: str, wanted: Wanted) -> Recording:
         """Read a sound file; see `streamd.server.Recordings`."""
         transcriber = await self.streams.between(self._new_transcriber, wanted)
-        track = transcriber.new_file(lambda _: None)
         addition = self._addition(name)
+        with ExitStack() as undo:
+            if addition is not None:
+                undo.callback(addition.end, EndReason.ERROR)
+            recording = await self._read(file, name, transcriber, addition)
+            undo.pop_all()
+        return recording
+
+    async def _read(
+        self, file: int, name: str, transcriber: FileTranscriber, addition: "Addition | None"
+    ) -> Recording:
+        track = transcriber.new_file(lambda _: None)
         longest_ms = self._config.limits.max_upload_ms
         async with stranger_file(file, name, transcriber.languages) as source:
             frames: FrameStream | ConfinedSource = source.__aiter__()
