@@ -253,6 +253,14 @@ function skip(seconds) {
   if (playing) seek(Math.max(0, nowMs() + seconds * 1000));
 }
 
+/** Go to the next word that may have been misheard, and play no further. */
+function nextDoubtful() {
+  const next = spoken.slice(spoken.indexOf(marked) + 1).find(({ element }) => element.classList.contains("low"));
+  $("sound").pause();
+  if (next) seek(next.start_ms);
+  else toast("No doubtful word follows");
+}
+
 function faster(by) {
   const list = $("speed");
   list.selectedIndex = Math.min(Math.max(0, list.selectedIndex + by), list.options.length - 1);
@@ -379,7 +387,7 @@ $("ask").onclose = () => {
   route();
 };
 
-const KEYS = { k: toggle, " ": toggle, j: () => skip(-SKIP_S), l: () => skip(SKIP_S), ArrowLeft: () => skip(-SKIP_S), ArrowRight: () => skip(SKIP_S), "<": () => faster(-1), ">": () => faster(1), e: edit, u: undo, MediaPlayPause: toggle };
+const KEYS = { k: toggle, " ": toggle, j: () => skip(-SKIP_S), l: () => skip(SKIP_S), ArrowLeft: () => skip(-SKIP_S), ArrowRight: () => skip(SKIP_S), "<": () => faster(-1), ">": () => faster(1), e: edit, u: undo, n: nextDoubtful, MediaPlayPause: toggle };
 
 addEventListener("keydown", (event) => {
   const isTyping = event.target.closest("input, select, dialog, a");

@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from playwright.async_api import Page, expect
 
 from streamd.library.additions import Addition
@@ -27,7 +28,9 @@ async def page(tmp_path):
             addition.hear(np.zeros((1500, 320), np.float32))
             addition.hub.publish(said("Anna Bottin spoke first.", 1, start_ms=1000))
             addition.hub.publish(said("Then came the café.", 2, start_ms=20_000))
-            addition.hub.publish(said(HOSTILE, 2, start_ms=24_000))
+            hostile = said(HOSTILE, 2, start_ms=24_000)
+            words = [replace(each, prob=0.3 + ("bold" not in each.text)) for each in hostile.words]
+            addition.hub.publish(replace(hostile, words=tuple(words)))
             addition.hub.close("end")
             addition.end("end")
     async with library_page(tmp_path) as page:
@@ -69,6 +72,8 @@ async def test_what_was_said_is_found_and_heard(page):
     await page.keyboard.press(">")
     assert await page.evaluate("document.getElementById('sound').playbackRate") == 1.25
     assert HOSTILE[:20] in await page.inner_text("#view")
+    await page.keyboard.press("n")
+    await expect(page.locator(".word.now.low")).to_have_text("<b>bold</b>")
 
 
 async def test_words_are_corrected_and_speakers_named_in_place(page):
