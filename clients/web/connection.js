@@ -19,7 +19,7 @@ export function storeToken(text) {
   sessionStorage.setItem("streamd.token", text);
 }
 
-/** Fetch a path of this server, with the token. */
+/** Fetch a path of this server, with the token: GET, unless the `options` of fetch say otherwise. */
 export function ask(path, options = {}) {
   const secret = token();
   return fetch(path, secret === null ? options : { ...options, headers: { Authorization: `Bearer ${secret}` } });

@@ -181,8 +181,22 @@ let meant = ""; // the newest correction of this page
 /** What sends corrections of the session, or null if this page may not: it must feed it, or be allowed to. */
 function corrector() {
   if (listening?.corrects) return listening;
-  return microphone.feeds(shown.name) ? microphone : null;
+  if (microphone.feeds(shown.name)) return microphone;
+  const isOver = ["ended", "absent", "idle"].includes($("status").dataset.state);
+  return isOver && transcript.finals.length > 0 ? copy : null;
 }
+
+/** After the end: this browser's copy, and the server's if it has one and this page is its owner's. */
+const copy = {
+  correct({ text }, place) {
+    changed(transcript.correct({ ...place, text }), { type: "copied" });
+    toast(`Corrected in this browser: ${text}`);
+    const { seq, ...known } = transcript.place(place);
+    if (seq === undefined) return;
+    const body = JSON.stringify({ type: "correct", text, seq, ...known });
+    ask(`v1/sessions/${encodeURIComponent(shown.name)}/transcript`, { method: "POST", body }).catch(() => {}); // it is gone
+  },
+};
 
 function offerCorrections() {
   $("correct").hidden = corrector() === null;
@@ -199,7 +213,9 @@ function correct(shownThere, place) {
     const known = place !== undefined && $("heard").value === heard;
     meant = $("meant").value.trim();
     const where = known ? place : transcript.find($("heard").value);
-    corrector()?.correct({ type: "correct", text: meant, keep: $("keep-word").checked, ...where });
+    const message = { type: "correct", text: meant, keep: $("keep-word").checked };
+    if ("item" in where) Object.assign(message, transcript.place(where));
+    corrector()?.correct(message, where);
   };
   $("correcting").returnValue = "";
   $("correcting").showModal();
@@ -211,7 +227,7 @@ $("log").onclick = ({ target }) => {
   const word = target.closest("[data-item]");
   if (word === null || !getSelection().isCollapsed) return; // who selects words wants to copy them
   const { item, first, last } = word.dataset;
-  correct(word.textContent, transcript.place(Number(item), Number(first), Number(last)));
+  correct(word.textContent, { item: Number(item), first: Number(first), last: Number(last) });
 };
 
 // -- the list of sessions -------------------------------------------------------------------------

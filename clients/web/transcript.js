@@ -146,8 +146,15 @@ export class Transcript {
   /** Note what stands for words of a final, which stays as it is. */
   #correction({ seq, first, last, text }) {
     const n = this.items.findLastIndex((item, i) => i >= this.#begun && item.type === "final" && item.seq === seq);
-    if (n < 0 || last >= (this.items[n].words ?? []).length) return "nothing";
-    const others = (this.items[n].corrections ?? []).filter((each) => each.last < first || each.first > last);
+    return this.correct({ item: n, first, last, text });
+  }
+
+  /** Correct words of an item, also of one that the server does not know any more. */
+  correct({ item: n, first, last, text }) {
+    if (!(n >= 0) || last >= (this.items[n].words ?? []).length) return "nothing";
+    const known = this.items[n].corrections ?? [];
+    if (known.some((each) => each.first === first && each.last === last && each.text === text)) return "nothing";
+    const others = known.filter((each) => each.last < first || each.first > last);
     this.items[n] = { ...this.items[n], corrections: [...others, { first, last, text }] };
     this.revised = n;
     return "revised";
@@ -159,19 +166,20 @@ export class Transcript {
   }
 
   /** The place of words of item `n` as the server knows it: {seq, first, last}, or {} if it does not. */
-  place(n, first, last) {
+  place({ item: n, first, last }) {
     return n >= this.#begun ? { seq: this.items[n].seq, first, last } : {};
   }
 
-  /** Where words are in the newest final that has them: {seq, first, last}, or {} if none has. */
+  /** Where words are in the newest final that has them: {item, first, last}, or {} if none has. */
   find(heard) {
     const wanted = letters(heard);
-    for (const { seq, words = [] } of this.items.slice(this.#begun).filter(({ type }) => type === "final").reverse()) {
+    for (let item = this.items.length - 1; item >= 0; item--) {
+      const { words = [] } = this.items[item];
       for (let first = 0; first < words.length; first++) {
         let last = first;
         let text = letters(words[first].text);
         while (text.length < wanted.length && last + 1 < words.length) text += letters(words[++last].text);
-        if (text === wanted && text !== "") return { seq, first, last };
+        if (text === wanted && text !== "") return { item, first, last };
       }
     }
     return {};

@@ -266,6 +266,12 @@ COMMANDS = (
         takes=("library", *_LOG),
     ),
     Command(
+        "mcp",
+        "let an assistant search and read the library",
+        target="streamd.cli.library:assist",
+        takes=("library", *_LOG),
+    ),
+    Command(
         "devices",
         "list the microphones",
         target="streamd.cli.commands:_devices",

@@ -21,6 +21,13 @@ def _shelf(config: Config) -> Shelf:
     return Shelf(folder_of(config.journal.keep, os.environ))
 
 
+def assist(config: Config) -> None:
+    """Let an assistant read the library; see `streamd.library.assistant`."""
+    from streamd.library.assistant import serve  # its SDK is optional
+
+    serve(_shelf(config))
+
+
 def path(config: Config) -> Iterator[str]:
     """Yield the folder of the library."""
     yield str(_shelf(config).folder)

@@ -84,7 +84,8 @@ async def run(
         if _is_watched(config):
             sinks.append(tally)
         with control.on(SIGUSR1, control.toggle_pause), control.on(SIGUSR2, log_state):
-            live = _live(config, sources, streams, control, sinks, known=known)
+            uploads = Uploads(config, streams, storage.journals)
+            live = _live(config, sources, uploads, control, sinks, known=known)
             await until_first_error(live)
     control.check()
     for line in tally.lines():
@@ -127,13 +128,13 @@ def _is_watched(config: Config) -> bool:
 async def _live(
     config: Config,
     sources: Sequence[Source],
-    streams: Streams,
+    uploads: Uploads,
     control: Control,
     sinks: Sequence[Sink],
     *,
     known: str,
 ) -> None:
-    uploads, loop = Uploads(config, streams), asyncio.get_running_loop()
+    streams, loop = uploads.streams, asyncio.get_running_loop()
     end_by = partial(control.end_by, config.limits.shutdown_ms / 1000 - _EXIT_S)
 
     give = uploads.opened.set_result

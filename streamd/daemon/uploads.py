@@ -3,8 +3,10 @@
 import asyncio
 import logging
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from io import StringIO
+from typing import TYPE_CHECKING
 
 from streamd.config import Config
 from streamd.daemon import build
@@ -18,6 +20,10 @@ from streamd.sinks.text import by_speaker
 from streamd.sources import FrameStream
 from streamd.sources.confined import ConfinedSource, stranger_file
 from streamd.streams import Streams
+from streamd.streams.journal.journals import Journals
+
+if TYPE_CHECKING:
+    from streamd.library.additions import Addition
 
 log = logging.getLogger(__name__)
 
@@ -26,19 +32,31 @@ class Uploads:
     """Reads and transcribes recordings with the model that `opened` gives, step by step.
 
     Each step, at most four seconds of a file or one window, goes through `Streams.between`; so live
-    captions wait for one step at most, and several recordings take turns.
+    captions wait for one step at most, and several recordings take turns. With `--keep` they go
+    into the library, which is the journal of `stored`.
     """
 
-    def __init__(self, config: Config, streams: Streams) -> None:
-        self._config, self._streams = config, streams
+    def __init__(self, config: Config, streams: Streams, stored: Journals | None = None) -> None:
+        self._config, self.streams, self._stored = config, streams, stored
         self.opened: asyncio.Future[OpenModel] = asyncio.Future()
         """The model, for which recordings wait."""
 
     async def read(self, file: int, name: str, wanted: Wanted) -> Recording:
         """Read a sound file; see `streamd.server.Recordings`."""
-        await self._streams.between(lambda: None)  # raises if there is no engine
+        await self.streams.between(lambda: None)  # raises if there is no engine
         await asyncio.shield(self.opened)
-        transcriber = await self._streams.between(self._new_transcriber, wanted)
+        transcriber = await self.streams.between(self._new_transcriber, wanted)
+        addition = self._addition(name)
+        with ExitStack() as undo:
+            if addition is not None:
+                undo.callback(addition.end, EndReason.ERROR)
+            recording = await self._read(file, name, transcriber, addition)
+            undo.pop_all()
+        return recording
+
+    async def _read(
+        self, file: int, name: str, transcriber: RecordingTranscriber, addition: "Addition | None"
+    ) -> Recording:
         track = transcriber.new_file(lambda _: None)
         longest_ms = self._config.limits.max_upload_ms
         async with stranger_file(file, name, transcriber.languages) as source:
@@ -46,7 +64,9 @@ class Uploads:
             warnings = frames.warnings
             try:
                 async for item in frames:
-                    await self._streams.between(track.take, item)
+                    await self.streams.between(track.take, item)
+                    if addition is not None:
+                        addition.hear(item)
                     if 0 < longest_ms < track.duration_ms:
                         raise WireError("too_large", f"a recording has at most {longest_ms} ms")
             except SourceError as error:
@@ -57,14 +77,26 @@ class Uploads:
             track.n_padding = frames.n_padding
         if not track.duration_ms:
             raise SourceError(f"{name} has no audio: record or convert it again")
-        finals = finals_between(self._streams, transcriber, track)
+        finals = finals_between(self.streams, transcriber, track)
+        finals = finals if addition is None else addition.keeping(finals)
         return Recording(track.duration_ms, finals, warnings)
+
+    def _addition(self, name: str) -> "Addition | None":
+        if not self._config.journal.keep:
+            return None
+        # SQLite takes a megabyte.
+        from streamd.library.additions import Addition
+        from streamd.streams.journal.database import Database
+
+        if not isinstance(self._stored, Database):
+            return None
+        return Addition(self._stored, self._config.journal, name)
 
     def _new_transcriber(self, wanted: Wanted) -> RecordingTranscriber:
         config, opened = self._config, self.opened.result()
         choose = opened.chooser()
         try:
-            choices = choose(self._streams.choices, wanted.chosen)
+            choices = choose(self.streams.choices, wanted.chosen)
         except ConfigError as error:
             raise WireError("bad_form", str(error)) from None
         chosen = build.with_choices(config, choices)
@@ -76,7 +108,7 @@ class Uploads:
             temperature=config.decoding.temperature if temperature is None else temperature,
         )
         return opened.transcriber(
-            replace(chosen, decoding=decoding), is_alone=lambda: self._streams.are_idle
+            replace(chosen, decoding=decoding), is_alone=lambda: self.streams.are_idle
         )
 
     def by_speaker(self, final: Final) -> Sequence[Final]:

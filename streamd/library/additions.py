@@ -1,11 +1,13 @@
 """Recordings that are transcribed into a library."""
 
 import re
+from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
+from streamd.events import EndReason, Final
 from streamd.library.sounds import SoundWriter
 from streamd.library.tables import SOUNDS
 from streamd.options import JournalOptions
@@ -51,6 +53,16 @@ class Addition:
         if isinstance(item, Lost):
             item = np.zeros((frames_from_ms(item.duration_ms), FRAME), np.float32)
         self._recording.write(item)
+
+    async def keeping(self, finals: AsyncIterator[Final]) -> AsyncIterator[Final]:
+        """Give finals when they are stored, and end with them."""
+        reason = EndReason.ERROR
+        try:
+            async for final in finals:
+                yield self.hub.publish(final)
+            reason = EndReason.END
+        finally:
+            self.end(reason)
 
     def end(self, reason: str) -> None:
         """The recording is transcribed, as far as it could be; nothing follows."""

@@ -32,7 +32,7 @@ _TYPES: Mapping[str, str] = {".opus": "audio/ogg", ".flac": "audio/flac", ".wav"
 _log = logging.getLogger(__name__)
 
 
-class _Query(Struct, frozen=True, kw_only=True):
+class _LibraryQuery(Struct, frozen=True, kw_only=True):
     q: Annotated[str, Meta(max_length=1000)] = ""
     limit: Annotated[int, Meta(ge=1, le=_MOST)] = _MOST
     before: Annotated[int, Meta(ge=0)] = 0
@@ -83,7 +83,7 @@ class LibraryRest:
     def _answer(self, method: str, request: Request, body: bytes) -> Response:
         path, _, query = request.path.partition("?")
         try:
-            asked = msgspec.convert(dict(parse_qsl(query)), _Query, strict=False)
+            asked = msgspec.convert(dict(parse_qsl(query)), _LibraryQuery, strict=False)
             return self._route(method, path.removeprefix(f"{LIBRARY_PATH}/"), asked, request, body)
         except OvertakenCorrectionError as error:
             return in_json(409, {"error": str(error), "revision": error.revision})
@@ -92,7 +92,7 @@ class LibraryRest:
         except (msgspec.ValidationError, msgspec.DecodeError) as error:
             return plain(
                 400,
-                naming_field(error, _Query)
+                naming_field(error, _LibraryQuery)
                 if isinstance(error, msgspec.ValidationError)
                 else str(error),
             )
@@ -101,7 +101,7 @@ class LibraryRest:
             return plain(503, for_clients("the library cannot be read or written", error))
 
     def _route(
-        self, method: str, path: str, asked: _Query, request: Request, body: bytes
+        self, method: str, path: str, asked: _LibraryQuery, request: Request, body: bytes
     ) -> Response:
         kind, _, rest = path.partition("/")
         is_get = method in ("GET", "HEAD")
@@ -114,7 +114,7 @@ class LibraryRest:
             return plain(404, "not found: docs/protocol.md lists what the library answers")
         return self._of_session(method, int(number), part, body)
 
-    def _lists(self) -> Mapping[str, Callable[[_Query], Response]]:
+    def _lists(self) -> Mapping[str, Callable[[_LibraryQuery], Response]]:
         shelf = self._shelf
         return {
             "sessions": lambda asked: in_json(

@@ -28,7 +28,7 @@ from streamd.streams.journal.tables import (
     run_of,
 )
 
-_FIRST_FINALS = 100
+_FIRST_FINALS = 30
 """Finals of a session in which its speakers are looked for, to list it."""
 _SYNTAX = re.compile(r'(?:(speaker|lang|after|before):)?("[^"]*"|\S+)', re.IGNORECASE)
 
@@ -213,6 +213,11 @@ class Shelf:
         if wanted.terms:
             query += "AND search MATCH ? "
             values.append(wanted.match)
+        if wanted.speaker:
+            # What is exact follows below; reading each event would take ten times as long.
+            numbers = self._numbers(wanted.speaker)
+            has_one = (f"instr(event, '\"speaker\":{number}') > 0" for number in numbers)
+            query += f"AND ({' OR '.join(has_one) or 'FALSE'}) "
         if wanted.after:
             query += "AND events.written >= ? "
             values.append(_seconds(wanted.after))
@@ -234,6 +239,17 @@ class Shelf:
                 names[number] = self.names(number)
             if _is_by(final, wanted.speaker, names[number]):
                 yield self._hit(number, runs[number], final, wanted, names[number])
+
+    def _numbers(self, speaker: str) -> set[int]:
+        """Return which speakers may have a name, in any session."""
+        numbered = re.fullmatch(r"(?:speaker )?(\d{1,4})", folded(speaker))
+        named = self._rows("SELECT DISTINCT speaker, name FROM names")
+        found = {
+            number
+            for number, name in named
+            if folded(name.decode(errors="replace")) == folded(speaker)
+        }
+        return found | ({int(numbered[1])} if numbered else set())
 
     def _hit(
         self, number: int, run: Run, final: Final, wanted: Sought, names: Mapping[int, str]

@@ -40,7 +40,9 @@ _TABLES = """
         at_ms INTEGER NOT NULL -- in the file
     );
     CREATE INDEX sounds_of_run ON sounds (run);
-    CREATE VIRTUAL TABLE search USING fts5 (text, tokenize = "unicode61 remove_diacritics 2");
+    CREATE VIRTUAL TABLE search USING fts5 (
+        text, tokenize = "unicode61 remove_diacritics 2", prefix = "2 3"
+    );
     CREATE TRIGGER index_final AFTER INSERT ON events WHEN new.seq IS NOT NULL BEGIN
         INSERT INTO search (rowid, text) VALUES (new.id, searchable(new.event));
     END;

@@ -381,7 +381,11 @@ class Server:
         self, exchange: Exchange, request: Request, transport: asyncio.WriteTransport
     ) -> None:
         path, _, query = request.path.partition("?")
-        if (session := session_in(path)) is not None and exchange.method in ("GET", "HEAD"):
+        session = session_in(path)
+        if session is not None and exchange.method == "POST":
+            await exchange.respond(await self._correct(exchange, request, session))
+            return
+        if session is not None and exchange.method in ("GET", "HEAD"):
             await self._send_transcript(exchange, request, session, query)
             return
         if path == STREAM_PATH and exchange.method == "POST":
@@ -414,6 +418,19 @@ class Server:
                 await self._rest.answer(task, request, exchange)
         finally:
             self._uploads.discard(upload)
+
+    async def _correct(self, exchange: Exchange, request: Request, session: str) -> Response:
+        if (refusal := self._auth.check(request)) is not None:
+            return refusal
+        access = self._auth.access(request)
+        if self.transcripts is None or access is None or access.rights < Rights.KEEP:
+            return plain(403, "only the owner corrects a session that has ended")
+        body = b""
+        async for part in exchange.body():
+            body += part
+            if len(body) > self._limits.max_message_bytes:
+                return plain(413, f"send at most {self._limits.max_message_bytes} bytes")
+        return await self.transcripts.correct(session, body)
 
     async def _answer_from_library(self, exchange: Exchange, request: Request) -> None:
         if (refusal := self._auth.check(request)) is not None:

@@ -7,13 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import MappingProxyType
 
+import msgspec
 from msgspec import Struct
 from websockets.http11 import Response
 
 from streamd.errors import WireError, for_clients
 from streamd.events import Missed, SessionEvent
 from streamd.server.exchange import plain, respond
-from streamd.server.wire import parse_query
+from streamd.server.wire import Correct, parse_query
 from streamd.streams import Streams
 from streamd.streams.journal.journals import JournalError
 
@@ -98,6 +99,25 @@ class Transcripts:
             n = sum(event.to_seq - event.from_seq + 1 for event in lost)
             headers["X-Streamd-Warning"] = f"{n} finals are no longer stored"
         return respond(200, text.encode(errors="replace"), headers)
+
+    async def correct(self, session: str, data: bytes) -> Response:
+        """Correct words of a session that has ended; another one is corrected over a websocket."""
+        try:
+            wanted = msgspec.json.decode(data, type=Correct)
+            await self._sessions.prepare(session)
+            if (hub := self._sessions.hub(session)) is None:
+                return plain(404, f"there is no session {session!r}")
+            if not hub.closed:
+                return plain(409, "it has not ended: correct it over the websocket")
+            if not 0 < wanted.seq <= hub.seq or wanted.first > wanted.last:
+                return plain(400, f"correct: final {wanted.seq} has no such words")
+            hub.amend(wanted.correction)
+        except (msgspec.DecodeError, WireError) as error:
+            return plain(400, str(error))
+        except JournalError as error:
+            _log.error("the correction of session %s: %s", session, error)
+            return _later(for_clients("the correction cannot be stored", error))
+        return respond(204, b"", {})
 
     async def _events(self, session: str) -> list[SessionEvent] | None:
         """Return the finals that are stored, and what revises them; None: no such session."""

@@ -932,6 +932,29 @@ async def test_a_word_is_corrected_by_mouse_and_keyboard_and_every_reader_sees_i
         assert wrong == []
 
 
+async def test_after_the_end_this_browser_and_the_server_are_corrected(context):
+    streams = CountingStreams()
+    streams.live.publish(final("Ana Bottin, said it."))
+    async with serving(streams) as server:
+        page, _ = await visit(context, f"http://127.0.0.1:{server.port}/")
+        await expect(page.locator("#status")).to_have_text("live")
+        streams.live.close("stop")
+        await expect(page.locator("#status")).to_have_text("session ended")
+        await page.get_by_text("Bottin,", exact=True).click()
+        await page.locator("#meant").fill("Botín")
+        async with page.expect_response("**/transcript") as answer:
+            await page.keyboard.press("Enter")
+        assert (await answer.value).status == 204
+        await expect(page.locator("#log ins")).to_have_text("Botín,")
+        late, _ = await visit(await context.browser.new_context(), page.url)
+        await expect(late.locator("#log ins")).to_have_text("Botín,")
+    # Without the server, it is corrected here.
+    await page.get_by_text("said", exact=True).click()
+    await page.locator("#meant").fill("says")
+    await page.keyboard.press("Enter")
+    await expect(page.locator("#log ins").last).to_have_text("says")
+
+
 async def test_a_mere_reader_cannot_correct(context):
     streams = CountingStreams()
     streams.live.publish(final("Ana Bottin"))

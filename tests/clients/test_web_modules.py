@@ -158,17 +158,22 @@ def test_a_correction_stands_for_words_of_this_run_only():
     hear({{ ...hello, started: 0 }}, final(1, "Anna Bottin."));
     hear({{ ...hello, epoch: "f", started: 9 }});
     const before = transcript.find("anna bottin");
+    const known = transcript.place(before); // the server does not know the run before
     hear(final(1, "“Anna Bottin,” said Anna."));
     const places = ["anna  BOTTIN", "Anna", "An", "—"].map((heard) => transcript.find(heard));
+    const place = transcript.place(places[0]);
     const one = {{ type: "correction", text: "Ana", seq: 1, first: 0, last: 0 }};
     const both = {{ ...one, text: "Ana Botín", last: 1 }};
     const kinds = hear(one, both, {{ ...one, last: 9 }}, {{ ...one, seq: 2 }});
     const texts = transcript.finals.map((each) => corrected(each).text);
-    console.log(JSON.stringify([before, places, kinds, texts, transcript.items.at(-1).text]));
+    const {{ text }} = transcript.items.at(-1);
+    console.log(JSON.stringify([before, known, places, place, kinds, texts, text]));
     """)
     assert found == [
+        {"item": 0, "first": 0, "last": 1},
         {},
-        [{"seq": 1, "first": 0, "last": 1}, {"seq": 1, "first": 0, "last": 0}, {}, {}],
+        [{"item": 2, "first": 0, "last": 1}, {"item": 2, "first": 0, "last": 0}, {}, {}],
+        {"seq": 1, "first": 0, "last": 1},
         ["revised", "revised", "nothing", "nothing"],
         ["Anna Bottin.", "“Ana Botín,” said Anna."],
         "“Anna Bottin,” said Anna.",

@@ -137,7 +137,7 @@ def half_an_hour():
 async def test_forty_senders_who_hang_up_take_no_place(opened, half_an_hour, monkeypatch):
     made, _ = await uploads(opened)
     reading = Reading(monkeypatch)
-    made._streams.between = reading.between
+    made.streams.between = reading.between
     async with serving(CountingStreams(), recordings=made) as server, asyncio.timeout(100):
         n_open = len(os.listdir("/dev/fd"))
         for _ in range(5):
@@ -161,7 +161,7 @@ async def test_a_recording_over_the_limit_is_refused_though_more_of_it_is_decode
 ):
     made, _ = await uploads(opened, set="limits.max_upload_ms=3000")
     reading = Reading(monkeypatch)
-    made._streams.between = reading.between
+    made.streams.between = reading.between
     async with serving(CountingStreams(), recordings=made) as server, asyncio.timeout(100):
         reading.may_go.set()
         assert (await post(server.port, half_an_hour))[0] == 413

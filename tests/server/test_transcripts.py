@@ -44,15 +44,17 @@ def by(speaker: int, final: Final) -> Final:
 SAID = (by(1, spoken("Who is there?")), by(2, spoken("Anna Bottin.", start_ms=5000, seq=2)))
 
 
-async def get(port: int, path: str, *headers: str, method: str = "GET") -> tuple[int, Message, str]:
+async def get(
+    port: int, path: str, *headers: str, method: str = "GET", body: str = ""
+) -> tuple[int, Message, str]:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     rows = (f"{method} {path} HTTP/1.1", "Host: localhost", *headers, "", "")
-    writer.write("\r\n".join(rows).encode())
-    head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+    writer.write(("\r\n".join(rows) + body).encode())
+    head, _, content = (await reader.read()).partition(b"\r\n\r\n")
     writer.close()
     await writer.wait_closed()
     status, _, rest = head.partition(b"\r\n")
-    return int(status.split()[1]), BytesHeaderParser().parsebytes(rest), body.decode()
+    return int(status.split()[1]), BytesHeaderParser().parsebytes(rest), content.decode()
 
 
 async def transcript(server: Server, form: str, *, session: str = "live", more: str = "") -> str:
@@ -101,6 +103,27 @@ async def test_it_has_what_was_corrected_and_who_it_was_after_all(streams):
             "Speaker 1: Who is there?",
             "Speaker 3: Ana Botín.",
         ]
+
+
+async def post(server: Server, token: str, **fields: object) -> int:
+    body = json.dumps({"type": "correct", "text": "Ana", "seq": 2, **fields})
+    headers = f"Authorization: Bearer {token}", f"Content-Length: {len(body)}"
+    path = "/v1/sessions/live/transcript"
+    status, *_ = await get(server.port, path, *headers, method="POST", body=body)
+    return status
+
+
+async def test_after_the_end_its_owner_corrects_it(streams):
+    bind = BindOptions(port=0, token="secret", listen_token="ears", share="speak")
+    async with serving(streams, bind=bind) as server:
+        assert await post(server, "secret") == 409  # it goes on
+        streams.live.close("stop")
+        for token, status in (("secret", 204), ("ears", 403), (guest_token("secret"), 403)):
+            assert await post(server, token) == status
+        for fields in ({"seq": 9}, {"first": 2}, {"text": ""}, {"seq": 0}):
+            assert await post(server, "secret", **fields) == 400
+        text = await transcript(server, "txt", more="&token=secret")
+        assert text.splitlines()[1] == "Speaker 2: Ana Bottin."
 
 
 async def test_lost_audio_is_not_marked_whether_it_was_published_or_not(streams):
@@ -232,7 +255,7 @@ async def test_other_methods_get_no_text(streams):
         status, headers, body = await get(server.port, path, method="HEAD")
         assert (status, body) == (200, "")
         assert int(headers["Content-Length"]) == len(await transcript(server, "txt"))
-        assert (await get(server.port, path, "Content-Length: 0", method="POST"))[0] == 405
+        assert (await get(server.port, path, "Content-Length: 0", method="PUT"))[0] == 405
 
 
 async def test_whoever_may_listen_may_have_it_and_nobody_else(streams):
