@@ -318,6 +318,8 @@ def read_token(
     short.
     """
     culprit, remedy = f"{option}: {path}", "put a long random token into it"
+    if has_several_tokens(path):  # which nobody else may learn
+        raise ConfigError(f"{culprit} has several tokens: give a file with one of them")
     if path:
         token = _read_secret(path, option)
     elif not (token := environ.get(TOKEN_VARIABLE, "").strip()):
@@ -330,6 +332,11 @@ def read_token(
         least = f"a token needs at least {_SHORTEST_TOKEN} characters"
         raise ConfigError(f"{culprit} is too short: {least}; {remedy}")
     return token
+
+
+def has_several_tokens(path: str) -> bool:
+    """Whether a file is one for `read_tokens`."""
+    return path.endswith(".toml")
 
 
 def read_tokens(path: str) -> tuple[TokenOptions, ...]:

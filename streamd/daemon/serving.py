@@ -13,7 +13,7 @@ from pathlib import Path
 from socket import AF_UNIX, SOCK_DGRAM, socket
 from typing import TYPE_CHECKING
 
-from streamd.config import Config, read_token, read_tokens
+from streamd.config import Config, has_several_tokens, read_token, read_tokens
 from streamd.daemon.display import written
 from streamd.daemon.sharing import fragment, invite, open_to_others
 from streamd.errors import BindError, ConfigError
@@ -151,7 +151,7 @@ async def server(
 
 def _with_tokens(bind: BindOptions) -> BindOptions:
     """Read the tokens that the user has chosen; others stay as they are."""
-    named = bind.token_file.endswith(".toml")
+    named = has_several_tokens(bind.token_file)
     token = None if named else read_token(bind.token_file, os.environ)
     tokens = read_tokens(bind.token_file) if named else ()
     listen_token = read_token(bind.listen_token_file, {}, option="bind.listen_token_file")

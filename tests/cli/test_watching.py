@@ -94,8 +94,19 @@ def test_no_server_and_no_address_are_one_line_each(capsys):
 
 async def test_unusable_token_file_is_named(tmp_path):
     (tmp_path / "empty").write_text("\n")
+    (tmp_path / "empty").chmod(0o600)
     (tmp_path / "binary").write_bytes(b"\xff")
-    for name, problem in [("none", "No such file"), ("empty", "is empty"), ("binary", "not text")]:
+    (tmp_path / "open").write_text("0123456789abcdef")
+    (tmp_path / "open").chmod(0o644)
+    (tmp_path / "several.toml").write_text('[a]\ntoken = "0123456789abcdef"\n')
+    (tmp_path / "several.toml").chmod(0o600)
+    for name, problem in [
+        ("none", "No such file"),
+        ("empty", "is empty"),
+        ("binary", "not text"),
+        ("open", "open to every user"),
+        ("several.toml", "has several tokens"),
+    ]:
         config = Config(bind=BindOptions(token_file=str(tmp_path / name)))
         with pytest.raises(ConfigError, match=rf"^--token-file: .*{name}.*{problem}"):
             await show(config, "ws://127.0.0.1:1")
