@@ -13,12 +13,12 @@ import msgspec
 from msgspec import Meta, Struct
 from websockets.http11 import Request, Response
 
-from streamd.errors import ConfigError, for_clients
+from streamd.errors import ConfigError, WireError, for_clients
 from streamd.events import Correction
 from streamd.library.shelf import OvertakenCorrectionError, Shelf, sought
 from streamd.server.exchange import Exchange, in_json, in_parts, plain, respond
 from streamd.server.routes import LIBRARY_PATH
-from streamd.server.wire import naming_field
+from streamd.server.wire import decoded, naming_field
 from streamd.streams.journal.journals import JournalError
 
 _MAX_BODY_BYTES = 16_384
@@ -26,7 +26,7 @@ _MOST = 200
 """Sessions or sentences in an answer, unless the client asks for fewer."""
 _PART_BYTES = 4 << 20
 """Audio in an answer; players ask for the rest when they need it."""
-_RANGE = re.compile(r"bytes=(\d*)-(\d*)")
+_RANGE = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})")
 _TYPES: Mapping[str, str] = {".opus": "audio/ogg", ".flac": "audio/flac", ".wav": "audio/wav"}
 
 _log = logging.getLogger(__name__)
@@ -53,6 +53,9 @@ class Amendment(Struct, frozen=True, kw_only=True):
 
 
 Names = dict[Annotated[int, Meta(ge=1, le=9_999)], Annotated[str, Meta(max_length=100)]]
+
+_names_decoder: msgspec.json.Decoder[Names] = msgspec.json.Decoder(Names, strict=False)
+_amendment_decoder = msgspec.json.Decoder(Amendment)
 
 
 class LibraryRest:
@@ -89,13 +92,10 @@ class LibraryRest:
             return in_json(409, {"error": str(error), "revision": error.revision})
         except ConfigError as error:
             return plain(404, str(error))
-        except (msgspec.ValidationError, msgspec.DecodeError) as error:
-            return plain(
-                400,
-                naming_field(error, _LibraryQuery)
-                if isinstance(error, msgspec.ValidationError)
-                else str(error),
-            )
+        except WireError as error:
+            return plain(400, str(error))
+        except msgspec.ValidationError as error:
+            return plain(400, naming_field(error, _LibraryQuery))
         except JournalError as error:
             _log.error("the library: %s", error)
             return plain(503, for_clients("the library cannot be read or written", error))
@@ -137,11 +137,11 @@ class LibraryRest:
                 return respond(204, b"", {})
             case "PUT", "names":
                 shelf.run(number)
-                for speaker, name in msgspec.json.decode(body, type=Names, strict=False).items():
+                for speaker, name in decoded(body, _names_decoder, "names").items():
                     shelf.rename(number, speaker, name)
                 return in_json(200, {"names": shelf.names(number)})
             case "POST", "corrections":
-                wanted = msgspec.json.decode(body, type=Amendment)
+                wanted = decoded(body, _amendment_decoder, "a correction")
                 correction = msgspec.convert(wanted, Correction, from_attributes=True)
                 revision = shelf.correct(number, correction, wanted.revision)
                 return in_json(201, {"revision": revision})
@@ -171,8 +171,8 @@ class LibraryRest:
             with path.open("rb") as file:
                 file.seek(start)
                 data = file.read(min(end + 1 - start, _PART_BYTES))
-        except OSError:
-            return plain(404, f"the library has no audio {name}")
+        except (OSError, ValueError):  # a path with a zero byte
+            return plain(404, f"the library has no audio {name!r}")
         kind = _TYPES.get(path.suffix, "application/octet-stream")
         headers = {"Content-Type": kind, "Accept-Ranges": "bytes", "Cache-Control": "no-store"}
         if len(data) == size:
@@ -185,6 +185,8 @@ def _range(request: Request, size: int) -> tuple[int, int]:
     """Return the first and the last byte that are wanted."""
     found = _RANGE.fullmatch("".join(request.headers.get_all("Range")))
     if found is None or not (found[1] or found[2]):
+        return 0, size - 1
+    if found[1] and found[2] and int(found[2]) < int(found[1]):  # not valid: RFC 9110, 14.1.1
         return 0, size - 1
     if not found[1]:
         return max(0, size - int(found[2])), size - 1

@@ -14,7 +14,7 @@ from websockets.http11 import Response
 from streamd.errors import WireError, for_clients
 from streamd.events import Missed, SessionEvent
 from streamd.server.exchange import plain, respond
-from streamd.server.wire import Correct, parse_query
+from streamd.server.wire import Correct, decoded, parse_query
 from streamd.streams import Streams
 from streamd.streams.journal.journals import JournalError
 
@@ -32,6 +32,7 @@ _NAME = re.compile(r"([1-9][0-9]{0,3}):(.{0,100})", re.DOTALL)
 _AT_ONCE = 100
 """Finals that are read before others have their turn."""
 
+_decoder = msgspec.json.Decoder(Correct)
 _log = logging.getLogger(__name__)
 
 WriteTranscript = Callable[[Sequence[SessionEvent], str, Mapping[int, str]], str]
@@ -103,7 +104,7 @@ class Transcripts:
     async def correct(self, session: str, data: bytes) -> Response:
         """Correct words of a session that has ended; another one is corrected over a websocket."""
         try:
-            wanted = msgspec.json.decode(data, type=Correct)
+            wanted = decoded(data, _decoder, "a correction")
             await self._sessions.prepare(session)
             if (hub := self._sessions.hub(session)) is None:
                 return plain(404, f"there is no session {session!r}")
@@ -112,7 +113,7 @@ class Transcripts:
             if not 0 < wanted.seq <= hub.seq or wanted.first > wanted.last:
                 return plain(400, f"correct: final {wanted.seq} has no such words")
             hub.amend(wanted.correction)
-        except (msgspec.DecodeError, WireError) as error:
+        except WireError as error:
             return plain(400, str(error))
         except JournalError as error:
             _log.error("the correction of session %s: %s", session, error)

@@ -67,6 +67,10 @@ async def test_audio_comes_in_ranges(client):
         assert part.status_code == 206
         assert part.headers["Content-Range"] == f"bytes {start}-{end - 1}/{size}"
         assert part.content == whole.content[start:end]
+    for wrong in ("5-3", "9-3", f"{'9' * 5000}-", "-", "a-b"):  # counts as none: RFC 9110, 14.2
+        assert (
+            await client.get(f"audio/{sound['file']}", headers={"Range": f"bytes={wrong}"})
+        ).content == whole.content
     beyond = await client.get(f"audio/{sound['file']}", headers={"Range": "bytes=999999-"})
     assert beyond.status_code == 416
 
@@ -75,6 +79,8 @@ async def test_audio_comes_in_ranges(client):
     ("method", "path", "status"),
     [
         ("GET", "audio/..%2Flibrary.sqlite", 404),
+        ("GET", "audio/%00", 404),
+        ("GET", "audio/%2E%2E", 404),
         ("GET", "sessions/7", 404),
         ("GET", "sessions/x", 404),
         ("GET", "search?q=after:soon", 404),
@@ -86,6 +92,14 @@ async def test_audio_comes_in_ranges(client):
 )
 async def test_what_is_wrong_is_said(client, method, path, status):
     assert (await client.request(method, path)).status_code == status
+
+
+async def test_a_body_that_cannot_be_read_is_said_to_be_wrong(client):
+    deep = b'{"x":' + b"[" * 5000 + b"]" * 5000 + b"}"
+    for body in (b"\xff", b'{"1":"\xff"}', deep):
+        for method, path in (("PUT", "names"), ("POST", "corrections")):
+            answer = await client.request(method, f"sessions/1/{path}", content=body)
+            assert answer.status_code == 400
 
 
 @pytest.mark.parametrize(("token", "status"), [("ears", 403), ("nobody", 401)])

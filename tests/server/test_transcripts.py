@@ -105,8 +105,8 @@ async def test_it_has_what_was_corrected_and_who_it_was_after_all(streams):
         ]
 
 
-async def post(server: Server, token: str, **fields: object) -> int:
-    body = json.dumps({"type": "correct", "text": "Ana", "seq": 2, **fields})
+async def post(server: Server, token: str, body: str = "", **fields: object) -> int:
+    body = body or json.dumps({"type": "correct", "text": "Ana", "seq": 2, **fields})
     headers = f"Authorization: Bearer {token}", f"Content-Length: {len(body)}"
     path = "/v1/sessions/live/transcript"
     status, *_ = await get(server.port, path, *headers, method="POST", body=body)
@@ -122,6 +122,9 @@ async def test_after_the_end_its_owner_corrects_it(streams):
             assert await post(server, token) == status
         for fields in ({"seq": 9}, {"first": 2}, {"text": ""}, {"seq": 0}):
             assert await post(server, "secret", **fields) == 400
+        deep = '{"type":"correct","text":"a","x":' + "[" * 5000 + "]" * 5000 + "}"
+        for body in ("{", deep):
+            assert await post(server, "secret", body) == 400
         text = await transcript(server, "txt", more="&token=secret")
         assert text.splitlines()[1] == "Speaker 2: Ana Bottin."
 
