@@ -1,6 +1,7 @@
 import asyncio
 import errno
 import io
+import json
 from contextlib import asynccontextmanager
 
 import av
@@ -12,7 +13,8 @@ from streamd.daemon import build
 from streamd.errors import ConfigError, WireError, os_error_as
 from streamd.events import Correction
 from streamd.options import BindOptions
-from streamd.server import Server, guest_token
+from streamd.server import Server, guest_token, wire
+from streamd.server.dialects.native import Native
 from streamd.server.ingest import Ingest
 from streamd.server.wire import Start, Stop
 from streamd.sources.framing import Framer
@@ -274,6 +276,15 @@ async def test_what_is_no_container_is_bad_audio_and_disturbs_nobody():
             await other.say({"type": "start", "encoding": "container", "samples": 0})
             (error,) = await other.rest()
             assert error["message"] == "a container has one mixed channel, and cannot be resumed"
+
+
+def test_of_very_many_unknown_fields_only_a_few_are_looked_at(monkeypatch):
+    looked_at = []
+    monkeypatch.setattr(wire, "get_close_matches", lambda name, *_, **__: looked_at.append(name))
+    many = {f"x{n}": 0 for n in range(50_000)}
+    told, start = Native("").hear(json.dumps({"type": "start", **many}))
+    assert told.message.message.count("no field") == len(looked_at) == 5
+    assert start == Start()
 
 
 async def test_what_is_allowed_and_what_is_ignored_is_said():
