@@ -204,7 +204,9 @@ def client_address(peer: object, request: Request | None) -> str:
     if request is not None and is_loopback(host):
         for given in request.headers.get_all("X-Forwarded-For"):
             with suppress(ValueError):
-                host = str(ipaddress.ip_address(given.rpartition(",")[2].strip()))
+                # Without the zone of an address ("fe80::1%eth0"), which may be any text.
+                last = given.rpartition(",")[2].partition("%")[0]
+                host = str(ipaddress.ip_address(last.strip()))
     return host
 
 

@@ -63,7 +63,9 @@ TELL_S = 1.0
 
 _QUIET_S = 60.0
 _MOST_LOGGED = 256
-"""Refusals that are remembered, so that they are not logged again at once."""
+"""Refusals that are logged within a minute."""
+_MOST_OF_A_PATH = 100
+"""Characters of a path in the log, which a client may make as long as a request's head."""
 
 _log = logging.getLogger(__name__)
 _library_log = logging.getLogger("websockets.streamd")
@@ -337,18 +339,22 @@ class Server:
         self._metrics.refused.labels(answer.status_code).inc()
         why = bytes(answer.body or b"").decode(errors="replace").strip()
         client = self._client(transport, request, self._auth.access(request))
-        path = request.path.partition("?")[0]
+        path = request.path.partition("?")[0][:_MOST_OF_A_PATH]
         self._log_refusal(f"{client} at {path}: {answer.status_code}, {why}")
 
     def _log_refusal(self, what: str) -> None:
-        """Write a line, but not the same again within a minute: browsers go on trying."""
+        """Write a line, but not the same again within a minute: browsers go on trying.
+
+        Strangers, who may send anything, must not fill the log.
+        """
         now = asyncio.get_running_loop().time()
-        if now - self._logged.get(what, -_QUIET_S) < _QUIET_S:
+        self._logged = {each: at for each, at in self._logged.items() if now - at < _QUIET_S}
+        if what in self._logged or len(self._logged) >= _MOST_LOGGED:
             return
-        if len(self._logged) >= _MOST_LOGGED:
-            self._logged.clear()
         self._logged[what] = now
-        _log.info("refused %s", what)
+        is_last = len(self._logged) == _MOST_LOGGED
+        more = "; more than these are not logged within a minute" if is_last else ""
+        _log.info("refused %s%s", what, more)
 
     @staticmethod
     def _client(

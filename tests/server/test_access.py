@@ -231,6 +231,22 @@ async def test_a_line_in_the_log_says_who_begins_ends_and_is_refused_and_why(tok
     assert "0123456789abcdef" not in caplog.text
 
 
+async def test_strangers_cannot_fill_the_log_or_write_into_it(token_file, caplog):
+    caplog.set_level(logging.INFO, "streamd")
+    async with of_three_people(token_file) as running:
+        for n in range(300):
+            headers = {"X-Forwarded-For": f"fe80::{n:x}%1 (ops) did nothing wrong"}
+            with pytest.raises(InvalidStatus):
+                async with client(running.port, path=f"/{'x' * 3000}", additional_headers=headers):
+                    pass
+    lines = [each.getMessage() for each in caplog.records if "refused" in each.getMessage()]
+    assert len(lines) == 256
+    assert lines[1].startswith("refused fe80::1 at /xxx")
+    assert max(map(len, lines)) < 300
+    assert "ops" not in caplog.text
+    assert [n for n, line in enumerate(lines) if "more than these" in line] == [255]
+
+
 async def test_a_page_learns_why_its_websocket_is_refused():
     async with serving(CountingStreams(), token="secret", max_subscribers=1) as running:
         path, port = "/v1/stream", running.port
