@@ -83,6 +83,11 @@ def shelf(tmp_path_factory):
         ("before:2024-10-07 lang:ja", []),
         ('") OR (*', []),
         ("NEAR(a b) AND", []),
+        ('text:café {text}: ^cafe - "', []),
+        ("lang:DE morgen\0\ud800", ["Der Vertrag wird morgen unterschrieben."]),
+        ("", []),
+        ("🎉 !!!", []),
+        (f"café {'x ' * 5000}", []),
     ],
 )
 def test_it_finds(shelf, query, texts):
@@ -97,6 +102,8 @@ def test_a_hit_says_where_the_words_are(shelf):
     assert [hit.text[start:end] for start, end in hit.marks] == ["天気"]
     with pytest.raises(ConfigError, match="after:soon is no date: write 2026-01-31"):
         sought("after:soon")
+    with pytest.raises(ConfigError, match="before:0001-01-01 is no date"):
+        sought("before:0001-01-01")
 
 
 def test_sessions_are_listed_with_what_tells_them_apart(shelf):
@@ -108,6 +115,8 @@ def test_sessions_are_listed_with_what_tells_them_apart(shelf):
     assert shelf.find("new") == shelf.find("2") == new.id
     with pytest.raises(ConfigError, match="the library has no session lost"):
         shelf.find("lost")
+    with pytest.raises(ConfigError, match="the library has no session"):
+        shelf.find("\udcff")
 
 
 def test_what_was_corrected_and_who_it_was_after_all_is_found_and_read(tmp_path):
