@@ -183,11 +183,11 @@ function corrector() {
   if (listening?.corrects) return listening;
   if (microphone.feeds(shown.name)) return microphone;
   const isOver = ["ended", "absent", "idle"].includes($("status").dataset.state);
-  return isOver && transcript.finals.length > 0 ? copy : null;
+  return isOver && transcript.finals.length > 0 ? ownCopy : null;
 }
 
 /** After the end: this browser's copy, and the server's if it has one and this page is its owner's. */
-const copy = {
+const ownCopy = {
   correct({ text }, place) {
     changed(transcript.correct({ ...place, text }), { type: "copied" });
     toast(`Corrected in this browser: ${text}`);

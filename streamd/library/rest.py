@@ -2,11 +2,12 @@
 
 import asyncio
 import logging
+import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, BinaryIO
 from urllib.parse import parse_qsl, unquote
 
 import msgspec
@@ -15,8 +16,8 @@ from websockets.http11 import Request, Response
 
 from streamd.errors import ConfigError, WireError, for_clients
 from streamd.events import Correction
-from streamd.library.shelf import OvertakenCorrectionError, Shelf, sought
-from streamd.server.exchange import Exchange, in_json, in_parts, plain, respond
+from streamd.library.shelf import OvertakenCorrectionError, Shelf, UnreadableQueryError, sought
+from streamd.server.exchange import READ_BYTES, Exchange, in_json, in_parts, plain, respond
 from streamd.server.routes import LIBRARY_PATH
 from streamd.server.wire import decoded, naming_field
 from streamd.streams.journal.journals import JournalError
@@ -24,8 +25,11 @@ from streamd.streams.journal.journals import JournalError
 _MAX_BODY_BYTES = 16_384
 _MOST = 200
 """Sessions or sentences in an answer, unless the client asks for fewer."""
+_MOST_NUMBER = 2**63 - 1
+"""That SQLite has."""
 _PART_BYTES = 4 << 20
-"""Audio in an answer; players ask for the rest when they need it."""
+"""Audio in an answer to a request for a range; players ask for the rest when they need it."""
+_AUDIO_PATH = f"{LIBRARY_PATH}/audio/"
 _RANGE = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})")
 _TYPES: Mapping[str, str] = {".opus": "audio/ogg", ".flac": "audio/flac", ".wav": "audio/wav"}
 
@@ -35,7 +39,7 @@ _log = logging.getLogger(__name__)
 class _LibraryQuery(Struct, frozen=True, kw_only=True):
     q: Annotated[str, Meta(max_length=1000)] = ""
     limit: Annotated[int, Meta(ge=1, le=_MOST)] = _MOST
-    before: Annotated[int, Meta(ge=0)] = 0
+    before: Annotated[int, Meta(ge=0, le=_MOST_NUMBER)] = 0
     ms: Annotated[int, Meta(ge=1, le=86_400_000)] = 120_000
 
 
@@ -77,6 +81,10 @@ class LibraryRest:
             if len(body) > _MAX_BODY_BYTES:
                 await exchange.respond(plain(413, f"send at most {_MAX_BODY_BYTES} bytes"))
                 return
+        is_get, (path, *_) = exchange.method in ("GET", "HEAD"), request.path.split("?")
+        if is_get and path.startswith(_AUDIO_PATH):
+            await self._send_sound(exchange, request, unquote(path.removeprefix(_AUDIO_PATH)))
+            return
         work = partial(self._answer, exchange.method, request, body)
         answer = await asyncio.get_running_loop().run_in_executor(self._thread, work)
         if exchange.method == "HEAD":
@@ -87,26 +95,22 @@ class LibraryRest:
         path, _, query = request.path.partition("?")
         try:
             asked = msgspec.convert(dict(parse_qsl(query)), _LibraryQuery, strict=False)
-            return self._route(method, path.removeprefix(f"{LIBRARY_PATH}/"), asked, request, body)
+            return self._route(method, path.removeprefix(f"{LIBRARY_PATH}/"), asked, body)
         except OvertakenCorrectionError as error:
             return in_json(409, {"error": str(error), "revision": error.revision})
+        except (UnreadableQueryError, WireError) as error:
+            return plain(400, str(error))
         except ConfigError as error:
             return plain(404, str(error))
-        except WireError as error:
-            return plain(400, str(error))
         except msgspec.ValidationError as error:
             return plain(400, naming_field(error, _LibraryQuery))
         except JournalError as error:
             _log.error("the library: %s", error)
             return plain(503, for_clients("the library cannot be read or written", error))
 
-    def _route(
-        self, method: str, path: str, asked: _LibraryQuery, request: Request, body: bytes
-    ) -> Response:
+    def _route(self, method: str, path: str, asked: _LibraryQuery, body: bytes) -> Response:
         kind, _, rest = path.partition("/")
         is_get = method in ("GET", "HEAD")
-        if is_get and kind == "audio" and rest:
-            return self._sound(unquote(rest), request)
         if is_get and not rest and (read := self._lists().get(kind)):
             return read(asked)
         number, _, part = rest.partition("/")
@@ -161,33 +165,47 @@ class LibraryRest:
             "events": events,
         }
 
-    def _sound(self, name: str, request: Request) -> Response:
+    async def _send_sound(self, exchange: Exchange, request: Request, name: str) -> None:
         path = self._shelf.sound(name)
-        try:
-            size = path.stat().st_size
-            start, end = _range(request, size)
-            if start >= size:
-                return respond(416, b"", {"Content-Range": f"bytes */{size}"})
-            with path.open("rb") as file:
-                file.seek(start)
-                data = file.read(min(end + 1 - start, _PART_BYTES))
-        except (OSError, ValueError):  # a path with a zero byte
-            return plain(404, f"the library has no audio {name!r}")
-        kind = _TYPES.get(path.suffix, "application/octet-stream")
-        headers = {"Content-Type": kind, "Accept-Ranges": "bytes", "Cache-Control": "no-store"}
-        if len(data) == size:
-            return respond(200, data, headers)
-        headers["Content-Range"] = f"bytes {start}-{start + len(data) - 1}/{size}"
-        return respond(206, data, headers)
+        if not path.is_file():
+            await exchange.respond(plain(404, f"the library has no audio {name}"))
+            return
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            wanted = _range(request, size)
+            if wanted is not None and wanted.start >= size:
+                answer = respond(416, b"", {"Content-Range": f"bytes */{size}"})
+                await exchange.respond(answer)
+                return
+            part = range(size) if wanted is None else wanted[:_PART_BYTES]
+            headers = {
+                "Content-Type": _TYPES.get(path.suffix, "application/octet-stream"),
+                "Content-Length": str(len(part)),
+                "Accept-Ranges": "bytes",
+                "Cache-Control": "no-store",
+            }
+            if wanted is not None:
+                headers["Content-Range"] = f"bytes {part.start}-{part.stop - 1}/{size}"
+            answer = respond(200 if wanted is None else 206, b"", headers)
+            sent = part if exchange.method == "GET" else range(0)
+            await exchange.respond(answer, _read(file, sent))
 
 
-def _range(request: Request, size: int) -> tuple[int, int]:
-    """Return the first and the last byte that are wanted."""
+async def _read(file: BinaryIO, part: range) -> AsyncIterator[bytes]:
+    file.seek(part.start)
+    for first in range(0, len(part), READ_BYTES):
+        yield await asyncio.to_thread(file.read, min(READ_BYTES, len(part) - first))
+
+
+def _range(request: Request, size: int) -> range | None:
+    """Return the bytes that are wanted; None for all, also where nobody can say which they are.
+
+    ``If-Range`` has a version of the file, of which there is none (RFC 9110, 13.1.5 and 14.2).
+    """
     found = _RANGE.fullmatch("".join(request.headers.get_all("Range")))
-    if found is None or not (found[1] or found[2]):
-        return 0, size - 1
-    if found[1] and found[2] and int(found[2]) < int(found[1]):  # not valid: RFC 9110, 14.1.1
-        return 0, size - 1
+    if found is None or not (found[1] or found[2]) or "If-Range" in request.headers:
+        return None
     if not found[1]:
-        return max(0, size - int(found[2])), size - 1
-    return int(found[1]), min(int(found[2] or size - 1), size - 1)
+        return range(max(0, size - int(found[2])), size)
+    start, last = int(found[1]), int(found[2] or size)
+    return None if last < start and found[2] else range(start, min(last + 1, size))

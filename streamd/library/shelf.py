@@ -68,13 +68,16 @@ class Hit(Struct, frozen=True, kw_only=True):
 
 
 class Sought(Struct, frozen=True, kw_only=True):
-    """A search: all of the `terms`, in any of the languages, between the times, by a speaker."""
+    """A search: all of the `terms`, in any of the languages, between the times, by a speaker.
+
+    One without any of these finds nothing.
+    """
 
     terms: tuple[str, ...] = ()
     speaker: str = ""
     lang: str = ""
-    after: date | None = None
-    before: date | None = None
+    after: datetime | None = None
+    before: datetime | None = None
 
     @property
     def match(self) -> str:
@@ -87,22 +90,28 @@ class Sought(Struct, frozen=True, kw_only=True):
 def sought(query: str) -> Sought:
     """Read what somebody looks for: words, "phrases", begin*, speaker:Ana lang:de after:2026-01-31.
 
-    Raises `ConfigError` for a date that is none.
+    Raises `UnreadableQueryError` for a date that is none.
     """
     terms: list[str] = []
     fields: dict[str, Any] = {}
-    for field, value in _SYNTAX.findall(query):
+    # SQLite's syntax ends at the first, and has no letter for bytes that are no UTF-8.
+    readable = query.replace("\0", " ").encode(errors="replace").decode()
+    for field, value in _SYNTAX.findall(readable):
         text = value.strip('"')
         if field.lower() in ("after", "before"):
             try:
-                fields[field.lower()] = date.fromisoformat(text)
-            except ValueError:
-                raise ConfigError(f"{field}:{text} is no date: write 2026-01-31") from None
+                fields[field.lower()] = _midnight(date.fromisoformat(text))
+            except (ValueError, OverflowError):
+                raise UnreadableQueryError(f"{field}:{text} is no date: write 2026-01-31") from None
         elif field:
-            fields[field.lower()] = text
+            fields[field.lower()] = text.lower() if field.lower() == "lang" else text
         elif any(char.isalnum() for char in text):
             terms.append(text)
     return Sought(terms=tuple(terms), **fields)
+
+
+class UnreadableQueryError(ConfigError):
+    """What somebody looks for cannot be understood."""
 
 
 class OvertakenCorrectionError(StreamdError):
@@ -157,6 +166,7 @@ class Shelf:
         """
         query = "SELECT id FROM runs WHERE id = ? OR session = ? ORDER BY id = ? DESC, id DESC"
         number = int(session) if session.isdecimal() and len(session) < 19 else 0
+        session = session.encode(errors="replace").decode()  # bytes of a shell may be no UTF-8
         for (found,) in self._rows(f"{query} LIMIT 1", number, session, number):
             return int(found)
         raise ConfigError(f"the library has no session {session}: streamd library lists them")
@@ -203,6 +213,8 @@ class Shelf:
 
     def search(self, wanted: Sought, most: int = 50) -> list[Hit]:
         """Return the sentences that have all that is wanted, the newest first."""
+        if wanted == Sought():
+            return []
         return [*islice(self._found(wanted), most)]
 
     def _found(self, wanted: Sought) -> Iterator[Hit]:
@@ -220,10 +232,10 @@ class Shelf:
             query += f"AND ({' OR '.join(has_one) or 'FALSE'}) "
         if wanted.after:
             query += "AND events.written >= ? "
-            values.append(_seconds(wanted.after))
+            values.append(wanted.after.timestamp())
         if wanted.before:
             query += "AND events.written < ? "
-            values.append(_seconds(wanted.before))
+            values.append(wanted.before.timestamp())
         query += f"ORDER BY {'search.rowid' if wanted.terms else 'events.id'} DESC"
         names: dict[int, Mapping[int, str]] = {}
         runs: dict[int, Run] = {}
@@ -351,8 +363,8 @@ class Shelf:
             raise failed(self.path, cause, "read") from cause
 
 
-def _seconds(day: date) -> float:
-    return datetime.combine(day, time()).astimezone(UTC).timestamp()
+def _midnight(day: date) -> datetime:
+    return datetime.combine(day, time()).astimezone(UTC)
 
 
 def _is_by(final: Final, wanted: str, names: Mapping[int, str]) -> bool:

@@ -3,6 +3,11 @@
 Opus takes 24 kbit/s, 11 MB an hour; speech sounds as it was at that rate (RFC 7587, 3.1.1).
 """
 
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from errno import ENOSPC
+from functools import partial
 from pathlib import Path
 from typing import Literal, cast
 
@@ -10,18 +15,24 @@ import av
 import numpy as np
 
 from streamd.errors import ConfigError, os_error_as
+from streamd.system.disk import is_nearly_full
 from streamd.types import SAMPLE_RATE, Frames, mixed
 
 _CODECS = {"opus": ("ogg", "libopus"), "flac": ("flac", "flac")}
 _BIT_RATE = 24_000
 _PAGE_US = 1_000_000
 """A second: what a crash may lose."""
+_CHECK_SAMPLES = 10 * SAMPLE_RATE
+"""Audio after which it is looked whether the disk is nearly full."""
+
+_log = logging.getLogger(__name__)
 
 
 class SoundWriter:
     """Records mono audio into ``STEM.opus`` or ``STEM.flac``; see `Recorder`.
 
-    Raises `ConfigError` if the file cannot be made; an existing one is not replaced.
+    Raises `ConfigError` if the file cannot be made; an existing one is not replaced. Where the disk
+    is nearly full, or fails, the recording ends, and what was said is still captioned and kept.
     """
 
     def __init__(self, form: Literal["opus", "flac"], stem: Path) -> None:
@@ -50,23 +61,42 @@ class SoundWriter:
 
     def write(self, frames: Frames) -> None:
         """Append the next (n, 320) frames, or (n, channels, 320) of split channels."""
-        if self._file.closed:
-            return
-        samples = np.clip(np.rint(mixed(frames).reshape(1, -1) * 32768), -32768, 32767)
-        frame = av.AudioFrame.from_ndarray(samples.astype("<i2"), format="s16", layout="mono")
-        frame.sample_rate, frame.pts = SAMPLE_RATE, self._n_samples
-        self._container.mux(self._stream.encode(frame))
-        self._n_samples += samples.size
+        self._unless_ended(partial(self._append, frames))
 
     def close(self) -> None:
         """Write the rest."""
-        if not self._file.closed:
-            if self._n_samples:
-                self._container.mux(self._stream.encode(None))
-            self._container.close()
-            self._file.close()
+        self._unless_ended(self._end)
 
     def discard(self) -> None:
         """Remove the file, to which nothing was written."""
         self.close()
         self._path.unlink(missing_ok=True)
+
+    def _append(self, frames: Frames) -> None:
+        mono = mixed(frames)
+        before, self._n_samples = self._n_samples, self._n_samples + mono.size
+        is_due = before // _CHECK_SAMPLES < self._n_samples // _CHECK_SAMPLES
+        if is_due and is_nearly_full(self._path.parent):
+            raise OSError(ENOSPC, "the disk is nearly full, and finals need the rest")
+        samples = np.clip(np.rint(mono.reshape(1, -1) * 32768), -32768, 32767)
+        frame = av.AudioFrame.from_ndarray(samples.astype("<i2"), format="s16", layout="mono")
+        frame.sample_rate, frame.pts = SAMPLE_RATE, before
+        self._container.mux(self._stream.encode(frame))
+
+    def _end(self) -> None:
+        if self._n_samples:
+            self._container.mux(self._stream.encode(None))
+        self._container.close()
+        self._file.close()
+
+    def _unless_ended(self, step: Callable[[], None]) -> None:
+        if self._file.closed:
+            return
+        try:
+            step()
+        except (OSError, av.FFmpegError) as error:
+            reason = error.strerror
+            _log.error("--keep: %s: %s; the recording ends here", self._path, reason)
+            with suppress(OSError, av.FFmpegError):  # it writes what it has
+                self._container.close()
+            self._file.close()

@@ -2,6 +2,8 @@
 
 import os
 import shutil
+import subprocess
+import sys
 from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
@@ -81,6 +83,11 @@ def shelf(tmp_path_factory):
         ("before:2024-10-07 lang:ja", []),
         ('") OR (*', []),
         ("NEAR(a b) AND", []),
+        ('text:café {text}: ^cafe - "', []),
+        ("lang:DE morgen\0\ud800", ["Der Vertrag wird morgen unterschrieben."]),
+        ("", []),
+        ("🎉 !!!", []),
+        (f"café {'x ' * 5000}", []),
     ],
 )
 def test_it_finds(shelf, query, texts):
@@ -95,6 +102,8 @@ def test_a_hit_says_where_the_words_are(shelf):
     assert [hit.text[start:end] for start, end in hit.marks] == ["天気"]
     with pytest.raises(ConfigError, match="after:soon is no date: write 2026-01-31"):
         sought("after:soon")
+    with pytest.raises(ConfigError, match="before:0001-01-01 is no date"):
+        sought("before:0001-01-01")
 
 
 def test_sessions_are_listed_with_what_tells_them_apart(shelf):
@@ -106,6 +115,8 @@ def test_sessions_are_listed_with_what_tells_them_apart(shelf):
     assert shelf.find("new") == shelf.find("2") == new.id
     with pytest.raises(ConfigError, match="the library has no session lost"):
         shelf.find("lost")
+    with pytest.raises(ConfigError, match="the library has no session"):
+        shelf.find("\udcff")
 
 
 def test_what_was_corrected_and_who_it_was_after_all_is_found_and_read(tmp_path):
@@ -192,3 +203,37 @@ def test_audio_of_a_process_that_dies_can_be_heard(tmp_path, form):
         assert least_s <= duration_s <= 10.1
     with pytest.raises(ConfigError, match=rf"cannot create .*talk\.{form}: File exists"):
         SoundWriter(form, tmp_path / "talk")
+
+
+def test_where_the_disk_is_full_only_the_recording_ends(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr("streamd.library.sounds.is_nearly_full", lambda folder: True)
+    writer = SoundWriter("opus", tmp_path / "talk")
+    noise = np.random.default_rng(1).normal(0, 0.1, (50, 320)).astype(np.float32)
+    for _ in range(30):
+        writer.write(noise)
+    writer.close()
+    (line,) = caplog.messages
+    assert line.endswith(
+        "the disk is nearly full, and finals need the rest; the recording ends here"
+    )
+    with closing(av.open(str(tmp_path / writer.file))) as sound:
+        assert sum(frame.samples for frame in sound.decode(audio=0)) >= 8 * 48_000
+
+
+def test_a_recording_whose_file_cannot_grow_ends_in_a_line(tmp_path):
+    program = f"""
+import resource, signal
+import numpy as np
+from pathlib import Path
+from streamd.library.sounds import SoundWriter
+writer = SoundWriter("opus", Path({str(tmp_path)!r}) / "talk")
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))
+noise = np.random.default_rng(1).normal(0, 0.1, (50, 320)).astype(np.float32)
+for _ in range(10):
+    writer.write(noise)
+writer.close()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert (done.returncode, done.stderr.count("\n")) == (0, 1)
+    assert "talk.opus: File too large; the recording ends here" in done.stderr
