@@ -42,7 +42,7 @@ async def test_the_rest_of_the_end_takes_no_time_of_its_own(
     """Without an engine, and with a disk that stores nothing, each part would wait for ever."""
     announced: asyncio.Future[serving.Server] = asyncio.get_running_loop().create_future()
     controls: list[Control] = []
-    monkeypatch.setattr(serving, "announce", announced.set_result)
+    monkeypatch.setattr(serving, "announce", lambda server, **_: announced.set_result(server))
     monkeypatch.setattr(daemon, "supervise", for_ever)
     monkeypatch.setattr(Streams, "kept", for_ever)
     config = load({"port": "0"}, {})

@@ -232,7 +232,7 @@ def test_weights_that_are_no_numbers(path):
 
 def test_a_file_of_llama_cpp(path):
     path.write_bytes(b"GGUF" + path.read_bytes()[4:])
-    assert ": GGUF, which streamd does not read; get the same model as " in refusal(path)
+    assert ": GGUF, a model of another family; this needs a Whisper" in refusal(path)
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
