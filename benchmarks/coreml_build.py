@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -27,13 +27,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lab.random_model import random_model
-from streamd.engines.coreml.package import open_built
+from streamd.engines.coreml.package import Bits, open_built
 from streamd.engines.coreml.package_builder import write
 from streamd.models.catalog import dimensions
 from streamd.models.model import Model
 from streamd.models.silence import SilenceStates, silence_shape
 from streamd.models.text_tokens import TextTokens
-from streamd.options import BuildOptions
 from streamd.system.processor import machine
 
 _MB = 1e6
@@ -73,7 +72,7 @@ class OnDisk(Mapping[str, NDArray[np.float32]]):
         return len(self._files)
 
 
-def measure(dims: str, weights: Path, plan: BuildOptions) -> Row:
+def measure(dims: str, weights: Path, contexts: Sequence[int], bits: Bits | None) -> Row:
     """Build in this process, which should have done nothing else."""
     model = Model(
         name=dims,
@@ -87,7 +86,7 @@ def measure(dims: str, weights: Path, plan: BuildOptions) -> Row:
     model = replace(model, silence=SilenceStates(silence.astype(np.float16)))
     with tempfile.TemporaryDirectory() as folder:
         begun_s, begun_cpu_s = time.perf_counter(), time.process_time()
-        write(Path(folder), model, plan)
+        write(Path(folder), model, contexts=contexts, bits=bits)
         seconds, cpu_seconds = time.perf_counter() - begun_s, time.process_time() - begun_cpu_s
         unit = 1 if sys.platform == "darwin" else 1024  # of ru_maxrss, in bytes
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
@@ -145,8 +144,9 @@ def main() -> None:
             np.save(Path(args.write) / f"{name}.npy", values.astype(np.float16))
         return
     if args.alone:
-        plan = BuildOptions(tuple(args.contexts), weight_bits=args.bits[0])
-        print(json.dumps(asdict(measure(args.dims[0], Path(args.alone), plan))))
+        bits: dict[str, Bits | None] = {"auto": None, "16": 16, "8": 8}
+        row = measure(args.dims[0], Path(args.alone), args.contexts, bits[args.bits[0]])
+        print(json.dumps(asdict(row)))
         return
     rows = []
     for dims in args.dims:
