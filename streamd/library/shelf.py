@@ -4,7 +4,7 @@ import re
 import sqlite3
 import unicodedata
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing
 from datetime import UTC, date, datetime, time, timedelta
 from itertools import groupby, islice
 from pathlib import Path
@@ -14,14 +14,13 @@ from msgspec import Struct
 
 from streamd.errors import ConfigError, StreamdError, os_error_as
 from streamd.events import Correction, Final, Gap
-from streamd.library.tables import LAYOUT, NAME, SOUNDS, spaced
+from streamd.library.tables import NAME, SOUNDS, merge, spaced, written
 from streamd.sinks.text import speaker_name
 from streamd.sinks.transcripts import Revised
 from streamd.streams.journal.journals import JournalError
 from streamd.streams.journal.tables import (
     Run,
     cause_of,
-    connected,
     event_of,
     failed,
     put_event,
@@ -290,7 +289,7 @@ class Shelf:
 
     def rename(self, number: int, speaker: int, name: str) -> None:
         """Call a speaker of a session by a name; an empty one is forgotten."""
-        with self._written() as connection:
+        with written(self.path) as connection:
             row = number, speaker, name
             if name:
                 put = "INSERT OR REPLACE INTO names (run, speaker, name) VALUES (?, ?, ?)"
@@ -308,7 +307,7 @@ class Shelf:
         final = next((event for event in known if event.seq == correction.seq), None)
         if final is None or not correction.first <= correction.last < len(final.words):
             raise ConfigError(f"session {number} of the library has no such words")
-        with self._written() as connection:
+        with written(self.path) as connection:
             connection.execute("BEGIN IMMEDIATE")
             now = sum(isinstance(event, Correction) for event in self.events(number))
             if now != revision:
@@ -316,15 +315,6 @@ class Shelf:
             put_event(connection.cursor(), number, correction, datetime.now(UTC).timestamp())
             connection.execute("COMMIT")
         return revision + 1
-
-    @contextmanager
-    def _written(self) -> Iterator[sqlite3.Connection]:
-        try:
-            with closing(connected(self.path, is_new=False, layout=LAYOUT)) as connection:
-                connection.execute("PRAGMA busy_timeout = 20000")
-                yield connection
-        except sqlite3.Error as error:
-            raise failed(self.path, cause_of(error)) from error
 
     def now(self, ms: int) -> list[Hit]:
         """Return what was said in the last `ms` of the newest session."""
@@ -343,10 +333,9 @@ class Shelf:
         with os_error_as(JournalError, f"{self.folder}: the audio cannot be deleted"):
             for sound in self.sounds(number):
                 self.sound(sound.file).unlink(missing_ok=True)
-        with self._written() as connection:
+        with written(self.path) as connection:
             connection.execute("DELETE FROM runs WHERE id = ?", (number,))
-            # Until its parts are merged, an index keeps the words of deleted rows.
-            connection.execute("INSERT INTO search (search) VALUES ('optimize')")
+            merge(connection)
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
     def _rows(self, query: str, *values: object) -> Iterator[tuple[Any, ...]]:

@@ -172,6 +172,16 @@ def test_audio_of_what_is_too_old_is_removed_with_it(tmp_path):
     assert [each.name for each in Shelf(tmp_path).sessions()] == ["new"]
 
 
+def test_words_that_are_too_old_are_in_no_file(tmp_path):
+    fill(tmp_path, {"old": [("My secret is elderberry.", 1, "en")]})
+    fill(tmp_path, {"new": [("Plain.", 1, "en")]}, day=10)
+    with opened(tmp_path, days=5, clock=lambda: 20_012 * DAY):
+        pass
+    left = b"".join(path.read_bytes().lower() for path in tmp_path.glob(f"{NAME}*"))
+    assert b"plain" in left
+    assert b"elderberry" not in left
+
+
 def test_a_damaged_library_keeps_what_can_be_read_and_its_index(tmp_path):
     texts = [(f"Sentence number {n} of many.", 1, "en") for n in range(300)]
     shelf = fill(tmp_path, {"talk": texts})

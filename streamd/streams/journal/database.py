@@ -192,10 +192,10 @@ class Database:
     """The journals of all sessions of a daemon; a context manager, which locks their folder.
 
     If `folder` does not exist, it is made, readable only by its owner. Its file has the tables of
-    `layout`; `option` names it in errors, and `tidy` is called, once an hour, when what is old was
-    removed. Files of earlier versions in it are imported. When the database turns out to be
-    damaged, it is replaced by what can be read of it, and kept beside that. Raises `ConfigError`
-    if the folder cannot be written, or another process writes it.
+    `layout`; `option` names it in errors, and `tidy` is called, once an hour, with the number of
+    old rows that were removed. Files of earlier versions in it are imported. When the database
+    turns out to be damaged, it is replaced by what can be read of it, and kept beside that. Raises
+    `ConfigError` if the folder cannot be written, or another process writes it.
     """
 
     def __init__(
@@ -206,7 +206,7 @@ class Database:
         clock: Callable[[], float] = time.time,
         layout: StoreLayout = JOURNAL,
         option: str = "--journal",
-        tidy: Callable[[], None] = lambda: None,
+        tidy: Callable[[int], object] = int,
     ) -> None:
         self.folder, self.path, self.clock = folder, folder / layout.name, clock
         self._layout, self._tidy = layout, tidy
@@ -398,7 +398,7 @@ class Database:
         self._expired_s, self._checked_s = now_s, ran_s
         running = [(now_s, journal.number) for journal in self.writing]
 
-        def remove(cursor: sqlite3.Cursor) -> bool:
+        def remove(cursor: sqlite3.Cursor) -> int:
             if was_put_forward:
                 cursor.executemany("UPDATE events SET written = ? WHERE run = ?", running)
             cursor.executemany("UPDATE runs SET written = ? WHERE id = ?", running)
@@ -406,12 +406,13 @@ class Database:
             n_removed = cursor.execute("DELETE FROM events WHERE written < ?", old).rowcount
             is_empty = "NOT EXISTS (SELECT 1 FROM events WHERE run = runs.id)"
             query = f"DELETE FROM runs WHERE written < ? AND {is_empty}"
-            return n_removed + cursor.execute(query, old).rowcount > 0
+            return n_removed + cursor.execute(query, old).rowcount
 
+        n_removed = self.write(remove) if keep_s else 0
+        self._is_to_copy |= n_removed > 0
+        self._tidy(n_removed)
         if keep_s:
-            self._is_to_copy |= self.write(remove)
             self._do(lambda cursor: cursor.executescript("PRAGMA incremental_vacuum"))
-        self._tidy()
 
     def _do(self, work: Callable[[sqlite3.Cursor], ResultT]) -> ResultT:
         """Call, and again if the database was damaged. Raises `JournalError`.
