@@ -106,7 +106,7 @@ def test_errors_are_the_sdks_own(sdk, recording, came_back):
         openai.BadRequestError, "translation", translations, file=recording
     )
     stranger = sdk.with_options(api_key="wrong").audio.transcriptions.create
-    assert "token required" in raised(openai.AuthenticationError, "token", stranger, file=recording)
+    assert "token is wrong" in raised(openai.AuthenticationError, "token", stranger, file=recording)
     large = ("large.wav", b"x" * (101 << 20))
     assert "at most 104857600 bytes" in raised(
         openai.APIStatusError, "too large", transcriptions, file=large
