@@ -182,8 +182,10 @@ class FileSink:
         self._part = part if whole and may_be_replaced else None
         self._problem = f"{path}: cannot be written"
         with os_error_as(OutputError, self._problem):
-            # Unbuffered: a later close() has nothing left to write that could fail.
-            descriptor = os.open(self._part or path, os.O_WRONLY | os.O_CREAT, 0o666)
+            # Unbuffered: a later close() has nothing left to write that could fail. What is written
+            # again is read first, by the same descriptor: somebody may rename or remove the file.
+            mode = os.O_RDWR if may_be_replaced else os.O_WRONLY
+            descriptor = os.open(self._part or path, mode | os.O_CREAT, 0o666)
             self._is_regular = stat.S_ISREG(os.fstat(descriptor).st_mode)
             self._file = open(descriptor, "wb", buffering=0)  # noqa: SIM115  # closed by `close`
             if self._part and not self._is_new:
@@ -239,9 +241,10 @@ class FileSink:
             return  # whoever reads a pipe has the text
         kept = [each for each in self._checkpoints if each.n_items <= changed]
         n_items, _, end, form = kept[-1]
-        with os_error_as(StreamdError, self._problem), open(self._part or self._path, "rb") as old:
-            old.seek(end)
-            self._footer, self._end = old.read(), end
+        size = self._end + len(self._footer)
+        with os_error_as(StreamdError, self._problem):
+            self._footer = os.pread(self._file.fileno(), size - end, end)
+        self._end = end
         self._checkpoints, self._form = kept, deepcopy(form)
         header = "" if end else self._form.header
         self._put(header + "".join(map(self._form.append, self._revised.since(n_items))))

@@ -144,6 +144,19 @@ def test_a_whole_file_appears_when_it_is_complete(tmp_path, name, end):
     assert {*os.listdir(tmp_path)} == {"link", "real", real.name}
 
 
+@pytest.mark.parametrize("name", ["json", "srt", "txt"])
+def test_words_are_corrected_in_a_file_that_was_renamed(tmp_path, name):
+    sink, said = file_sink(tmp_path / "a", name), [spoken("One two.", seq=1)]
+    sink.write(said[0])
+    (tmp_path / "a").rename(tmp_path / "b")
+    revision = Correction(text="TWO", seq=1, first=1, last=1)
+    for event in (revision, Eos(seq=1, reason="end")):
+        sink.write(event)
+    sink.close()
+    wanted = transcript([*said, revision], FORMATS[name](CueLayout()))
+    assert (tmp_path / "b").read_text().rstrip() == wanted.rstrip()
+
+
 def test_what_an_earlier_run_left_is_written_over(tmp_path):
     (tmp_path / ".a.txt.part").write_text("died in the middle of a long text")
     sink = file_sink(tmp_path / "a.txt", "txt", whole=True)
