@@ -28,7 +28,7 @@ def said(*texts, pause_ms=0, make=spoken):
     return events
 
 
-def shown(*events, form="text", segments=True) -> str:
+def shown(*events, form="txt", segments=True) -> str:
     stream = io.StringIO()
     config = Config(output=OutputOptions(format=form))
     sink = open_display(config, stream, {}, segments=segments)

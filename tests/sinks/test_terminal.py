@@ -345,7 +345,7 @@ def test_closing_leaves_words_that_never_became_final():
     assert emulator.rows() == [*rows_of("word " * 10 + "end", 30), "$"]
 
 
-def opened(stream, *, form="text", environ=None):
+def opened(stream, *, form="txt", environ=None):
     """The sink that the options choose."""
     config = Config(output=OutputOptions(format=form))
     return open_display(config, stream, environ or {}, started=datetime.now(UTC))
