@@ -77,7 +77,7 @@ def possible(chosen: Mapping[str, object]) -> bool:
     shared = every["sharing"] == "off" or every["server"]
     played = every["realtime"] or not every["play"]
     heard = every["device"] not in ("cuda", "cpu", "mps")
-    told_apart = every["channels"] != "split" or not every["speakers"]
+    told_apart = every["channels"] != "split" or not (every["speakers"] or every["num-speakers"])
     return fits and shared and played and heard and told_apart
 
 
@@ -111,6 +111,12 @@ def effective(config: Config) -> dict[str, object]:
     """The value of each field as it is written, lists as lists."""
     written = {name: field.written(value_of(config, field)) for name, field in FIELDS.items()}
     return {name: list(v) if isinstance(v, tuple) else v for name, v in written.items()}
+
+
+def expected_of(chosen: Mapping[str, object]) -> dict[str, object]:
+    """The value of each field if these are chosen."""
+    every = effective(Config()) | chosen
+    return every | {"speakers": every["speakers"] or every["num-speakers"] > 0}
 
 
 @pytest.fixture
@@ -159,7 +165,7 @@ def test_defaults_are_allowed():
 @given(chosen=settings)
 def test_printed_configuration_reads_back_equal(chosen, tmp_path_factory):
     config = load(as_given(chosen), {})
-    assert effective(config) == effective(Config()) | chosen
+    assert effective(config) == expected_of(chosen)
     path = tmp_path_factory.getbasetemp() / "printed.toml"
     path.write_text(as_toml(config), encoding="utf-8")
     assert load({}, {}, config_file=str(path)) == config
@@ -226,7 +232,7 @@ def test_command_line_beats_environment_beats_file(
     )
     environ["STREAMD_CONFIG"] = str(path)
     config = load(as_given(given_), environ)
-    assert effective(config) == effective(Config()) | expected
+    assert effective(config) == expected_of(expected)
 
 
 def fits(name: str, value: object) -> bool:
