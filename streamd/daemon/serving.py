@@ -186,6 +186,10 @@ def reload(config: Config, running: Server) -> None:
         tokens = options.token_file, options.listen_token_file
         files = [file for file in (*tokens, options.tls_cert, options.tls_key) if file]
         log.info("read %s", ", ".join(files) or "nothing: there is no --token-file")
+        if (before := running.invitation) is not None:
+            link = invite(running, has_live=before.has_live)
+            if running.invitation != before:  # it follows from the token
+                log.info("%s", link)
     except ConfigError as error:
         log.error("%s; the old token stays valid", error)  # noqa: TRY400 - the user needs no traceback
 

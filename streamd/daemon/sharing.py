@@ -138,7 +138,7 @@ def invite(running: Server, *, has_live: bool) -> str:
             filter(None, (each.signed(LIVE, Rights.LISTEN) for each in grants(bind))), token
         )
     link = running.page_at(name) + fragment(token)
-    running.invitation = Invitation(link, speak)
+    running.invitation = Invitation(link, speak, has_live)
     text = f"others can {'listen and speak' if speak else 'listen'} at {link}"
     shows = is_terminal(sys.stderr, os.environ) and sys.stderr.encoding.lower() == "utf-8"
     return "\n".join([text, *(qr_code(link) if shows else ())])

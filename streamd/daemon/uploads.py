@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from io import StringIO
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from streamd.config import Config
@@ -25,6 +26,8 @@ from streamd.streams.journal.journals import Journals
 if TYPE_CHECKING:
     from streamd.library.additions import Addition
 
+_MOST_OF_A_NAME = 50
+"""Characters of a file's name in that of its session, which has at most 64."""
 log = logging.getLogger(__name__)
 
 
@@ -90,7 +93,9 @@ class Uploads:
 
         if not isinstance(self._stored, Database):
             return None
-        return Addition(self._stored, self._config.journal, name)
+        # A client may call a file as another's session, which goes on or can be listened to.
+        named = f"recording-{Path(name).name[-_MOST_OF_A_NAME:]}"
+        return Addition(self._stored, self._config.journal, named)
 
     def _new_transcriber(self, wanted: Wanted) -> RecordingTranscriber:
         config, opened = self._config, self.opened.result()

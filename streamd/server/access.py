@@ -51,6 +51,11 @@ class Access:
         """Whether it allows everything, in sessions of any name."""
         return self.rights is Rights.KEEP and "*" in self.sessions
 
+    @property
+    def is_link(self) -> bool:
+        """Whether its token is a signed one, which allows nothing outside its session."""
+        return _SIGNED.fullmatch(self.secret) is not None
+
     def covers(self, session: str) -> bool:
         """Whether it allows anything in the session of this name."""
         return any(_matches(pattern, session) for pattern in self.sessions)
@@ -72,7 +77,7 @@ class Access:
         """Return a token for one session, None if this one does not allow as much."""
         if not self.secret or rights > min(self.rights, Rights.SPEAK) or not self.covers(session):
             return None
-        if _SIGNED.fullmatch(self.secret):  # whoever has a link passes on that one
+        if self.is_link:  # whoever has a link passes on that one
             return self.secret if rights is self.rights else None
         may = rights.name.lower()
         return f"{may}.{session}.{_signature(self.secret, may, session)}"

@@ -25,6 +25,7 @@ from streamd.server.dialects import DIALECTS, requested
 from streamd.server.exchange import plain
 from streamd.server.routes import (
     HEALTH_PATH,
+    METRICS_PATH,
     PATHS,
     READY_PATH,
     SHARE_PATH,
@@ -140,6 +141,11 @@ class Auth:
             return plain(401, f"{why}: send Authorization: Bearer TOKEN", wanted)
         if is_of_library(path) and not access.is_owner:
             return plain(403, "this token is not the owner's: the library needs that one")
+        if access.is_link and path in (METRICS_PATH, *UPLOADS):
+            return plain(403, f"this token allows nothing but session {access.sessions[0]!r}")
+        return self._check_session(path, request, access)
+
+    def _check_session(self, path: str, request: Request, access: Access) -> Response | None:
         role, session = Role.LISTEN, session_in(path)
         joins = path == STREAM_PATH or (path in DIALECTS and is_websocket(request))
         if joins:

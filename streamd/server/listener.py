@@ -164,7 +164,7 @@ class Server:
         if self._tls is not None:
             tls_context(self.bind)  # a pair that does not match would spoil the context in use
             load_certificate(self.bind, self._tls)
-        self._auth = auth
+        self._auth, self.bind = auth, bind
 
     async def __aenter__(self) -> Self:
         deadline_s = self._limits.send_deadline_ms / 1000

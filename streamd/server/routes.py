@@ -60,10 +60,14 @@ def session_in(path: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Invitation:
-    """The `link` with which others listen, its token in the fragment; `speak`: and send audio."""
+    """The `link` with which others listen, its token in the fragment; `speak`: and send audio.
+
+    `has_live`: it is for the captions of the server's own source.
+    """
 
     link: str
     speak: bool = False
+    has_live: bool = False
 
 
 class _LinkQuery(msgspec.Struct, frozen=True):
@@ -86,7 +90,8 @@ def share(query: str, access: Access, invitation: Invitation | None) -> Response
     page, _, fragment = (invitation.link if invitation else wanted.at).partition("#")
     if not page:
         return plain(HTTPStatus.NOT_FOUND, "not shared: start streamd with --share")
-    if wanted.session and not (invitation and invitation.speak and wanted.may == "listen"):
+    may_pass_on = invitation and invitation.speak and access.covers("*")
+    if wanted.session and not (may_pass_on and wanted.may == "listen"):
         token = access.signed(wanted.session, Rights[wanted.may.upper()])
         if token is None and (access.secret or invitation is None):
             return plain(HTTPStatus.FORBIDDEN, f"this token may not share {wanted.session!r}")

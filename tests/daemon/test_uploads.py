@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import shutil
 import subprocess
 import threading
@@ -21,6 +22,8 @@ from streamd.daemon.opening import OpenWhisper, open_model
 from streamd.daemon.uploads import Uploads
 from streamd.errors import EngineError, ModelError, SourceError, WireError
 from streamd.events import Final
+from streamd.library.shelf import Shelf
+from streamd.library.tables import opened as library_in
 from streamd.server import Recording, Wanted
 from streamd.sources.confined import ConfinedSource
 from streamd.streams import Streams
@@ -94,6 +97,21 @@ async def test_what_a_client_asks_for_is_what_the_server_does(opened, tmp_path):
         await read(made, wav, "a.wav", Wanted(task="transcribe", language="de"))
     with pytest.raises(WireError, match="knows en only"):
         await read(made, wav, "a.wav", Wanted(task="translate"))
+
+
+@pytest.mark.parametrize("name", ["talk.wav", "x/talk.wav", f"{'x' * 90}talk.wav"])
+async def test_a_kept_recording_does_not_take_the_name_of_a_session(opened, wav, tmp_path, name):
+    config = load({"model": "tiny.en", "library": str(tmp_path)}, {})
+    streams, _ = at_once()
+    streams.choices = build.default_choices(config)
+    with library_in(tmp_path) as library:
+        made = Uploads(config, streams, library)
+        made.opened.set_result(OpenWhisper(config, "", *opened))
+        async for _ in (await read(made, wav, name)).finals:
+            pass
+    (kept,) = Shelf(tmp_path).sessions()
+    assert re.fullmatch(r"recording-x{0,46}talk", kept.name)
+    assert recorded.words(kept.first) == recorded.words(recorded.SENTENCES[0])
 
 
 async def test_a_recording_has_a_greatest_length(opened, wav):

@@ -7,6 +7,7 @@ import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from unittest.mock import Mock
 from urllib.error import HTTPError
 from urllib.parse import urlencode, urlsplit
 from urllib.request import Request, urlopen
@@ -16,6 +17,7 @@ from websockets.exceptions import InvalidStatus
 
 from streamd.config import load, read_tokens
 from streamd.daemon.serving import reload, server
+from streamd.daemon.sharing import invite
 from streamd.errors import ConfigError
 from streamd.options import BindOptions
 from streamd.server import Invitation, Rights, Server, grants
@@ -50,7 +52,8 @@ def token_file(tmp_path):
 @asynccontextmanager
 async def of_three_people(token_file) -> AsyncIterator[Server]:
     bind = BindOptions(port=0, tokens=read_tokens(token_file))
-    async with serving(CountingStreams(), bind=bind) as running:
+    # Who may send recordings is decided before they are read.
+    async with serving(CountingStreams(), bind=bind, recordings=Mock()) as running:
         yield running
 
 
@@ -150,6 +153,10 @@ async def test_a_link_is_for_one_session_and_has_no_more_rights_than_who_makes_i
             assert await link(guest, session="alice-notes") == (200, guest)
             assert (await link(guest, session="alice-notes", may="speak"))[0] == 403
         _, speaker = await link(OPS, session="bob", may="speak")
+        for path in ("/metrics", "/v1/library/sessions", "/v1/sessions/live/transcript"):
+            assert (await ask(port, path, speaker))[0] == 403
+        for path in ("/v1/audio/transcriptions", "/v1/audio/translations", "/v1/listen"):
+            assert (await ask(port, path, speaker, method="POST"))[0] == 403
         assert not await is_refused(port, "role=both&session=bob", speaker)
         assert await is_refused(port, "role=both&session=bob2", speaker)
         forged = (
@@ -180,6 +187,20 @@ async def test_a_page_that_everybody_may_speak_on_shows_each_only_their_own():
             await speaker.get()
             answer = json.loads((await ask(running.port, "/v1/sessions", guest.secret))[1])
             assert answer == {"sessions": [{"name": "live"}], "may": "speak"}
+
+
+async def test_beside_a_link_for_everybody_each_shares_their_own_sessions(token_file):
+    tokens = read_tokens(token_file)
+    bind = BindOptions(port=0, token="the token of the owner", share="speak", tokens=tokens)
+    async with serving(CountingStreams(), bind=bind) as running:
+        for_all = "https://captions.example/#token=guest"
+        running.invitation = Invitation(for_all, speak=True)
+        path = "/v1/share?session=alice-notes"
+        link = json.loads((await ask(running.port, path, ALICE))[1])["link"]
+        assert "#token=listen.alice-notes." in link
+        assert (await ask(running.port, "/v1/share?session=live", ALICE))[0] == 403
+        assert (await ask(running.port, "/v1/share", ALICE))[0] == 403
+        assert json.loads((await ask(running.port, "/v1/share", OPS))[1])["link"] == for_all
 
 
 async def test_the_link_that_is_printed_for_a_microphone_is_for_its_captions_only():
@@ -281,12 +302,21 @@ def test_a_wrong_file_of_tokens_is_refused_in_one_line(tmp_path, text, culprit):
 
 
 async def test_the_file_is_read_again_on_sighup(token_file):
-    config = load({"port": "0", "token-file": token_file}, {})
+    config = load({"port": "0", "token-file": token_file, "allow-host": "captions.example"}, {})
     streams = Streams(lambda _: None, max_backlog=1, max_ingest=1)
     async with server(config, streams) as running:
+        invite(running, has_live=True)
+        before = running.invitation.link.partition("=")[2]
+        reload(config, running)
+        assert running.invitation.link.endswith(before)
+        assert (await ask(running.port, "/v1/sessions", before))[0] == 200
         assert (await ask(running.port, "/v1/sessions", ALICE))[0] == 200
-        changed = TOKENS.replace("alice-0", "alice-1")
+        changed = TOKENS.replace("alice-0", "alice-1").replace("ops-0", "ops-1")
         await asyncio.to_thread(Path(token_file).write_text, changed)
         reload(config, running)
         assert (await ask(running.port, "/v1/sessions", ALICE))[0] == 401
-        assert (await ask(running.port, "/v1/sessions", OPS))[0] == 200
+        assert (await ask(running.port, "/v1/sessions", HALL))[0] == 200
+        # The link that the page shows follows, and that which was printed is no longer valid.
+        after = running.invitation.link.partition("=")[2]
+        assert (await ask(running.port, "/v1/sessions", before))[0] == 401
+        assert (await ask(running.port, "/v1/sessions", after))[0] == 200
