@@ -32,7 +32,7 @@ _FIRST_FINALS = 30
 _SYNTAX = re.compile(r'(?:(speaker|lang|after|before):)?("[^"]*"|\S+)', re.IGNORECASE)
 
 
-class Sound(Struct, frozen=True, kw_only=True):
+class KeptSound(Struct, frozen=True, kw_only=True):
     """The file that has the audio from `start_ms` of the session on, at its own time `at_ms`."""
 
     file: str
@@ -197,11 +197,11 @@ class Shelf:
         rows = self._rows("SELECT speaker, name FROM names WHERE run = ?", number)
         return {speaker: name.decode(errors="replace") for speaker, name in rows}
 
-    def sounds(self, number: int) -> list[Sound]:
+    def sounds(self, number: int) -> list[KeptSound]:
         """Return the audio of a session that is there, in its order."""
         query = "SELECT file, start_ms, at_ms FROM sounds WHERE run = ? ORDER BY start_ms"
         every = (
-            Sound(file=file.decode(), start_ms=start_ms, at_ms=at_ms)
+            KeptSound(file=file.decode(), start_ms=start_ms, at_ms=at_ms)
             for file, start_ms, at_ms in self._rows(query, number)
         )
         return [sound for sound in every if self.sound(sound.file).is_file()]
