@@ -140,7 +140,7 @@ def _check(phrase: str, replacement: str) -> None:
         raise ValueError("a phrase needs a letter or a digit")
 
 
-class _SaidWord(NamedTuple):
+class _RuleToken(NamedTuple):
     """What stands before a word, the word with its marks, and its times if they are known."""
 
     before: str
@@ -148,18 +148,18 @@ class _SaidWord(NamedTuple):
     word: TimedWord | None
 
 
-def _tokens_of(text: str, words: Sequence[TimedWord]) -> Iterator[_SaidWord]:
+def _tokens_of(text: str, words: Sequence[TimedWord]) -> Iterator[_RuleToken]:
     """Cut a text into its words; into what blanks separate if the words are not those of it."""
     tokens, at = [], 0
     for word in words:
         start = text.find(word.text, at)
         if start < 0 or text[at:start].strip():
             break
-        tokens.append(_SaidWord(text[at:start], word.text, word))
+        tokens.append(_RuleToken(text[at:start], word.text, word))
         at = start + len(word.text)
     if len(tokens) == len(words) and not text[at:].strip():
         return iter(tokens)
-    return (_SaidWord(found[1], found[2], None) for found in re.finditer(r"(\s*)(\S+)", text))
+    return (_RuleToken(found[1], found[2], None) for found in re.finditer(r"(\s*)(\S+)", text))
 
 
 def _bare(said: str) -> str:
@@ -179,7 +179,7 @@ def _edges(said: str) -> tuple[int, int]:
     return (places[0], places[-1] + 1) if places else (0, len(said))
 
 
-def _match(table: _LanguageRules, tokens: Sequence[_SaidWord]) -> tuple[int, str] | None:
+def _match(table: _LanguageRules, tokens: Sequence[_RuleToken]) -> tuple[int, str] | None:
     """Return how many of the tokens the longest phrase takes that they begin with, and what for."""
     found, said = None, ""
     for n, token in enumerate(tokens[: _MOST_WORDS * 4], 1):
@@ -197,7 +197,7 @@ def _match(table: _LanguageRules, tokens: Sequence[_SaidWord]) -> tuple[int, str
     return None
 
 
-def _is_open(table: _LanguageRules, tokens: Sequence[_SaidWord]) -> bool:
+def _is_open(table: _LanguageRules, tokens: Sequence[_RuleToken]) -> bool:
     """Whether words that are not known yet may change what these tokens mean."""
     if (match := _match(table, tokens)) and match[1] == "{literal}":
         tokens = tokens[match[0] :]
@@ -240,7 +240,7 @@ class Rewriter:
         return replace(event, text=text, words=tuple(words), stable=min(settled, stable, len(text)))
 
 
-def _count(tokens: Sequence[_SaidWord], stable: int) -> int:
+def _count(tokens: Sequence[_RuleToken], stable: int) -> int:
     """Return how many tokens are in the first `stable` characters."""
     end = n = 0
     for n, token in enumerate(tokens):
@@ -261,7 +261,7 @@ class _Writing:
         self._before: str | None = None  # the next piece, if not what was before its word
         self._next_case = ""  # of the next piece
 
-    def write(self, tokens: Sequence[_SaidWord], n_stable: int) -> None:
+    def write(self, tokens: Sequence[_RuleToken], n_stable: int) -> None:
         """Write the tokens; the first `n_stable` are committed."""
         at = 0
         while at < len(tokens):
@@ -281,13 +281,13 @@ class _Writing:
                     self._n_lasting = len(self._pieces)
 
     def _after_literal(
-        self, tokens: Sequence[_SaidWord], at: int, n: int
+        self, tokens: Sequence[_RuleToken], at: int, n: int
     ) -> tuple[int, tuple[int, str | None]]:
         """Return where the phrase begins that is as it was said: a word if none follows."""
         following = _match(self._table, tokens[at + n :])
         return (at + n, (following[0], None)) if following else (at, (n, None))
 
-    def _do(self, part: Sequence[_SaidWord], meant: str) -> bool:
+    def _do(self, part: Sequence[_RuleToken], meant: str) -> bool:
         """Do what a phrase means; return whether it means anything here."""
         if meant == "{scratch}":
             return self._take_back()
@@ -314,7 +314,7 @@ class _Writing:
         self._before, self._next_case = None, ""
         return True
 
-    def _text(self, part: Sequence[_SaidWord], meant: str) -> None:
+    def _text(self, part: Sequence[_RuleToken], meant: str) -> None:
         joins, text = meant.startswith(_JOIN), meant.removeprefix(_JOIN)
         is_mark = not any(map(str.isalnum, text))
         start, _ = _edges(part[0].said)
@@ -338,7 +338,7 @@ class _Writing:
         if joins or (is_mark and (kind in ("Ps", "Pi") or text[0] in "¿¡")):
             self._before = ""
 
-    def _mark(self, mark: str, *, ends: bool, part: Sequence[_SaidWord]) -> None:
+    def _mark(self, mark: str, *, ends: bool, part: Sequence[_RuleToken]) -> None:
         """Write a mark behind the word before it, in place of the model's own."""
         closes = category(mark[0]) != "Po"
         if self._pieces and self._before is None:
@@ -361,7 +361,7 @@ class _Writing:
             last = self._pieces[-1]
             last.text = last.text.rstrip(marks) or last.text
 
-    def _word(self, before: str, said: str, part: Sequence[_SaidWord]) -> None:
+    def _word(self, before: str, said: str, part: Sequence[_RuleToken]) -> None:
         if self._before is not None:
             before, self._before = self._before, None
         elif not self._pieces:
