@@ -265,7 +265,7 @@ def recognizer(
     each window, and phrases of its session; `lists` have those of all sessions, which are read
     otherwise. Raises `ConfigError` if the model does not fit the options.
     """
-    _check_windows(config, model)
+    check_windows(config, model)
     options, words = decoding_options(config, model), tokenizer(config, model)
     lists = lists or vocabularies(config, model, expected(config, model))
     return Recognizer(runs, words, options, working=working, vocabularies=lists)
@@ -300,7 +300,7 @@ def release_small_models() -> None:
     voices.release()
 
 
-def _check_windows(config: Config, model: Model) -> None:
+def check_windows(config: Config, model: Model) -> None:
     """Refuse windows longer than what the model hears at once, if that is less than 30 s."""
     ms = model.dims.n_audio_ctx * FRAME_MS
     windows = {

@@ -30,6 +30,7 @@ from streamd.engines.voices import Listener
 from streamd.errors import ConfigError
 from streamd.events import Final, Gap, TimedWord, with_lasting_words
 from streamd.language import ends_sentence
+from streamd.rewriting import Rewriter
 from streamd.streams import Chooser
 from streamd.types import FRAME_MS, SAMPLE_RATE, Samples, TextOptions
 from streamd.whisper.longform import LONGEST_WINDOW
@@ -192,11 +193,13 @@ class FamilyTranscriber:
             clips = track.speech.clips(n_columns, longest=longest)
         turns = track.voices.turns(self.config.longform.num_speakers) if track.voices else []
         seg, speakers = count(1), dict[int, int]()
+        rules = phrases.read_replacements(self.config.decoding.replace)
+        rewriter = Rewriter(rules) if rules else None
         for clip in clips:
             said = self._run(sound[clip.start * _COLUMN : clip.end * _COLUMN])
-            finals = tuple(
-                spoken_by(final, turns, speakers) for final in self._finals(said, clip, seg)
-            )
+            made = self._finals(said, clip, seg)
+            meant = (rewriter.rewritten(each, "") for each in made) if rewriter else made
+            finals = tuple(spoken_by(final, turns, speakers) for final in meant)
             yield FinishedWindow(finals, clip.end * 10)
 
     def _run(self, samples: Samples) -> Said:
@@ -214,7 +217,8 @@ class FamilyTranscriber:
         """The sentences of a stretch of speech."""
         texts, offset_ms, words = [word.text for word in said.words], clip.start * 10, []
         places = shared(texts, 0, (clip.end - clip.start) * 10)
-        language = said.language or self.language or self.config.decoding.language
+        chosen = build.languages_of(self.config.decoding.language)
+        language = said.language or self.language or (chosen[0] if len(chosen) == 1 else "")
         for i, (word, (start_ms, end_ms)) in enumerate(zip(said.words, places, strict=True), 1):
             start_ms = start_ms if word.start_ms is None else word.start_ms
             end_ms = end_ms if word.end_ms is None else word.end_ms

@@ -17,17 +17,19 @@ from threading import Thread
 
 from streamd.config import Config
 from streamd.daemon import build
+from streamd.daemon.acceleration import HERE, check_compute
 from streamd.daemon.opening import (
     OpenModel,
     OpenWhisper,
     Recognizers,
+    check_look_ahead,
     keeps_up,
     open_any,
     open_model,
 )
 from streamd.engines.prepared import is_prepared, prepare
 from streamd.engines.supervised.worker import Job, Report, Worker
-from streamd.errors import ConfigError, ModelError, StreamdError
+from streamd.errors import ConfigError, ModelError, is_bug
 from streamd.models import store
 from streamd.models.catalog import quality
 from streamd.models.model import Model
@@ -99,14 +101,16 @@ class FirstStart:
 
     def _open(self) -> Recognizers:
         opened = open_any(self._config, self._known)
+        recognizers = opened.recognizers()
         self._opened(opened)
-        return opened.recognizers()
+        return recognizers
 
     def _begin(self, name: str) -> Recognizers:
         decoding = replace(self._config.decoding, model=name, compute="cpu")
         config = replace(self._config, decoding=decoding)
         with store.opened_model(self._wanted) as opened:
             model = replace(opened, weights={})
+        self._check(model)
         wanted = self._wanted = model.name
         early_model, engine = open_model(config)
         smaller = OpenWhisper(config, self._known, early_model, engine)
@@ -119,20 +123,30 @@ class FirstStart:
         self._name, self._early = name, early
         job = Job(partial(_prepared, self._config), wanted, background=True)
         self._worker = Worker(job, told=self._told)
+        if self._is_closed:  # while the smaller model was opened
+            self._worker.close()
         log.info("captions begin with %s: %s is prepared meanwhile, once", name, wanted)
 
         def go_on() -> None:
             try:
                 self._prepare(workers)
-            except StreamdError as error:
+            except Exception as error:
                 if self._is_closed:
                     return
-                self._worker = None
-                log.warning("%s cannot be used: %s; captions stay with %s", wanted, error, name)
+                self._worker, bug = None, error if is_bug(error) else None
+                line = "%s cannot be used: %s; captions stay with %s"
+                log.warning(line, wanted, error, name, exc_info=bug)
                 self._opened(smaller)
 
         Thread(target=go_on, name="first-start", daemon=True).start()
         return workers, self._chooser(early_model, build.chooser(self._config, model))
+
+    def _check(self, model: Model) -> None:
+        """Refuse now what would be refused when the model is prepared. Raises `ConfigError`."""
+        check_look_ahead(self._config)
+        check_compute(self._config, HERE)
+        build.check_windows(self._config, model)
+        build.decoding_options(self._config, model)
 
     def _prepare(self, workers: "Sequence[EarlyRecognizer]") -> None:
         assert self._worker is not None

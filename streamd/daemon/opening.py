@@ -209,9 +209,14 @@ def open_any(config: Config, known: str, *, recordings: bool = False) -> OpenMod
         from streamd.daemon.families import open_model_file  # few users have the library
 
         return open_model_file(config, path, known)
+    check_look_ahead(config)
+    return OpenWhisper(config, known, *open_model(config, recordings=recordings))
+
+
+def check_look_ahead(config: Config) -> None:
+    """Raise `ConfigError` for an option that a Whisper lacks."""
     if config.decoding.look_ahead != "auto":
         raise ConfigError(f"--look-ahead-ms: {config.decoding.model} is a Whisper, which has none")
-    return OpenWhisper(config, known, *open_model(config, recordings=recordings))
 
 
 class OpenWhisper:

@@ -63,14 +63,14 @@ _AT_ONCE = 200
 log = logging.getLogger(__name__)
 
 
-class Sound(Protocol):
+class TrackSound(Protocol):
     """What a model needs of a recording, made while it is read."""
 
     def append(self, samples: Samples) -> None:
         """Take the next samples, (n,)."""
 
 
-SoundT = TypeVar("SoundT", bound=Sound)
+SoundT = TypeVar("SoundT", bound=TrackSound)
 
 
 class Track(Generic[SoundT]):

@@ -25,7 +25,7 @@ from streamd.daemon.opening import open_any
 from streamd.daemon.recording import RecordingTranscriber
 from streamd.daemon.screen import Screen, show
 from streamd.daemon.serving import library
-from streamd.errors import ConfigError, SourceError, StreamdError, is_bug
+from streamd.errors import ConfigError, OneSessionError, SourceError, StreamdError, is_bug
 from streamd.events import EndReason, Fault
 from streamd.server import LIVE
 from streamd.sinks.progress import Progress, transcription_line
@@ -70,7 +70,7 @@ async def transcribe(config: Config) -> int:
         while waiting and not control.stopped.is_set():
             try:
                 is_cut = not await until_first_error(batch.transcribe(*waiting.pop(0)))
-            except (SourceError, OutputError) as error:
+            except (SourceError, OutputError, OneSessionError) as error:
                 if n_files == 1:
                     raise
                 log.error("%s", error)  # noqa: TRY400  # an error of the user's needs no traceback
@@ -87,7 +87,8 @@ async def transcribe(config: Config) -> int:
             log.warning("interrupted: %d of %d files are not done%s", n_left, n_files, again)
         return INTERRUPTED
     if failures:
-        kind = StreamdError if any(map(is_bug, failures)) else SourceError
+        are_files = all(isinstance(each, SourceError | OutputError) for each in failures)
+        kind = SourceError if are_files else StreamdError
         raise kind(f"{len(failures)} of {n_files} files failed, see above")
     return 0
 

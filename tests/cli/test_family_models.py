@@ -13,6 +13,8 @@ from streamd.cli.bench import measure_family
 from streamd.config import load
 from streamd.daemon import opening
 from streamd.daemon.families import open_model_file
+from streamd.engines.families.processes import FamilyProcesses
+from streamd.errors import OneSessionError
 from streamd.models import families, store
 from streamd.models.families import FAMILY_MODELS, family_entry
 from streamd.models.store import find
@@ -150,6 +152,28 @@ def test_check_and_bench_open_such_a_model(content, tmp_path, capsys):
     opened.close()
     assert cost.encode_ms == 0
     assert cost.cpu_ms > 0
+
+
+def test_recordings_have_what_is_replaced_and_a_crash_costs_its_file(tmp_path, capsys, monkeypatch):
+    pytest.importorskip("transcribe_cpp")
+    tests, rules = Path(__file__).parents[1], tmp_path / "rules.txt"
+    rules.write_text("living room => kitchen\n")
+    model, clip = tests / "engines/families/moonshine.gguf", tests / "golden/lamp.flac"
+    words = ["transcribe", "-m", str(model), "--replace", str(rules), str(clip)]
+    assert main(words) == 0
+    assert "turn on the kitchen lamp?" in capsys.readouterr().out
+    run, crashes = FamilyProcesses.run, [OneSessionError("the process ended")]
+
+    def crash_once(family, samples, options):
+        if crashes:
+            raise crashes.pop()
+        return run(family, samples, options)
+
+    monkeypatch.setattr(FamilyProcesses, "run", crash_once)
+    assert main([*words, str(clip)]) == 1
+    out, err = capsys.readouterr()
+    assert "kitchen lamp?" in out, "the second file"
+    assert "1 of 2 files failed, see above" in err
 
 
 def test_a_gguf_is_not_imported_but_named(content, tmp_path, capsys):

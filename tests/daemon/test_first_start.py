@@ -185,6 +185,25 @@ def test_a_preparation_that_is_killed_leaves_the_small_model(wanted, monkeypatch
     assert heard(wanted, started.recognizers[0])
 
 
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [({"look-ahead-ms": "80"}, "--look-ahead-ms: .* is a Whisper"), ({"compute": "ane"}, "drop")],
+)
+def test_options_that_the_wanted_model_cannot_have_are_refused_at_once(wanted, options, problem):
+    config = load({"model": wanted.decoding.model, **options}, {})
+    with pytest.raises(ConfigError, match=problem):
+        FirstStart(config, "", lambda model: None).open()
+
+
+def test_a_bug_while_the_wanted_model_is_opened_leaves_the_small_one(wanted, monkeypatch, caplog):
+    monkeypatch.setattr(Worker, "wait", lambda worker, _: None)
+    monkeypatch.setattr(first_start, "open_any", lambda *_: {}["bug"])
+    started = Started(wanted, monkeypatch)
+    started.settle()
+    assert started.models == ["tiny.en"], "recordings would wait for a model for ever"
+    assert caplog.messages[-1].endswith("; captions stay with tiny.en")
+
+
 def test_until_then_other_languages_are_refused_with_the_reason(wanted, monkeypatch):
     monkeypatch.setattr(
         build, "chooser", lambda *_: lambda before, new: structs.replace(before, **new)
