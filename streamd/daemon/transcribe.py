@@ -6,7 +6,6 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import closing, nullcontext
-from dataclasses import replace
 from functools import partial
 from io import StringIO
 from typing import TYPE_CHECKING, TypeVar
@@ -127,8 +126,7 @@ class _Batch:
         thread: EngineThread,
         library: "Database | nullcontext[None]",
     ) -> None:
-        speakers = config.decoding.speakers or config.longform.num_speakers > 0
-        self._config = replace(config, decoding=replace(config.decoding, speakers=speakers))
+        self._config = config
         self._control, self._thread, self._library = control, thread, library
         self._addition: Addition | None = None
         self._deadline_s = STEP_DEADLINES * config.decoding.engine_deadline_ms / 1000

@@ -374,14 +374,21 @@ async def test_if_there_is_too_little_memory_for_long_the_session_can_be_resumed
         assert (journal.epoch, journal.ended) == (stream.hub.epoch, "")
 
 
-async def test_who_joins_late_learns_the_newest_thousand_turns_with_a_journal_too(tmp_path):
+async def test_a_listener_that_comes_back_learns_the_newest_thousand_turns_with_a_journal_too(
+    tmp_path,
+):
     with Database(tmp_path) as folder:
         hub = new_streams(storage=SessionStorage(folder)).open("s").hub
         for n in range(1200):
-            turn_of_one = SpeakerTurn(start_ms=3000 * n, end_ms=3000 * n + 900, speaker=1)
-            end_ms = 3000 * (n + 1)
-            hub.publish(SpeakerTurns(start_ms=3000 * n, end_ms=end_ms, turns=(turn_of_one,)))
-        with hub.subscribe(0) as late:
+            start_ms, end_ms = 3000 * n, 3000 * n + 900
+            turn_of_one = SpeakerTurn(start_ms=start_ms, end_ms=end_ms, speaker=1)
+            hub.publish(SpeakerTurns(start_ms=start_ms, end_ms=end_ms + 2100, turns=(turn_of_one,)))
+            hub.publish(
+                Final(
+                    seg=n + 1, seq=0, start_ms=start_ms, end_ms=end_ms, text="Yes.", language="en"
+                )
+            )
+        with hub.subscribe(1) as late:
             told = late.pop()
         assert isinstance(told, SpeakerTurns)
         assert [told.turns[0].start_ms, len(told.turns)] == [600_000, 1000]

@@ -97,7 +97,8 @@ class Family:
         self._library, self._threads = _library(), threads
         self._backend = self._choose_backend(compute)
         self._free: list[library.Model] = []
-        self._lock = threading.Lock()
+        # A stream that is garbage-collected closes itself, maybe in the thread that has the lock.
+        self._lock = threading.RLock()
         self.n_open = 0
         """How many models of the library are open."""
         model = self._open()

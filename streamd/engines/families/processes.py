@@ -168,7 +168,8 @@ class FamilyProcesses:
         self._path, self._answer_s = path, answer_s
         make = partial(_served, path, threads, compute, look_ahead_ms)
         self._job = Job(make, path.name)
-        self._lock = threading.Lock()
+        # A stream that is garbage-collected closes itself, maybe in the thread that has the lock.
+        self._lock = threading.RLock()
         self._free: list[Worker] = []
         self._all: set[Worker] = set()
         self._is_closed = False
