@@ -661,7 +661,7 @@ def words_by_sound(words: Words) -> str:
     return table(head, [*lines, last])
 
 
-_WORDS_BEGIN = "<!-- made by docs/make.py from benchmarks/words.json -->"
+_WORDS_BEGIN = "<!-- made by benchmarks/charts.py from benchmarks/words.json -->"
 
 
 def with_words(text: str, table_of_words: str) -> str:
