@@ -68,7 +68,7 @@ RUNS = {
     "streamd models get base.en": Run("", r"base\.en is here"),
     "streamd models get base": Run("", "base is here"),
     "streamd bench -m base.en": Run("n_streams"),
-    "streamd bench": Run("keeps_up"),
+    "streamd bench": Run("step_ms"),
     "streamd devices": Run("USB"),
     "streamd": live(),
     "streamd --device USB": live(stderr="microphone: USB"),
