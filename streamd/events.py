@@ -255,7 +255,7 @@ class SpeakerTurns(Event, frozen=True, kw_only=True, tag="speakers"):
     """Who talks from `start_ms` to `end_ms`; replaces what earlier events said of that time.
 
     `turns` are in order of their beginnings, and overlap where people talk at the same time.
-    Who has said no word yet is in none.
+    A speaker who has said no word yet is in none of them.
     """
 
     start_ms: int

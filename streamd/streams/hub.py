@@ -193,9 +193,9 @@ class Hub:
         The finals after number `after` are replayed with the speakers that they have by now, then
         live events follow, without a gap or a duplicate. `Missed` announces finals that are no
         longer stored. `epoch` is the run of the session that `after` counts in, if the subscriber
-        knows it. Before the finals comes who has talked when, for those that the subscriber has;
-        behind them who talks in the last minute, which later revisions continue, and the newest
-        corrections of words. The current partial comes at once, if `partials` are wanted.
+        knows it. Before the finals come the turns of those that the subscriber has; behind them,
+        the turns of the last minute, which later revisions continue, and the newest corrections of
+        words. The current partial comes at once, if `partials` are wanted.
         """
         is_new = after is None
         after, lost = self._begin_of_replay(after, epoch)

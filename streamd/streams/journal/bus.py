@@ -296,7 +296,7 @@ class BusJournal:
         self._channel.outbox.put(partial(self._pass_on, event, release), key=key)
 
     def revise(self, final: Final) -> None:
-        """Store nothing more: who reads the log finds who talked when, and does the same."""
+        """Store nothing more: the log has the turns, from which every reader revises the finals."""
 
     def corrections(self) -> Iterator[Correction]:
         return iter(self._corrections)
