@@ -91,3 +91,8 @@ def os_error_as(kind: type[StreamdError], problem: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise kind(f"{problem}: {error.strerror}") from error
+
+
+def how_to_install(extra: str) -> str:
+    """Say how to get the libraries of an extra; the package index does not have this package."""
+    return f"in a copy of the repository, pip install '.[{extra}]'"

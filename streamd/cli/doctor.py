@@ -34,7 +34,7 @@ from streamd.engines.precision import choose_precision
 from streamd.engines.prepared import open_engine, open_in_memory
 from streamd.engines.supervised.remote import RemoteEngine
 from streamd.engines.supervised.switchover import Candidate, Judge
-from streamd.errors import SourceError, StreamdError
+from streamd.errors import SourceError, StreamdError, how_to_install
 from streamd.events import encode
 from streamd.models import store
 from streamd.models.catalog import dimensions
@@ -199,7 +199,7 @@ def _models(config: Config) -> Iterator[Finding]:
 def _families(config: Config) -> Iterator[Finding]:
     """Say what can run models of other families, and have the configured one read a clip."""
     if not has_library():
-        fix = "pip install 'streamd-captions[families]' for Nemotron, Moonshine, Parakeet"
+        fix = f"{how_to_install('families')} for Nemotron, Moonshine, Parakeet"
         yield Finding("--", "transcribe-cpp is not installed, Whisper only", fix)
         return
     from streamd.engines.families.processes import find_devices

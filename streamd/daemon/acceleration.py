@@ -20,7 +20,7 @@ from streamd.engines.golden_clips import clips, transcribed
 from streamd.engines.mlx.gpu import Arithmetic, MlxCandidate, unavailable
 from streamd.engines.precision import LIVE_WINDOW, window_timer
 from streamd.engines.supervised.switchover import Candidate, FastEngine, Judge, NotFasterError
-from streamd.errors import ConfigError, ModelError
+from streamd.errors import ConfigError, ModelError, how_to_install
 from streamd.models.model import Model
 from streamd.types import N_AUDIO_CTX
 from streamd.whisper.engine import Engine, ProjectingEngine
@@ -173,7 +173,7 @@ def core_ml_unavailable(library: str = CORE_ML) -> str:
     if find_spec(library) is None and sys.version_info >= _NEWEST_PYTHON:
         return f"{library} does not exist for Python {platform.python_version()}: use 3.11 to 3.13"
     if find_spec(library) is None:
-        return f"{library} is not installed: in a copy of the repository, pip install '.[ane]'"
+        return f"{library} is not installed: {how_to_install('ane')}"
     if library == CORE_ML and int(version(library).partition(".")[0]) < _OLDEST_LIBRARY:
         return f"{library} {version(library)} is too old: pip install '{library}>=9.0'"
     return ""

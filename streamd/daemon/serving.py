@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from streamd.config import Config, has_several_tokens, read_token, read_tokens
 from streamd.daemon.display import written
 from streamd.daemon.sharing import fragment, invite, open_to_others
-from streamd.errors import BindError, ConfigError
+from streamd.errors import BindError, ConfigError, how_to_install
 from streamd.models.store import known_language
 from streamd.options import BindOptions
 from streamd.server import LibraryAnswers, Recordings, Server, ServerInfo, Transcripts
@@ -99,9 +99,7 @@ def _bus(config: Config, resume_s: float) -> "Bus":
     if config.input.source:
         raise ConfigError("--bus shares what clients send: say streamd serve")
     if find_spec("nats") is None:
-        raise ConfigError(
-            "--bus needs a library: in a copy of the repository, pip install '.[cluster]'"
-        )
+        raise ConfigError(f"--bus needs a library: {how_to_install('cluster')}")
     # Optional, so imported on demand.
     from streamd.streams.journal.bus import Bus
     from streamd.streams.journal.jetstream import JetStream

@@ -10,7 +10,7 @@ from functools import wraps
 from importlib.util import find_spec
 from typing import ParamSpec
 
-from streamd.errors import ConfigError, StreamdError
+from streamd.errors import ConfigError, StreamdError, how_to_install
 from streamd.events import Final
 from streamd.library.shelf import Hit, Shelf, sought
 from streamd.sinks.text import by_speaker, clean, clock, speaker_name
@@ -28,7 +28,7 @@ _ABOUT = (
 def serve(shelf: Shelf) -> None:
     """Answer on standard input and output until that ends. Raises `ConfigError` without the SDK."""
     if find_spec("mcp") is None:
-        raise ConfigError("mcp needs a library: pip install 'streamd-captions[mcp]'")
+        raise ConfigError(f"mcp needs a library: {how_to_install('mcp')}")
     # Optional, so imported on demand.
     from mcp.server import MCPServer
     from mcp.server.mcpserver.exceptions import ToolError

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from streamd.errors import ConfigError
+from streamd.errors import ConfigError, how_to_install
 from streamd.options import ModelOptions
 
 LIBRARY = "transcribe_cpp"
@@ -68,5 +68,5 @@ def has_library() -> bool:
 def check_library(name: str) -> None:
     """Raise `ConfigError` if what runs such models is not installed."""
     if not has_library():
-        install = "pip install 'streamd-captions[families]'"
+        install = how_to_install("families")
         raise ConfigError(f"{name} is run by transcribe-cpp, which is not installed: {install}")

@@ -90,7 +90,7 @@ def test_a_file_that_is_no_model_of_speech_is_refused(serving, capsys):
 def test_without_the_library_nothing_is_downloaded(serving, monkeypatch, capsys):
     monkeypatch.setattr(families, "find_spec", lambda name: find_spec("no_such_library"))
     assert main(["models", "get", NAME]) == 2
-    expected = "which is not installed: pip install 'streamd-captions[families]'\n"
+    expected = "which is not installed: in a copy of the repository, pip install '.[families]'\n"
     assert capsys.readouterr().err == f"streamd: {NAME} is run by transcribe-cpp, {expected}"
     assert not serving.seen
 

@@ -1,4 +1,4 @@
-"""Models that transcribe.cpp runs (MIT; `pip install streamd-captions[families]`).
+"""Models that transcribe.cpp runs (MIT; the extra `families`).
 
 A `Model` of the library computes one thing at a time and has one open stream, so each stream that
 is open takes a `Model` of its own. They are opened as they are needed and used again. Their weights
@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from streamd.engines.families.said import Abilities, Said, SaidWord, shared, split
-from streamd.errors import ConfigError, EngineMemoryError, ModelError
+from streamd.errors import ConfigError, EngineMemoryError, ModelError, how_to_install
 from streamd.types import FRAME_MS, SAMPLE_RATE, Samples, TextOptions
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def _library() -> ModuleType:
     try:
         import transcribe_cpp
     except ImportError:
-        cure = "pip install 'streamd-captions[families]'"
+        cure = how_to_install("families")
         raise ConfigError(f"this model needs the library transcribe.cpp: {cure}") from None
     transcribe_cpp.set_log_callback(_log)
     return transcribe_cpp

@@ -12,7 +12,7 @@ import numpy as np
 
 from streamd.engines.supervised.remote import RemoteEngine, ServedEngine
 from streamd.engines.supervised.worker import Job, Report, Worker
-from streamd.errors import EngineError
+from streamd.errors import EngineError, how_to_install
 from streamd.models.silence import SilenceStates
 from streamd.models.store import load_model
 from streamd.system.processor import memory_bytes
@@ -54,7 +54,7 @@ def unavailable() -> str:
         return "MLX needs a Mac with Apple silicon"
     if find_spec("mlx") is None:
         extra = "mlx" if sys.platform == "darwin" else "cuda"
-        return f"MLX is not installed: in a copy of the repository, pip install '.[{extra}]'"
+        return f"MLX is not installed: {how_to_install(extra)}"
     return ""
 
 
