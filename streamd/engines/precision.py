@@ -125,7 +125,7 @@ def choose_precision(
             return msgspec.json.decode(kept.read_bytes(), type=ChosenPrecision)
     if kept:
         width = dims.n_audio_state
-        log.info("measuring how fast models of width %d are on this machine, once", width)
+        log.info("measuring once how fast this machine runs models of width %d", width)
     chosen = _measure(dims, threads)
     if chosen.precision == "float32" and not fits(dims, "float32"):
         chosen = msgspec.structs.replace(chosen, precision="int8")  # slower, but not swapped out

@@ -1,7 +1,7 @@
 """Whom a token belongs to, and what it allows: rights, in sessions of certain names.
 
 Besides the tokens that the server is given there are signed ones, for a single session:
-``RIGHTS.SESSION.SIGNATURE``. Whoever has another token makes them (`Access.signed`), with no more
+``RIGHTS.SESSION.SIGNATURE``. The holder of another token makes them (`Access.signed`), with no more
 rights than that has, and they are valid as long as it is.
 """
 
