@@ -243,6 +243,11 @@ class Correction(Event, frozen=True, kw_only=True, tag="correction"):
     last: int = 0
 
 
+Note = Correction
+"""What is added to finals, or stands beside them: it is stored, and replayed behind them, in the
+order in which it came. A new kind of note is a struct of its own in this union."""
+
+
 class SpeakerTurn(msgspec.Struct, _InSeconds, frozen=True, kw_only=True):
     """A stretch of time in which `speaker` talks."""
 

@@ -13,7 +13,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from streamd.errors import ConfigError, StreamdError, os_error_as
-from streamd.events import Correction, EndReason, Eos, Event, Final, Gap, SpeakerTurns
+from streamd.events import EndReason, Eos, Event, Final, Gap, Note, SpeakerTurns
 from streamd.language import ends_sentence
 from streamd.sinks import CaptionSink, Format, Sink
 from streamd.sinks.text import PARAGRAPH_PAUSE_MS, blank_between
@@ -209,7 +209,7 @@ class FileSink:
             if not self._is_regular and isinstance(event, Final):  # nothing is written over
                 added += self._form.rest(event)
             self._put(added)
-        elif isinstance(event, Correction | SpeakerTurns) and changed < len(self._revised):
+        elif isinstance(event, Note | SpeakerTurns) and changed < len(self._revised):
             self._put_again(changed)
 
     def _note(self, event: Event) -> None:

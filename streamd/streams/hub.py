@@ -22,6 +22,7 @@ from streamd.events import (
     Final,
     Missed,
     MissedReason,
+    Note,
     Partial,
     SessionEvent,
     SpeakerTurns,
@@ -40,8 +41,8 @@ EventT = TypeVar("EventT", bound=SessionEvent)
 
 _MOST_TURNS = 1_000
 """That subscribers who come back hear of, whose last minute of finals may have been revised."""
-_MOST_CORRECTIONS = 10_000
-"""That new subscribers hear of: those of an interview of hours."""
+_MOST_NOTES = 10_000
+"""That new subscribers hear of: the corrections of an interview of hours."""
 
 
 class Hub:
@@ -77,9 +78,10 @@ class Hub:
         self._turns: SpeakerTurns | None = None  # the newest ones
         self._spoken: list[SpokenTurn] = []  # who talks in the last minute
         self._partials: dict[int, Partial] = {}  # the newest of each channel, 0 if they are mixed
-        self._corrections: deque[Correction] = deque(maxlen=_MOST_CORRECTIONS)
+        self._notes: deque[Note] = deque(maxlen=_MOST_NOTES)
         if journal is not None and journal.seq:
-            self._corrections.extend(journal.corrections())
+            for note in journal.notes():
+                self._remember(note)
         self._fault: Fault | None = None
         self._eos: Eos | None = None
         self.phase = Phase.OPEN
@@ -160,8 +162,10 @@ class Hub:
                 self._revise(event)
             case Partial():
                 self._partials[event.channel or 0] = event
-            case Correction(seq=seq) if seq:
-                self._corrections.append(event)
+            case Correction(seq=0):
+                pass  # of no word that was shown
+            case _ if isinstance(event, Note):
+                self._notes.append(event)
             case Fault(fatal=True):
                 self._fault = event
             case Eos():
@@ -194,15 +198,15 @@ class Hub:
         live events follow, without a gap or a duplicate. `Missed` announces finals that are no
         longer stored. `epoch` is the run of the session that `after` counts in, if the subscriber
         knows it. Before the finals come the turns of those that the subscriber has; behind them,
-        the turns of the last minute, which later revisions continue, and the newest corrections of
-        words. The current partial comes at once, if `partials` are wanted.
+        the turns of the last minute, which later revisions continue, and the newest notes
+        about finals. The current partial comes at once, if `partials` are wanted.
         """
         is_new = after is None
         after, lost = self._begin_of_replay(after, epoch)
         # While a long replay is read, about as many new events may come: they need room, too.
         bound = self._bound + self.seq - after
         older = self._revision(after) if after and not is_new else None
-        behind = () if is_new else (self._context, *self._corrections)
+        behind = () if is_new else (self._context, *self._notes)
         every = chain((lost, older), self._stored(after), behind)
         replay = (event for event in every if event is not None)
         subscription = Subscription(
@@ -214,15 +218,15 @@ class Hub:
         self._subscriptions = {s for s in (*self._subscriptions, subscription) if not s.closed}
         return subscription
 
-    def amend(self, correction: Correction) -> None:
-        """Correct words after the end: who subscribes from now on hears of it.
+    def amend(self, note: Note) -> None:
+        """Add to the finals after the end: who subscribes from now on hears of it.
 
         Raises `JournalError` if it cannot be stored.
         """
         if self.journal is None:
-            self._remember(correction)
+            self._remember(note)
         else:
-            self.journal.store(correction, self._remember)
+            self.journal.store(note, self._remember)
 
     def close(self, reason: str) -> None:
         """Publish `Eos` and end all subscriptions; the second call does nothing."""

@@ -25,12 +25,12 @@ import msgspec
 from nats.aio.subscription import Subscription
 
 from streamd.events import (
-    Correction,
     Eos,
     Fault,
     Final,
     Gap,
     Lag,
+    Note,
     Partial,
     SessionEvent,
     SpeakerTurns,
@@ -244,7 +244,7 @@ class BusJournal:
         self._channel, self._stream = channel, channel.stream
         self._subject = f"{LOG}.{channel.key}.{self.epoch}"
         self._finals: deque[Final] = deque(maxlen=_HISTORY)
-        self._corrections: list[Correction] = []
+        self._notes: list[Note] = []
         self._spoken: list[SpokenTurn] = []  # who talks in the last minute
         self._lock = asyncio.Lock()
         self._following: Subscription | None = None
@@ -286,7 +286,7 @@ class BusJournal:
         if not self.is_mine:
             release(event)
             return
-        if isinstance(event, Final | Gap | Correction | SpeakerTurns):
+        if isinstance(event, Final | Gap | Note | SpeakerTurns):
             self._put_line(event)
         elif isinstance(event, Lag | Stats):
             release(event)
@@ -298,8 +298,8 @@ class BusJournal:
     def revise(self, final: Final) -> None:
         """Store nothing more: the log has the turns, from which every reader revises the finals."""
 
-    def corrections(self) -> Iterator[Correction]:
-        return iter(self._corrections)
+    def notes(self) -> Iterator[Note]:
+        return iter(self._notes)
 
     def attach(self, sound: str, start_ms: int, at_ms: int) -> None:
         """Store nothing: a file of this machine is of no use to the others."""
@@ -474,8 +474,6 @@ class BusJournal:
                 self._finals.append(event)
             case Gap():
                 self.end_ms = max(self.end_ms, event.t_ms + event.duration_ms)
-            case Correction():
-                self._corrections.append(event)
             case SpeakerTurns():
                 self._spoken = revised(self._spoken, event)
                 revise(self._finals, self._spoken, event)
@@ -485,6 +483,8 @@ class BusJournal:
                 self.fed = event
             case Eos():
                 self.ended = event.reason
+            case _ if isinstance(event, Note):
+                self._notes.append(event)
         if not self.is_mine and event is not None and not isinstance(event, Head):
             self._relay(event)
 

@@ -27,7 +27,7 @@ from weakref import WeakSet
 from msgspec.structs import replace
 
 from streamd.errors import ConfigError, StreamdError
-from streamd.events import Correction, Final, SessionEvent
+from streamd.events import Final, Note, SessionEvent
 from streamd.options import JournalOptions
 from streamd.streams.journal.journals import JournalError, Release
 from streamd.streams.journal.lines import Fed, contradiction
@@ -103,11 +103,11 @@ class DatabaseJournal:
     def revise(self, final: Final) -> None:
         self._database.write(lambda cursor: revise_event(cursor, self.number, final))
 
-    def corrections(self) -> Iterator[Correction]:
+    def notes(self) -> Iterator[Note]:
         query = "SELECT event FROM events WHERE run = ? AND seq IS NULL ORDER BY id"
         for (data,) in self._database.select(query, self.number):
             event = event_of(data)
-            if isinstance(event, Correction) and event.seq:
+            if isinstance(event, Note):
                 yield event
 
     def attach(self, sound: str, start_ms: int, at_ms: int) -> None:

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Protocol
 
 from streamd.errors import StreamdError
-from streamd.events import Correction, Final, SessionEvent
+from streamd.events import Final, Note, SessionEvent
 from streamd.streams.journal.lines import Claimant, Fed
 from streamd.types import ResumeState
 
@@ -59,7 +59,7 @@ class Journal(Protocol):
         """Number of the oldest final that is kept."""
 
     def store(self, event: SessionEvent, release: Release) -> None:
-        """Store a final, gap or correction, then call `release`; others are only released.
+        """Store a final, gap or note, then call `release`; others are only released.
 
         Released is in the order of the calls, at once or when everything before is stored. Raises
         `JournalError` if it cannot be stored; then the journal holds nothing of it.
@@ -68,8 +68,8 @@ class Journal(Protocol):
     def revise(self, final: Final) -> None:
         """Store a final again, whose speakers have changed. Raises as `store` does."""
 
-    def corrections(self) -> Iterator[Correction]:
-        """Give the corrections of words of finals, which may be old; the newest ones last."""
+    def notes(self) -> Iterator[Note]:
+        """Give the notes about finals, which may be old; the newest ones last."""
 
     def attach(self, sound: str, start_ms: int, at_ms: int) -> None:
         """Store which file has the audio from `start_ms` on, and at which of its own times."""

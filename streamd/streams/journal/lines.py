@@ -7,7 +7,7 @@ from typing import NamedTuple, get_args
 
 import msgspec
 
-from streamd.events import Correction, Eos, Final, Gap, SpeakerTurns
+from streamd.events import Eos, Final, Gap, Note, SpeakerTurns
 from streamd.options import Choices, EndpointOptions, ModelOptions
 from streamd.speakers import VOICEPRINT_BYTES
 from streamd.types import ResumeState, frames_from_ms
@@ -41,7 +41,7 @@ class Head(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="jou
     fed: Fed = Fed()
 
 
-LoggedEvent = Head | Fed | Final | Gap | Correction | SpeakerTurns | Eos
+LoggedEvent = Head | Fed | Final | Gap | Note | SpeakerTurns | Eos
 
 
 class JournalLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -18,7 +18,7 @@ import msgspec
 from msgspec.structs import replace
 
 from streamd.errors import os_error_as
-from streamd.events import Correction, Final, Gap
+from streamd.events import Final, Gap, Note
 from streamd.streams.journal.journals import JournalError
 from streamd.streams.journal.lines import Head
 from streamd.types import ResumeState
@@ -100,7 +100,7 @@ class Run(Head, frozen=True, kw_only=True, tag="run"):
 
     def after(self, event: "Lasting") -> "Run":
         """Return what is known after an event."""
-        if isinstance(event, Correction):
+        if isinstance(event, Note):
             return self
         if isinstance(event, Final):
             end_ms = max(self.end_ms, event.end_ms)
@@ -108,7 +108,7 @@ class Run(Head, frozen=True, kw_only=True, tag="run"):
         return replace(self, end_ms=max(self.end_ms, event.t_ms + event.duration_ms))
 
 
-Lasting = Final | Gap | Correction
+Lasting = Final | Gap | Note
 """The events that are stored."""
 
 _run = msgspec.json.Decoder(Run)
