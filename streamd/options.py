@@ -529,7 +529,7 @@ class OutputOptions:
         Literal["off", "rel", "clock"], Option("time at the start of each line", common=True)
     ] = "off"
     names: Annotated[
-        tuple[Annotated[str, Meta(pattern=r"^[1-9][0-9]{0,3}=\s*\S.{0,99}\Z")], ...],
+        tuple[Annotated[str, Meta(pattern=r"^[1-9][0-9]{0,3}=\s*\S.{0,999}\Z")], ...],
         "1=NAME",
         Option("what speakers are called: 1=Ana,2=Bob", allowed="numbers and names: 1=Ana,2=Bob"),
     ] = ()

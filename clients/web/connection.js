@@ -77,7 +77,7 @@ export class Listening {
   #socket = null;
   #waitMs = FIRST_WAIT_MS;
   #nMute = 0; // connections in which the server said nothing
-  corrects = false; // whether this page may correct words of the session
+  corrects = false; // whether this page may correct words of the session, and name speakers
 
   constructor(session, transcript, { changed, status }) {
     this.session = session;
@@ -96,8 +96,8 @@ export class Listening {
     else socket?.close();
   }
 
-  /** Send a correction (`correct` of docs/protocol.md). */
-  correct(message) {
+  /** Send a message of a client: `correct` or `name` (docs/protocol.md). */
+  say(message) {
     this.#socket?.send(JSON.stringify(message));
   }
 

@@ -78,9 +78,9 @@ export class Microphone {
     return this.#sending !== null && this.#sending.session === session;
   }
 
-  /** Send a correction (`correct` of docs/protocol.md). */
-  correct(message) {
-    this.#sending.correct(message);
+  /** Send a message of a client: `correct` or `name` (docs/protocol.md). */
+  say(message) {
+    this.#sending.say(message);
   }
 
   /**
@@ -187,7 +187,7 @@ export class Sending {
     this.#socket?.send('{"type":"stop"}');
   }
 
-  correct(message) {
+  say(message) {
     if (this.#socket === null) return this.callbacks.failed("There is no connection to the server: try again soon.");
     this.#socket.send(JSON.stringify(message));
   }
@@ -225,7 +225,7 @@ export class Sending {
         else if (!TEMPORARY.has(message.code)) refused = `The server refused: ${message.message}`;
         else if (this.session === null) this.callbacks.failed(`Not captioned yet: ${message.message}`);
       } else if (message.code === "bad_option") {
-        this.callbacks.failed(message.message); // a correction
+        this.callbacks.failed(message.message); // a correction, or a name
       }
     };
     socket.onclose = async () => {

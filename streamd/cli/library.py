@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from streamd.config import Config
-from streamd.daemon.display import open_display, open_files, speaker_names
+from streamd.daemon.display import open_display, open_files, with_names
 from streamd.errors import ConfigError
 from streamd.events import Final, encode
 from streamd.library.shelf import Shelf, sought
@@ -77,14 +77,9 @@ def _write(config: Config, session: str, *, is_shown: bool) -> None:
     shelf = _shelf(config)
     number = shelf.find(session)
     said, started = shelf.read(number), shelf.run(number).started
-    named = {**shelf.names(number), **speaker_names(config.output)}
-    names = tuple(f"{speaker}={name}" for speaker, name in named.items())
     has_speakers = any(isinstance(each, Final) and each.speaker for each in said)
-    config = replace(
-        config,
-        output=replace(config.output, names=names),
-        decoding=replace(config.decoding, speakers=has_speakers),
-    )
+    config = with_names(config, shelf.names(number))
+    config = replace(config, decoding=replace(config.decoding, speakers=has_speakers))
     sinks = open_files(config, shelf.run(number).session, whole=True, started=started)
     if is_shown:
         sinks = [open_display(config, sys.stdout, os.environ, started=started)]

@@ -26,10 +26,9 @@ from streamd.events import (
     Gap,
     TimedWord,
     Token,
-    of_channel,
     with_lasting_words,
 )
-from streamd.labels import numbered, with_speakers
+from streamd.labels import numbered, of_channel, with_speakers
 from streamd.models.model import Model
 from streamd.rewriting import Rewriter
 from streamd.session.clips import SpeechClips

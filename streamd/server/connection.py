@@ -22,9 +22,9 @@ from streamd.events import PROTOCOL, Ack, EndReason, Eos, Event, Fault, SessionE
 from streamd.options import ServerLimits
 from streamd.server.access import LIVE, Access, Rights
 from streamd.server.dialects import Close, Dialect, Tell
-from streamd.server.ingest import SECRET, Ingest, Ingests, corrected
+from streamd.server.ingest import SECRET, Ingest, Ingests, noted
 from streamd.server.pacing import Pace
-from streamd.server.wire import Command, Correct, Hello, Limits, Role, close_code
+from streamd.server.wire import Command, Correct, Hello, Limits, Name, Role, close_code
 from streamd.streams.hub import Hub
 from streamd.streams.life import CONNECTION, Phase, Turn, following
 from streamd.streams.stream import Stream
@@ -162,7 +162,8 @@ class Connection:
 
     Every event that the client receives, answers included, goes through its subscription at the
     hub, so it arrives in the order in which it happened. A listener with the `rights` to speak may
-    correct the words of the daemon's own sessions; those of others only the client that feeds them.
+    correct words and name speakers of the daemon's own sessions; those of others only the client
+    that feeds them.
     Raises `WireError` if the request cannot be granted; pass the error to `refuse`.
     """
 
@@ -315,9 +316,11 @@ class Connection:
             act, told = msgspec.structs.replace(act, keep=False), _NOT_KEPT
         if self._ingest is not None:
             return await self._ingest.take(act) or told
-        if self._own is None or not isinstance(act, Correct):
-            raise WireError("not_ingest", "a client with role=listen can only send correct")
-        return await corrected(self._own, act) or told
+        if self._own is None or not isinstance(act, Correct | Name):
+            raise WireError(
+                "not_ingest", "a client with role=listen can only send correct and name"
+            )
+        return await noted(self._own, act) or told
 
     async def _write(self) -> None:
         code, reason = 1011, "internal error"

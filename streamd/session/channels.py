@@ -12,7 +12,8 @@ from typing import TypeVar
 import numpy as np
 from msgspec.structs import replace
 
-from streamd.events import Final, Gap, GapReason, Partial, SessionEvent, TurnEvent, Vad, of_channel
+from streamd.events import Final, Gap, GapReason, Partial, SessionEvent, TurnEvent, Vad
+from streamd.labels import of_channel
 from streamd.session.session import Session
 from streamd.types import FRAME, Frames, Hypothesis, ResumeState, Window
 

@@ -23,8 +23,10 @@ from streamd.events import (
     Lag,
     Partial,
     SessionEvent,
+    SpeakerName,
     Stats,
 )
+from streamd.labels import name_from
 from streamd.options import Choices
 from streamd.rewriting import Replacements, Rewriter
 from streamd.session.channels import AnySession, SplitSession, adopt
@@ -205,6 +207,18 @@ class Stream:
         if keep:
             await self._context.learn(correction.text)
         self._publish([correction])
+
+    def rename(self, naming: SpeakerName) -> None:
+        """Tell all listeners what a speaker is called, now and later.
+
+        Raises `WireError` with `bad_option` if that is no name.
+        """
+        try:
+            naming = replace(naming, name=name_from(naming.name))
+        except ValueError as error:
+            raise WireError("bad_option", f"name: {error}") from None
+        if naming.name != self.hub.named(naming.speaker):
+            self._publish([naming])
 
     def _store_choices(self, *, at_once: bool = False) -> None:
         """Store new choices when there was audio enough for those before, or `at_once`.

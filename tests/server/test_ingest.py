@@ -627,6 +627,31 @@ async def test_whoever_may_send_audio_corrects_the_servers_own_session_and_no_me
     assert streams.stream.corrected == [("Zoë", False)]
 
 
+async def test_whoever_may_correct_names_speakers_for_all_readers():
+    streams, own = CountingStreams(), "a-long-and-random-token"
+    bind = BindOptions(port=0, token=own, listen_token="ears", share="speak")
+    name = {"type": "name", "speaker": 2, "name": "Ana Botín"}
+    async with (
+        Server(bind, sessions=streams, info=INFO) as server,
+        client(server.port, "token=ears") as reader,
+        client(server.port, f"token={guest_token(own)}") as guest,
+        client(server.port, f"token={own}&role=both&session=talk") as speaker,
+    ):
+        for each in (reader, guest, speaker):
+            await each.get()
+        for each in (guest, speaker):
+            await each.say(name)
+            assert await each.get() == name
+            await each.say({**name, "name": "refused"})
+            assert (await each.get())["code"] == "bad_option"
+        assert await reader.get() == name
+        await reader.say(name)
+        assert (await reader.rest())[-1]["code"] == "not_ingest"
+        await speaker.say({**name, "name": "a" * 101})
+        *_, fault = await speaker.until("error")
+        assert (fault["code"], fault["fatal"]) == ("bad_message", True)
+
+
 async def test_what_guests_teach_is_for_their_session_only():
     """The link of `--sharing speak` is not the server's own token, with which words are kept."""
     streams, own = CountingStreams(), "a long and random token"

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 from msgspec import UNSET
 
 from streamd.events import Final, Gap, Partial, SpeakerTurn, SpeakerTurns, TimedWord, Vad
+from streamd.labels import by_speaker
 from streamd.options import SessionOptions
 from streamd.session.timeline import Timeline
 from streamd.session.who import WhoSpeaks
-from streamd.sinks.text import by_speaker
 from streamd.speakers import HeardVoices, HearingRequest, HearingStep, Roster
 from streamd.streams.journal.lines import JournalLine, read_line
 from streamd.types import FRAME, ResumeState

@@ -19,7 +19,7 @@ from websockets.exceptions import ConnectionClosed
 from streamd.config import Config
 from streamd.daemon.display import written
 from streamd.errors import WireError
-from streamd.events import Correction, Final, Partial, TimedWord
+from streamd.events import Correction, Final, Partial, SpeakerName, TimedWord
 from streamd.options import BindOptions, Choices, ServerLimits
 from streamd.server import Recordings, Server, ServerInfo, Transcripts
 from streamd.streams.hub import Hub
@@ -79,6 +79,11 @@ class CountingIngest:
         await self.choose({"hotwords": correction.text}, secret="")
         self.corrected.append((correction.text, keep))
         self.hub.publish(correction)
+
+    def rename(self, naming: SpeakerName) -> None:
+        if naming.name == "refused":
+            raise WireError("bad_option", "name: not allowed")
+        self.hub.publish(naming)
 
     def feed(self, frames: Frames) -> None:
         if self.is_over:
