@@ -457,6 +457,10 @@ class ModelOptions:
     """Of two files with the same words, the later one counts. ``streamd dictate`` has commands
     unless something else is chosen."""
     speakers: Annotated[bool, Option("tell speakers apart", common=True)] = False
+    people: Annotated[
+        str, "DIR", Option("tell speakers apart, and know voices of this folder again; auto: yours")
+    ] = ""
+    """With this, whoever owns the server may keep the voice of somebody whom they name."""
     threads: Annotated[
         Threads, Option("threads per transcription; 0: one a fast core, up to four", flags=("-t",))
     ] = 0

@@ -77,7 +77,9 @@ def possible(chosen: Mapping[str, object]) -> bool:
     shared = every["sharing"] == "off" or every["server"]
     played = every["realtime"] or not every["play"]
     heard = every["device"] not in ("cuda", "cpu", "mps")
-    told_apart = every["channels"] != "split" or not (every["speakers"] or every["num-speakers"])
+    told_apart = every["channels"] != "split" or not (
+        every["speakers"] or every["num-speakers"] or every["people"]
+    )
     return fits and shared and played and heard and told_apart
 
 
@@ -116,7 +118,8 @@ def effective(config: Config) -> dict[str, object]:
 def expected_of(chosen: Mapping[str, object]) -> dict[str, object]:
     """The value of each field if these are chosen."""
     every = effective(Config()) | chosen
-    return every | {"speakers": every["speakers"] or every["num-speakers"] > 0}
+    implied = every["num-speakers"] > 0 or every["people"] != ""
+    return every | {"speakers": every["speakers"] or implied}
 
 
 @pytest.fixture
@@ -138,7 +141,7 @@ def test_nothing_said_means_the_defaults():
 def test_names_and_variables_are_unique():
     flags = [flag for option in OPTIONS.values() for flag in option.every_flag]
     assert len(set(flags)) == len(flags)
-    assert len([option for option in OPTIONS.values() if option.flags]) <= 65
+    assert len([option for option in OPTIONS.values() if option.flags]) <= 66
     assert len(SETTINGS) <= 40
     paths = [(field.part, field.attribute) for field in FIELDS.values()]
     assert len(set(paths)) == len(paths)

@@ -78,6 +78,7 @@ export class Listening {
   #waitMs = FIRST_WAIT_MS;
   #nMute = 0; // connections in which the server said nothing
   corrects = false; // whether this page may correct words of the session, and name speakers
+  keepsVoices = false; // and whether voices of those are kept, if it wants that
 
   constructor(session, transcript, { changed, status }) {
     this.session = session;
@@ -112,6 +113,7 @@ export class Listening {
       if (message.type === "hello") {
         this.#waitMs = FIRST_WAIT_MS;
         this.corrects = message.corrects === true;
+        this.keepsVoices = message.keeps_voices === true;
         this.status("live");
       }
       if (message.type === "error" && message.fatal) refused = message;

@@ -78,6 +78,11 @@ export class Microphone {
     return this.#sending !== null && this.#sending.session === session;
   }
 
+  /** Whether voices of those whom this page names may be kept. */
+  get keepsVoices() {
+    return this.#sending?.keepsVoices === true;
+  }
+
   /** Send a message of a client: `correct` or `name` (docs/protocol.md). */
   say(message) {
     this.#sending.say(message);
@@ -212,6 +217,7 @@ export class Sending {
       const message = JSON.parse(data);
       if (message.type === "hello") {
         isKnown = message.epoch === this.#epoch;
+        this.keepsVoices = message.keeps_voices === true;
         this.#hello(socket, message);
       } else if (message.type === "started") {
         if (!isKnown) this.#first = message.samples; // a new run of the session counts from what we still have

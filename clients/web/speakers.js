@@ -39,7 +39,7 @@ export function parts({ text, words, run }) {
 /** The name of who says a part. */
 export const nameOf = ({ speaker, run }) => names[run]?.[speaker] ?? `Speaker ${speaker}`;
 
-/** `send(run)`: an object whose `say(message)` tells all readers the name of a speaker, or null. */
+/** `send(run)`: an object whose `say(message)` tells all readers the name of a speaker, and which may have voices kept if it `keepsVoices`; or null. */
 export const tellNamesBy = (send) => (sender = send);
 
 /** Somebody has said what a speaker of a run is called, for all readers: a message `name`. */
@@ -104,11 +104,13 @@ function ask(speaker, run) {
   $("keep-name").checked = run in kept();
   $("keep-name").parentElement.hidden = isForAll;
   $("for-all").hidden = !isForAll;
+  $("keeping").hidden = !sender(run)?.keepsVoices;
+  $("keep-voice").checked = false; // each time somebody has to be asked
   $("naming").onclose = () => {
     if ($("naming").returnValue !== "save") return;
     const name = $("name").value.trim();
     const to = sender(run);
-    if (to !== null) return to.say({ type: "name", speaker: Number(speaker), name }); // the answer shows it
+    if (to !== null) return to.say({ type: "name", speaker: Number(speaker), name, keep: $("keep-voice").checked }); // the answer shows it
     keep(run, speaker, name, !$("keep-name").checked);
     show(run, speaker);
   };

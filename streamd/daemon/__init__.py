@@ -21,6 +21,7 @@ from streamd.daemon.control import Control, until_first_error
 from streamd.daemon.display import open_display, open_files
 from streamd.daemon.first_start import FirstStart
 from streamd.daemon.opening import with_capacity
+from streamd.daemon.people import PeopleFolder, VoiceKeeper
 from streamd.daemon.screen import Screen, show, stored_or_told
 from streamd.daemon.uploads import Uploads
 from streamd.errors import SourceError, StreamdError, for_clients
@@ -77,6 +78,8 @@ async def run(
         streams.choices = build.default_choices(config)
         streams.learn = partial(phrases.add, path=phrases.own_file())
         streams.when_idle = build.release_small_models
+        if config.decoding.people:
+            streams.new_keeper = partial(VoiceKeeper, PeopleFolder(config.decoding.people))
 
         def log_state() -> None:
             log.warning("; ".join(streams.state()) or "no sessions")

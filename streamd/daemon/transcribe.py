@@ -217,6 +217,9 @@ class _Batch:
                 self._is_whole = True
                 break
             self._reached_ms = window.reached_ms
+            for note in window.names:
+                if not hub.named(note.speaker):  # the user's names count
+                    hub.publish(note)
             for final in window.finals:
                 hub.publish(final)
             progress.update(window.reached_ms, file.duration_ms)

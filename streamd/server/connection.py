@@ -31,7 +31,7 @@ from streamd.streams.stream import Stream
 from streamd.types import SAMPLE_RATE
 
 _NOT_KEPT = Fault(
-    code="bad_option", message="keep: corrections by this link are for this session only"
+    code="bad_option", message="keep: what this link changes is for this session only"
 )
 
 _CLOSE_S = 3.0
@@ -199,6 +199,7 @@ class Connection:
             **msgspec.structs.asdict(self._hub.choices),
             rate=SAMPLE_RATE,
             corrects=self._ingest is not None or self._own is not None,
+            keeps_voices=self._keeps_voices or msgspec.UNSET,
             limits=limits,
         )
         self._subscription = self._hub.subscribe(
@@ -209,6 +210,13 @@ class Connection:
             deliver=self._deliver,
             listens=self._query.role is Role.LISTEN,
         )
+
+    @property
+    def _keeps_voices(self) -> bool:
+        """Whether the client may have voices kept: not if it has a link to the session only."""
+        may = self._ingest is not None or self._own is not None
+        has_folder = self._ingests.sessions.new_keeper is not None
+        return may and has_folder and self._access.rights >= Rights.KEEP
 
     def _join(self) -> Hub:
         """Return the hub of the session to listen to, or open the session to feed."""
@@ -312,7 +320,7 @@ class Connection:
 
     async def _answer(self, act: bytes | Command) -> SessionEvent | None:
         told: Fault | None = None
-        if isinstance(act, Correct) and act.keep and self._access.rights < Rights.KEEP:
+        if isinstance(act, Correct | Name) and act.keep and self._access.rights < Rights.KEEP:
             act, told = msgspec.structs.replace(act, keep=False), _NOT_KEPT
         if self._ingest is not None:
             return await self._ingest.take(act) or told

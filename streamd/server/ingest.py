@@ -462,7 +462,7 @@ async def noted(session: Stream, note: Correct | Name) -> Fault | None:
 
 
 async def _named(session: Stream, name: Name) -> None:
-    session.rename(name.naming)
+    session.rename(name.naming, keep=name.keep)
 
 
 async def _fault_of(updating: Coroutine[Any, Any, None]) -> Fault | None:

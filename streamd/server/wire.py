@@ -77,6 +77,7 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="he
     `seq` is the number of the last final, `rate` the model's sample rate, `started` the wall time
     of session time 0. What the session's speaker has chosen is as in `Start`, or `Choices`.
     `corrects`: whether the client may send `Correct` and `Name`.
+    `keeps_voices`: it may have voices kept of those whom it names.
     """
 
     proto: str
@@ -94,6 +95,7 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="he
     split: bool | msgspec.UnsetType = msgspec.UNSET
     rate: int
     corrects: bool = False
+    keeps_voices: bool | msgspec.UnsetType = msgspec.UNSET
     limits: Limits
     started: datetime | None = None
 
@@ -197,10 +199,14 @@ class Correct(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="
 
 
 class Name(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="name"):
-    """Say what a speaker is called, to all listeners; an empty `name` takes that back."""
+    """Say what a speaker is called, to all listeners; an empty `name` takes that back.
+
+    With `keep` their voice is kept on the server, to be known in later sessions.
+    """
 
     speaker: Annotated[int, msgspec.Meta(ge=1, le=9_999)]
     name: Annotated[str, msgspec.Meta(max_length=MOST_NAME)]
+    keep: bool = False
 
     @property
     def naming(self) -> SpeakerName:

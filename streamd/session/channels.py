@@ -36,6 +36,10 @@ class SplitSession:
         """Go on after `finalised_ms`; see `Session.resume`. The channels begin anew."""
         self._begins, self._seg = (ResumeState(start_ms=state.start_ms), finalised_ms), seg
 
+    def voice(self, speaker: int) -> tuple[bytes, int] | None:
+        """Return nothing: a channel is not a voice."""
+        return None
+
     @property
     def resume_state(self) -> ResumeState:
         """What another one needs to continue: each channel begins anew."""
