@@ -8,7 +8,7 @@ import hashlib
 import logging
 import os
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,7 +32,7 @@ from streamd.engines.onnx.sessions import (
 )
 from streamd.errors import EngineError
 from streamd.models import ModelDimensions, Weights
-from streamd.models.silence import SilenceStates, average
+from streamd.models.silence import Average, SilenceStates
 from streamd.system.disk import discard
 from streamd.types import Mel
 
@@ -187,25 +187,32 @@ def save(
 def make_silence_states(
     dims: ModelDimensions,
     weights: Weights,
-    windows: Iterable[tuple[int, Mel]],
+    windows: Sequence[tuple[int, Mel]],
     *,
     threads: int,
     precision: Precision,
-) -> SilenceStates:
-    """Encode windows of speech at the full context, and average their states of silence.
+) -> Iterator[NDArray[np.float16]]:
+    """Encode windows of speech at the full context; yield the average states of each layer.
 
-    Each is its number of positions with sound, and its log-mel (n_mels, 2 * n_audio_ctx). Raises
-    `EngineError` if ONNX Runtime refuses the graph.
+    Each window is its number of positions with sound, and its log-mel (n_mels, 2 * n_audio_ctx).
+    All go through a layer before the next one is loaded, so memory is needed for one at a time.
+    `SilenceStates` consist of what is yielded. Raises `EngineError` if ONNX Runtime refuses a
+    graph.
     """
-    from streamd.engines.onnx.graphs import states_graph  # here for the reason above
+    from streamd.engines.onnx.graphs import layer_graphs  # here for the reason above
 
-    graph = states_graph(dims, weights, precision)
-    session = new_session(graph.model, threads, tensors=graph.tensors, arena=False)
-    try:
-        found = ((n, np.stack(session.run(None, {"mel": mel[None]}))) for n, mel in windows)
-        return average(found, dims)
-    except FAILURES as error:
-        raise engine_error(error) from error
+    average = Average([n for n, _ in windows], dims)
+    carried = [{"mel": mel[None]} for _, mel in windows]
+    for graph in layer_graphs(dims, weights, precision):
+        session = new_session(graph.model, threads, tensors=graph.tensors, arena=False)
+        names = [each.name for each in session.get_outputs()]
+        try:
+            found = [dict(zip(names, session.run(names, each), strict=True)) for each in carried]
+        except FAILURES as error:
+            raise engine_error(error) from error
+        if "state" in names:
+            yield average([each["state"] for each in found])
+        carried = [{"x": each["next"]} for each in found if "next" in each]
 
 
 def open_folder(
