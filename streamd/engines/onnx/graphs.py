@@ -7,7 +7,8 @@ which writes keys and values into the caller's memory and reads them there. Only
 are quantised, and keys and values of the sound where windows are decoded together.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import product
 from typing import Any, Protocol
 
@@ -41,11 +42,13 @@ def graphs(
     alignment_heads: Sequence[tuple[int, int]],
     silence: SilenceStates | None,
     precision: Precision,
-) -> Iterator[Graph]:
-    """Yield the encoder's graph, then the decoder's; not both at once, to save memory."""
-    yield encoder_graph(dims, weights, _ENCODER[precision], biased=silence is not None)
-    kind, heads = _DECODER[precision], sorted(alignment_heads)
-    yield decoder_graph(dims, weights, kind, alignment_heads=heads)
+) -> tuple[Callable[[], Graph], Callable[[], Graph]]:
+    """Return what builds the encoder's graph, and the decoder's: each takes much memory."""
+    kinds, heads = (_ENCODER[precision], _DECODER[precision]), sorted(alignment_heads)
+    return (
+        partial(encoder_graph, dims, weights, kinds[0], biased=silence is not None),
+        partial(decoder_graph, dims, weights, kinds[1], alignment_heads=heads),
+    )
 
 
 def encoder_graph(dims: ModelDimensions, weights: Weights, kind: Linear, *, biased: bool) -> Graph:
