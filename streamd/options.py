@@ -70,10 +70,12 @@ Hint = Annotated[str, Meta(max_length=4_000)]
 """Text that the model gets before the transcript; 223 tokens of it count."""
 DurationMs = Annotated[int, Meta(ge=0), "ms"]
 TimedFormat = Literal[
-    "srt", "vtt", "lrc", "ass", "csv", "tsv", "json", "json-full", "jsonl", "html"
+    "srt", "vtt", "lrc", "ass", "edl", "csv", "tsv", "json", "json-full", "jsonl", "html"
 ]
-FormatName = Literal["txt", TimedFormat]
-FORMAT_NAMES: tuple[str, ...] = get_args(FormatName)
+FormatName = Literal["txt", "md", TimedFormat]
+DocumentName = Literal["docx", "eaf"]
+"""Formats of which nothing can be written before the end."""
+FORMAT_NAMES: tuple[str, ...] = (*get_args(FormatName), *get_args(DocumentName))
 _ENDINGS = [f".{name.replace('json-full', 'full.json')}" for name in FORMAT_NAMES]
 Transcript = Annotated[str, Meta(pattern=rf"\.({'|'.join({*FORMAT_NAMES} - {'json-full'})})\Z")]
 """The name of a file; ``.full.json`` is json-full."""
@@ -511,7 +513,7 @@ class OutputOptions:
         str, "DIR", Option("folder for transcripts, each named after its input", common=True)
     ] = ""
     output_format: Annotated[
-        tuple[Literal[FormatName, "all"], ...],
+        tuple[Literal[FormatName, DocumentName, "all"], ...],
         "FORMAT",
         Option(
             "formats in --output-dir; default: txt,srt,json",
@@ -544,6 +546,18 @@ class OutputOptions:
     ] = 0
     """2 includes the messages of the libraries."""
     log_format: Annotated[Literal["text", "json"], Option("format of messages on stderr")] = "text"
+
+
+@dataclass(frozen=True, slots=True)
+class ExportOptions:
+    """How a transcript is handed on."""
+
+    anonymous: Annotated[bool, Option("replace names and numbers, and list them", common=True)] = (
+        False
+    )
+    """By rule (docs/library-of-sessions.md), which is a help and no guarantee."""
+    line_numbers: bool = False
+    """Whether lines are numbered in docx."""
 
 
 @dataclass(frozen=True, slots=True)

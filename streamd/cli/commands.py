@@ -250,7 +250,8 @@ COMMANDS = (
         "write a session to files",
         target="streamd.cli.library:export",
         operand="SESSION",
-        takes=("library", "output", "output-dir", "output-format", "names", "timestamps", *_LOG),
+        takes=("output", "library", "export", "vocabulary"),
+        lacks=("format", "json", "skip-existing"),
     ),
     Command(
         "library delete",

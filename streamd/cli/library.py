@@ -1,17 +1,31 @@
 """``streamd library``: what ``--keep`` has kept, on the command line."""
 
+import logging
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from streamd.config import Config
-from streamd.daemon.display import open_display, open_files, speaker_names
-from streamd.errors import ConfigError
-from streamd.events import Final, encode
+from streamd.daemon.display import (
+    open_display,
+    open_files,
+    speaker_names,
+    tells_who,
+    transcripts,
+)
+from streamd.daemon.phrases import read
+from streamd.errors import ConfigError, os_error_as
+from streamd.events import Final, Gap, encode
+from streamd.library.anonymous import Replaced, anonymised, as_csv
 from streamd.library.shelf import Shelf, sought
 from streamd.library.tables import folder_of
+from streamd.sinks import Sink
 from streamd.sinks.text import clean, clock
+from streamd.sinks.writing import fitting
+
+log = logging.getLogger(__name__)
 
 _LINE_CHARS = 60
 """Of a session's first words, in the list."""
@@ -76,22 +90,41 @@ def export(config: Config, session: str) -> None:
 def _write(config: Config, session: str, *, is_shown: bool) -> None:
     shelf = _shelf(config)
     number = shelf.find(session)
-    said, started = shelf.read(number), shelf.run(number).started
+    run = shelf.run(number)
+    said, title = shelf.read(number), run.session
     named = {**shelf.names(number), **speaker_names(config.output)}
-    names = tuple(f"{speaker}={name}" for speaker, name in named.items())
-    has_speakers = any(isinstance(each, Final) and each.speaker for each in said)
+    listed: list[Replaced] | None = None
+    if config.export.anonymous:
+        phrases = read(config.decoding.vocabulary).splitlines()
+        said, named, listed = anonymised(said, named, phrases)
+        title = f"session-{number}"
     config = replace(
         config,
-        output=replace(config.output, names=names),
-        decoding=replace(config.decoding, speakers=has_speakers),
+        output=replace(config.output, names=tuple(f"{i}={name}" for i, name in named.items())),
+        decoding=replace(config.decoding, speakers=any(map(tells_who, said))),
     )
-    sinks = open_files(config, shelf.run(number).session, whole=True, started=started)
     if is_shown:
-        sinks = [open_display(config, sys.stdout, os.environ, started=started)]
+        _put(said, [open_display(config, sys.stdout, os.environ, started=run.started)])
+        return
+    _put(said, open_files(config, title, whole=True, started=run.started))
+    if listed is not None:
+        _put_list(listed, next(iter(transcripts(config, title))))
+
+
+def _put(said: Sequence[Final | Gap], sinks: Sequence[Sink]) -> None:
     for sink in sinks:
         for event in said:
             sink.write(event)
         sink.close()
+
+
+def _put_list(listed: Sequence[Replaced], file: Path) -> None:
+    """Write what was replaced beside a transcript; only the user can read it."""
+    path = file.with_name(fitting(f"{file.stem}.replaced.csv"))
+    with os_error_as(ConfigError, f"{path}: cannot be written"):
+        path.touch(mode=0o600)
+        path.write_text(as_csv(listed), encoding="utf-8")
+    log.warning("%s tells who is who; the rules miss names: read the transcript over", path)
 
 
 def delete(config: Config, *sessions: str) -> Iterator[str]:

@@ -87,7 +87,8 @@ def _answers(config: Config) -> LibraryAnswers:
     from streamd.library.shelf import Shelf
     from streamd.library.tables import folder_of
 
-    return LibraryRest(Shelf(folder_of(config.journal.keep, os.environ)))
+    shelf = Shelf(folder_of(config.journal.keep, os.environ))
+    return LibraryRest(shelf, partial(written, config))
 
 
 def _bus(config: Config, resume_s: float) -> "Bus":

@@ -41,6 +41,15 @@ def test_a_recording_is_kept_with_its_speakers_and_its_sound(tmp_path):
     assert shown.startswith("Ana: It was the best of times")
     refused = streamd("library", "export", *keep, "demo")
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+    talk = tmp_path / "talk.md"
+    named = ("--names", "1=Ana", "--anonymous", "-o", talk, "-o", tmp_path / "talk.docx")
+    exported = streamd("library", "export", *keep, *named, "demo")
+    assert (exported.returncode, exported.stderr.count("\n")) == (0, 1)
+    assert talk.read_text().startswith("**Person 1:** It was the best of times")
+    assert "And Mr. Name 1 had then leisure" in talk.read_text()
+    replaced = (tmp_path / "talk.replaced.csv").read_text()
+    assert "Name 1,John Dashwood,1\n" in replaced
+    assert (tmp_path / "talk.docx").read_bytes()[:2] == b"PK"
     assert streamd("library", "delete", *keep, "demo").stdout.startswith("deleted 1, demo of")
     assert shelf.sessions() == []
     assert streamd("library", "lost", *keep).returncode == 2
