@@ -763,6 +763,9 @@ class JournalOptions:
     keep_audio: Annotated[
         Literal["opus", "flac", "off"], Option("form of the audio in the library")
     ] = "opus"
+    keep_gb: Annotated[float, Meta(ge=0.0, le=1_000_000.0)] = 0.0
+    """Gigabytes of audio in the library, beyond which that of the oldest sessions is removed; their
+    text stays. 0: no limit."""
 
 
 _MODEL, _ENDPOINT = ModelOptions(), EndpointOptions()

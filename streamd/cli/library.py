@@ -19,11 +19,14 @@ from streamd.daemon.phrases import read
 from streamd.errors import ConfigError, os_error_as
 from streamd.events import Final, Gap, encode
 from streamd.library.anonymous import Replaced, anonymised, as_csv
+from streamd.library.migration import imported
 from streamd.library.shelf import Shelf, sought
-from streamd.library.tables import folder_of
+from streamd.library.tables import folder_of, opened
 from streamd.sinks import Sink
 from streamd.sinks.text import clean, clock
 from streamd.sinks.writing import fitting
+from streamd.streams.journal.database import AUTO, Database, place
+from streamd.streams.journal.old_files import old_files
 
 log = logging.getLogger(__name__)
 
@@ -125,6 +128,21 @@ def _put_list(listed: Sequence[Replaced], file: Path) -> None:
         path.touch(mode=0o600)
         path.write_text(as_csv(listed), encoding="utf-8")
     log.warning("%s tells who is who; the rules miss names: read the transcript over", path)
+
+
+def bring(config: Config, folder: str = AUTO) -> Iterator[str]:
+    """Bring the sessions of a journal into the library, and yield a line for each that was not in.
+
+    The journal stays. Raises `ConfigError` if the library cannot be written, `JournalError` if the
+    journal cannot be read.
+    """
+    journal = place(folder, os.environ)
+    if old_files(journal):
+        with Database(journal):
+            pass  # which imports them
+    with opened(_shelf(config).folder) as library:
+        for run in imported(library, journal):
+            yield f"imported {run.session} of {run.started.astimezone():%Y-%m-%d %H:%M}"
 
 
 def delete(config: Config, *sessions: str) -> Iterator[str]:

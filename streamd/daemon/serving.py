@@ -79,7 +79,7 @@ def library(config: Config) -> "Database":
             raise ConfigError(f"--keep keeps text and audio: drop {option}")
     folder = folder_of(options.keep, os.environ)
     warn_of_writers("--keep", folder)
-    return opened(folder, days=options.keep_days)
+    return opened(folder, days=options.keep_days, most_bytes=round(options.keep_gb * 1e9))
 
 
 def _answers(config: Config) -> LibraryAnswers:
