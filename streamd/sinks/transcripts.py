@@ -79,11 +79,11 @@ def corrected(final: Final, corrections: Sequence[Correction]) -> Final:
         meant = _with_marks(each.text, text[start:end])
         text = text[:start] + meant + text[end:]
         replaced = words[each.first : each.last + 1]
-        words[each.first : each.last + 1] = spread(meant, replaced[0], replaced[-1].end_ms)
+        words[each.first : each.last + 1] = _spread(meant, replaced[0], replaced[-1].end_ms)
     return replace(final, text=text, words=tuple(words)) if kept else final
 
 
-def spread(text: str, first: TimedWord, end_ms: int) -> list[TimedWord]:
+def _spread(text: str, first: TimedWord, end_ms: int) -> list[TimedWord]:
     """Return the words of a text from the first of those that it replaces, by their lengths."""
     said = text.split() or [text]
     ends = [*accumulate(map(len, said))]
