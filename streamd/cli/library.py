@@ -24,7 +24,7 @@ from streamd.library.shelf import Shelf, sought
 from streamd.library.tables import folder_of, opened
 from streamd.sinks import Sink
 from streamd.sinks.text import clean, clock
-from streamd.sinks.writing import fitting
+from streamd.sinks.writing import fitting, has_segments
 from streamd.streams.journal.database import AUTO, Database, place
 from streamd.streams.journal.old_files import old_files
 
@@ -97,6 +97,7 @@ def _write(config: Config, session: str, *, is_shown: bool) -> None:
     said, title = shelf.read(number), run.session
     named = {**shelf.names(number), **speaker_names(config.output)}
     listed: list[Replaced] | None = None
+    segments = has_segments(said)
     if config.export.anonymous:
         phrases = read(config.decoding.vocabulary).splitlines()
         said, named, listed = anonymised(said, named, phrases)
@@ -107,9 +108,12 @@ def _write(config: Config, session: str, *, is_shown: bool) -> None:
         decoding=replace(config.decoding, speakers=any(map(tells_who, said))),
     )
     if is_shown:
-        _put(said, [open_display(config, sys.stdout, os.environ, started=run.started)])
+        _put(
+            said,
+            [open_display(config, sys.stdout, os.environ, started=run.started, segments=segments)],
+        )
         return
-    _put(said, open_files(config, title, whole=True, started=run.started))
+    _put(said, open_files(config, title, whole=True, started=run.started, segments=segments))
     if listed is not None:
         _put_list(listed, next(iter(transcripts(config, title))))
 

@@ -7,6 +7,8 @@ from streamd.library.anonymous import anonymised, as_csv
 from streamd.library.shelf import Shelf
 from streamd.server.exchange import plain, respond
 from streamd.server.transcripts import TYPES, WriteTranscript, file_headers
+from streamd.sinks.formats import SEGMENTED
+from streamd.sinks.writing import in_sentences
 
 
 def transcript_file(
@@ -19,6 +21,8 @@ def transcript_file(
     if form not in TYPES:
         return plain(400, f"format must be one of: {', '.join(TYPES)}")
     title, said, names = shelf.run(number).session, shelf.read(number), shelf.names(number)
+    if form not in SEGMENTED:
+        said = in_sentences(said)
     if anonymous:
         title = f"session-{number}"
         said, names, _ = anonymised(said, names)
