@@ -15,9 +15,11 @@ _BEGINS_S = 3600
 
 
 class Markers(Format):
-    """A marker for each final, named after who speaks, as long as the final, with its text.
+    """A marker for each final, as long as that, whose name is who speaks and what.
 
-    Gaps are left out. A vertical bar is what separates the fields, so it becomes a slash.
+    Gaps are left out. A vertical bar is what separates the fields, so it becomes a slash. Resolve
+    has a field for notes, too, which is not used: it begins a line, where other programs take a
+    number for that of an event.
     """
 
     header = "TITLE: Transcript\nFCM: NON-DROP FRAME\n\n"
@@ -28,11 +30,11 @@ class Markers(Format):
         first = _frames(final.start_ms)
         length = max(1, _frames(final.end_ms) - first)
         times = f"{_timecode(first)} {_timecode(first + 1)}"
-        name = speaker_name(final.speaker, self.names) or str(self._n_markers)
-        text, name = (clean(each).replace("|", "/") for each in (final.text, name))
+        name = speaker_name(final.speaker, self.names)
+        shown = clean(f"{name}: {final.text}" if name else final.text).replace("|", "/")
         return (
             f"{self._n_markers:03}  001      V     C        {times} {times}\n"
-            f" {text} |C:ResolveColorBlue |M:{name} |D:{length}\n\n"
+            f" |C:ResolveColorBlue |M:{shown} |D:{length}\n\n"
         )
 
 

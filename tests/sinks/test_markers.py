@@ -13,7 +13,7 @@ def test_each_final_is_a_marker_with_its_speaker():
     times = "02:01:01:12 02:01:01:13"
     assert first == (
         f"001  001      V     C        {times} {times}\n"
-        " Hello / there. |C:ResolveColorBlue |M:Speaker 1 |D:21"
+        " |C:ResolveColorBlue |M:Speaker 1: Hello / there. |D:21"
     )
-    assert second.endswith(" Yes. |C:ResolveColorBlue |M:2 |D:7")
+    assert second.endswith(" |C:ResolveColorBlue |M:Yes. |D:7")
     assert all(int(frame) < 24 for frame in re.findall(r"\d\d:\d\d:\d\d:(\d\d)", text))
