@@ -41,6 +41,10 @@ def call(command: Command, config: Config, operands: tuple[str, ...]) -> int | N
         from streamd.cli.models import with_model  # here for the reason above, like the others
 
         config = with_model(config)
+    if command.name == "serve" or config.bind.share != "off":
+        from streamd.cli.asking import with_answer
+
+        config = with_answer(config)
     module, _, function = command.target.partition(":")
     result = getattr(import_module(module), function)(config, *operands)
     if iscoroutine(result):
@@ -230,7 +234,7 @@ COMMANDS = (
         "library",
         "find, show and delete what --keep has kept",
         target="streamd.cli.commands:_library",
-        operand="[list|show|search|export|delete|path ...]",
+        operand="[list|show|search|export|delete ...]",
         takes=("library", "json"),
     ),
     Command(
@@ -258,7 +262,15 @@ COMMANDS = (
         "write a session to files",
         target="streamd.cli.library:export",
         operand="SESSION",
-        takes=("library", "output", "output-dir", "output-format", "names", "timestamps", *_LOG),
+        takes=("output", "library", "export", "vocabulary"),
+        lacks=("format", "json", "skip-existing"),
+    ),
+    Command(
+        "library import",
+        "bring the sessions of a journal (--journal) into the library",
+        target="streamd.cli.library:bring",
+        operand="[DIR]",
+        takes=("library", *_LOG),
     ),
     Command(
         "library delete",

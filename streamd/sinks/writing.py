@@ -3,9 +3,10 @@
 import os
 import shutil
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from copy import deepcopy
+from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
@@ -86,6 +87,24 @@ def sentences(finals: Sequence[Final]) -> list[Final]:
         else:
             whole.append(final)
     return whole
+
+
+def in_sentences(said: Iterable[Final | Gap]) -> list[Final | Gap]:
+    """Return a transcript for people: a recording's segments, as they are kept, as sentences."""
+    text = [*said]
+    if not has_segments(text):
+        return text
+    whole: list[Final | Gap] = []
+    for _, group in groupby(text, key=type):
+        same = [*group]
+        finals = [each for each in same if isinstance(each, Final)]
+        whole += sentences(finals) if finals else same
+    return whole
+
+
+def has_segments(said: Iterable[Final | Gap]) -> bool:
+    """Whether these are segments of a recording as the model wrote them."""
+    return any(isinstance(each, Final) and each.details is not UNSET for each in said)
 
 
 def _goes_on(begun: Final, final: Final) -> bool:
