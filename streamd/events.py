@@ -234,16 +234,34 @@ class Correction(Event, frozen=True, kw_only=True, tag="correction"):
     """Somebody says what was said: `text`, which is expected from now on.
 
     It stands for the words number `first` to `last`, from 0, of final `seq`, which stays as it was
-    sent. With 0 as `seq`, for none that were shown.
+    sent. With 0 as `seq`, for none that were shown. The marks around these words stay, unless it is
+    `exact`: then the text has its own, and an empty one deletes the words.
     """
 
     text: str
     seq: int = 0
     first: int = 0
     last: int = 0
+    exact: bool | msgspec.UnsetType = msgspec.UNSET
 
 
-Note = Correction
+class Attribution(Event, frozen=True, kw_only=True, tag="attribution"):
+    """Somebody says who speaks: `speaker`, or nobody who is known if that is 0.
+
+    It is about the words from number `first` of final `seq` to number `last` of final `to_seq`, or
+    all that follow if that is 0; and of these about the words of speaker `was`, unless that is 0.
+    Finals stay as they were sent.
+    """
+
+    speaker: int
+    seq: int
+    first: int = 0
+    to_seq: int = 0
+    last: int = 0
+    was: int = 0
+
+
+Note = Correction | Attribution
 """What is added to finals, or stands beside them: it is stored, and replayed behind them, in the
 order in which it came. A new kind of note is a struct of its own in this union."""
 
@@ -391,6 +409,7 @@ SessionEvent = (
     Partial
     | Final
     | Correction
+    | Attribution
     | SpeakerTurns
     | Vad
     | TurnEvent

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import os
 import resource
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -17,6 +17,7 @@ from streamd.config import Config, has_several_tokens, read_token, read_tokens
 from streamd.daemon.display import written
 from streamd.daemon.sharing import fragment, invite, open_to_others
 from streamd.errors import BindError, ConfigError, how_to_install
+from streamd.events import Note
 from streamd.models.store import known_language
 from streamd.options import BindOptions
 from streamd.server import LibraryAnswers, Recordings, Server, ServerInfo, Transcripts
@@ -82,12 +83,25 @@ def library(config: Config) -> "Database":
     return opened(folder, days=options.keep_days)
 
 
-def _answers(config: Config) -> LibraryAnswers:
+def _answers(config: Config, streams: Streams) -> LibraryAnswers:
     from streamd.library.rest import LibraryRest
     from streamd.library.shelf import Shelf
     from streamd.library.tables import folder_of
+    from streamd.streams.journal.tables import Run
 
-    return LibraryRest(Shelf(folder_of(config.journal.keep, os.environ)))
+    def give(run: Run, notes: Sequence[Note]) -> None:
+        if run.session in streams.names():  # it would be read from the library otherwise
+            hub = streams.hub(run.session)
+            if hub is not None and hub.epoch == run.epoch:
+                for note in notes:
+                    hub.relay(note)
+
+    loop, shelf = asyncio.get_running_loop(), Shelf(folder_of(config.journal.keep, os.environ))
+    return LibraryRest(
+        shelf,
+        tell=lambda run, notes: loop.call_soon_threadsafe(give, run, notes),
+        learn=streams.learn or (lambda phrase: None),
+    )
 
 
 def _bus(config: Config, resume_s: float) -> "Bus":
@@ -142,7 +156,7 @@ async def server(
             running.end_by = end_by
             running.transcripts = Transcripts(streams, partial(written, config))
             if config.journal.keep:
-                running.library = _answers(config)
+                running.library = _answers(config, streams)
             yield running
             notify(os.environ, "STOPPING=1")
 

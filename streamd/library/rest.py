@@ -4,7 +4,7 @@ import asyncio
 import logging
 import os
 import re
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Annotated, Any, BinaryIO
@@ -15,14 +15,17 @@ from msgspec import Meta, Struct
 from websockets.http11 import Request, Response
 
 from streamd.errors import ConfigError, WireError, for_clients
-from streamd.events import Correction
-from streamd.library.shelf import OvertakenCorrectionError, Shelf, UnreadableQueryError, sought
+from streamd.events import Note
+from streamd.library.edits import Edits
+from streamd.library.shelf import OvertakenEditError, Shelf, UnreadableQueryError, sought
 from streamd.server.exchange import READ_BYTES, Exchange, in_json, in_parts, plain, respond
 from streamd.server.routes import LIBRARY_PATH
 from streamd.server.wire import decoded, naming_field
 from streamd.streams.journal.journals import JournalError
+from streamd.streams.journal.tables import Run
 
-_MAX_BODY_BYTES = 16_384
+_MAX_BODY_BYTES = 1 << 20
+"""The edits that undo the merge of two speakers in hours of talk."""
 _MOST = 200
 """Sessions or sentences in an answer, unless the client asks for fewer."""
 _MOST_NUMBER = 2**63 - 1
@@ -43,30 +46,27 @@ class _LibraryQuery(Struct, frozen=True, kw_only=True):
     ms: Annotated[int, Meta(ge=1, le=86_400_000)] = 120_000
 
 
-class Amendment(Struct, frozen=True, kw_only=True):
-    """What was said, in place of words of a final: see `Correction`.
-
-    `revision` is that of the session which the client has seen.
-    """
-
-    text: Annotated[str, Meta(max_length=1000)]
-    seq: Annotated[int, Meta(ge=1)]
-    first: Annotated[int, Meta(ge=0)]
-    last: Annotated[int, Meta(ge=0)]
-    revision: Annotated[int, Meta(ge=0)]
-
-
 Names = dict[Annotated[int, Meta(ge=1, le=9_999)], Annotated[str, Meta(max_length=100)]]
 
 _names_decoder: msgspec.json.Decoder[Names] = msgspec.json.Decoder(Names, strict=False)
-_amendment_decoder = msgspec.json.Decoder(Amendment)
+_edits_decoder = msgspec.json.Decoder(Edits)
 
 
 class LibraryRest:
-    """Answers requests for the sessions of a library, one after the other, in a thread."""
+    """Answers requests for the sessions of a library, one after the other, in a thread.
 
-    def __init__(self, shelf: Shelf) -> None:
-        self._shelf = shelf
+    In that thread, `tell` is called with new notes of a session, which may go on, and `learn` with
+    words that are to be expected in later sessions; it may raise `ConfigError` or `ValueError`.
+    """
+
+    def __init__(
+        self,
+        shelf: Shelf,
+        *,
+        tell: Callable[[Run, Sequence[Note]], object] = lambda run, notes: None,
+        learn: Callable[[str], object] = lambda phrase: None,
+    ) -> None:
+        self._shelf, self._tell, self._learn = shelf, tell, learn
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="library")
 
     def close(self) -> None:
@@ -96,7 +96,7 @@ class LibraryRest:
         try:
             asked = msgspec.convert(dict(parse_qsl(query)), _LibraryQuery, strict=False)
             return self._route(method, path.removeprefix(f"{LIBRARY_PATH}/"), asked, body)
-        except OvertakenCorrectionError as error:
+        except OvertakenEditError as error:
             return in_json(409, {"error": str(error), "revision": error.revision})
         except (UnreadableQueryError, WireError) as error:
             return plain(400, str(error))
@@ -144,12 +144,19 @@ class LibraryRest:
                 for speaker, name in decoded(body, _names_decoder, "names").items():
                     shelf.rename(number, speaker, name)
                 return in_json(200, {"names": shelf.names(number)})
-            case "POST", "corrections":
-                wanted = decoded(body, _amendment_decoder, "a correction")
-                correction = msgspec.convert(wanted, Correction, from_attributes=True)
-                revision = shelf.correct(number, correction, wanted.revision)
-                return in_json(201, {"revision": revision})
-        return plain(405, "the methods here are: GET, DELETE; PUT names; POST corrections")
+            case "POST", "edits":
+                return self._edit(number, decoded(body, _edits_decoder, "edits"))
+        return plain(405, "the methods here are: GET, DELETE; PUT names; POST edits")
+
+    def _edit(self, number: int, edits: Edits) -> Response:
+        run, edited = self._shelf.run(number), self._shelf.edit(number, edits)
+        self._tell(run, edited.notes)
+        try:
+            for phrase in edited.learned:
+                self._learn(phrase)
+        except (ConfigError, ValueError) as error:
+            _log.warning("keep: %s", error)
+        return in_json(201, {"revision": edited.revision, "undo": edited.undo})
 
     def _whole(self, number: int) -> dict[str, Any]:
         run, events = self._shelf.run(number), [*self._shelf.events(number)]
@@ -161,7 +168,7 @@ class LibraryRest:
             "duration_ms": run.end_ms,
             "names": {str(key): name for key, name in self._shelf.names(number).items()},
             "sounds": self._shelf.sounds(number),
-            "revision": sum(isinstance(event, Correction) for event in events),
+            "revision": sum(isinstance(event, Note) for event in events),
             "events": events,
         }
 

@@ -5,6 +5,7 @@ import sqlite3
 import unicodedata
 from collections.abc import Iterator, Mapping
 from contextlib import closing
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from itertools import groupby, islice
 from pathlib import Path
@@ -13,7 +14,8 @@ from typing import Any
 from msgspec import Struct
 
 from streamd.errors import ConfigError, StreamdError, os_error_as
-from streamd.events import Correction, Final, Gap
+from streamd.events import Final, Gap, Note
+from streamd.library.edits import EditedText, Edits
 from streamd.library.tables import NAME, SOUNDS, merge, spaced, written
 from streamd.sinks.text import speaker_name
 from streamd.sinks.transcripts import Revised
@@ -109,15 +111,28 @@ def sought(query: str) -> Sought:
     return Sought(terms=tuple(terms), **fields)
 
 
+@dataclass(frozen=True, slots=True)
+class Edited:
+    """What was edited: the `revision` of the session, its new notes, and what undoes them.
+
+    `learned` are words that are to be expected in later sessions.
+    """
+
+    revision: int
+    notes: tuple[Note, ...]
+    undo: Edits
+    learned: tuple[str, ...]
+
+
 class UnreadableQueryError(ConfigError):
     """What somebody looks for cannot be understood."""
 
 
-class OvertakenCorrectionError(StreamdError):
-    """Somebody else has corrected the session; it is at `revision` now."""
+class OvertakenEditError(StreamdError):
+    """Somebody else has edited the session; it is at `revision` now."""
 
     def __init__(self, revision: int) -> None:
-        super().__init__("somebody has corrected this session: read it again")
+        super().__init__("somebody else has edited this session: read it again")
         self.revision = revision
 
 
@@ -144,7 +159,8 @@ class Shelf:
             return None
         query = "SELECT event FROM events WHERE run = ? AND seq IS NOT NULL ORDER BY seq LIMIT ?"
         events = (event_of(event) for (event,) in self._rows(query, number, _FIRST_FINALS))
-        finals = [event for event in events if isinstance(event, Final)]
+        notes = EditedText(self._notes(number))
+        finals = [notes.said(event) for event in events if isinstance(event, Final)]
         found = {word.speaker for final in finals for word in final.words if word.speaker}
         names = self.names(number)
         return Kept(
@@ -186,8 +202,8 @@ class Shelf:
             text.take(event)
         return [*text.since(0)]
 
-    def events(self, number: int) -> Iterator[Final | Gap | Correction]:
-        """Give the finals, gaps and corrections of a session in the order in which they came."""
+    def events(self, number: int) -> Iterator[Final | Gap | Note]:
+        """Give the finals, gaps and notes of a session in the order in which they came."""
         for (data,) in self._rows("SELECT event FROM events WHERE run = ? ORDER BY id", number):
             if (event := event_of(data)) is not None:
                 yield event
@@ -228,7 +244,9 @@ class Shelf:
             # What is exact follows below; reading each event would take ten times as long.
             numbers = self._numbers(wanted.speaker)
             has_one = (f"instr(event, '\"speaker\":{number}') > 0" for number in numbers)
-            query += f"AND ({' OR '.join(has_one) or 'FALSE'}) "
+            is_named = "EXISTS (SELECT 1 FROM events AS note WHERE note.run = events.run "
+            is_named += "AND note.seq IS NULL AND instr(note.event, '\"attribution\"') > 0)"
+            query += f"AND ({' OR '.join((*has_one, is_named))}) "
         if wanted.after:
             query += "AND events.written >= ? "
             values.append(wanted.after.timestamp())
@@ -238,6 +256,7 @@ class Shelf:
         query += f"ORDER BY {'search.rowid' if wanted.terms else 'events.id'} DESC"
         names: dict[int, Mapping[int, str]] = {}
         runs: dict[int, Run] = {}
+        notes: dict[int, EditedText] = {}
         for number, data, said in self._rows(query, *values):
             final = event_of(said)
             if not isinstance(final, Final) or wanted.lang not in ("", final.language):
@@ -247,9 +266,10 @@ class Shelf:
                     runs[number] = run_of(data)
                 except ValueError:
                     continue
-                names[number] = self.names(number)
+                names[number], notes[number] = self.names(number), EditedText(self._notes(number))
+            final = notes[number].said(final)
             if _is_by(final, wanted.speaker, names[number]):
-                yield self._hit(number, runs[number], final, wanted, names[number])
+                yield _hit(number, runs[number], final, wanted, names[number])
 
     def _numbers(self, speaker: str) -> set[int]:
         """Return which speakers may have a name, in any session."""
@@ -262,30 +282,11 @@ class Shelf:
         }
         return found | ({int(numbered[1])} if numbered else set())
 
-    def _hit(
-        self, number: int, run: Run, final: Final, wanted: Sought, names: Mapping[int, str]
-    ) -> Hit:
-        text, start_ms = self._as_corrected(number, final).text, final.start_ms
-        return Hit(
-            id=number,
-            session=run.session,
-            said=run.started + timedelta(milliseconds=start_ms),
-            seq=final.seq,
-            start_ms=start_ms,
-            speaker=speaker_name(final.speaker, names),
-            text=text,
-            marks=tuple(_marks(text, wanted.terms)),
-        )
-
-    def _as_corrected(self, number: int, final: Final) -> Final:
-        text = Revised()
-        text.take(final)
+    def _notes(self, number: int) -> Iterator[Note]:
         query = "SELECT event FROM events WHERE run = ? AND seq IS NULL ORDER BY id"
         for (data,) in self._rows(query, number):
-            if isinstance(event := event_of(data), Correction):
-                text.take(event)
-        (said,) = text.since(0)
-        return said if isinstance(said, Final) else final
+            if isinstance(event := event_of(data), Note):
+                yield event
 
     def rename(self, number: int, speaker: int, name: str) -> None:
         """Call a speaker of a session by a name; an empty one is forgotten."""
@@ -297,24 +298,29 @@ class Shelf:
             else:
                 connection.execute("DELETE FROM names WHERE run = ? AND speaker = ?", row[:2])
 
-    def correct(self, number: int, correction: Correction, revision: int) -> int:
-        """Keep a correction of a session that is at this revision; return the new one.
+    def edit(self, number: int, edits: Edits) -> Edited:
+        """Keep what somebody has edited in a session.
 
-        Raises `OvertakenCorrectionError` if somebody has corrected it since, and `ConfigError` if
-        it has no such words.
+        Raises `OvertakenEditError` if somebody else has edited it since the revision that they have
+        seen, and `ConfigError` if it has no such words.
         """
-        known = (event for event in self.events(number) if isinstance(event, Final))
-        final = next((event for event in known if event.seq == correction.seq), None)
-        if final is None or not correction.first <= correction.last < len(final.words):
-            raise ConfigError(f"session {number} of the library has no such words")
         with written(self.path) as connection:
             connection.execute("BEGIN IMMEDIATE")
-            now = sum(isinstance(event, Correction) for event in self.events(number))
-            if now != revision:
-                raise OvertakenCorrectionError(now)
-            put_event(connection.cursor(), number, correction, datetime.now(UTC).timestamp())
+            session = EditedText(self.events(number))
+            if session.revision != edits.revision:
+                raise OvertakenEditError(session.revision)
+            notes, undo = session.edit(edits)
+            for note in notes:
+                put_event(connection.cursor(), number, note, datetime.now(UTC).timestamp())
+            for seq, heard, meant in session.texts(notes):
+                row = "(SELECT id FROM events WHERE run = ? AND seq = ?)"
+                text = spaced(f"{heard}\n{meant}")  # what the model said is found, too
+                connection.execute(
+                    f"UPDATE search SET text = ? WHERE rowid = {row}", (text, number, seq)
+                )
             connection.execute("COMMIT")
-        return revision + 1
+        learned = tuple(session.learned(notes)) if edits.keep else ()
+        return Edited(session.revision, tuple(notes), undo, learned)
 
     def now(self, ms: int) -> list[Hit]:
         """Return what was said in the last `ms` of the newest session."""
@@ -322,7 +328,7 @@ class Shelf:
             run, names = self.run(kept.id), self.names(kept.id)
             finals = [each for each in self.read(kept.id) if isinstance(each, Final)]
             return [
-                self._hit(kept.id, run, final, Sought(), names)
+                _hit(kept.id, run, final, Sought(), names)
                 for final in finals
                 if final.end_ms > run.end_ms - ms
             ]
@@ -350,6 +356,19 @@ class Shelf:
         except sqlite3.Error as error:
             cause = cause_of(error)
             raise failed(self.path, cause, "read") from cause
+
+
+def _hit(number: int, run: Run, said: Final, wanted: Sought, names: Mapping[int, str]) -> Hit:
+    return Hit(
+        id=number,
+        session=run.session,
+        said=run.started + timedelta(milliseconds=said.start_ms),
+        seq=said.seq,
+        start_ms=said.start_ms,
+        speaker=speaker_name(said.speaker, names),
+        text=said.text,
+        marks=tuple(_marks(said.text, wanted.terms)),
+    )
 
 
 def _midnight(day: date) -> datetime:

@@ -35,7 +35,7 @@ SOUNDS = "audio"
 """The folder of the audio, in that of the library."""
 _MERGED_PAGES = 100
 """In a step, which took 0.14 s at most in a library of 200 hours."""
-_UNSPACED = re.compile("([\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff])")
+UNSPACED = re.compile("([\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff])")
 """Letters of Thai, Lao, Burmese, Khmer, Japanese and Chinese."""
 _TABLES = """
     CREATE TABLE names (
@@ -78,7 +78,7 @@ _TABLES = """
 
 def spaced(text: str) -> str:
     """Return a text as it is indexed and searched."""
-    return _UNSPACED.sub(r" \1 ", text)
+    return UNSPACED.sub(r" \1 ", text)
 
 
 def _event(data: object) -> Lasting | None:
