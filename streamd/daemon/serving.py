@@ -4,7 +4,7 @@ import asyncio
 import logging
 import os
 import resource
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 from streamd.config import Config, has_several_tokens, read_token, read_tokens
 from streamd.daemon.display import written
+from streamd.daemon.editing import Listeners
 from streamd.daemon.sharing import fragment, invite, open_to_others
 from streamd.errors import BindError, ConfigError, how_to_install
-from streamd.events import Note
 from streamd.models.store import known_language
 from streamd.options import BindOptions
 from streamd.server import LibraryAnswers, Recordings, Server, ServerInfo, Transcripts
@@ -87,21 +87,8 @@ def _answers(config: Config, streams: Streams) -> LibraryAnswers:
     from streamd.library.rest import LibraryRest
     from streamd.library.shelf import Shelf
     from streamd.library.tables import folder_of
-    from streamd.streams.journal.tables import Run
 
-    def give(run: Run, notes: Sequence[Note]) -> None:
-        if run.session in streams.names():  # it would be read from the library otherwise
-            hub = streams.hub(run.session)
-            if hub is not None and hub.epoch == run.epoch:
-                for note in notes:
-                    hub.relay(note)
-
-    loop, shelf = asyncio.get_running_loop(), Shelf(folder_of(config.journal.keep, os.environ))
-    return LibraryRest(
-        shelf,
-        tell=lambda run, notes: loop.call_soon_threadsafe(give, run, notes),
-        learn=streams.learn or (lambda phrase: None),
-    )
+    return LibraryRest(Shelf(folder_of(config.journal.keep, os.environ)), Listeners(streams))
 
 
 def _bus(config: Config, resume_s: float) -> "Bus":

@@ -7,11 +7,12 @@ import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Annotated, Any, BinaryIO
+from typing import Annotated, Any, BinaryIO, Protocol
 from urllib.parse import parse_qsl, unquote
 
 import msgspec
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 from websockets.http11 import Request, Response
 
 from streamd.errors import ConfigError, WireError, for_clients
@@ -43,6 +44,7 @@ class _LibraryQuery(Struct, frozen=True, kw_only=True):
     q: Annotated[str, Meta(max_length=1000)] = ""
     limit: Annotated[int, Meta(ge=1, le=_MOST)] = _MOST
     before: Annotated[int, Meta(ge=0, le=_MOST_NUMBER)] = 0
+    after: Annotated[int, Meta(ge=0, le=_MOST_NUMBER)] = 0
     ms: Annotated[int, Meta(ge=1, le=86_400_000)] = 120_000
 
 
@@ -52,21 +54,40 @@ _names_decoder: msgspec.json.Decoder[Names] = msgspec.json.Decoder(Names, strict
 _edits_decoder = msgspec.json.Decoder(Edits)
 
 
+class Around(Protocol):
+    """The sessions that go on, and what later ones expect. Any thread may call it."""
+
+    def is_live(self, run: Run) -> bool:
+        """Whether a client can listen to a session by its name."""
+
+    def tell(self, run: Run, notes: Sequence[Note]) -> None:
+        """Tell those who listen to a session of its new notes."""
+
+    def learn(self, phrase: str) -> None:
+        """Expect it in later sessions. Raises `ConfigError` or `ValueError` if it cannot be."""
+
+
+class _Alone:
+    """Nothing goes on."""
+
+    def is_live(self, run: Run) -> bool:
+        return False
+
+    def tell(self, run: Run, notes: Sequence[Note]) -> None:
+        pass
+
+    def learn(self, phrase: str) -> None:
+        pass
+
+
 class LibraryRest:
     """Answers requests for the sessions of a library, one after the other, in a thread.
 
-    In that thread, `tell` is called with new notes of a session, which may go on, and `learn` with
-    words that are to be expected in later sessions; it may raise `ConfigError` or `ValueError`.
+    `around` is what goes on beside it, which hears of edits.
     """
 
-    def __init__(
-        self,
-        shelf: Shelf,
-        *,
-        tell: Callable[[Run, Sequence[Note]], object] = lambda run, notes: None,
-        learn: Callable[[str], object] = lambda phrase: None,
-    ) -> None:
-        self._shelf, self._tell, self._learn = shelf, tell, learn
+    def __init__(self, shelf: Shelf, around: Around | None = None) -> None:
+        self._shelf, self._around = shelf, around or _Alone()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="library")
 
     def close(self) -> None:
@@ -116,25 +137,25 @@ class LibraryRest:
         number, _, part = rest.partition("/")
         if kind != "sessions" or not number.isdecimal() or len(number) > 18:
             return plain(404, "not found: docs/protocol.md lists what the library answers")
-        return self._of_session(method, int(number), part, body)
+        return self._of_session(method, int(number), part, asked, body)
 
     def _lists(self) -> Mapping[str, Callable[[_LibraryQuery], Response]]:
         shelf = self._shelf
         return {
-            "sessions": lambda asked: in_json(
-                200, {"sessions": shelf.sessions(asked.limit, before=asked.before)}
-            ),
+            "sessions": self._sessions,
             "search": lambda asked: in_json(
                 200, {"hits": shelf.search(sought(asked.q), asked.limit)}
             ),
             "now": lambda asked: in_json(200, {"said": shelf.now(asked.ms)}),
         }
 
-    def _of_session(self, method: str, number: int, part: str, body: bytes) -> Response:
+    def _of_session(
+        self, method: str, number: int, part: str, asked: _LibraryQuery, body: bytes
+    ) -> Response:
         shelf = self._shelf
         match method, part:
             case (("GET" | "HEAD"), ""):
-                return in_json(200, self._whole(number))
+                return in_json(200, self._whole(number, asked.after))
             case "DELETE", "":
                 shelf.run(number)
                 shelf.delete(number)
@@ -150,27 +171,41 @@ class LibraryRest:
 
     def _edit(self, number: int, edits: Edits) -> Response:
         run, edited = self._shelf.run(number), self._shelf.edit(number, edits)
-        self._tell(run, edited.notes)
+        self._around.tell(run, edited.notes)
         try:
             for phrase in edited.learned:
-                self._learn(phrase)
+                self._around.learn(phrase)
         except (ConfigError, ValueError) as error:
             _log.warning("keep: %s", error)
         return in_json(201, {"revision": edited.revision, "undo": edited.undo})
 
-    def _whole(self, number: int) -> dict[str, Any]:
-        run, events = self._shelf.run(number), [*self._shelf.events(number)]
+    def _whole(self, number: int, after: int) -> dict[str, Any]:
+        run, rows = self._shelf.run(number), [*self._shelf.rows(number, after)]
+        before = self._shelf.n_notes(number, after) if after else 0
         return {
             "id": number,
             "name": run.session,
             "epoch": run.epoch,
             "started": run.started,
             "duration_ms": run.end_ms,
+            "is_live": self._around.is_live(run),
+            "is_over": bool(run.ended),
             "names": {str(key): name for key, name in self._shelf.names(number).items()},
             "sounds": self._shelf.sounds(number),
-            "revision": sum(isinstance(event, Note) for event in events),
-            "events": events,
+            "revision": before + sum(isinstance(event, Note) for _, event in rows),
+            "last": rows[-1][0] if rows else after,
+            "events": [event for _, event in rows],
         }
+
+    def _sessions(self, asked: _LibraryQuery) -> Response:
+        listed = self._shelf.sessions(asked.limit, before=asked.before)
+        live = (
+            replace(each, is_live=self._around.is_live(self._shelf.run(each.id)))
+            if each.is_open
+            else each
+            for each in listed
+        )
+        return in_json(200, {"sessions": [*live]})
 
     async def _send_sound(self, exchange: Exchange, request: Request, name: str) -> None:
         path = self._shelf.sound(name)

@@ -43,7 +43,10 @@ class AudioPart(Struct, frozen=True, kw_only=True):
 
 
 class Kept(Struct, frozen=True, kw_only=True):
-    """A session of a library, as it is listed; `first` is its first line."""
+    """A session of a library, as it is listed; `first` is its first line.
+
+    `is_open`: it may go on; `is_live`: a client that listens hears what is said in it.
+    """
 
     id: int
     name: str
@@ -53,6 +56,7 @@ class Kept(Struct, frozen=True, kw_only=True):
     first: str
     speakers: tuple[str, ...] = ()
     is_open: bool = False
+    is_live: bool = False
 
 
 class Hit(Struct, frozen=True, kw_only=True):
@@ -145,10 +149,11 @@ class Shelf:
     def sessions(self, most: int = -1, *, before: int = 0) -> list[Kept]:
         """Return the newest sessions, of those with a smaller number than `before` if it is not 0.
 
-        A session without words is left out.
+        A session without words and without audio is left out.
         """
-        query = "SELECT id, run FROM runs WHERE (? = 0 OR id < ?) AND EXISTS "
-        query += "(SELECT 1 FROM events WHERE run = runs.id AND seq IS NOT NULL) "
+        query = "SELECT id, run FROM runs WHERE (? = 0 OR id < ?) AND "
+        query += "(EXISTS (SELECT 1 FROM events WHERE run = runs.id AND seq IS NOT NULL) "
+        query += "OR EXISTS (SELECT 1 FROM sounds WHERE run = runs.id)) "
         rows = self._rows(query + "ORDER BY id DESC LIMIT ?", before, before, most)
         return [kept for number, data in rows if (kept := self._kept(number, data)) is not None]
 
@@ -204,9 +209,14 @@ class Shelf:
 
     def events(self, number: int) -> Iterator[Final | Gap | Note]:
         """Give the finals, gaps and notes of a session in the order in which they came."""
-        for (data,) in self._rows("SELECT event FROM events WHERE run = ? ORDER BY id", number):
+        return (event for _, event in self.rows(number))
+
+    def rows(self, number: int, after: int = 0) -> Iterator[tuple[int, Final | Gap | Note]]:
+        """Give the events of a session behind row `after` of the library, with their own rows."""
+        query = "SELECT id, event FROM events WHERE run = ? AND id > ? ORDER BY id"
+        for row, data in self._rows(query, number, after):
             if (event := event_of(data)) is not None:
-                yield event
+                yield row, event
 
     def names(self, number: int) -> Mapping[int, str]:
         """Return what the speakers of a session are called."""
@@ -281,6 +291,11 @@ class Shelf:
             if folded(name.decode(errors="replace")) == folded(speaker)
         }
         return found | ({int(numbered[1])} if numbered else set())
+
+    def n_notes(self, number: int, upto: int) -> int:
+        """Return how many notes a session has up to a row of the library."""
+        query = "SELECT event FROM events WHERE run = ? AND id <= ? AND seq IS NULL"
+        return sum(isinstance(event_of(data), Note) for (data,) in self._rows(query, number, upto))
 
     def _notes(self, number: int) -> Iterator[Note]:
         query = "SELECT event FROM events WHERE run = ? AND seq IS NULL ORDER BY id"
