@@ -32,8 +32,9 @@ export async function fetched(path, options) {
   if (answer.status === 204) return {};
   const isJson = answer.headers.get("Content-Type") === "application/json";
   const body = isJson ? await answer.json() : (await answer.text()).trim();
-  if (!answer.ok && answer.status !== 409) return void toast(body.error ?? body);
-  return answer.status === 409 ? { ...body, isOvertaken: true } : body;
+  const isOvertaken = answer.status === 409 && body.revision !== undefined;
+  if (!answer.ok && !isOvertaken) return void toast(body.error ?? body);
+  return isOvertaken ? { ...body, isOvertaken } : body;
 }
 
 export const day = (date) => date.toLocaleDateString([], { weekday: "long", year: "numeric", month: "long", day: "numeric" });

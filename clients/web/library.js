@@ -8,6 +8,7 @@ import * as finding from "./finding.js";
 import * as reading from "./reading.js";
 import { stored } from "./storage.js";
 import { clock } from "./transcript.js";
+import * as uploading from "./uploading.js";
 
 const MOST = 200; // sessions that the server lists at once
 const SKIP_S = 5;
@@ -17,17 +18,17 @@ const SKIP_S = 5;
 async function list(before = 0) {
   const answer = await fetched(`sessions?before=${before}`);
   if (!answer) return;
-  if (before === 0) $("view").replaceChildren();
+  if (before === 0) $("shown").replaceChildren();
   else $("older").remove();
   const { sessions } = answer;
   if (sessions.length === 0 && before === 0) {
-    $("view").append(element("p", "", "Nothing is kept yet: sessions appear here when somebody has spoken."));
+    $("shown").append(element("p", "", "Nothing is kept yet: sessions appear here when somebody has spoken."));
   }
   for (const each of sessions) {
     const began = new Date(each.started);
-    if ($("view").dataset.day !== day(began) || !$("view").querySelector("ul")) {
-      $("view").append(element("h2", "", day(began)), element("ul", ""));
-      $("view").dataset.day = day(began);
+    if ($("shown").dataset.day !== day(began) || !$("shown").querySelector("ul")) {
+      $("shown").append(element("h2", "", day(began)), element("ul", ""));
+      $("shown").dataset.day = day(began);
     }
     const link = element("a", "");
     link.href = `library#${each.id}`;
@@ -37,13 +38,13 @@ async function list(before = 0) {
     link.append(element("strong", "", each.name), " ", element("span", "", about), first);
     const item = element("li", "");
     item.append(link);
-    $("view").lastElementChild.append(item);
+    $("shown").lastElementChild.append(item);
   }
   if (sessions.length < MOST) return;
   const more = element("button", "", "Older sessions");
   more.id = "older";
   more.onclick = () => list(sessions.at(-1).id);
-  $("view").append(more);
+  $("shown").append(more);
 }
 
 /** A text with the places that were found marked. */
@@ -77,7 +78,7 @@ async function search(query) {
   const n = rows.length === 1 ? "1 sentence" : `${rows.length} sentences, the newest first`;
   const count = element("h2", "", rows.length ? n : "Nothing was found");
   count.role = "status";
-  $("view").replaceChildren(count, found);
+  $("shown").replaceChildren(count, found);
 }
 
 // -- where one is, and the keyboard -----------------------------------------------------------------
@@ -86,12 +87,16 @@ function route() {
   reading.close();
   editing.forget();
   finding.forget();
+  uploading.hide();
   const [, id, at] = /^#(\d+)(?:@(\d+))?$/.exec(location.hash) ?? [];
   const query = new URLSearchParams(location.search).get("q");
   $("query").value = query ?? "";
   if (id !== undefined) reading.open(id, at === undefined ? null : Number(at));
   else if (query) search(query);
-  else list();
+  else {
+    uploading.show(list);
+    list();
+  }
 }
 
 $("seek").onsubmit = (event) => {

@@ -95,7 +95,7 @@ export function draw() {
   const made = now.slice(same, now.length - last);
   for (const turn of made) {
     turn.element = paragraph(turn);
-    $("view").insertBefore(turn.element, behind);
+    $("shown").insertBefore(turn.element, behind);
     nearby.observe(turn.element);
   }
   turns = [...turns.slice(0, same), ...made, ...(last ? turns.slice(turns.length - last) : [])];
@@ -352,7 +352,7 @@ export async function open(id, atMs = null) {
   const began = new Date(session.started);
   title = element("h2", "", `${session.name}, ${day(began)}, ${hour(began)}`);
   title.dir = "auto";
-  $("view").replaceChildren(title);
+  $("shown").replaceChildren(title);
   $("heard").textContent = "";
   for (const control of ["edit", "split"]) $(control).disabled = true;
   draw();

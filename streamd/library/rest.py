@@ -18,6 +18,7 @@ from websockets.http11 import Request, Response
 from streamd.errors import ConfigError, WireError, for_clients
 from streamd.events import Note
 from streamd.library.edits import Edits
+from streamd.library.jobs_rest import JobsRest
 from streamd.library.shelf import OvertakenEditError, Shelf, UnreadableQueryError, sought
 from streamd.server.exchange import READ_BYTES, Exchange, in_json, in_parts, plain, respond
 from streamd.server.routes import LIBRARY_PATH
@@ -34,6 +35,7 @@ _MOST_NUMBER = 2**63 - 1
 _PART_BYTES = 4 << 20
 """Audio in an answer to a request for a range; players ask for the rest when they need it."""
 _AUDIO_PATH = f"{LIBRARY_PATH}/audio/"
+_UPLOADS_PATH = f"{LIBRARY_PATH}/uploads"
 _RANGE = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})")
 _TYPES: Mapping[str, str] = {".opus": "audio/ogg", ".flac": "audio/flac", ".wav": "audio/wav"}
 
@@ -83,11 +85,13 @@ class _Alone:
 class LibraryRest:
     """Answers requests for the sessions of a library, one after the other, in a thread.
 
-    `around` is what goes on beside it, which hears of edits.
+    `around` is what goes on beside it, which hears of edits; without `files` nobody can send any.
     """
 
-    def __init__(self, shelf: Shelf, around: Around | None = None) -> None:
-        self._shelf, self._around = shelf, around or _Alone()
+    def __init__(
+        self, shelf: Shelf, around: Around | None = None, files: JobsRest | None = None
+    ) -> None:
+        self._shelf, self._around, self._files = shelf, around or _Alone(), files
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="library")
 
     def close(self) -> None:
@@ -96,6 +100,10 @@ class LibraryRest:
 
     async def answer(self, exchange: Exchange, request: Request) -> None:
         """Answer a request that was allowed."""
+        is_file = request.path.partition("?")[0] == _UPLOADS_PATH and exchange.method == "POST"
+        if is_file and self._files is not None:
+            await self._files.receive(exchange, request)
+            return
         body = b""
         async for part in exchange.body():
             body += part
@@ -134,6 +142,10 @@ class LibraryRest:
         is_get = method in ("GET", "HEAD")
         if is_get and not rest and (read := self._lists().get(kind)):
             return read(asked)
+        if kind == "uploads" and self._files is not None:
+            return self._files.answer(method, rest)
+        if kind == "uploads" and is_get:
+            return in_json(200, {"uploads": None})  # nobody can send any
         number, _, part = rest.partition("/")
         if kind != "sessions" or not number.isdecimal() or len(number) > 18:
             return plain(404, "not found: docs/protocol.md lists what the library answers")
@@ -157,9 +169,7 @@ class LibraryRest:
             case (("GET" | "HEAD"), ""):
                 return in_json(200, self._whole(number, asked.after))
             case "DELETE", "":
-                shelf.run(number)
-                shelf.delete(number)
-                return respond(204, b"", {})
+                return self._delete(number)
             case "PUT", "names":
                 shelf.run(number)
                 for speaker, name in decoded(body, _names_decoder, "names").items():
@@ -168,6 +178,16 @@ class LibraryRest:
             case "POST", "edits":
                 return self._edit(number, decoded(body, _edits_decoder, "edits"))
         return plain(405, "the methods here are: GET, DELETE; PUT names; POST edits")
+
+    def _delete(self, number: int) -> Response:
+        run = self._shelf.run(number)
+        # What is said next, or the end of the file, would write the session again.
+        if self._around.is_live(run):
+            return plain(409, "it goes on: end it first")
+        if self._files is not None and self._files.is_doing(run.epoch):
+            return plain(409, "it is being transcribed: remove its file from the list first")
+        self._shelf.delete(number)
+        return respond(204, b"", {})
 
     def _edit(self, number: int, edits: Edits) -> Response:
         run, edited = self._shelf.run(number), self._shelf.edit(number, edits)

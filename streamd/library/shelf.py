@@ -1,5 +1,7 @@
 """Lists, reads, searches and deletes the sessions of a library, also while a daemon writes it."""
 
+import logging
+import os
 import re
 import sqlite3
 import unicodedata
@@ -28,7 +30,9 @@ from streamd.streams.journal.tables import (
     put_event,
     run_of,
 )
+from streamd.system.disk import lock_file
 
+_log = logging.getLogger(__name__)
 _FIRST_FINALS = 30
 """Finals of a session in which its speakers are looked for, to list it."""
 _SYNTAX = re.compile(r'(?:(speaker|lang|after|before):)?("[^"]*"|\S+)', re.IGNORECASE)
@@ -349,6 +353,17 @@ class Shelf:
             ]
         return []
 
+    @property
+    def is_written(self) -> bool:
+        """Whether a streamd writes sessions into the library now."""
+        try:
+            os.close(lock_file(self.folder / ".lock"))
+        except BlockingIOError:
+            return True
+        except OSError:  # the folder is read-only, or gone
+            return False
+        return False
+
     def delete(self, number: int) -> None:
         """Delete a session: its audio, its text, and its words in the index."""
         with os_error_as(JournalError, f"{self.folder}: the audio cannot be deleted"):
@@ -357,7 +372,10 @@ class Shelf:
         with written(self.path) as connection:
             connection.execute("DELETE FROM runs WHERE id = ?", (number,))
             merge(connection)
-            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            ((is_busy, *_),) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        if is_busy:
+            what = "what was deleted stays in its log until no other program reads it"
+            _log.warning("%s: %s", self.path, what)
 
     def _rows(self, query: str, *values: object) -> Iterator[tuple[Any, ...]]:
         if not self.path.exists():

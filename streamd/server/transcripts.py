@@ -12,10 +12,11 @@ from msgspec import Struct
 from websockets.http11 import Response
 
 from streamd.errors import WireError, for_clients
-from streamd.events import Missed, SessionEvent
+from streamd.events import Final, Missed, SessionEvent
 from streamd.server.exchange import plain, respond
 from streamd.server.wire import Correct, decoded, parse_query
 from streamd.streams import Streams
+from streamd.streams.hub import Hub
 from streamd.streams.journal.journals import JournalError
 
 TYPES: Mapping[str, str] = MappingProxyType(
@@ -110,7 +111,7 @@ class Transcripts:
                 return plain(404, f"there is no session {session!r}")
             if not hub.closed:
                 return plain(409, "it has not ended: correct it over the websocket")
-            if not 0 < wanted.seq <= hub.seq or wanted.first > wanted.last:
+            if wanted.first > wanted.last or wanted.last >= _n_words(hub, wanted.seq):
                 return plain(400, f"correct: final {wanted.seq} has no such words")
             hub.amend(wanted.correction)
         except WireError as error:
@@ -131,6 +132,17 @@ class Transcripts:
                 if len(events) % _AT_ONCE == 0:
                     await asyncio.sleep(0)
         return events
+
+
+def _n_words(hub: Hub, seq: int) -> int:
+    """Return how many words a final has; 0 if it is not stored."""
+    if not 0 < seq <= hub.seq:
+        return 0
+    with hub.subscribe(seq - 1, partials=False, listens=False) as stored:
+        while stored.more and (event := stored.pop()) is not None:
+            if isinstance(event, Final):
+                return len(event.words) if event.seq == seq else 0
+    return 0
 
 
 def _later(why: str) -> Response:
