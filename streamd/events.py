@@ -210,7 +210,7 @@ class Final(Event, _InSeconds, _BySpeaker, frozen=True, kw_only=True, tag="final
 
     `seq` counts finals of the session from 1 without a gap; the hub stamps it (0 until then).
     With `continues`, a sentence is complete, but the utterance is not: more follows at once.
-    `channel` is as in `Partial`.
+    `channel` is as in `Partial`. `heard`, only in transcripts: the text before it was corrected.
     """
 
     is_final: ClassVar[Literal[True]] = True
@@ -227,6 +227,7 @@ class Final(Event, _InSeconds, _BySpeaker, frozen=True, kw_only=True, tag="final
     channel: int | msgspec.UnsetType = msgspec.UNSET
     avg_logprob: float = 0.0
     no_speech_prob: float = 0.0
+    heard: str | msgspec.UnsetType = msgspec.UNSET
     details: Details | msgspec.UnsetType = msgspec.UNSET
 
 

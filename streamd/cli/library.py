@@ -103,6 +103,8 @@ def delete(config: Config, *sessions: str) -> Iterator[str]:
     for number in [shelf.find(session) for session in sessions]:
         run = shelf.run(number)
         if not run.ended and shelf.is_written:
-            raise ConfigError(f"session {number}, {run.session}, may go on: end it or streamd first")
+            raise ConfigError(
+                f"session {number}, {run.session}, may go on: end it or streamd first"
+            )
         shelf.delete(number)
         yield f"deleted {number}, {run.session} of {run.started.astimezone():%Y-%m-%d %H:%M}"

@@ -73,10 +73,12 @@ def transcript(events: Iterable[Event], form: Format) -> str:
 def corrected(final: Final, corrections: Sequence[Correction]) -> Final:
     """Return a final with the text of its corrections, of which newer ones replace older ones.
 
-    The marks around the words that a correction replaces stay. What is about words that the final
+    What was `heard` stays beside it. The marks around the words that a correction replaces stay,
+    unless it is exact. What is about words that the final
     does not have is ignored.
     """
-    kept = in_effect(final, corrections)
+    if not (kept := in_effect(final, corrections)):
+        return final
     text, words = final.text, list(final.words)
     for each in sorted(kept, key=_first, reverse=True):
         places = list(aligned(text, words[: each.last + 1]))
@@ -90,7 +92,10 @@ def corrected(final: Final, corrections: Sequence[Correction]) -> Final:
             rest = rest.lstrip()
         text = text[:start] + meant + rest
         words[each.first : each.last + 1] = _retimed(meant, words[each.first : each.last + 1])
-    return replace(final, text=text.rstrip(), words=tuple(words)) if kept else final
+    text = text.rstrip()
+    if text == final.text and words == list(final.words):
+        return final
+    return replace(final, text=text, words=tuple(words), heard=final.text)
 
 
 def in_effect(final: Final, corrections: Iterable[Correction]) -> list[Correction]:
