@@ -12,13 +12,16 @@ const SKIP_S = 5;
 const REPLAY_MS = 120_000; // "the last two minutes"
 const PAUSE_MS = 2000; // begins a paragraph
 const DOUBTFUL = 0.5; // probability below which a word is marked
-const ASKS_MS = 2000; // between questions about a session that nobody here may listen to
+const ASKS_MS = 2000; // between questions about a session to which nobody can listen; more if nothing comes
+const MOST_ASKS_MS = 30_000;
 const LATE_MS = 1500; // at the end of a recording that goes on, which may not be written yet
 const NEAR = "100% 0px"; // of the view: paragraphs that have words
 
 let transcript = null;
 let listening = null;
 let asking = null; // the timer
+let askMs = ASKS_MS;
+let waiting = null; // the timer of a sound that is not written yet
 let turns = []; // paragraphs: [{element, parts, start_ms}], in order
 let marked = null; // {turn, i}: the word that sounds
 let playing = null; // the sound that is loaded
@@ -250,6 +253,7 @@ export function seek(ms, word = wordAt(ms)) {
   markWord(word, true, ms);
   if (sound === undefined) return;
   const at = Math.max(0, ms - sound.start_ms + sound.at_ms);
+  clearTimeout(waiting);
   if (playing?.file !== sound.file || (!session.is_over && at > loadedMs - LATE_MS)) load(sound);
   playing = sound;
   $("sound").currentTime = at / 1000;
@@ -315,10 +319,14 @@ $("sound").onended = () => {
   const at = nowMs();
   const next = session?.sounds.slice(session.sounds.indexOf(playing) + 1).find(({ file }) => file !== playing.file);
   if (next === undefined && (session?.is_over ?? true)) return;
-  if (next === undefined && endMs() - at < LATE_MS) return; // one has heard all that is written
-  if (next === undefined) load(playing);
-  seek(next === undefined ? at : next.start_ms);
-  play();
+  const go = () => {
+    if (next === undefined) load(playing);
+    seek(next === undefined ? at : next.start_ms);
+    play();
+  };
+  // Who has heard all that is written hears more when there is some of it.
+  if (next === undefined && endMs() - at < LATE_MS) waiting = setTimeout(() => $("sound").onended(), 2 * LATE_MS);
+  else go();
 };
 $("view").addEventListener("click", ({ target }) => {
   const word = target.closest(".word");
@@ -333,6 +341,8 @@ $("view").addEventListener("click", ({ target }) => {
 export function close() {
   listening?.stop();
   clearTimeout(asking);
+  clearTimeout(waiting);
+  askMs = ASKS_MS;
   nearby.disconnect();
   $("sound").pause();
   $("sound").removeAttribute("src");
@@ -392,30 +402,29 @@ function follow() {
   });
 }
 
-/** The session goes on no longer. */
+/** Nobody can listen to the session any more. */
 function over() {
   listening?.stop();
   listening = null;
   $("live").hidden = true;
-  refresh();
+  again();
 }
 
 /** Ask what else is known of the session, and what was added since: its text may be by somebody else. */
 export async function refresh() {
   const { id, last } = session;
   const answer = await fetched(`sessions/${id}?after=${last}`);
-  if (!answer || session?.id !== id) return false;
+  if (!answer || session?.id !== id) return;
   const { events, ...known } = answer;
   Object.assign(session, known);
-  const before = transcript.items;
   for (const event of events) transcript.apply(event);
-  if (events.length > 0 || before !== transcript.items) draw();
+  askMs = events.length > 0 ? ASKS_MS : Math.min(2 * askMs, MOST_ASKS_MS);
+  if (events.length > 0) draw();
   offerSound();
-  return true;
 }
 
 async function again() {
   const { id } = session;
   await refresh();
-  if (session?.id === id && !session.is_over) asking = setTimeout(again, ASKS_MS);
+  if (session?.id === id && !session.is_over) asking = setTimeout(again, askMs);
 }

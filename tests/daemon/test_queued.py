@@ -26,10 +26,13 @@ class FakeUploads:
 
     def __init__(self, library, *, stop_before=None, error=None):
         self.library, self.stop_before, self.error = library, stop_before, error
-        self.stopped, self.read_names = asyncio.Event(), []
+        self.stopped, self.may_go_on, self.read_names = asyncio.Event(), asyncio.Event(), []
+
+    def go_on(self):
+        self.may_go_on.set()
 
     async def read(self, file, name, wanted, *, epoch):
-        assert wanted == WANTED
+        assert (wanted.task, wanted.language) == ("transcribe", "en")
         self.read_names.append(name)
         if self.error:
             raise self.error
@@ -40,7 +43,7 @@ class FakeUploads:
         for n, text in enumerate(TEXTS):
             if n == self.stop_before:
                 self.stopped.set()
-                await asyncio.Event().wait()
+                await self.may_go_on.wait()
             yield said(text, start_ms=1000 * n)
 
 

@@ -8,11 +8,18 @@ import pytest
 from msgspec.structs import replace
 from playwright.async_api import Page, expect
 
+from streamd.daemon.editing import Listeners
+from streamd.errors import SourceError
+from streamd.events import Correction, Final, Partial
 from streamd.library.additions import Addition
+from streamd.library.jobs import Jobs
+from streamd.library.jobs_rest import JobsRest
 from streamd.library.rest import LibraryRest
 from streamd.library.shelf import Shelf
 from streamd.library.tables import opened
-from streamd.options import BindOptions
+from streamd.options import BindOptions, ServerLimits
+from streamd.server import Rest
+from tests.daemon.test_queued import FakeUploads, running
 from tests.library.test_shelf import OPTIONS, said
 from tests.support.browser import HOSTILE, browser, needs_chromium, visit
 from tests.support.serving import CountingStreams, serving
@@ -38,9 +45,11 @@ async def page(tmp_path):
 
 
 @asynccontextmanager
-async def library_page(folder, **bind):
-    async with serving(CountingStreams(), bind=BindOptions(port=0, **bind)) as server:
-        server.library = LibraryRest(Shelf(folder))
+async def library_page(folder, streams=None, files=None, **bind):
+    streams = streams or CountingStreams()
+    async with serving(streams, bind=BindOptions(port=0, **bind)) as server:
+        files = files and JobsRest(files, Rest(None, ServerLimits()))
+        server.library = LibraryRest(Shelf(folder), Listeners(streams), files)
         async with browser() as chromium:
             context = await chromium.new_context(viewport={"width": 1000, "height": 700})
             page, wrong = await visit(context, f"http://127.0.0.1:{server.port}/library")
@@ -177,3 +186,69 @@ async def test_who_deletes_a_session_has_to_write_its_name(page):
         if left == 2:
             await expect(page.locator("#toast")).to_contain_text("It was not deleted")
     await expect(page.locator("#view li strong")).to_have_text(["talk"])
+
+
+async def test_a_session_that_goes_on_is_read_heard_and_edited_meanwhile(tmp_path):
+    with opened(tmp_path) as library:
+        talk, streams = Addition(library, OPTIONS, "live"), CountingStreams()
+        streams.live = talk.hub
+        talk.hear(np.zeros((3000, 320), np.float32))
+        talk.hub.publish(said("Who is there?", start_ms=50_000))
+        async with library_page(tmp_path, streams) as page:
+            await expect(page.locator("#view li")).to_contain_text("goes on")
+            await page.locator("#view li a").click()
+            await expect(page.locator(".said")).to_have_text(["Who is there?"])
+            await expect(page.locator("#replay")).to_be_visible()
+            partial = Partial(seg=2, rev=1, start_ms=56_000, end_ms=57_000, text="An", stable=0)
+            talk.hub.publish(partial)
+            await expect(page.locator("#live")).to_have_text("An")
+            await page.keyboard.press("r")
+            await expect(page.locator("#play")).to_have_text("Pause")
+            await page.evaluate("new Promise((heard) => sound.addEventListener('timeupdate', heard))")
+            assert await page.evaluate("sound.duration") >= 59
+            talk.hub.publish(said("Anna Bottin.", start_ms=56_000))
+            await expect(page.locator(".said")).to_have_text(["Who is there?", "Anna Bottin."])
+            await page.keyboard.press("k")
+            await page.locator(".word", has_text="Bottin").click()
+            await page.keyboard.press("k")
+            await edit(page, "Ana Botín.")
+            await expect(page.locator(".said").nth(1)).to_have_text("Ana Botín.")
+            with talk.hub.subscribe(0) as late:
+                events = [late.pop() for _ in range(3)]
+            assert [type(event) for event in events] == [Final, Final, Correction]
+            refused = await page.evaluate(
+                "fetch('v1/library/sessions/1', {method: 'DELETE'}).then((answer) => answer.status)"
+            )
+            assert refused == 409
+            talk.hub.close("end")
+            talk.end("end")
+            await expect(page.locator("#live")).to_be_hidden()
+            await expect(page.locator("#replay")).to_be_hidden()
+            await expect(page.locator(".said").nth(1)).to_have_text("Ana Botín.")
+
+
+async def test_files_are_sent_and_transcribed_and_their_words_appear_as_they_come(tmp_path):
+    jobs = Jobs(Shelf(tmp_path))
+    with opened(tmp_path) as library:
+        uploads = FakeUploads(library, stop_before=1)
+        async with running(jobs, uploads) as queue, library_page(tmp_path, files=queue) as page:
+            await page.locator("#files summary").click()
+            await page.fill("#spoken", "en")
+            files = [{"name": f"{name}.mp3", "mimeType": "", "buffer": b"x"} for name in "ab"]
+            await page.set_input_files("#chosen", files)
+            await uploads.stopped.wait()
+            await expect(page.locator("#queue li")).to_have_count(2)
+            await expect(page.locator("#queue li").nth(0)).to_contain_text("of 0:03")
+            await expect(page.locator("#queue li").nth(1)).to_contain_text("waits")
+            await page.locator("#queue a").click()
+            await expect(page.locator(".said")).to_have_text("one")
+            uploads.go_on()
+            await expect(page.locator(".said")).to_have_text("one two three", timeout=10_000)
+            await page.locator("#home").click()
+            await expect(page.locator("#queue li")).to_have_count(0)
+            await expect(page.locator("#view li strong")).to_have_text(["b", "a"])
+            uploads.error = SourceError("there is no sound in it")
+            await page.set_input_files("#chosen", files[:1])
+            await expect(page.locator("#queue .failed")).to_have_text("there is no sound in it")
+            await page.get_by_role("button", name="Remove: a.mp3").click()
+            await expect(page.locator("#queue li")).to_have_count(0)
