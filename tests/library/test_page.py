@@ -204,7 +204,9 @@ async def test_a_session_that_goes_on_is_read_heard_and_edited_meanwhile(tmp_pat
             await expect(page.locator("#live")).to_have_text("An")
             await page.keyboard.press("r")
             await expect(page.locator("#play")).to_have_text("Pause")
-            await page.evaluate("new Promise((heard) => sound.addEventListener('timeupdate', heard))")
+            await page.evaluate(
+                "new Promise((heard) => sound.addEventListener('timeupdate', heard))"
+            )
             assert await page.evaluate("sound.duration") >= 59
             talk.hub.publish(said("Anna Bottin.", start_ms=56_000))
             await expect(page.locator(".said")).to_have_text(["Who is there?", "Anna Bottin."])
