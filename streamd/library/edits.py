@@ -92,7 +92,7 @@ class EditedText:
         self.revision += 1
         if isinstance(note, Attribution):
             self._attributions.append(note)
-        else:
+        elif isinstance(note, Correction):
             self._corrections.setdefault(note.seq, []).append(note)
 
     def edit(self, wanted: Edits) -> tuple[list[Note], Edits]:
