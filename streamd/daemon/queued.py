@@ -22,7 +22,7 @@ from streamd.errors import (
 from streamd.streams.journal.journals import JournalError
 
 if TYPE_CHECKING:
-    from streamd.library.jobs import Job, Jobs
+    from streamd.library.jobs import Jobs, QueuedFile
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +81,7 @@ class FileQueue:
                 return
             await self._more.wait()
 
-    async def _do(self, job: "Job") -> None:
+    async def _do(self, job: "QueuedFile") -> None:
         """Transcribe a file. Raises `EngineError` and `JournalError`: it is to be begun again."""
         self.now = Transcribing(job.id)
         self._task = task = asyncio.create_task(self._transcribe(job))
@@ -104,7 +104,7 @@ class FileQueue:
             raise error
         await asyncio.to_thread(self.jobs.remove, job)
 
-    async def _transcribe(self, job: "Job") -> None:
+    async def _transcribe(self, job: "QueuedFile") -> None:
         await asyncio.to_thread(self.jobs.forget_session, job)  # what a crash has left of it
         await asyncio.to_thread(self.jobs.change, replace(job, state="running"))
         if not self.jobs.path(job).is_file():  # somebody has just removed it

@@ -26,7 +26,7 @@ UPLOADS = "uploads"
 """The folder of the files, in that of the library."""
 
 
-class Job(Struct, frozen=True, kw_only=True):
+class QueuedFile(Struct, frozen=True, kw_only=True):
     """A file that waits, is transcribed, or could not be, for the reason that `error` says.
 
     `epoch` is that of its session, once that has begun; `id` grows in the order in which the files
@@ -42,7 +42,7 @@ class Job(Struct, frozen=True, kw_only=True):
     error: str = ""
 
 
-_job = msgspec.json.Decoder(Job)
+_job = msgspec.json.Decoder(QueuedFile)
 
 
 class Jobs:
@@ -60,7 +60,7 @@ class Jobs:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         return self.folder / f"{secrets.token_hex(8)}.part"
 
-    def add(self, received: Path, name: str, wanted: Wanted) -> Job:
+    def add(self, received: Path, name: str, wanted: Wanted) -> QueuedFile:
         """Put a file that was received behind all others; then no crash loses it."""
         epoch = received.stem
         with os_error_as(JournalError, f"{received}: cannot be kept"):
@@ -68,7 +68,7 @@ class Jobs:
             size = received.stat().st_size
             received.rename(self._path(epoch))
             flush(self.folder)
-        job = Job(epoch=epoch, name=name, size=size, wanted=wanted)
+        job = QueuedFile(epoch=epoch, name=name, size=size, wanted=wanted)
         with written(self._shelf.path) as connection:
             row = epoch, msgspec.json.encode(job).decode()
             number = connection.execute(
@@ -76,7 +76,7 @@ class Jobs:
             ).lastrowid
         return replace(job, id=number or 0)
 
-    def listed(self) -> list[Job]:
+    def listed(self) -> list[QueuedFile]:
         """Return all jobs, the oldest first."""
         with written(self._shelf.path) as connection:
             rows = connection.execute("SELECT id, job FROM jobs ORDER BY id").fetchall()
@@ -86,7 +86,7 @@ class Jobs:
                 found.append(replace(_job.decode(data), id=number))
         return found
 
-    def next(self) -> Job | None:
+    def next(self) -> QueuedFile | None:
         """Return the oldest job that is to be done, or None; forget those that are done."""
         for job in self.listed():
             if job.state == "failed":
@@ -99,23 +99,23 @@ class Jobs:
                 self.change(replace(job, state="failed", error="the file is gone: send it again"))
         return None
 
-    def path(self, job: Job) -> Path:
+    def path(self, job: QueuedFile) -> Path:
         """Return where the file of a job is."""
         return self._path(job.epoch)
 
-    def change(self, job: Job) -> None:
+    def change(self, job: QueuedFile) -> None:
         """Write what is known of a job, unless somebody has removed it."""
         with written(self._shelf.path) as connection:
             row = msgspec.json.encode(job).decode(), job.id
             connection.execute("UPDATE jobs SET job = ? WHERE id = ?", row)
 
-    def remove(self, job: Job) -> None:
+    def remove(self, job: QueuedFile) -> None:
         """Forget a job and its file; its session stays."""
         with written(self._shelf.path) as connection:
             connection.execute("DELETE FROM jobs WHERE id = ?", (job.id,))
         self._path(job.epoch).unlink(missing_ok=True)
 
-    def forget_session(self, job: Job) -> None:
+    def forget_session(self, job: QueuedFile) -> None:
         """Delete the session that a job has begun, with its audio."""
         for number, _ in self._sessions(job):
             self._shelf.delete(number)
@@ -127,16 +127,16 @@ class Jobs:
             if path.name not in known:
                 path.unlink(missing_ok=True)
 
-    def session(self, job: Job) -> int:
+    def session(self, job: QueuedFile) -> int:
         """Return the number of the session that a job has begun; 0 if it has not."""
         return next((number for number, _ in self._sessions(job)), 0)
 
-    def _is_done(self, job: Job) -> bool:
+    def _is_done(self, job: QueuedFile) -> bool:
         for _, ended in self._sessions(job):
             return ended == EndReason.END
         return False
 
-    def _sessions(self, job: Job) -> list[tuple[int, str]]:
+    def _sessions(self, job: QueuedFile) -> list[tuple[int, str]]:
         with written(self._shelf.path) as connection:
             query = "SELECT id, run FROM runs WHERE epoch = ?"
             rows = connection.execute(query, (job.epoch,)).fetchall()

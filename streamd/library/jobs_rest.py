@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from websockets.http11 import Request, Response
 
 from streamd.errors import WireError
-from streamd.library.jobs import Job, Jobs
+from streamd.library.jobs import Jobs, QueuedFile
 from streamd.server.exchange import Exchange, in_json, plain, respond
 from streamd.server.rest import STATUS, Rest, Task, Wanted
 from streamd.server.wire import naming_field
@@ -38,7 +38,7 @@ class _Sent(Struct, frozen=True, kw_only=True):
         )
 
 
-class Progress(Protocol):
+class QueueProgress(Protocol):
     """Which job is being done, and how far it is; 0 as duration: its file is read."""
 
     @property
@@ -57,7 +57,7 @@ class Queue(Protocol):
         """Those that wait, and that which is being done."""
 
     @property
-    def now(self) -> Progress | None:
+    def now(self) -> QueueProgress | None:
         """What is being done."""
 
     def wake(self) -> None:
@@ -131,7 +131,7 @@ class JobsRest:
             return respond(204, b"", {})
         return plain(405, "the methods here are: GET; DELETE; POST to try a failed one again")
 
-    def _remove(self, job: Job) -> None:
+    def _remove(self, job: QueuedFile) -> None:
         now = self._queue.now
         if now is not None and now.job == job.id:
             self._queue.cancel(job.id)  # which removes it
@@ -139,7 +139,7 @@ class JobsRest:
             self._queue.jobs.forget_session(job)
             self._queue.jobs.remove(job)
 
-    def _shown(self, job: Job) -> dict[str, Any]:
+    def _shown(self, job: QueuedFile) -> dict[str, Any]:
         now = self._queue.now if self._queue.now and self._queue.now.job == job.id else None
         return {
             "id": job.id,

@@ -41,7 +41,7 @@ JOBS = """
     CREATE TABLE IF NOT EXISTS jobs (
         id INTEGER PRIMARY KEY AUTOINCREMENT,
         epoch TEXT NOT NULL UNIQUE, -- of the session that it becomes
-        job TEXT NOT NULL -- a `Job` in JSON
+        job TEXT NOT NULL -- a `QueuedFile` in JSON
     );
 """
 _TABLES = f"""
