@@ -23,6 +23,7 @@ from streamd.daemon.first_start import FirstStart
 from streamd.daemon.opening import with_capacity
 from streamd.daemon.other_models import OtherModels
 from streamd.daemon.people import PeopleFolder, VoiceKeeper
+from streamd.daemon.queued import file_queue
 from streamd.daemon.screen import Screen, show, stored_or_told
 from streamd.daemon.uploads import Uploads
 from streamd.errors import SourceError, StreamdError, for_clients
@@ -156,6 +157,9 @@ async def _live(
             serving.watchdog(),
         )
         running = [tasks.create_task(task) for task in work]
+        queue = file_queue(config, uploads)
+        if queue is not None:
+            running.append(tasks.create_task(queue.run()))
         live = streams.add(LIVE, split=build.is_split(config)) if sources else None
         if live is not None:
             live.broken = control.stop  # which raises it when the others have ended in order
@@ -168,7 +172,7 @@ async def _live(
             stack.callback(uploads.others.close)
             if live is not None and config.input.play and config.input.files:
                 live.heard = stack.enter_context(loudspeaker())
-            serve = serving.server(config, streams, uploads, end_by=end_by)
+            serve = serving.server(config, streams, uploads, queue=queue, end_by=end_by)
             server = await stack.enter_async_context(serve)
             if server is not None and not is_terminal(sys.stdout, os.environ):
                 reload = partial(serving.reload, config, server)

@@ -183,6 +183,9 @@ class CountingStreams:
         ingest = self.ingests.get(session)
         return None if ingest is None else ingest.hub
 
+    def in_memory(self, session: str) -> Hub | None:
+        return self.hub(session)
+
     def own(self, session: str) -> CountingIngest | None:
         return self.stream if session == "live" else None
 
