@@ -14,6 +14,7 @@ from socket import AF_UNIX, SOCK_DGRAM, socket
 from typing import TYPE_CHECKING
 
 from streamd.config import Config, has_several_tokens, read_token, read_tokens
+from streamd.daemon import translating
 from streamd.daemon.display import written
 from streamd.daemon.sharing import fragment, invite, open_to_others
 from streamd.errors import BindError, ConfigError, how_to_install
@@ -129,7 +130,8 @@ async def server(
     limits = config.limits
     allow_files(limits.max_connections + limits.pending_limit)
     model = config.decoding.model
-    info = ServerInfo(model=model, language=known_language(model))
+    readers = translating.translations(config)
+    info = ServerInfo(model=model, language=known_language(model), translating=readers)
     with open_to_others(_with_tokens(config.bind)) as bind:
         async with Server(
             bind,
@@ -145,6 +147,8 @@ async def server(
                 running.library = _answers(config)
             yield running
             notify(os.environ, "STOPPING=1")
+    if readers is not None:
+        readers.close()
 
 
 def _with_tokens(bind: BindOptions) -> BindOptions:

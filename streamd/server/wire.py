@@ -75,7 +75,7 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="he
 
     `seq` is the number of the last final, `rate` the model's sample rate, `started` the wall time
     of session time 0. What the session's speaker has chosen is as in `Start`, or `Choices`.
-    `corrects`: whether the client may send `Correct`.
+    `corrects`: whether the client may send `Correct`; `translates`: the languages for `Translate`.
     """
 
     proto: str
@@ -93,6 +93,7 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="he
     split: bool | msgspec.UnsetType = msgspec.UNSET
     rate: int
     corrects: bool = False
+    translates: tuple[str, ...] = ()
     limits: Limits
     started: datetime | None = None
 
@@ -195,7 +196,17 @@ class Correct(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="
         return Correction(text=text, seq=self.seq, first=self.first, last=self.last)
 
 
-Command = Start | Flush | Stop | Update | Correct
+class Translate(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="translate"):
+    """Send translations into this language from now on; empty: no more of them.
+
+    With `after`, also those of the finals after this number.
+    """
+
+    into: Annotated[str, msgspec.Meta(max_length=20)]
+    after: Annotated[int, msgspec.Meta(ge=0)] | None = None
+
+
+Command = Start | Flush | Stop | Update | Correct | Translate
 
 _command_decoder: msgspec.json.Decoder[Command] = msgspec.json.Decoder(Command)
 T = TypeVar("T")
@@ -215,7 +226,7 @@ def decode_command(text: str) -> Command:
 
     Raises `WireError` with `bad_message`, or `bad_rate` for a sample rate that is not supported.
     """
-    command = decoded(text, _command_decoder, "start, update, correct, flush or stop")
+    command = decoded(text, _command_decoder, "start, update, correct, translate, flush or stop")
     if isinstance(command, Start):
         check_format(command)
     return command
@@ -253,6 +264,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     partials: bool = True
     words: bool = True
     stats: bool = False
+    translate: str = ""
 
 
 QueryT = TypeVar("QueryT", bound=msgspec.Struct)
