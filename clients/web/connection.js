@@ -96,6 +96,11 @@ export class Listening {
     else socket?.close();
   }
 
+  /** Send a message, if there is a connection. */
+  send(message) {
+    if (this.#socket?.readyState === WebSocket.OPEN) this.#socket.send(JSON.stringify(message));
+  }
+
   /** Send a correction (`correct` of docs/protocol.md). */
   correct(message) {
     this.#socket?.send(JSON.stringify(message));
