@@ -22,6 +22,7 @@ from streamd.errors import EngineError, ModelError, how_to_install, os_error_as
 from streamd.models.store.cache import StorePaths
 from streamd.system.disk import locked, put_folder
 from streamd.translation.translator import OneWay
+from streamd.version import __version__
 
 REGISTRY = (
     "https://storage.googleapis.com/moz-fx-translations-data--303e-prod-translations-data"
@@ -310,9 +311,13 @@ def _content(here: StorePaths, address: str) -> Iterator[bytes]:
 
     if here.offline:
         raise ModelError("nothing is downloaded while HF_HUB_OFFLINE is set")
-    n_bytes = 0
+    n_bytes, headers = 0, {"User-Agent": f"streamd/{__version__}"}
+    trusted = httpx2.create_ssl_context()
     try:
-        with httpx2.stream("GET", address, follow_redirects=True, timeout=_TIMEOUT_S) as response:
+        with (
+            httpx2.Client(verify=trusted, follow_redirects=True, timeout=_TIMEOUT_S) as client,
+            client.stream("GET", address, headers=headers) as response,
+        ):
             if response.status_code != httpx2.codes.OK:
                 raise ModelError(f"{address}: error {response.status_code}; try again later")
             for chunk in response.iter_bytes():
@@ -320,6 +325,6 @@ def _content(here: StorePaths, address: str) -> Iterator[bytes]:
                 if n_bytes > _MOST_BYTES:
                     raise ModelError(f"{address}: more than {_MOST_BYTES >> 20} MB; it is no model")
                 yield chunk
-    except httpx2.HTTPError as error:
+    except (httpx2.HTTPError, httpx2.InvalidURL, ValueError) as error:
         why = " ".join(str(error).split()) or type(error).__name__
         raise ModelError(f"{address} cannot be reached ({why}); check the network") from error

@@ -5,10 +5,13 @@ way of English. The library holds Python's lock while it computes, some 10 ms a 
 """
 
 import re
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from threading import local
+from concurrent.futures import Future
+from dataclasses import dataclass
+from queue import SimpleQueue
+from threading import Thread
 from typing import Protocol
 
 from streamd.errors import ModelError
@@ -17,12 +20,15 @@ from streamd.translation.protection import keeping
 
 _PIVOT = "en"
 """Between which and all others Mozilla has models."""
-_MOST_WORDS = 60
-"""From 80 words on, the models leave out parts of a sentence (English to Portuguese)."""
-_MOST_KEPT = 512
+_MOST_WORDS = 30
+"""From 80 words on, the models leave out parts of a sentence (English to Portuguese). A beginning
+of this length that ends with a pause is not translated again while the sentence grows."""
+_MOST_KEPT = 1_024
 """Translations that are kept for whoever asks for the same again, such as a file beside readers:
-a quarter of an hour of two languages."""
-_END = re.compile(r"[.?!。？！…]+[\"'”’»)\]]*\s*|[。？！]")
+a quarter of an hour of two languages, with their clauses."""
+_END_S = 1.0
+"""How long the end of the process waits for a translation, of some 20 ms."""
+_END = re.compile(r"[.?!…]+[\"'”’»)\]]*\s+|[。？！]+[”’」』）]*\s*")
 _PAUSE = re.compile(r"[,;:，、；：]\s+|[，、；：]")
 
 
@@ -37,15 +43,29 @@ OpenModel = Callable[[str, str], OneWay]
 """Opens the model from one language to another; raises `ModelError` if it cannot be used."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """A text to be translated, and who waits for that."""
+
+    text: str
+    route: Sequence[tuple[str, str]]
+    names: tuple[str, ...]
+    done: "Future[str]"
+
+
 class Translator:
-    """Translates with the models of certain `directions`, which `open_model` opens when needed."""
+    """Translates with the models of certain `directions`, which `open_model` opens when needed.
+
+    Its thread ends with it, and with the process.
+    """
 
     def __init__(self, open_model: OpenModel, directions: Collection[tuple[str, str]]) -> None:
-        self._open, self._directions = open_model, frozenset(directions)
-        # The library complains of a model that another thread frees: these end with their thread.
-        self._models = local()
-        self._known: OrderedDict[tuple[str, ...], str] = OrderedDict()
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="translator")
+        self._directions = frozenset(directions)
+        self._orders: SimpleQueue[_Order | None] = SimpleQueue()
+        worker = _TranslatingThread(open_model)
+        thread = Thread(target=worker.run, args=(self._orders,), name="translator", daemon=True)
+        thread.start()
+        weakref.finalize(self, _end, self._orders, thread)
 
     def route(self, source: str, target: str) -> Sequence[tuple[str, str]]:
         """Return the models that lead from one language to another, none if they are the same.
@@ -70,52 +90,76 @@ class Translator:
 
         The future raises `ModelError` if a model is missing or cannot be used.
         """
-        return self._thread.submit(self._translated, text, source, target, tuple(names))
+        done: Future[str] = Future()
+        try:
+            route = self.route(source, target)
+        except ModelError as error:
+            done.set_exception(error)
+            return done
+        if route and any(map(str.isalpha, text)):
+            self._orders.put(_Order(text, route, tuple(names), done))
+        else:
+            done.set_result(text)
+        return done
 
-    # The rest runs in the thread.
 
-    def _translated(self, text: str, source: str, target: str, names: tuple[str, ...]) -> str:
-        route = self.route(source, target)
-        if not route or not any(map(str.isalpha, text)):
-            return text
-        key = (text, source, target, *names)
-        if (known := self._known.get(key)) is not None:
+def _end(orders: "SimpleQueue[_Order | None]", thread: Thread) -> None:
+    orders.put(None)
+    thread.join(_END_S)
+
+
+class _TranslatingThread:
+    """What the thread of a translator does; the library wants its models freed there, too."""
+
+    def __init__(self, open_model: OpenModel) -> None:
+        self._open = open_model
+        self._models: dict[tuple[str, str], OneWay] = {}
+        self._known: OrderedDict[tuple[object, ...], str] = OrderedDict()
+
+    def run(self, orders: "SimpleQueue[_Order | None]") -> None:
+        """Translate until there is no order, but None."""
+        while (order := orders.get()) is not None:
+            if not order.done.set_running_or_notify_cancel():
+                continue
+            try:
+                whole = " ".join(self._translated(part, order) for part in parts(order.text))
+            except Exception as error:
+                order.done.set_exception(error)
+            else:
+                order.done.set_result(whole)
+        self._models.clear()
+
+    def _translated(self, part: str, order: _Order) -> str:
+        key = (part, *order.route, *order.names)
+        if key in self._known:
             self._known.move_to_end(key)
-            return known
-        models = [self._model(*way) for way in route]
+            return self._known[key]
+        models = [self._model(*way) for way in order.route]
 
-        def through(part: str) -> str:
+        def through(text: str) -> str:
             for model in models:
-                part = model.translate(part)
-            return part
+                text = model.translate(text)
+            return text
 
-        done = " ".join(keeping(through, part, names) for part in parts(text))
-        self._known[key] = done
+        self._known[key] = done = keeping(through, part, order.names)
         if len(self._known) > _MOST_KEPT:
             self._known.popitem(last=False)
         return done
 
     def _model(self, source: str, target: str) -> OneWay:
-        models: dict[str, OneWay] = self._models.__dict__
-        name = f"{source}-{target}"
-        if name not in models:
-            models[name] = self._open(source, target)
-        return models[name]
+        if (source, target) not in self._models:
+            self._models[source, target] = self._open(source, target)
+        return self._models[source, target]
 
 
 def parts(text: str) -> list[str]:
     """Return the sentences of a text, and of one that is too long for a model its clauses."""
-    return [
-        part
-        for sentence in _cut(text, _END, ends_sentence)
-        for part in (
-            _cut(sentence, _PAUSE, _is_long) if len(sentence.split()) > _MOST_WORDS else [sentence]
-        )
-    ]
+    sentences = _cut(text, _END, ends_sentence)
+    return [part for sentence in sentences for part in _cut(sentence, _PAUSE, _is_long)]
 
 
 def _is_long(text: str) -> bool:
-    return len(text.split()) >= _MOST_WORDS // 2
+    return len(text.split()) >= _MOST_WORDS
 
 
 def _cut(text: str, mark: re.Pattern[str], is_end: Callable[[str], bool]) -> list[str]:

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -467,3 +468,19 @@ def test_what_damaged_gguf_files_do():
     assert sum(sum(each.values()) for each in counted.values()) == 20
     assert counted["counts in the header"] == {"refused": 2}
     assert "| all | 20 |" in table
+
+
+@pytest.mark.skipif(
+    not (Path(os.environ.get("STREAMD_TEST_MODELS", "")) / ".translate/en-pt").is_dir(),
+    reason="needs translations: make test-real",
+)
+def test_how_good_and_how_late_translations_are(tmp_path, monkeypatch):
+    monkeypatch.setenv("STREAMD_STORE", os.environ["STREAMD_TEST_MODELS"])
+    data = speech(tmp_path / "eval")
+    command = ("--data", data, "--sounds", "S", "--out", tmp_path / "out")
+    table, told = run("translation.py", *command)
+    into, back = told["translation"]
+    assert (into["direction"], back["direction"]) == ("en-pt", "pt-en")
+    assert into["live"] > 50
+    assert 0 <= into["share"] < 1
+    assert "chrF live" in table

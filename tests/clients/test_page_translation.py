@@ -6,6 +6,7 @@ from playwright.async_api import Page, expect
 
 from streamd.server import ServerInfo
 from streamd.translation.service import Translations
+from streamd.translation.translator import Translator
 from tests.support.browser import final, needs_chromium, visit
 from tests.support.serving import CountingStreams, serving
 from tests.support.translating import partial, shouting
@@ -93,8 +94,8 @@ async def test_arabic_has_its_own_direction_and_nobody_is_shut_out(context):
         def translate(self, text: str) -> str:
             return "مرحبا بالعالم."
 
-    translations = info("ar").translating
-    translations._translator._open = lambda source, target: Arabic()
+    translator = Translator(lambda source, target: Arabic(), [("en", "ar")])
+    translations = Translations(translator, ["ar"])
     async with serving(streams, info=ServerInfo("fake", "en", translations)) as server:
         page, _ = await visit(context, f"http://127.0.0.1:{server.port}/")
         await choose(page, "ar both")

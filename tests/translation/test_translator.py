@@ -63,12 +63,26 @@ def test_sentences_are_translated_one_by_one():
     ]
 
 
+def test_a_full_stop_inside_a_word_ends_nothing():
+    assert parts("It costs $45.50 at node.js, e.g. today.") == [
+        "It costs $45.50 at node.js, e.g. today."
+    ]
+
+
 def test_a_sentence_that_is_too_long_is_cut_at_its_pauses():
     clause = " ".join(["word"] * 20) + ","
     long = " ".join([clause] * 8)
     cut = parts(long)
     assert " ".join(cut) == long
     assert max(len(each.split()) for each in cut) <= 60
+
+
+def test_a_sentence_that_grows_is_cut_where_it_was_before():
+    """So that what readers have of its beginning stays."""
+    words = [f"w{n}," if n % 7 == 6 else f"w{n}" for n in range(120)]
+    for n in range(1, 120):
+        before, after = parts(" ".join(words[:n])), parts(" ".join(words[: n + 1]))
+        assert after[: len(before) - 1] == before[:-1]
 
 
 def respelling(text: str) -> str:
