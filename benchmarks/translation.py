@@ -2,7 +2,7 @@
 
     STREAMD_STORE=build/real python benchmarks/translation.py [--data ../shared/data/eval]
         [--conversations ../shared/data/conversations] [--sounds A conv1] [-m tiny.en]
-        [--waiting 4] [--out build/translation]
+        [--waiting 8] [--out build/translation] [--texts manifest.jsonl lines.jsonl]
 
 Captions are played to the daemon's own session (`runs.py`), and their events to `Sentences` and the
 translator, whose time is its CPU time; sentences wait for each other and newer revisions replace
@@ -20,15 +20,21 @@ length-adaptive average lagging (arXiv 2206.05807), a sentence at a time, in ms 
 counts from when it does not change any more, the recogniser's computing takes no time. *Wait*: from
 a committed word to the first translation of a text with it. *Share*: CPU time of translating, of a
 core.
-Prints a table and, last, one JSON line.
+With ``--texts``: how many numbers and names in the texts of these files are in their translations.
+Names are what has a capital inside a sentence, of up to 400 texts; *listed*: as if each was in the
+vocabulary.
+
+Prints tables and, last, one JSON line.
 """
 
 import argparse
 import json
+import random
+import re
 import statistics
 import sys
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -305,6 +311,35 @@ def portuguese(translator: Translator, sound: sounds.Sound) -> Row:
     )
 
 
+_NAME = re.compile(r"(?<=[a-z,] )((?:[A-Z][\w’'-]+ ?)+)(?=[\s,.;?!])")
+
+
+def kept(files: Iterable[Path]) -> dict[str, int]:
+    """How many numbers and names of English texts the model keeps, from English to Portuguese."""
+    rows = [json.loads(line) for file in files for line in file.read_text("utf-8").splitlines()]
+    texts = sorted({row["text"] for row in rows if row.get("lang", "en") == "en"})
+    translator, counted = opened(), Counter({"texts": len(texts)})
+    for text in texts:
+        if re.search(r"\d", text):
+            into = translated(translator, text, "en", "pt")
+            counted["texts with numbers"] += 1
+            counted["of these with the same numbers"] += numbers(text) == numbers(into)
+    named = [(text, names) for text in texts if (names := _names(text))]
+    random.Random(0).shuffle(named)
+    for text, names in named[:400]:
+        plain = translated(translator, text, "en", "pt")
+        listed = translator.translate(text, source="en", target="pt", names=names).result()
+        counted["names"] += len(names)
+        counted["names kept"] += sum(name in plain for name in names)
+        counted["names kept if listed"] += sum(name in listed for name in names)
+    return dict(counted)
+
+
+def _names(text: str) -> list[str]:
+    found = (re.sub(r"[’']s$", "", each.strip()) for each in _NAME.findall(text))
+    return sorted({name for name in found if len(name) > 2 and not name.startswith("I'")})
+
+
 def opened() -> Translator:
     """A translator that remembers nothing, with its models loaded."""
     here = places()
@@ -324,6 +359,7 @@ def main() -> None:
     parser.add_argument("--waiting", type=int, nargs="+", default=[sentences.MOST_WAITING])
     parser.add_argument("-m", "--model", default="tiny.en")
     parser.add_argument("--out", type=Path, default=Path("build/translation"))
+    parser.add_argument("--texts", type=Path, nargs="+", default=[])
     given = parser.parse_args()
     run, rows = Run("live", given.model, given.out), []
     for waiting in given.waiting:
@@ -350,7 +386,11 @@ def main() -> None:
         for waiting, each in rows
     ]
     print(table(head, lines))
-    print(json.dumps({"translation": [{"waiting": n} | vars(each) for n, each in rows]}))
+    told = kept(given.texts) if given.texts else {}
+    if told:
+        print(f"\n{table(tuple(told), [tuple(told.values())])}")
+    measured = [{"waiting": n} | vars(each) for n, each in rows]
+    print(json.dumps({"translation": measured, "kept": told}))
 
 
 if __name__ == "__main__":

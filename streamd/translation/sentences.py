@@ -19,7 +19,7 @@ from streamd.whisper.marks import MARKS
 MOST_WAITING = 8
 """Committed words after which the end of a clause is not waited for. With 8, the median word waits
 0.6 to 1.1 s; with 4, half as long, but two to four times as many words are taken back; without a
-limit up to 2 s, and a tenth of all words 5 s and more (benchmarks/RESULTS.md, "Translation")."""
+limit up to 2 s, and one word in twenty 3.3 to 9.7 s (benchmarks/RESULTS.md, "Translation")."""
 
 
 @dataclass(frozen=True, slots=True)
