@@ -125,6 +125,7 @@ class _Reading:
                 if (sentence := self._next()) is not None:
                     await self._translate(hub, sentence)
                 elif following.done():
+                    following.result()
                     break
                 else:
                     self._changed.clear()
