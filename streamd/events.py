@@ -289,6 +289,28 @@ Note = Correction | SpeakerName | Attribution
 order in which it came. A new kind of note is a struct of its own in this union."""
 
 
+class Translation(Event, _InSeconds, frozen=True, kw_only=True, tag="translation"):
+    """A sentence in another language, `into`, made by a machine; for who has asked for it.
+
+    It replaces the translation of the sentence that began with segment `seg` (of that `channel`),
+    unless that was `complete`: such a one never changes. `rev` counts up within the sentence.
+    `first` and `last` are the numbers of its finals, 0 as long as none is final. `language` is what
+    was spoken; where that is `into`, the text is as it was said.
+    """
+
+    into: str
+    language: str
+    seg: int
+    rev: int
+    first: int
+    last: int
+    start_ms: int
+    end_ms: int
+    text: str
+    complete: bool
+    channel: int | msgspec.UnsetType = msgspec.UNSET
+
+
 class SpeakerTurn(msgspec.Struct, _InSeconds, frozen=True, kw_only=True):
     """A stretch of time in which `speaker` talks."""
 
@@ -434,6 +456,7 @@ SessionEvent = (
     | Correction
     | SpeakerName
     | Attribution
+    | Translation
     | SpeakerTurns
     | Vad
     | TurnEvent

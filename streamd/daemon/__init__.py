@@ -16,7 +16,7 @@ from functools import partial
 from signal import SIGHUP, SIGUSR1, SIGUSR2
 
 from streamd.config import Config
-from streamd.daemon import build, phrases, serving
+from streamd.daemon import build, phrases, serving, translating
 from streamd.daemon.control import Control, until_first_error
 from streamd.daemon.display import open_display, open_files
 from streamd.daemon.first_start import FirstStart
@@ -61,6 +61,7 @@ async def run(
     `also` makes further sinks of the source's captions. Raises `StreamdError`, which has its own
     exit code, and `BrokenPipeError` if the reader of standard output has closed it.
     """
+    translating.check(config)
     sources, config = build.own_sources(config), with_capacity(config)
     auto_step = build.auto_step(config)
     new_session = build.session_factory(config, auto_step)

@@ -259,12 +259,13 @@ async def serving(
     token: str | None = None,
     bind: BindOptions | None = None,
     recordings: Recordings | None = None,
+    info: ServerInfo = INFO,
     **limits: int,
 ) -> AsyncIterator[Server]:
     async with Server(
         bind or BindOptions(port=port, token=token),
         sessions=streams,
-        info=INFO,
+        info=info,
         recordings=recordings,
         limits=ServerLimits(**limits),
     ) as server:
