@@ -130,7 +130,7 @@ class Server:
         self._metrics = metrics = sessions.metrics
         self._routes = routes(
             sessions,
-            model=info.model,
+            models=recordings.models if recordings else lambda: (info.model,),
             max_lag_ms=limits.max_lag_ms,
             is_full=self._is_full,
             invitation=lambda: self.invitation,
@@ -419,7 +419,7 @@ class Server:
         self._uploads.add(upload)
         try:
             if task is None:
-                await listen_rest.answer(self._rest, self._info.model, request, exchange)
+                await listen_rest.answer(self._rest, request, exchange)
             else:
                 await self._rest.answer(task, request, exchange)
         finally:
@@ -430,7 +430,7 @@ class Server:
             return refusal
         access = self._auth.access(request)
         if self.transcripts is None or access is None or access.rights < Rights.KEEP:
-            return plain(403, "only the owner corrects a session that has ended")
+            return plain(403, "only the owner changes a session that has ended")
         body = b""
         async for part in exchange.body():
             body += part
