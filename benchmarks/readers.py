@@ -7,7 +7,8 @@ sexes. (The samples in the repository Resemblyzer do: 260 speakers, CC BY 4.0.) 
 pauses; the pieces of several speakers are put in turn, one turn in eight beginning before the end
 of the one before. OUT gets NAME.flac and NAME.json: telephone calls of two people whose sexes are
 alike, rooms, meetings in which one says little, and people alone. No speaker of the half
-``design``, which numbers were chosen with, is in the half ``judge``. There are no texts.
+``design``, which numbers were chosen with, is in the half ``judge``. There are no texts. The
+packages scipy and pyroomacoustics have to be installed (the groups ``speakers`` and ``rooms``).
 """
 
 import argparse
@@ -19,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import soundfile
 from numpy.typing import NDArray
+from scipy.signal import butter, sosfilt
 
 import channels
 
@@ -117,14 +119,13 @@ def built(
 def through(sound: Sound, channel: str, rng: np.random.Generator) -> Sound:
     """The sound over some telephone, or in some room."""
     if channel == "phone":
-        spectrum, hz = np.fft.rfft(sound), np.fft.rfftfreq(len(sound), 1 / RATE)
-        narrow = np.fft.irfft(spectrum * ((hz > 300) & (hz < 3400)), len(sound))
+        narrow = sosfilt(butter(4, [300, 3400], "bandpass", fs=RATE, output="sos"), sound)
         loud = np.clip(narrow * rng.uniform(0.5, 1.5), -1, 1)
         heard = channels.telephone(loud, str(rng.choice(["g711", "gsm", "amr"])))
         return heard + 10 ** (-rng.uniform(45, 60) / 20) * rng.standard_normal(len(heard))
     if channel == "room":
         heard = channels.room(sound.astype(np.float64), str(rng.choice(["table", "hall"])))
-        return np.clip(heard, -1, 1) + 9e-4 * rng.standard_normal(len(heard))
+        return np.clip(heard, -1, 1) + 0.5 * 10 ** (-55 / 20) * rng.standard_normal(len(heard))
     return sound
 
 
@@ -132,7 +133,8 @@ def chosen(
     plan: Plan, names: list[str], sexes: dict[str, str], seed: int, rng: np.random.Generator
 ) -> list[str]:
     """Choose the speakers of a dialogue."""
-    mixed = list(map(str, rng.permutation(names)))
+    mixed = [*names]
+    rng.shuffle(mixed)
     if plan.name == "2same":
         mixed = [name for name in mixed if sexes[name] == "FM"[seed % 2]]
     if plan.name == "2opp":
