@@ -29,12 +29,14 @@ from streamd.errors import SourceError, StreamdError, for_clients
 from streamd.events import EndReason, Fault, GapReason, SpeakerName
 from streamd.labels import names_of
 from streamd.server import LIVE, TELL_S
+from streamd.session.channels import SplitSession
 from streamd.sinks import Sink
 from streamd.sinks.dictation import TypingSink, typists
 from streamd.sinks.loudspeaker import loudspeaker
 from streamd.sinks.tally import Tally
 from streamd.sinks.terminal import is_terminal
 from streamd.sources import Lost, Source
+from streamd.sources.call import SIDES
 from streamd.sources.file import FileSource
 from streamd.streams import Chooser, Streams
 from streamd.streams.inference import EngineThread, WindowRecognizer
@@ -160,7 +162,9 @@ async def _live(
         if live is not None:
             live.broken = control.stop  # which raises it when the others have ended in order
             running.append(tasks.create_task(_end_in_time(streams, control, end_by)))
-            for number, name in names_of(config.output.names).items():
+            if build.is_call(config) and isinstance(live.session, SplitSession):
+                live.session.guard()
+            for number, name in own_names(config).items():
                 live.rename(SpeakerName(speaker=number, name=name))
             _show(config, live, control, tasks, sinks)
         async with AsyncExitStack() as stack:
@@ -211,6 +215,12 @@ def _show(
         tasks.create_task(stored_or_told(live.hub, transcript, lost))
     if is_terminal(sys.stdout, os.environ) and not config.input.files:
         live.heard = screen.heard
+
+
+def own_names(config: Config) -> dict[int, str]:
+    """Return what speakers of the program's own source are called from the beginning."""
+    sides = dict(enumerate(SIDES, 1)) if build.is_call(config) else {}
+    return sides | names_of(config.output.names)
 
 
 async def supervise(

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from streamd.events import Final, Gap, GapReason, Partial, SessionEvent, TurnEvent, Vad
 from streamd.labels import of_channel
+from streamd.session.echo import SYSTEM, EchoGuard
 from streamd.session.session import Session
 from streamd.types import FRAME, Frames, Hypothesis, ResumeState, Window
 
@@ -31,6 +32,20 @@ class SplitSession:
         self._turns: list[Session] = []  # those whose window was taken longest ago come first
         self._seg = 1  # of the next segment of any channel
         self._segs: dict[tuple[int, int], int] = {}  # by channel and number in its session
+        self._guard: EchoGuard | None = None
+
+    def guard(self) -> None:
+        """Take the first channel for a microphone that may hear what is in the second."""
+        self._guard = EchoGuard()
+
+    def _told(self, events: list[SessionEvent]) -> list[SessionEvent]:
+        """Return what may be told of the events by now, and of those that were held back."""
+        if self._guard is None or len(self.channels) < SYSTEM:
+            return events
+        theirs = self.channels[SYSTEM - 1]
+        read_ms = theirs.now_ms if theirs.idle else theirs.finalised_ms
+        is_over = all(session.idle for session in self.channels)
+        return self._guard.take(events, read_ms, is_over=is_over)
 
     def resume(self, state: ResumeState, finalised_ms: int, seg: int) -> None:
         """Go on after `finalised_ms`; see `Session.resume`. The channels begin anew."""
@@ -73,7 +88,8 @@ class SplitSession:
     @property
     def idle(self) -> bool:
         """Whether all speech so far is final."""
-        return all(session.idle for session in self.channels)
+        is_told = self._guard is None or self._guard.is_idle
+        return is_told and all(session.idle for session in self.channels)
 
     @property
     def finalised_ms(self) -> int:
@@ -95,19 +111,22 @@ class SplitSession:
         frames = frames if frames.ndim == 3 else frames[:, np.newaxis]
         self._grow(frames.shape[1])
         silence = np.zeros((len(frames), FRAME), np.float32)
-        return self._all(
+        told = self._all(
             session.feed(frames[:, i] if i < frames.shape[1] else silence)
             for i, session in enumerate(self.channels)
         )
+        if self._guard is not None:
+            self._guard.hear(frames, self.now_ms)
+        return self._told(told)
 
     def gap(self, duration_ms: int, why: GapReason) -> list[SessionEvent]:
         """Note that audio of this length was lost before it got here."""
         self._grow(1)
-        return self._all(session.gap(duration_ms, why) for session in self.channels)
+        return self._told(self._all(session.gap(duration_ms, why) for session in self.channels))
 
     def flush(self) -> list[SessionEvent]:
         """End the utterances here; see `Session.flush`."""
-        return self._all(session.flush() for session in self.channels)
+        return self._told(self._all(session.flush() for session in self.channels))
 
     def next_window(self) -> Window | None:
         """Return a window that a final waits for, or that of the channel that has waited longest.
@@ -127,7 +146,7 @@ class SplitSession:
         for channel, (out, session) in self._out.items():
             if out is window:
                 del self._out[channel]
-                return self._of(channel, session.accept(window, hypothesis))
+                return self._told(self._of(channel, session.accept(window, hypothesis)))
         raise RuntimeError("this window did not come from next_window()")
 
     def _grow(self, n_channels: int) -> None:
