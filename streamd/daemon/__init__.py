@@ -219,7 +219,8 @@ def _show(
 
 def own_names(config: Config) -> dict[int, str]:
     """Return what speakers of the program's own source are called from the beginning."""
-    sides = dict(enumerate(SIDES, 1)) if build.is_call(config) else {}
+    known = SIDES[:1] if config.decoding.speakers else SIDES  # they may be several
+    sides = dict(enumerate(known, 1)) if build.is_call(config) else {}
     return sides | names_of(config.output.names)
 
 

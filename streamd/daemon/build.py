@@ -107,7 +107,11 @@ def session_factory(
         raise ConfigError("--endpoint smart: this installation lacks smart-turn's weights")
 
     def make(choices: Choices) -> AnySession:
-        return SplitSession(partial(of_one, choices)) if choices.split is True else of_one(choices)
+        if choices.split is not True:
+            return of_one(choices)
+        plain = msgspec.structs.replace(choices, speakers=UNSET)
+        theirs = partial(of_one, choices) if choices.speakers is True else None
+        return SplitSession(partial(of_one, plain), theirs)
 
     def of_one(choices: Choices) -> Session:
         plain = frames_from_ms(choices.endpoint_ms)
@@ -220,8 +224,6 @@ def own_sources(config: Config) -> list[Source]:
     if not config.input.files:
         if config.input.track:
             raise ConfigError("--track is for files: name one, or drop it")
-        if is_call(config) and config.decoding.speakers:
-            raise ConfigError("--device: each side of the call is a speaker; drop --speakers")
         return [microphone(config)]
     # A mistyped name is told before hours of work, not after them.
     names = [name for name in config.input.files if not (name == "-" or is_url(name))]
