@@ -41,6 +41,10 @@ def call(command: Command, config: Config, operands: tuple[str, ...]) -> int | N
         from streamd.cli.models import with_model  # here for the reason above, like the others
 
         config = with_model(config)
+    if command.name == "serve" or config.bind.share != "off":
+        from streamd.cli.asking import with_answer
+
+        config = with_answer(config)
     module, _, function = command.target.partition(":")
     result = getattr(import_module(module), function)(config, *operands)
     if iscoroutine(result):
@@ -186,7 +190,7 @@ COMMANDS = (
         "serve",
         "caption only what clients send over the network",
         target="streamd.daemon:run",
-        takes=(*_LIVE, *_LOG),
+        takes=(*_LIVE, "translate-into", *_LOG),
         lacks=("server",),
         for_clients=True,
         needs_model=True,
@@ -232,7 +236,7 @@ COMMANDS = (
         "library",
         "find, show and delete what --keep has kept",
         target="streamd.cli.commands:_library",
-        operand="[list|show|search|export|delete|path ...]",
+        operand="[list|show|search|export|delete ...]",
         takes=("library", "json"),
     ),
     Command(
@@ -260,7 +264,15 @@ COMMANDS = (
         "write a session to files",
         target="streamd.cli.library:export",
         operand="SESSION",
-        takes=("library", "output", "output-dir", "output-format", "names", "timestamps", *_LOG),
+        takes=("output", "library", "export", "vocabulary"),
+        lacks=("format", "json", "skip-existing"),
+    ),
+    Command(
+        "library import",
+        "bring the sessions of a journal (--journal) into the library",
+        target="streamd.cli.library:bring",
+        operand="[DIR]",
+        takes=("library", *_LOG),
     ),
     Command(
         "library delete",

@@ -16,13 +16,14 @@ from functools import partial
 from signal import SIGHUP, SIGUSR1, SIGUSR2
 
 from streamd.config import Config
-from streamd.daemon import build, phrases, serving
+from streamd.daemon import build, phrases, serving, translating
 from streamd.daemon.control import Control, until_first_error
 from streamd.daemon.display import open_display, open_files
 from streamd.daemon.first_start import FirstStart
 from streamd.daemon.opening import with_capacity
 from streamd.daemon.other_models import OtherModels
 from streamd.daemon.people import PeopleFolder, VoiceKeeper
+from streamd.daemon.queued import file_queue
 from streamd.daemon.screen import Screen, show, stored_or_told
 from streamd.daemon.uploads import Uploads
 from streamd.errors import SourceError, StreamdError, for_clients
@@ -62,6 +63,7 @@ async def run(
     `also` makes further sinks of the source's captions. Raises `StreamdError`, which has its own
     exit code, and `BrokenPipeError` if the reader of standard output has closed it.
     """
+    translating.check(config)
     sources, config = build.own_sources(config), with_capacity(config)
     auto_step = build.auto_step(config)
     new_session = build.session_factory(config, auto_step)
@@ -158,21 +160,21 @@ async def _live(
             serving.watchdog(),
         )
         running = [tasks.create_task(task) for task in work]
+        queue = file_queue(config, uploads)
+        if queue is not None:
+            running.append(tasks.create_task(queue.run()))
         live = streams.add(LIVE, split=build.is_split(config)) if sources else None
         if live is not None:
             live.broken = control.stop  # which raises it when the others have ended in order
             running.append(tasks.create_task(_end_in_time(streams, control, end_by)))
-            if build.is_call(config) and isinstance(live.session, SplitSession):
-                live.session.guard()
-            for number, name in own_names(config).items():
-                live.rename(SpeakerName(speaker=number, name=name))
+            _introduce(config, live)
             _show(config, live, control, tasks, sinks)
         async with AsyncExitStack() as stack:
             stack.callback(first.close)
             stack.callback(uploads.others.close)
             if live is not None and config.input.play and config.input.files:
                 live.heard = stack.enter_context(loudspeaker())
-            serve = serving.server(config, streams, uploads, end_by=end_by)
+            serve = serving.server(config, streams, uploads, queue=queue, end_by=end_by)
             server = await stack.enter_async_context(serve)
             if server is not None and not is_terminal(sys.stdout, os.environ):
                 reload = partial(serving.reload, config, server)
@@ -217,11 +219,14 @@ def _show(
         live.heard = screen.heard
 
 
-def own_names(config: Config) -> dict[int, str]:
-    """Return what speakers of the program's own source are called from the beginning."""
+def _introduce(config: Config, live: Stream) -> None:
+    """Give speakers of the program's own source names; of a call, hear nobody twice."""
+    if build.is_call(config) and isinstance(live.session, SplitSession):
+        live.session.guard()
     known = SIDES[:1] if config.decoding.speakers else SIDES  # they may be several
     sides = dict(enumerate(known, 1)) if build.is_call(config) else {}
-    return sides | names_of(config.output.names)
+    for number, name in {**sides, **names_of(config.output.names)}.items():
+        live.rename(SpeakerName(speaker=number, name=name))
 
 
 async def supervise(

@@ -17,6 +17,7 @@ from streamd.options import CueLayout
 from streamd.sinks import Format
 from streamd.sinks.cues import Cue, Cues, Piece, joined
 from streamd.sinks.documents import Json
+from streamd.sinks.markers import Markers
 from streamd.sinks.text import (
     JOINER,
     PARAGRAPH_PAUSE_MS,
@@ -55,16 +56,22 @@ class Text(Format):
         return gap_notice(gap) + "\n"
 
 
+_MARKED = re.compile(r"[\\`*_\[\]<>#|~]|^\s*(?:[-+=]|\d+[.)])")
+"""What Markdown would take for more than text (https://spec.commonmark.org/0.31.2/)."""
+
+
 class Paragraphs(Format):
     """A line for each final, or where it is known who speaks, a paragraph for each turn.
 
-    A turn has several if the speaker pauses. `stamp` makes the time before each from its start.
+    A turn has several if the speaker pauses. `stamp` makes the time before each from its start. In
+    `markdown`, a blank line is between paragraphs, and names are bold.
     """
 
     stamp: Callable[[int], str] = staticmethod(lambda t_ms: "")
 
-    def __init__(self) -> None:
+    def __init__(self, *, markdown: bool = False) -> None:
         self._last: Final | None = None  # of a paragraph that may go on
+        self._markdown, self._between = markdown, "\n\n" if markdown else "\n"
 
     def end(self, *, complete: bool) -> str:
         """Return the end of the last line."""
@@ -73,16 +80,23 @@ class Paragraphs(Format):
     def rest(self, final: Final) -> str:
         """Return the end of the line, after which the next one begins."""
         self._last = None
-        return "\n"
+        return self._between
 
     def _final(self, final: Final) -> str:
         before, self._last = self._last, final
-        text = clean(final.text)
+        text = self._plain(final.text)
         if before is not None and self._goes_on(before, final):
-            return blank_between(before.text, text) + text
-        name = speaker_name(final.speaker, self.names)
-        shown = f"{self.stamp(final.start_ms)}{f'{name}: ' if name else ''}{text}"
-        return f"\n{shown}" if before else shown
+            return blank_between(before.text, final.text) + text
+        name = self._plain(speaker_name(final.speaker, self.names))
+        bold = "**" if self._markdown else ""
+        who = f"{bold}{name}:{bold} " if name else ""
+        shown = f"{self._plain(self.stamp(final.start_ms))}{who}{text}"
+        return f"{self._between}{shown}" if before else shown
+
+    def _plain(self, text: str) -> str:
+        """Return what shows a text as it is."""
+        text = clean(text)
+        return _MARKED.sub(_escaped, text) if self._markdown else text
 
     @staticmethod
     def _goes_on(before: Final, final: Final) -> bool:
@@ -94,8 +108,12 @@ class Paragraphs(Format):
         )
 
     def _gap(self, gap: Gap) -> str:
-        end, self._last = self.end(complete=False), None
-        return f"{end}{gap_notice(gap)}\n"
+        end, self._last = self._between if self._last else "", None
+        return f"{end}{self._plain(gap_notice(gap))}{self._between}"
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return f"{found[0][:-1]}\\{found[0][-1]}"
 
 
 class Jsonl(Format):
@@ -397,10 +415,12 @@ def _ass_time(t_ms: int) -> str:
 
 FORMATS: Mapping[str, Callable[[CueLayout], Format]] = {
     "txt": lambda layout: Paragraphs(),
+    "md": lambda layout: Paragraphs(markdown=True),
     "srt": Srt,
     "vtt": Vtt,
     "lrc": Lrc,
     "ass": Ass,
+    "edl": lambda layout: Markers(),
     "csv": lambda layout: Table(","),
     "tsv": lambda layout: Table("\t"),
     "json": lambda layout: Json(),
