@@ -5,7 +5,7 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from streamd.events import Final, Gap, SpeakerTurn, SpeakerTurns, TimedWord
+from streamd.events import Final, Gap, Sound, SpeakerTurn, SpeakerTurns, TimedWord
 from streamd.speakers import REMEMBERED, SpokenTurn, speaker_at
 from streamd.types import frames_from_ms, ms_from_frames
 
@@ -53,7 +53,7 @@ def revised(turns: Sequence[SpokenTurn], event: SpeakerTurns) -> list[SpokenTurn
     ]
 
 
-ItemT = TypeVar("ItemT", Final, Final | Gap)
+ItemT = TypeVar("ItemT", Final, Final | Gap | Sound)
 
 
 def revise(

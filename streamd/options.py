@@ -457,6 +457,10 @@ class ModelOptions:
     """Of two files with the same words, the later one counts. ``streamd dictate`` has commands
     unless something else is chosen."""
     speakers: Annotated[bool, Option("tell speakers apart", common=True)] = False
+    sounds: Annotated[
+        bool, Option("show sounds that are not speech: [music], [laughter]", common=True)
+    ] = False
+    """After ``streamd models get sounds``."""
     threads: Annotated[
         Threads, Option("threads per transcription; 0: one a fast core, up to four", flags=("-t",))
     ] = 0
@@ -544,6 +548,25 @@ class OutputOptions:
     ] = 0
     """2 includes the messages of the libraries."""
     log_format: Annotated[Literal["text", "json"], Option("format of messages on stderr")] = "text"
+
+
+AwaitedText = Annotated[str, Meta(min_length=1, max_length=200)]
+
+
+@dataclass(frozen=True, slots=True)
+class NoticeOptions:
+    """What somebody waits for (`streamd.notices`)."""
+
+    notify: Annotated[
+        tuple[AwaitedText, ...],
+        "WORD|@NAME|sound:LABEL",
+        Option("tell when a word, speaker or sound is heard; may be repeated", common=True),
+    ] = ()
+    until: Annotated[
+        tuple[AwaitedText, ...],
+        "WORD|@NAME|sound:LABEL",
+        Option("end when a word, speaker or sound is heard; may be repeated", common=True),
+    ] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -764,5 +787,6 @@ class Choices(Struct, frozen=True, kw_only=True):
     endpoint: EndpointRule = _ENDPOINT.rule
     endpoint_ms: int = _ENDPOINT.plain * FRAME_MS
     speakers: bool | UnsetType = UNSET
+    sounds: bool | UnsetType = UNSET
     split: bool | UnsetType = UNSET
     """Whether each channel has captions of its own."""

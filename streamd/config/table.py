@@ -228,6 +228,7 @@ class Config:
     dictation: options.DictationOptions = field(default_factory=options.DictationOptions)
     output: options.OutputOptions = field(default_factory=options.OutputOptions)
     cues: Annotated[options.CueLayout, "output"] = field(default_factory=options.CueLayout)
+    notices: options.NoticeOptions = field(default_factory=options.NoticeOptions)
     bind: Annotated[options.BindOptions, "server"] = field(default_factory=options.BindOptions)
     limits: Annotated[options.ServerLimits, "server"] = field(default_factory=options.ServerLimits)
     journal: options.JournalOptions = field(default_factory=options.JournalOptions)
@@ -241,6 +242,7 @@ SECTIONS: Mapping[str, str] = {
     "longform": "How whole recordings are transcribed",
     "dictation": "When streamd dictate types",
     "output": "Where the text goes",
+    "notices": "What somebody waits for",
     "server": "What clients may do over the network",
     "journal": "What is kept on disk",
 }

@@ -13,10 +13,10 @@ from typing import Any
 from msgspec import Struct
 
 from streamd.errors import ConfigError, StreamdError, os_error_as
-from streamd.events import Correction, Final, Gap
+from streamd.events import Correction, Final, Gap, Note
 from streamd.library.tables import NAME, SOUNDS, merge, spaced, written
 from streamd.sinks.text import speaker_name
-from streamd.sinks.transcripts import Revised
+from streamd.sinks.transcripts import Item, Revised
 from streamd.streams.journal.journals import JournalError
 from streamd.streams.journal.tables import (
     Run,
@@ -179,15 +179,15 @@ class Shelf:
                 raise ConfigError(f"session {number} of the library is damaged: {error}") from None
         raise ConfigError(f"the library has no session {number}")
 
-    def read(self, number: int) -> list[Final | Gap]:
+    def read(self, number: int) -> list[Item]:
         """Return the text of a session as it was corrected."""
         text = Revised()
         for event in self.events(number):
             text.take(event)
         return [*text.since(0)]
 
-    def events(self, number: int) -> Iterator[Final | Gap | Correction]:
-        """Give the finals, gaps and corrections of a session in the order in which they came."""
+    def events(self, number: int) -> Iterator[Final | Gap | Note]:
+        """Give the finals, gaps and notes of a session in the order in which they came."""
         for (data,) in self._rows("SELECT event FROM events WHERE run = ? ORDER BY id", number):
             if (event := event_of(data)) is not None:
                 yield event

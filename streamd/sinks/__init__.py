@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from types import MappingProxyType
 from typing import Protocol
 
-from streamd.events import Event, Final, Gap
+from streamd.events import Event, Final, Gap, Sound
 from streamd.sinks.text import by_speaker
 
 
@@ -19,6 +19,8 @@ class Format(Protocol):
     header: str = ""
     names: Mapping[int, str] = MappingProxyType({})
     """What speakers are called, by number; the others are "Speaker 1" and so on."""
+    repeats: bool = False
+    """Whether a stream of this format tells of a sound again when it is over."""
 
     def end(self, *, complete: bool) -> str:
         """Return the end of the file; while more events may come, each event replaces it."""
@@ -32,6 +34,8 @@ class Format(Protocol):
         """Return the text that `event` adds; empty if there is none."""
         if isinstance(event, Gap):
             return self._gap(event)
+        if isinstance(event, Sound):
+            return self._sound(event)
         if not isinstance(event, Final) or not event.text:
             return ""
         return "".join(self._final(part) for part in self._parts(event))
@@ -44,6 +48,9 @@ class Format(Protocol):
         return ""
 
     def _gap(self, gap: Gap) -> str:
+        return ""
+
+    def _sound(self, sound: Sound) -> str:
         return ""
 
 

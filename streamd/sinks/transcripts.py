@@ -6,18 +6,24 @@ from unicodedata import category
 
 from msgspec.structs import replace
 
-from streamd.events import Correction, Event, Final, Gap, SpeakerTurns, TimedWord
+from streamd.events import Correction, Event, Final, Gap, Sound, SpeakerTurns, TimedWord
 from streamd.labels import revise, revised
 from streamd.sinks import Format
 from streamd.sinks.text import aligned
 from streamd.speakers import SpokenTurn
 
+Item = Final | Gap | Sound
+"""What a transcript consists of."""
+
 
 class Revised:
-    """The finals and gaps of a session as they stand: who says what, and what was corrected."""
+    """The transcript of a session as it stands: who says what, and what was corrected.
+
+    Sounds have their places by when they began, whenever they were told.
+    """
 
     def __init__(self) -> None:
-        self._items: list[Final | Gap] = []
+        self._items: list[Item] = []
         self._corrections: dict[int, list[Correction]] = {}
         self._turns: list[SpokenTurn] = []
 
@@ -26,8 +32,11 @@ class Revised:
         n_items = len(self._items)
         match event:
             case Final() | Gap():
-                self._items.append(event)
-                return n_items
+                place = self._behind_earlier(event)
+                self._items.insert(place, event)
+                return place
+            case Sound():
+                return self._place(event)
             case Correction():
                 self._corrections.setdefault(event.seq, []).append(event)
                 found = (i for i in reversed(range(n_items)) if self._is(i, event.seq))
@@ -37,6 +46,26 @@ class Revised:
                 return min(revise(self._items, self._turns, event), default=n_items)
         return n_items
 
+    def _behind_earlier(self, event: Final | Gap) -> int:
+        """Return the place before those sounds at the end that began later."""
+        place = len(self._items)
+        while place and isinstance(last := self._items[place - 1], Sound):
+            if last.start_ms <= _start_ms(event):
+                break
+            place -= 1
+        return place
+
+    def _place(self, sound: Sound) -> int:
+        """Put a sound behind all that began earlier, or in the place of what was told of it."""
+        place = len(self._items)
+        while place and _start_ms(last := self._items[place - 1]) >= sound.start_ms:
+            if isinstance(last, Sound) and _is_same(last, sound):
+                self._items[place - 1] = sound
+                return place - 1
+            place -= 1
+        self._items.insert(place, sound)
+        return place
+
     def _is(self, i: int, seq: int) -> bool:
         item = self._items[i]
         return isinstance(item, Final) and item.seq == seq
@@ -44,11 +73,19 @@ class Revised:
     def __len__(self) -> int:
         return len(self._items)
 
-    def since(self, first: int) -> Iterator[Final | Gap]:
+    def since(self, first: int) -> Iterator[Item]:
         """Give the items from number `first` on."""
         for item in self._items[first:]:
             known = self._corrections.get(item.seq, ()) if isinstance(item, Final) else ()
             yield corrected(item, known) if isinstance(item, Final) and known else item
+
+
+def _start_ms(item: Item) -> int:
+    return item.t_ms if isinstance(item, Gap) else item.start_ms
+
+
+def _is_same(sound: Sound, other: Sound) -> bool:
+    return (sound.label, sound.start_ms) == (other.label, other.start_ms)
 
 
 def transcript(events: Iterable[Event], form: Format) -> str:

@@ -13,7 +13,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from streamd.errors import ConfigError, StreamdError, os_error_as
-from streamd.events import EndReason, Eos, Event, Final, Gap, Note, SpeakerTurns
+from streamd.events import EndReason, Eos, Event, Final, Gap, Sound
 from streamd.language import ends_sentence
 from streamd.sinks import CaptionSink, Format, Sink
 from streamd.sinks.text import PARAGRAPH_PAUSE_MS, blank_between
@@ -50,7 +50,8 @@ class SentenceSink(CaptionSink):
             self._begun = event
             if not ends_sentence(event.text):
                 return
-        self._flush()
+        if not _is_within(event, self._begun):
+            self._flush()
         if not isinstance(event, Final):
             self._sink.write(event)
 
@@ -65,6 +66,11 @@ class SentenceSink(CaptionSink):
         begun, self._begun = self._begun, None
         if begun is not None:
             self._sink.write(begun)
+
+
+def _is_within(event: Event, begun: Final | None) -> bool:
+    """Whether an event is of a sound during a sentence, which it does not end."""
+    return isinstance(event, Sound) and begun is not None and event.start_ms < begun.end_ms
 
 
 def sentences(finals: Sequence[Final]) -> list[Final]:
@@ -107,9 +113,14 @@ class StreamSink(CaptionSink):
     def __init__(self, stream: TextIO, form: Format, *, at_once: bool = False) -> None:
         self._stream, self._form, self._begun = stream, form, False
         self._at_once = at_once
+        self._begins_ms: dict[str, int] = {}  # of the last sound of each label
 
     def write(self, event: Event) -> None:
         """Append the text of `event` and flush it."""
+        if isinstance(event, Sound) and not self._form.repeats:
+            if self._begins_ms.get(event.label) == event.start_ms:
+                return
+            self._begins_ms[event.label] = event.start_ms
         text = self._form.append(event)
         if self._at_once and isinstance(event, Final):
             text += self._form.rest(event)
@@ -194,28 +205,29 @@ class FileSink:
 
     def write(self, event: Event) -> None:
         """Append the text of `event`; after a `StreamdError` the file is as it was before."""
-        is_text = isinstance(event, Final | Gap)
+        n_items = len(self._revised)
         is_whole = isinstance(event, Eos) and event.reason == EndReason.END
         self._is_cut = isinstance(event, Eos) and event.reason == EndReason.STOP
-        if not self._begun and (is_text or is_whole):
+        if not self._begun and (isinstance(event, Final | Gap | Sound) or is_whole):
             self._begun = True
             if self._is_regular:
                 self._file.truncate()
             self._put(self._form.header)
         changed = self._revised.take(event)
-        if is_text:
+        is_new = len(self._revised) > n_items
+        if is_new and (changed == n_items or not self._is_regular):
             self._note(event)
-            added = "".join(map(self._form.append, self._revised.since(changed)))
+            added = self._form.append(next(self._revised.since(changed)))
             if not self._is_regular and isinstance(event, Final):  # nothing is written over
                 added += self._form.rest(event)
             self._put(added)
-        elif isinstance(event, Note | SpeakerTurns) and changed < len(self._revised):
+        elif changed < len(self._revised):
             self._put_again(changed)
 
     def _note(self, event: Event) -> None:
         """Make a checkpoint before an event, if there was none for a minute."""
         first, *others = self._checkpoints
-        t_ms = event.start_ms if isinstance(event, Final) else 0
+        t_ms = event.start_ms if isinstance(event, Final | Sound) else 0
         if t_ms - self._checkpoints[-1].t_ms >= ms_from_frames(REMEMBERED):
             now = _Checkpoint(len(self._revised) - 1, t_ms, self._end, deepcopy(self._form))
             self._checkpoints = [first, *others[-2:], now]

@@ -6,7 +6,17 @@ from itertools import islice
 import msgspec
 
 from streamd.errors import WireError
-from streamd.events import Fault, Final, Missed, Partial, SessionEvent, TurnEvent, Vad
+from streamd.events import (
+    Fault,
+    Final,
+    Missed,
+    Notice,
+    Partial,
+    SessionEvent,
+    Sound,
+    TurnEvent,
+    Vad,
+)
 from streamd.server.dialects.dialect import Close, Tell
 from streamd.server.wire import (
     Command,
@@ -19,7 +29,7 @@ from streamd.server.wire import (
     unknown_fields,
 )
 
-_SPOKEN = (Partial, Final, Vad, TurnEvent, Missed)
+_SPOKEN = (Partial, Final, Vad, TurnEvent, Sound, Notice, Missed)
 """What a client does not get that only feeds a session."""
 
 

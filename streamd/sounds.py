@@ -1,0 +1,131 @@
+"""Which sounds that are no speech are told, from what a classifier hears in each window.
+
+The classifier is YAMNet (`streamd.engines.yamnet`), which gives each of AudioSet's 521 classes a
+probability of its own. A sound begins and ends by thresholds with hysteresis, which each label has.
+No I/O: `streamd.streams.hearing` feeds it.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamd.events import Sound
+from streamd.types import FRAME_MS, Samples
+
+Scores = NDArray[np.float32]
+"""(521,) probabilities of AudioSet's classes in one window."""
+Classify = Callable[[Samples], Scores]
+"""Returns the probabilities of all classes in a window of (15600,) samples."""
+
+HOP, WINDOW = 24, 15_600
+"""Frames from one window to the next (0.48 s), and samples of a window (0.975 s)."""
+_HOP_MS = HOP * FRAME_MS
+_N_ON = 2
+"""Windows in a row that begin a sound."""
+_LINGER = 6
+"""Windows without a sound after which it is over."""
+_LONG_MS = 10_000
+_SOON_MS = 3_000
+"""Silence is worth telling after a sound as long as the first, if it begins as soon as the second
+after it: pauses in speech need no label."""
+
+
+@dataclass(frozen=True, slots=True)
+class SoundClass:
+    """When a sound is told under a label.
+
+    The most probable of AudioSet's `classes` counts. The sound begins with two windows in a row
+    that have `on`, or one that has `sure`; it goes on as long as windows have `off`.
+    """
+
+    label: str
+    classes: tuple[int, ...]
+    on: float
+    sure: float
+    off: float
+
+
+_SILENCE = "silence"
+CLASSES = (
+    SoundClass("music", (132,), on=0.5, sure=0.95, off=0.2),
+    SoundClass("laughter", (13, 14, 15, 16, 17, 18), on=0.2, sure=0.2, off=0.1),
+    SoundClass("applause", (58, 62), on=0.4, sure=0.7, off=0.2),
+    SoundClass("cheering", (61,), on=0.4, sure=0.7, off=0.2),
+    SoundClass("bell", (195, 196, 197, 198, 200, 349, 384, 385), on=0.4, sure=0.7, off=0.2),
+    SoundClass("alarm", (304, 317, 318, 319, 389, 390, 391, 393, 394), on=0.4, sure=0.7, off=0.2),
+    SoundClass("baby crying", (20,), on=0.4, sure=0.7, off=0.2),
+    SoundClass("dog", (69, 70, 71, 72, 73), on=0.4, sure=0.7, off=0.2),
+    SoundClass("door", (348, 352, 353), on=0.4, sure=0.7, off=0.2),
+    SoundClass(_SILENCE, (494,), on=0.2, sure=1.1, off=0.1),
+)
+LABELS = tuple(each.label for each in CLASSES)
+
+
+class SoundTracker:
+    """The sounds of one stream: `feed` it the scores of each window, in order."""
+
+    def __init__(self) -> None:
+        self._tracks = [_SoundTrack(each) for each in CLASSES]
+        self._long_end_ms = -_SOON_MS  # of the last long sound
+
+    def feed(self, scores: Scores, start_ms: int) -> Iterator[Sound]:
+        """Take a window that begins at `start_ms`; yield the sounds to tell.
+
+        Each is told when it is certain, and once more when it is over, with the same start.
+        """
+        for track in self._tracks:
+            track.feed(scores, start_ms)
+            is_worth = track.label != _SILENCE or track.start_ms - self._long_end_ms < _SOON_MS
+            is_over = track.is_certain and track.n_without >= _LINGER
+            if (track.is_told and is_over) or (track.is_certain and is_worth and not track.is_told):
+                track.is_told = True
+                yield track.heard()
+            if is_over:
+                if track.label != _SILENCE and track.end_ms - track.start_ms >= _LONG_MS:
+                    self._long_end_ms = track.end_ms
+                track.forget()
+
+    def end(self) -> Iterator[Sound]:
+        """Yield the sounds that go on when the stream ends or has a gap, and forget all."""
+        for track in self._tracks:
+            if track.is_told:
+                yield track.heard()
+            track.forget()
+        self._long_end_ms = -_SOON_MS
+
+
+class _SoundTrack:
+    """How one sound goes on; `n_without`: windows since the last one that has it."""
+
+    def __init__(self, sound: SoundClass) -> None:
+        self.label, self._sound = sound.label, sound
+        self.forget()
+
+    def forget(self) -> None:
+        """Wait for the sound to begin."""
+        self.is_certain = self.is_told = False
+        self.n_without = self._n_on = 0
+        self.start_ms = self.end_ms = 0
+        self._prob = 0.0
+
+    def feed(self, scores: Scores, start_ms: int) -> None:
+        """Take the scores of a window that begins at `start_ms`."""
+        prob, wanted = float(scores[list(self._sound.classes)].max()), self._sound
+        if not self.is_certain:
+            self._n_on = self._n_on + 1 if prob >= wanted.on else 0
+            self.is_certain = self._n_on >= _N_ON or prob >= wanted.sure
+            if self._n_on <= 1:
+                # Of this window, the first half is in the one before it, which did not have it.
+                self.start_ms, self._prob = start_ms + _HOP_MS, 0.0
+        self.n_without = 0 if prob >= wanted.off else self.n_without + 1
+        if self.n_without == 0:
+            # A sound that ends in the second half of a window is in the next one, too.
+            self.end_ms, self._prob = start_ms + _HOP_MS, max(prob, self._prob)
+
+    def heard(self) -> Sound:
+        """Return the sound so far; it lasts as long as windows are apart, at least."""
+        end_ms = max(self.end_ms, self.start_ms + _HOP_MS)
+        prob = round(self._prob, 3)
+        return Sound(label=self.label, start_ms=self.start_ms, end_ms=end_ms, prob=prob)
