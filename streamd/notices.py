@@ -102,6 +102,7 @@ def _notice(wanted: Awaited, text: str, start_ms: int, end_ms: int) -> Notice:
     return Notice(wanted=wanted.text, text=text, start_ms=start_ms, end_ms=end_ms)
 
 
+_MARKS = ".,;:!?…\"'“”‘’«»()[]¿¡"
 _MOST_WORDS = 50
 """Of a phrase: longer ones are sentences."""
 
@@ -145,7 +146,7 @@ class _SaidWords:
         if self.last and word.start_ms - self.last[-1].end_ms > _PAUSE_MS:
             self.last.clear()
         self.last.append(word)
-        bare = word.text.rstrip(".,;:!?…\"'’)]")
+        bare = word.text.strip(_MARKS)
         ends = {letters(bare)}
         if bare[-2:].lower() in ("'s", "’s"):
             ends.add(letters(bare[:-2]))
@@ -153,7 +154,7 @@ class _SaidWords:
             for end in ends:
                 if n_words := _n_words(wanted.key, [*self.last], end):
                     said = [*self.last][-n_words:]
-                    text = " ".join(each.text for each in said)
+                    text = " ".join(each.text for each in said).strip(_MARKS)
                     yield _notice(wanted, text, said[0].start_ms, word.end_ms)
 
 

@@ -2,17 +2,18 @@
 
 The classifier is YAMNet (`streamd.engines.yamnet`), which gives each of AudioSet's 521 classes a
 probability of its own. A sound begins and ends by thresholds with hysteresis, which each label has.
-No I/O: `streamd.streams.hearing` feeds it.
+No I/O: `streamd.streams.hearing` has it live, `streamd.engines.yamnet` for recordings.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streamd.events import Sound
-from streamd.types import FRAME_MS, Samples
+from streamd.types import FRAME, FRAME_MS, SAMPLE_RATE, Frames, Samples
 
 Scores = NDArray[np.float32]
 """(521,) probabilities of AudioSet's classes in one window."""
@@ -63,6 +64,40 @@ CLASSES = (
 LABELS = tuple(each.label for each in CLASSES)
 
 
+class SoundWindow(NamedTuple):
+    """What is heard at once; `is_last`: nothing follows at once, because of the end or a gap."""
+
+    start_ms: int
+    samples: Samples
+    is_last: bool = False
+
+
+class SoundWindows:
+    """Cuts the frames of a stream into windows, in order."""
+
+    def __init__(self) -> None:
+        self._samples = np.empty(0, np.float32)  # from the beginning of the next window on
+        self._start_ms = 0  # when they begin
+
+    def feed(self, frames: Frames, start_ms: int) -> Iterator[SoundWindow]:
+        """Yield the windows that are complete with the next (n, 320) frames, from `start_ms` on."""
+        if start_ms != self._start_ms + len(self._samples) * 1000 // SAMPLE_RATE:
+            yield from self.rest()  # audio was lost
+            self._start_ms = start_ms
+        self._samples = np.concatenate([self._samples, frames.reshape(-1)])
+        while len(self._samples) >= WINDOW:
+            yield SoundWindow(self._start_ms, self._samples[:WINDOW])
+            self._samples = self._samples[HOP * FRAME :]
+            self._start_ms += _HOP_MS
+
+    def rest(self) -> Iterator[SoundWindow]:
+        """Yield what is left, with silence behind it: nothing follows at once."""
+        if len(self._samples):
+            padded = np.pad(self._samples, (0, WINDOW - len(self._samples)))
+            yield SoundWindow(self._start_ms, padded, is_last=True)
+            self._samples = self._samples[:0]
+
+
 class SoundTracker:
     """The sounds of one stream: `feed` it the scores of each window, in order."""
 
@@ -70,11 +105,18 @@ class SoundTracker:
         self._tracks = [_SoundTrack(each) for each in CLASSES]
         self._long_end_ms = -_SOON_MS  # of the last long sound
 
-    def feed(self, scores: Scores, start_ms: int) -> Iterator[Sound]:
-        """Take a window that begins at `start_ms`; yield the sounds to tell.
+    def hear(self, windows: Iterable[SoundWindow], classify: Classify) -> Iterator[Sound]:
+        """Take the next windows; yield the sounds to tell.
 
         Each is told when it is certain, and once more when it is over, with the same start.
         """
+        for window in windows:
+            yield from self.feed(classify(window.samples), window.start_ms)
+            if window.is_last:
+                yield from self.end()
+
+    def feed(self, scores: Scores, start_ms: int) -> Iterator[Sound]:
+        """Take the scores of a window that begins at `start_ms`; as `hear`."""
         for track in self._tracks:
             track.feed(scores, start_ms)
             is_worth = track.label != _SILENCE or track.start_ms - self._long_end_ms < _SOON_MS

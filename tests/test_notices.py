@@ -95,7 +95,7 @@ def test_a_word_is_told_as_soon_as_it_is_committed_and_not_before():
 
 def test_marks_around_a_word_and_its_genitive_are_no_other_word():
     events = [final(words_of(["(Anna's", "“Anna,”", "ANNA", "Annalena"]), 0)]
-    assert [notice.text for notice in told(events, "anna")] == ["(Anna's", "“Anna,”", "ANNA"]
+    assert [notice.text for notice in told(events, "anna")] == ["Anna's", "Anna", "ANNA"]
 
 
 def test_digits_that_become_one_number_hide_no_later_word():
@@ -115,7 +115,7 @@ def test_a_phrase_does_not_go_on_after_a_long_pause():
 def test_a_final_without_words_is_searched_by_its_text():
     sent = Final(seg=0, start_ms=100, end_ms=900, text="The doors open.", language="en")
     (notice,) = told([sent], "doors open")
-    assert (notice.text, notice.start_ms) == ("doors open.", 100)
+    assert (notice.text, notice.start_ms) == ("doors open", 100)
 
 
 def test_channels_do_not_complete_each_others_phrases():

@@ -82,7 +82,7 @@ def with_choices(config: Config, choices: Choices) -> Config:
         prompt=choices.prompt,
         hotwords=choices.hotwords,
         speakers=choices.speakers is True,
-        sounds=choices.sounds is True,
+        sounds=False,  # the answers have no place for them
     )
     endpoint = replace(config.endpoint, plain=frames_from_ms(choices.endpoint_ms))
     return replace(config, decoding=decoding, endpoint=endpoint)

@@ -7,16 +7,13 @@ in a thread that all sessions share, so that captions never wait for them.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import Executor
-from typing import NamedTuple
-
-import numpy as np
 
 from streamd.errors import is_bug
 from streamd.events import Sound
-from streamd.sounds import HOP, WINDOW, Classify, SoundTracker
-from streamd.types import FRAME, FRAME_MS, SAMPLE_RATE, Frames, Samples
+from streamd.sounds import Classify, SoundTracker, SoundWindow, SoundWindows
+from streamd.types import Frames
 
 _MOST_WAITING = 63
 """Windows (30 s of audio, 4 MB) that wait at most: then the oldest are left out. Sources that can
@@ -25,14 +22,6 @@ wait do so from half as many on, so that a file that is read fast loses none."""
 log = logging.getLogger(__name__)
 
 Told = Callable[[list[Sound]], object]
-
-
-class _SoundWindow(NamedTuple):
-    """What is heard at once; `is_last`: before the end, or a gap."""
-
-    start_ms: int
-    samples: Samples
-    is_last: bool = False
 
 
 class SoundHearing:
@@ -48,9 +37,8 @@ class SoundHearing:
         self._classify, self._executor, self._told = classify, executor, told
         self._since_ms = since_ms
         self._tracker = SoundTracker()
-        self._samples = np.empty(0, np.float32)  # from the beginning of the next window on
-        self._start_ms = 0  # when they begin
-        self._waiting: deque[_SoundWindow] = deque(maxlen=_MOST_WAITING)
+        self._windows = SoundWindows()
+        self._waiting: deque[SoundWindow] = deque(maxlen=_MOST_WAITING)
         self._running: asyncio.Future[list[Sound]] | None = None
         self._has_failed = False
 
@@ -63,29 +51,15 @@ class SoundHearing:
         """Take the next (n, 320) frames, which begin at `start_ms`."""
         if self._has_failed:
             return
-        if start_ms != self._start_ms + len(self._samples) * 1000 // SAMPLE_RATE:
-            self._interrupt()  # audio was lost
-            self._start_ms = start_ms
-        self._samples = np.concatenate([self._samples, frames.reshape(-1)])
-        while len(self._samples) >= WINDOW:
-            self._waiting.append(_SoundWindow(self._start_ms, self._samples[:WINDOW]))
-            self._samples = self._samples[HOP * FRAME :]
-            self._start_ms += HOP * FRAME_MS
+        self._waiting.extend(self._windows.feed(frames, start_ms))
         self._start()
 
     async def finish(self) -> None:
         """Return when all sounds until now are told."""
-        self._interrupt()
+        self._waiting.extend(self._windows.rest())
         self._start()
         while self._running is not None:
             await asyncio.wait({self._running})
-
-    def _interrupt(self) -> None:
-        """End what goes on, since nothing follows at once."""
-        if len(self._samples):
-            padded = np.pad(self._samples, (0, WINDOW - len(self._samples)))
-            self._waiting.append(_SoundWindow(self._start_ms, padded, is_last=True))
-            self._samples = self._samples[:0]
 
     def _start(self) -> None:
         if self._running is None and self._waiting and not self._has_failed:
@@ -95,13 +69,8 @@ class SoundHearing:
             self._running = loop.run_in_executor(self._executor, self._sounds_in, windows)
             self._running.add_done_callback(self._done)
 
-    def _sounds_in(self, windows: Iterable[_SoundWindow]) -> list[Sound]:
-        sounds: list[Sound] = []
-        for window in windows:
-            sounds += self._tracker.feed(self._classify(window.samples), window.start_ms)
-            if window.is_last:
-                sounds += self._tracker.end()
-        return sounds
+    def _sounds_in(self, windows: list[SoundWindow]) -> list[Sound]:
+        return [*self._tracker.hear(windows, self._classify)]
 
     def _done(self, running: asyncio.Future[list[Sound]]) -> None:
         self._running = None
