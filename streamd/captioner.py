@@ -387,7 +387,7 @@ class Captioner:
             await file.read(source)
         if file.damage is not None:
             log.warning("%s", file.damage)
-        finals = finals_between(self._streams, transcriber, file, progress)
+        finals = finals_between(self._streams.between, transcriber, file, progress)
         segments = tuple([final async for final in finals])
         return Transcript(segments, file.duration_ms, config, name, file.warnings)
 

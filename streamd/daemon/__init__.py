@@ -21,6 +21,7 @@ from streamd.daemon.control import Control, until_first_error
 from streamd.daemon.display import open_display, open_files
 from streamd.daemon.first_start import FirstStart
 from streamd.daemon.opening import with_capacity
+from streamd.daemon.other_models import OtherModels
 from streamd.daemon.screen import Screen, show, stored_or_told
 from streamd.daemon.uploads import Uploads
 from streamd.errors import SourceError, StreamdError, for_clients
@@ -78,7 +79,7 @@ async def run(
         streams.follow(auto_step)
         streams.choices = build.default_choices(config)
         streams.learn = partial(phrases.add, path=phrases.own_file())
-        streams.when_idle = build.release_small_models
+        streams.when_idle.append(build.release_small_models)
 
         def log_state() -> None:
             log.warning("; ".join(streams.state()) or "no sessions")
@@ -87,7 +88,9 @@ async def run(
         if _is_watched(config):
             sinks.append(tally)
         with control.on(SIGUSR1, control.toggle_pause), control.on(SIGUSR2, log_state):
-            uploads = Uploads(config, streams, storage.journals)
+            others = OtherModels(config, known)
+            uploads = Uploads(config, streams, storage.journals, others)
+            streams.when_idle.append(others.close_unused)
             live = _live(config, sources, uploads, control, sinks, known=known)
             await until_first_error(live)
     control.check()
@@ -159,6 +162,7 @@ async def _live(
             _show(config, live, control, tasks, sinks)
         async with AsyncExitStack() as stack:
             stack.callback(first.close)
+            stack.callback(uploads.others.close)
             if live is not None and config.input.play and config.input.files:
                 live.heard = stack.enter_context(loudspeaker())
             serve = serving.server(config, streams, uploads, end_by=end_by)

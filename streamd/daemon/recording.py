@@ -39,7 +39,6 @@ from streamd.session.segmenter import Segmenter
 from streamd.session.spelling import number_of, numbers
 from streamd.sources import Lost, Source
 from streamd.speakers import SpokenTurn
-from streamd.streams import Streams
 from streamd.system.calls import in_thread
 from streamd.system.heap import keep_for_passes
 from streamd.types import FRAME, FRAME_MS, Frames, Samples, frames_from_ms
@@ -419,6 +418,13 @@ def spoken_by(final: Final, turns: Sequence[SpokenTurn], numbers: dict[int, int]
     return msgspec.structs.replace(named, words=words)
 
 
+class Between(Protocol):
+    """Calls in the thread that computes, when nothing else is to be computed there."""
+
+    async def __call__(self, call: Callable[..., Any], *args: object) -> Any:  # noqa: ANN401 - what the call returns
+        """Call, and return the result; raises `EngineError`, too."""
+
+
 class RecordingTranscriber(Protocol):
     """What transcribes recordings with a model of any family."""
 
@@ -434,17 +440,17 @@ class RecordingTranscriber(Protocol):
 
 
 async def finals_between(
-    streams: Streams,
+    between: Between,
     transcriber: RecordingTranscriber,
     file: AudioFile[Any],
     progress: Callable[[int, int], object] = lambda reached_ms, duration_ms: None,
 ) -> AsyncIterator[Final]:
-    """Transcribe a file that was read, between live windows. Raises `EngineError`.
+    """Transcribe a file that was read, a window at a time. Raises `EngineError`.
 
     `progress` is called after each window.
     """
     windows = transcriber.transcribe(file)
-    while (window := await streams.between(next, windows, None)) is not None:
+    while (window := await between(next, windows, None)) is not None:
         for final in window.finals:
             yield final
         progress(window.reached_ms, file.duration_ms)

@@ -130,7 +130,7 @@ class Server:
         self._metrics = metrics = sessions.metrics
         self._routes = routes(
             sessions,
-            model=info.model,
+            models=recordings.models if recordings else lambda: (info.model,),
             max_lag_ms=limits.max_lag_ms,
             is_full=self._is_full,
             invitation=lambda: self.invitation,
@@ -419,7 +419,7 @@ class Server:
         self._uploads.add(upload)
         try:
             if task is None:
-                await listen_rest.answer(self._rest, self._info.model, request, exchange)
+                await listen_rest.answer(self._rest, request, exchange)
             else:
                 await self._rest.answer(task, request, exchange)
         finally:

@@ -97,7 +97,7 @@ class Streams:
         self.loaded = asyncio.Event()  # the model, or it failed
         self._chooser: Chooser = lambda before, chosen: replace(before, **chosen)
         self._untrimmed_s = 0  # since memory was returned, if the engine was busy
-        self.when_idle: Callable[[], None] = lambda: None
+        self.when_idle: list[Callable[[], None]] = []
         """Called when no session is fed any more, to free what the next one loads again."""
         self._output_error: StreamdError | None = None
         self._fault: Fault | None = None  # of the engine
@@ -311,7 +311,8 @@ class Streams:
             if self._untrimmed_s >= _TRIM_S:
                 self._untrimmed_s = 0
                 if self.are_idle:
-                    self.when_idle()
+                    for release in self.when_idle:
+                        release()
                 await asyncio.to_thread(trim)
 
     def _publish_states(self) -> None:
