@@ -64,7 +64,7 @@ def test_what_goes_on_at_the_end_is_told():
 
 
 def test_silence_is_told_only_after_a_long_sound():
-    silent, short, long = [{"silence": 0.9}] * 5, [{"music": 0.9}] * 5, [{"music": 0.9}] * 30
+    silent, short, long = [{"silence": 0.9}] * 6, [{"music": 0.9}] * 5, [{"music": 0.9}] * 30
     pause = [{}] * 3
     assert "silence" not in {each.label for each in told(*silent, *short, *pause, *silent)}
     labels = [each.label for each in told(*long, *pause, *silent, *pause * 2)]

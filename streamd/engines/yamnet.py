@@ -6,7 +6,7 @@ log-mel is in it. It is not in the wheel: `streamd models get sounds` downloads 
 """
 
 from collections.abc import Iterable
-from functools import cache
+from functools import cache, partial
 from importlib.util import find_spec
 from operator import attrgetter
 from pathlib import Path
@@ -39,11 +39,7 @@ def classify(samples: Samples) -> Scores:
 
     Raises `ModelError` if the network is not here or is another one.
     """
-    network, given, wanted = _network()
-    network.set_tensor(given, samples)
-    network.invoke()
-    scores: Scores = network.get_tensor(wanted)[0]
-    return scores
+    return _classifier()(samples)
 
 
 class RecordedSounds:
@@ -71,20 +67,20 @@ class RecordedSounds:
 
 def release() -> None:
     """Free the network; the next call loads it again."""
-    _network.cache_clear()
+    _classifier.cache_clear()
 
 
 @cache
-def _network() -> tuple[Any, int, int]:
-    """The network, loaded for the first window, with the numbers of its input and output."""
+def _classifier() -> Classify:
+    """The network, loaded for the first window."""
     path = network()
     if path is None:
         raise ModelError(f"YAMNet is not here; run: streamd models get {NAME}")
     return load(path)
 
 
-def load(path: Path) -> tuple[Any, int, int]:
-    """Load a network and return it with its input and output.
+def load(path: Path) -> Classify:
+    """Load a network.
 
     Raises `ModelError` if it is damaged or none that takes 0.975 s and knows 521 classes.
     """
@@ -102,4 +98,11 @@ def load(path: Path) -> tuple[Any, int, int]:
     are_floats = given[0]["dtype"] == wanted[0]["dtype"] == np.float32
     if shapes != ((WINDOW,), (1, _N_CLASSES)) or not are_floats:
         raise ModelError(wrong)
-    return made, given[0]["index"], wanted[0]["index"]
+    return partial(_scores, made, given[0]["index"], wanted[0]["index"])
+
+
+def _scores(network: Any, given: int, wanted: int, samples: Samples) -> Scores:  # noqa: ANN401 - without types
+    network.set_tensor(given, samples)
+    network.invoke()
+    scores: Scores = network.get_tensor(wanted)[0]
+    return scores
