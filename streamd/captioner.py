@@ -55,6 +55,7 @@ from streamd.events import (
     Gap,
     Lag,
     Partial,
+    Sound,
     SpeakerTurns,
     TurnEvent,
     Unclear,
@@ -125,7 +126,9 @@ PartialCaption = Partial
 FinalCaption = Final
 """The names in the library: `Final` would collide with ``typing.Final``."""
 Caption = Partial | Final
-AnyEvent = Caption | Speech | Pause | TurnEvent | SpeakerTurns | Unclear | Lag | Gap | Flushed
+AnyEvent = (
+    Caption | Speech | Pause | TurnEvent | SpeakerTurns | Sound | Unclear | Lag | Gap | Flushed
+)
 EventT = TypeVar("EventT", bound=AnyEvent)
 ResultT = TypeVar("ResultT")
 
@@ -190,6 +193,7 @@ class Captioner:
             deadline_s=config.decoding.engine_deadline_ms / 1000,
         )
         self._streams.rules = self._rules
+        self._streams.new_hearing = build.hearing()
         self._streams.follow(self._auto_step)
         choices = build.default_choices(config)
         self._streams.choices = structs.replace(choices, split=self._split or UNSET)

@@ -58,7 +58,9 @@ CLASSES = (
     SoundClass("applause", (58, 62), on=0.4, sure=0.7, off=0.2),
     SoundClass("cheering", (61,), on=0.4, sure=0.7, off=0.2),
     SoundClass("bell", (195, 196, 197, 198, 200, 349, 384, 385), on=0.4, sure=0.7, off=0.2),
-    SoundClass("alarm", (304, 317, 318, 319, 389, 390, 391, 393, 394), on=0.4, sure=0.7, off=0.2),
+    SoundClass(
+        "alarm", (304, 317, 318, 319, 389, 390, 391, 392, 393, 394), on=0.4, sure=0.7, off=0.2
+    ),
     SoundClass("baby crying", (20,), on=0.4, sure=0.7, off=0.2),
     SoundClass("dog", (69, 70, 71, 72, 73), on=0.4, sure=0.7, off=0.2),
     SoundClass("door", (348, 352, 353), on=0.4, sure=0.7, off=0.2),
