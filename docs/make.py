@@ -10,7 +10,7 @@ from typing import Any, TextIO, cast, get_args
 
 import msgspec
 import pyte
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 import streamd.options
 from streamd.cli.commands import COMMANDS
@@ -124,12 +124,16 @@ def _shown(field: Field) -> str:
 
 
 class Result(Struct, frozen=True, kw_only=True):
-    """openai-whisper's result; `language` is the first segment's, or empty without segments."""
+    """openai-whisper's result; `language` is the first segment's, or empty without segments.
+
+    `speakers` has names by number, if any were given.
+    """
 
     segments: tuple[JsonSegment, ...]
     sounds: tuple[JsonSound, ...] | msgspec.UnsetType = msgspec.UNSET
     text: str
     language: str
+    speakers: dict[str, str] | UnsetType = UNSET
 
 
 class ResultLanguage(Struct, frozen=True, kw_only=True):
@@ -146,6 +150,7 @@ class FullResult(Struct, frozen=True, kw_only=True):
     sounds: tuple[JsonSound, ...] | msgspec.UnsetType = msgspec.UNSET
     text: str
     result: ResultLanguage
+    speakers: dict[str, str] | UnsetType = UNSET
 
 
 RESULTS = {"json": Result, "json-full": FullResult}

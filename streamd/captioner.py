@@ -56,6 +56,7 @@ from streamd.events import (
     Lag,
     Partial,
     Sound,
+    SpeakerName,
     SpeakerTurns,
     TurnEvent,
     Unclear,
@@ -127,7 +128,17 @@ FinalCaption = Final
 """The names in the library: `Final` would collide with ``typing.Final``."""
 Caption = Partial | Final
 AnyEvent = (
-    Caption | Speech | Pause | TurnEvent | SpeakerTurns | Sound | Unclear | Lag | Gap | Flushed
+    Caption
+    | Speech
+    | Pause
+    | TurnEvent
+    | SpeakerTurns
+    | SpeakerName
+    | Sound
+    | Unclear
+    | Lag
+    | Gap
+    | Flushed
 )
 EventT = TypeVar("EventT", bound=AnyEvent)
 ResultT = TypeVar("ResultT")
@@ -530,6 +541,17 @@ class CaptionSession(Generic[EventT]):
         """
         correction = Correction(text=" ".join(text.split()), seq=seq, first=first, last=last)
         self._checked(self._stream.correct(correction, keep=False))
+
+    def rename(self, speaker: int, name: str) -> None:
+        """Say what a speaker is called; with an empty name, they have only a number again.
+
+        It is an event, `SpeakerName`, as is a name by which somebody's voice is known. Raises
+        `ConfigError` if that is no name.
+        """
+        self._checked(self._renamed(SpeakerName(speaker=speaker, name=name)))
+
+    async def _renamed(self, naming: SpeakerName) -> None:
+        self._stream.rename(naming)
 
     def finish(self) -> None:
         """End the audio: what was fed or captured by now becomes final, then the iteration ends."""

@@ -6,19 +6,17 @@ partials and finals: what counts is the row of their letters, without case and a
 
 import unicodedata
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from streamd.errors import ConfigError
-from streamd.events import Event, Final, Notice, Partial, Sound, TimedWord
+from streamd.events import Event, Final, Notice, Partial, Sound, SpeakerName, TimedWord
+from streamd.labels import Names, renamed
 from streamd.sounds import LABELS
 
 _PAUSE_MS = 2_000
 """A phrase does not go on after a longer pause, in which captions begin a paragraph, too."""
-
-Names = Callable[[], Mapping[int, str]]
-"""Returns what speakers are called now, by number."""
 
 
 class Awaited(NamedTuple):
@@ -58,10 +56,10 @@ def _is_vowel(char: str) -> bool:
 class Notices:
     """The notices of one session: `take` its events in order."""
 
-    def __init__(self, wanted: Iterable[str], names: Names = dict) -> None:
+    def __init__(self, wanted: Iterable[str]) -> None:
         """Raises `ConfigError` for what `parse` cannot read."""
         self._wanted = [parse(each) for each in wanted]
-        self._names = names
+        self._names: Names = {}
         self._said: dict[int, _SaidWords] = {}  # in each channel, 0 if they are mixed
         self._speaker = 0  # of the last final word
         self._heard: dict[str, int] = {}  # when the last sound of each label began
@@ -76,6 +74,8 @@ class Notices:
                 return [*found, *self._speakers(event)] if isinstance(event, Final) else found
             case Sound():
                 return [*self._sounds(event)]
+            case SpeakerName():
+                self._names = renamed(self._names, event)
         return []
 
     def _speakers(self, final: Final) -> Iterator[Notice]:
@@ -84,7 +84,7 @@ class Notices:
             if not word.speaker or word.speaker == self._speaker:
                 continue
             self._speaker = word.speaker
-            name = self._names().get(word.speaker, "")
+            name = self._names.get(word.speaker, "")
             for wanted in self._wanted:
                 if wanted.kind == "speaker" and wanted.key == letters(name):
                     yield _notice(wanted, name, word.start_ms, word.end_ms)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamd.errors import ConfigError
-from streamd.events import Event, Final, Notice, Partial, Sound, TimedWord
+from streamd.events import Event, Final, Notice, Partial, Sound, SpeakerName, TimedWord
 from streamd.notices import Notices, letters, parse
 
 VOCABULARY = ["new", "York", "Zoë", "and", "ann", "Anna's", "doors", "open", "10"]
@@ -130,12 +130,12 @@ def test_channels_do_not_complete_each_others_phrases():
 
 def test_a_named_speaker_is_told_where_they_begin_to_talk():
     said = [word("hello", 0, speaker=2), word("yes", 400, speaker=1), word("so", 800, speaker=1)]
-    names = {1: "Zoë"}
-    notices = Notices(["@zoe", "@Bob"], lambda: names)
+    notices = Notices(["@zoe", "@Bob"])
+    notices.take(SpeakerName(speaker=1, name="Zoë"))
     (notice,) = notices.take(final(said, 0))
     assert (notice.wanted, notice.text, notice.start_ms) == ("@zoe", "Zoë", 400)
     assert notices.take(final([word("more", 1200, speaker=1)], 1)) == []
-    names[2] = "Bob"
+    notices.take(SpeakerName(speaker=2, name="Bob"))
     assert [n.wanted for n in notices.take(final([word("no", 1600, speaker=2)], 2))] == ["@Bob"]
 
 

@@ -14,7 +14,7 @@ from msgspec import UNSET
 
 from streamd.config import OPTIONS, Config
 from streamd.daemon import phrases
-from streamd.daemon.display import speaker_names
+from streamd.daemon.people import PeopleFolder
 from streamd.engines import smart_turn, voices, yamnet
 from streamd.engines.silero import Silero
 from streamd.engines.smart_turn import begin_smart_turn, has_smart_turn
@@ -129,10 +129,14 @@ def session_factory(
         ends = replace(endpoint, rule=choices.endpoint, plain=plain, sentence=sentence)
         segmenter = Segmenter(ends)
         report = _log_rule if log.isEnabledFor(logging.DEBUG) else None
-        return Session(
+        session = Session(
             gate(config), segmenter, _policy(config), options, report, auto_step=auto_step
         )
+        if known is not None:
+            session.meet(known.people)
+        return session
 
+    known = PeopleFolder(config.decoding.people) if config.decoding.people else None
     return make
 
 
@@ -322,8 +326,7 @@ def notices(config: Config) -> Callable[[], Notices | None]:
     Notices(wanted)
     if config.decoding.sounds is False and any(parse(each).kind == "sound" for each in wanted):
         raise ConfigError("--notify sound: sounds are heard with --sounds")
-    names = speaker_names(config.output)
-    return lambda: Notices(wanted, lambda: names) if wanted else None
+    return lambda: Notices(wanted) if wanted else None
 
 
 def check_windows(config: Config, model: Model) -> None:

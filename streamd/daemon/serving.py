@@ -79,7 +79,7 @@ def library(config: Config) -> "Database":
             raise ConfigError(f"--keep keeps text and audio: drop {option}")
     folder = folder_of(options.keep, os.environ)
     warn_of_writers("--keep", folder)
-    return opened(folder, days=options.keep_days)
+    return opened(folder, days=options.keep_days, most_bytes=round(options.keep_gb * 1e9))
 
 
 def _answers(config: Config) -> LibraryAnswers:
@@ -87,7 +87,8 @@ def _answers(config: Config) -> LibraryAnswers:
     from streamd.library.shelf import Shelf
     from streamd.library.tables import folder_of
 
-    return LibraryRest(Shelf(folder_of(config.journal.keep, os.environ)))
+    shelf = Shelf(folder_of(config.journal.keep, os.environ))
+    return LibraryRest(shelf, partial(written, config))
 
 
 def _bus(config: Config, resume_s: float) -> "Bus":

@@ -16,9 +16,11 @@ from websockets.http11 import Request, Response
 
 from streamd.errors import ConfigError, WireError, for_clients
 from streamd.events import Correction
+from streamd.library.files import replaced_list, transcript_file
 from streamd.library.shelf import OvertakenCorrectionError, Shelf, UnreadableQueryError, sought
 from streamd.server.exchange import READ_BYTES, Exchange, in_json, in_parts, plain, respond
 from streamd.server.routes import LIBRARY_PATH
+from streamd.server.transcripts import WriteTranscript
 from streamd.server.wire import decoded, naming_field
 from streamd.streams.journal.journals import JournalError
 
@@ -41,6 +43,8 @@ class _LibraryQuery(Struct, frozen=True, kw_only=True):
     limit: Annotated[int, Meta(ge=1, le=_MOST)] = _MOST
     before: Annotated[int, Meta(ge=0, le=_MOST_NUMBER)] = 0
     ms: Annotated[int, Meta(ge=1, le=86_400_000)] = 120_000
+    format: str = ""
+    anonymous: bool = False
 
 
 class Amendment(Struct, frozen=True, kw_only=True):
@@ -65,8 +69,8 @@ _amendment_decoder = msgspec.json.Decoder(Amendment)
 class LibraryRest:
     """Answers requests for the sessions of a library, one after the other, in a thread."""
 
-    def __init__(self, shelf: Shelf) -> None:
-        self._shelf = shelf
+    def __init__(self, shelf: Shelf, write: WriteTranscript) -> None:
+        self._shelf, self._write = shelf, write
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="library")
 
     def close(self) -> None:
@@ -116,6 +120,10 @@ class LibraryRest:
         number, _, part = rest.partition("/")
         if kind != "sessions" or not number.isdecimal() or len(number) > 18:
             return plain(404, "not found: docs/protocol.md lists what the library answers")
+        if is_get and part == "transcript":
+            return transcript_file(
+                self._shelf, self._write, int(number), asked.format, anonymous=asked.anonymous
+            )
         return self._of_session(method, int(number), part, body)
 
     def _lists(self) -> Mapping[str, Callable[[_LibraryQuery], Response]]:
@@ -149,6 +157,8 @@ class LibraryRest:
                 correction = msgspec.convert(wanted, Correction, from_attributes=True)
                 revision = shelf.correct(number, correction, wanted.revision)
                 return in_json(201, {"revision": revision})
+            case (("GET" | "HEAD"), "replaced"):
+                return replaced_list(shelf, number)
         return plain(405, "the methods here are: GET, DELETE; PUT names; POST corrections")
 
     def _whole(self, number: int) -> dict[str, Any]:

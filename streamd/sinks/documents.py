@@ -12,10 +12,10 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from streamd.events import Details, Final, Gap, Sound
+from streamd.events import Details, Final, Gap, Sound, aligned
 from streamd.language import SPACELESS
 from streamd.sinks import Format
-from streamd.sinks.text import aligned, clean, timestamp
+from streamd.sinks.text import clean, timestamp
 from streamd.types import compression_ratio
 
 Prob = Annotated[float, Meta(ge=0.0, le=1.0)]
@@ -148,10 +148,12 @@ class Json(Format):
         sounds = self._sounds if complete or len(self._sounds) <= _MAX_FOOTER_PARTS else []
         heard = f',"sounds":{_json(sounds)}' if sounds else ""
         text, language = map(_json, ("".join(texts), self._language))
+        called = {str(speaker): clean(name) for speaker, name in sorted(self.names.items())}
+        named = f',"speakers":{_json(called)}' if called else ""
         if not self._full:
-            return f'\n]{heard},"text":{text},"language":{language}}}\n'
-        lost = _json(gaps)
-        return f'\n],"gaps":{lost}{heard},"text":{text},"result":{{"language":{language}}}}}\n'
+            return f'\n]{heard},"text":{text},"language":{language}{named}}}\n'
+        lost, result = _json(gaps), f'{{"language":{language}}}'
+        return f'\n],"gaps":{lost}{heard},"text":{text},"result":{result}{named}}}\n'
 
     def _parts(self, final: Final) -> Sequence[Final]:
         return (final,)

@@ -10,7 +10,7 @@ from streamd.config import Config, load
 from streamd.daemon import build
 from streamd.engines import yamnet
 from streamd.errors import ConfigError
-from streamd.events import Final, Notice, Sound, TimedWord
+from streamd.events import Final, Notice, Sound
 from streamd.notices import Notices
 from streamd.options import Choices
 from streamd.streams import SessionStorage, Streams
@@ -127,12 +127,3 @@ def test_a_notice_that_can_never_come_is_refused(given, why):
 
 def test_without_anything_to_wait_for_nothing_is_looked_for():
     assert build.notices(Config())() is None
-
-
-def test_names_of_speakers_can_be_waited_for():
-    found = build.notices(load({"notify": ["@Ana"], "names": "1=Ana"}, {}))()
-    word = {"text": "Yes.", "start_ms": 0, "end_ms": 100, "prob": 1.0, "final": True, "speaker": 1}
-    spoken = Final(
-        seg=0, start_ms=0, end_ms=100, text="Yes.", language="en", words=(TimedWord(**word),)
-    )
-    assert [notice.text for notice in found.take(spoken)] == ["Ana"]

@@ -2,12 +2,15 @@
 
 import json
 from contextlib import asynccontextmanager
+from functools import partial
 
 import numpy as np
 import pytest
 from msgspec.structs import replace
 from playwright.async_api import Page, expect
 
+from streamd.config import Config
+from streamd.daemon.display import written
 from streamd.library.additions import Addition
 from streamd.library.rest import LibraryRest
 from streamd.library.shelf import Shelf
@@ -40,7 +43,7 @@ async def page(tmp_path):
 @asynccontextmanager
 async def library_page(folder, **bind):
     async with serving(CountingStreams(), bind=BindOptions(port=0, **bind)) as server:
-        server.library = LibraryRest(Shelf(folder))
+        server.library = LibraryRest(Shelf(folder), partial(written, Config()))
         async with browser() as chromium:
             context = await chromium.new_context(viewport={"width": 1000, "height": 700})
             page, wrong = await visit(context, f"http://127.0.0.1:{server.port}/library")

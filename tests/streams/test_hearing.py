@@ -13,6 +13,7 @@ from streamd.sounds import WINDOW
 from streamd.streams.hearing import SoundHearing
 from streamd.system.calls import settle
 from streamd.types import FRAME
+from tests.support.loop import turn
 
 MUSIC = 132
 
@@ -59,7 +60,7 @@ async def heard(pieces, executor=None, classify=loud_is_music, **options) -> lis
     hearing = SoundHearing(classify, executor or AtOnce(), told.extend, **options)
     for frames, start_ms in pieces:
         hearing.feed(frames, start_ms)
-        await asyncio.sleep(0)
+        await turn()
     await hearing.finish()
     return told
 
