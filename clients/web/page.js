@@ -11,6 +11,7 @@ import { showInvitation } from "./share.js";
 import { named, namesOf, offerNames, tellNamesBy } from "./speakers.js";
 import { store, stored } from "./storage.js";
 import { label, Transcript } from "./transcript.js";
+import * as translation from "./translation.js";
 import * as view from "./view.js";
 
 const $ = (id) => document.getElementById(id);
@@ -47,6 +48,7 @@ async function show(name, { isOwn = false } = {}) {
   shown.isOwn = kept.isOwn;
   transcript = new Transcript({ saved: { ...kept.state, items: kept.items } });
   view.clear();
+  translation.clear();
   namesOf(name);
   view.extend(kept.items, 0);
   nShown = kept.items.length;
@@ -95,6 +97,7 @@ function changed(kind, message) {
   if (transcript.seq >= transcript.caughtUpAt) tellNotice(message, (text) => toast(text, 8000));
   if (kind === "revised") revisedFrom = Math.min(revisedFrom, transcript.revised);
   if (message.type === "hello") keep();
+  translation.apply(message, (wanted) => listening?.say(wanted));
   // What has been said for hours comes as thousands of messages: they are drawn together.
   if (transcript.seq < transcript.caughtUpAt) drawing ??= setTimeout(draw, REPLAY_MS);
   else drawing ??= document.hidden ? setTimeout(draw) : requestAnimationFrame(draw);
@@ -106,11 +109,12 @@ function draw() {
   drawing = null;
   const { items } = transcript;
   const from = Math.min(nShown, revisedFrom);
+  const isNew = revisedFrom < nShown;
   if (from < items.length) {
     // A screen reader reads new finals aloud, but not a replay of hours.
     const isNews = transcript.seq > transcript.caughtUpAt;
     $("log").ariaLive = isNews ? "polite" : "off";
-    if (revisedFrom < nShown) view.revise(items, revisedFrom);
+    if (isNew) view.revise(items, revisedFrom);
     else view.extend(items, nShown, { isNews });
     keep(from);
   }
@@ -118,6 +122,7 @@ function draw() {
   revisedFrom = Infinity;
   offerCorrections();
   view.showPartials(transcript.partials);
+  translation.show(items, { isNew });
   showLag(transcript.partial === null ? null : transcript.lagMs);
   view.scrollToEnd();
 }

@@ -188,7 +188,7 @@ COMMANDS = (
         "serve",
         "caption only what clients send over the network",
         target="streamd.daemon:run",
-        takes=(*_LIVE, "notify", *_LOG),
+        takes=(*_LIVE, "notify", "translate-into", *_LOG),
         lacks=("server",),
         for_clients=True,
         needs_model=True,

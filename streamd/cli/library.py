@@ -153,9 +153,16 @@ def bring(config: Config, folder: str = AUTO) -> Iterator[str]:
 
 
 def delete(config: Config, *sessions: str) -> Iterator[str]:
-    """Delete sessions, and yield a line for each. Raises `ConfigError` if there is none."""
+    """Delete sessions, and yield a line for each.
+
+    Raises `ConfigError` if there is none, or it may go on: it would be listed again.
+    """
     shelf = _shelf(config)
     for number in [shelf.find(session) for session in sessions]:
         run = shelf.run(number)
+        if not run.ended and shelf.is_written:
+            raise ConfigError(
+                f"session {number}, {run.session}, may go on: end it or streamd first"
+            )
         shelf.delete(number)
         yield f"deleted {number}, {run.session} of {run.started.astimezone():%Y-%m-%d %H:%M}"

@@ -14,6 +14,7 @@ from streamd.events import (
     Partial,
     SessionEvent,
     Sound,
+    Translation,
     TurnEvent,
     Vad,
 )
@@ -29,7 +30,7 @@ from streamd.server.wire import (
     unknown_fields,
 )
 
-_SPOKEN = (Partial, Final, Vad, TurnEvent, Sound, Notice, Missed)
+_SPOKEN = (Partial, Final, Translation, Vad, TurnEvent, Sound, Notice, Missed)
 """What a client does not get that only feeds a session."""
 
 
