@@ -460,6 +460,10 @@ class ModelOptions:
     """Of two files with the same words, the later one counts. ``streamd dictate`` has commands
     unless something else is chosen."""
     speakers: Annotated[bool, Option("tell speakers apart", common=True)] = False
+    sounds: Annotated[
+        bool, Option("show sounds that are not speech: [music], [laughter]", common=True)
+    ] = False
+    """After ``streamd models get sounds``."""
     people: Annotated[
         str, "DIR", Option("tell speakers apart, and know voices of this folder again; auto: yours")
     ] = ""
@@ -572,6 +576,25 @@ class OutputOptions:
     def languages(self) -> tuple[str, ...]:
         """What `translate_into` names, each once."""
         return tuple(dict.fromkeys(filter(None, self.translate_into.split(","))))
+
+
+AwaitedText = Annotated[str, Meta(min_length=1, max_length=200)]
+
+
+@dataclass(frozen=True, slots=True)
+class NoticeOptions:
+    """What somebody waits for (`streamd.notices`)."""
+
+    notify: Annotated[
+        tuple[AwaitedText, ...],
+        "WORD|@NAME|sound:LABEL",
+        Option("tell when a word, speaker or sound is heard; may be repeated", common=True),
+    ] = ()
+    until: Annotated[
+        tuple[AwaitedText, ...],
+        "WORD|@NAME|sound:LABEL",
+        Option("end when a word, speaker or sound is heard; may be repeated", common=True),
+    ] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -807,5 +830,6 @@ class Choices(Struct, frozen=True, kw_only=True):
     endpoint: EndpointRule = _ENDPOINT.rule
     endpoint_ms: int = _ENDPOINT.plain * FRAME_MS
     speakers: bool | UnsetType = UNSET
+    sounds: bool | UnsetType = UNSET
     split: bool | UnsetType = UNSET
     """Whether each channel has captions of its own."""

@@ -88,6 +88,7 @@ function show(item) {
     rollUp.settle(marked.text, marked.classAt);
     speaker = marked.last;
   }
+  if (item?.type === "sound") rollUp.settle(`\n[${item.label}]`);
   const partial = partials ? transcript.partial : null;
   const { text, stable, classAt } = withSpeakers(partial ?? { text: "" }, partial?.stable);
   const isSame = partial?.seg === before.seg;
@@ -107,7 +108,8 @@ if (wrong.length > 0) {
 addEventListener("resize", () => rollUp.clear());
 new Listening(options.get("session") ?? "live", transcript, {
   changed: (kind) => {
-    if (kind === "item") show(transcript.items.at(-1));
+    if (kind !== "partial" && transcript.newest !== null) show(transcript.newest);
+    transcript.newest = null;
     if (kind === "partial") show();
     if (transcript.items.length > 50) transcript.items.splice(0, transcript.items.length - 10);
   },

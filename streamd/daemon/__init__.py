@@ -69,6 +69,7 @@ async def run(
     new_session = build.session_factory(config, auto_step)
     known, control = phrases.read(config.decoding.vocabulary), Control()
     rules = phrases.read_replacements(config.decoding.replace)
+    new_notices = build.notices(config)
     with serving.storage(config) as storage, control.signals():
         streams = Streams(
             new_session,
@@ -79,6 +80,8 @@ async def run(
             metrics=Metrics(version=__version__, model=config.decoding.model),
         )
         streams.rules = rules
+        streams.new_hearing = build.hearing()
+        streams.new_notices = new_notices
         streams.follow(auto_step)
         streams.choices = build.default_choices(config)
         streams.learn = partial(phrases.add, path=phrases.own_file())
