@@ -52,7 +52,10 @@ def path(config: Config) -> Iterator[str]:
 
 def listed(config: Config) -> Iterator[str]:
     """Yield a line for each session: number, beginning, length, name, first words."""
-    for kept in reversed(_shelf(config).sessions()):
+    shelf = _shelf(config)
+    if not (sessions := shelf.sessions()):
+        log.warning("%s holds no session: streamd --keep keeps them", shelf.folder)
+    for kept in reversed(sessions):
         if config.output.json:
             yield encode(kept)
             continue
