@@ -5,7 +5,7 @@ milliseconds since the stream began.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from typing import Any, ClassVar, Literal, TypeVar
 
@@ -120,12 +120,6 @@ def _summary(event: "Partial | Final") -> str:
 CaptionT = TypeVar("CaptionT", "Partial", "Final", "Partial | Final")
 
 
-def of_channel(event: CaptionT, channel: int) -> CaptionT:
-    """Return the caption of a channel, whose number is that of the speaker."""
-    words = tuple(msgspec.structs.replace(word, speaker=channel) for word in event.words)
-    return msgspec.structs.replace(event, channel=channel, words=words)
-
-
 def with_lasting_words(event: CaptionT) -> CaptionT:
     """Return the caption with words that last, in order and within its time.
 
@@ -155,6 +149,24 @@ def timed(words: Sequence[Word], n_final: int) -> tuple[TimedWord, ...]:
         )
         for i, word in enumerate(words)
     )
+
+
+def aligned(text: str, words: Sequence[TimedWord]) -> Iterator[tuple[int, int, TimedWord]]:
+    """Yield (start, end, word): the place of each word in `text`, in order.
+
+    Words come without the blanks between them (and some languages have none), so each is expected
+    right after the previous one. At the first that is not there, alignment ends; the places before
+    it are right.
+    """
+    at = 0
+    for word in words:
+        start = at
+        while start < len(text) and text[start].isspace():
+            start += 1
+        if not text.startswith(word.text, start):
+            return
+        at = start + len(word.text)
+        yield start, at, word
 
 
 class Partial(Event, _InSeconds, _BySpeaker, frozen=True, kw_only=True, tag="partial"):
@@ -243,7 +255,17 @@ class Correction(Event, frozen=True, kw_only=True, tag="correction"):
     last: int = 0
 
 
-Note = Correction
+class SpeakerName(Event, frozen=True, kw_only=True, tag="name"):
+    """Somebody says what a speaker is called, or their voice is known from an earlier session.
+
+    A later one replaces it; with an empty `name`, the speaker has only a number again.
+    """
+
+    speaker: int
+    name: str
+
+
+Note = Correction | SpeakerName
 """What is added to finals, or stands beside them: it is stored, and replayed behind them, in the
 order in which it came. A new kind of note is a struct of its own in this union."""
 
@@ -391,6 +413,7 @@ SessionEvent = (
     Partial
     | Final
     | Correction
+    | SpeakerName
     | SpeakerTurns
     | Vad
     | TurnEvent

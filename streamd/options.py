@@ -56,7 +56,6 @@ class Option:
     allowed: str = ""  # what values are allowed, where the type cannot say it
     synonyms: Mapping[str, str] = field(default_factory=dict, hash=False)  # in lower case -> value
     secret: bool = False  # whether it may have a password, which must not be shown
-    commas: bool = False  # whether commas separate the items of a list of texts, also in one flag
     unset: str = "none"  # how None is written, if the field may be that
 
 
@@ -460,6 +459,10 @@ class ModelOptions:
     """Of two files with the same words, the later one counts. ``streamd dictate`` has commands
     unless something else is chosen."""
     speakers: Annotated[bool, Option("tell speakers apart", common=True)] = False
+    people: Annotated[
+        str, "DIR", Option("tell speakers apart, and know voices of this folder again; auto: yours")
+    ] = ""
+    """With this, whoever owns the server may keep the voice of somebody whom they name."""
     threads: Annotated[
         Threads, Option("threads per transcription; 0: one a fast core, up to four", flags=("-t",))
     ] = 0
@@ -532,13 +535,9 @@ class OutputOptions:
         Literal["off", "rel", "clock"], Option("time at the start of each line", common=True)
     ] = "off"
     names: Annotated[
-        tuple[Annotated[str, Meta(pattern=r"^[1-9][0-9]{0,3}=\s*\S.{0,99}\Z")], ...],
+        tuple[Annotated[str, Meta(pattern=r"^[1-9][0-9]{0,3}=\s*\S.{0,999}\Z")], ...],
         "1=NAME",
-        Option(
-            "what speakers are called: 1=Ana,2=Bob",
-            allowed="numbers and names: 1=Ana,2=Bob",
-            commas=True,
-        ),
+        Option("what speakers are called: 1=Ana,2=Bob", allowed="numbers and names: 1=Ana,2=Bob"),
     ] = ()
     verbose: Annotated[
         int,

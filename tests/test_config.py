@@ -78,7 +78,9 @@ def possible(chosen: Mapping[str, object]) -> bool:
     shared = every["sharing"] == "off" or every["server"]
     played = every["realtime"] or not every["play"]
     heard = every["device"] not in ("cuda", "cpu", "mps")
-    told_apart = every["channels"] != "split" or not (every["speakers"] or every["num-speakers"])
+    told_apart = every["channels"] != "split" or not (
+        every["speakers"] or every["num-speakers"] or every["people"]
+    )
     return fits and shared and played and heard and told_apart
 
 
@@ -117,7 +119,8 @@ def effective(config: Config) -> dict[str, object]:
 def expected_of(chosen: Mapping[str, object]) -> dict[str, object]:
     """The value of each field if these are chosen."""
     every = effective(Config()) | chosen
-    return every | {"speakers": every["speakers"] or every["num-speakers"] > 0}
+    implied = every["num-speakers"] > 0 or every["people"] != ""
+    return every | {"speakers": every["speakers"] or implied}
 
 
 @pytest.fixture
@@ -139,7 +142,7 @@ def test_nothing_said_means_the_defaults():
 def test_names_and_variables_are_unique():
     flags = [flag for option in OPTIONS.values() for flag in option.every_flag]
     assert len(set(flags)) == len(flags)
-    assert len([option for option in OPTIONS.values() if option.flags]) <= 66
+    assert len([option for option in OPTIONS.values() if option.flags]) <= 67
     assert len(SETTINGS) <= 40
     paths = [(field.part, field.attribute) for field in FIELDS.values()]
     assert len(set(paths)) == len(paths)
@@ -566,15 +569,3 @@ def test_reference_has_everything():
             assert f"`{flag}`" in page
     for name in SETTINGS:
         assert f"`{name}` `" in page
-
-
-@pytest.mark.parametrize(
-    ("given", "environ"),
-    [
-        ({"names": ["1=Ana,2=Bob"]}, {}),
-        ({"names": ["1=Ana", "2=Bob"]}, {}),
-        ({}, {"STREAMD_NAMES": "1=Ana,2=Bob"}),
-    ],
-)
-def test_names_of_speakers_are_separated_by_commas_or_in_flags_of_their_own(given, environ):
-    assert load(given, environ).output.names == ("1=Ana", "2=Bob")

@@ -115,6 +115,14 @@ def _library(config: Config, *words: str) -> "Iterator[str]":
     return listed(config)
 
 
+def _people(config: Config, *words: str) -> "Iterator[str]":
+    from streamd.cli.people import listed
+
+    if words:
+        _refuse("people", words[0])
+    return listed(config)
+
+
 def _vocabulary(config: Config, word: str, *_: str) -> None:
     _refuse("vocabulary", word)
 
@@ -276,6 +284,40 @@ COMMANDS = (
         "print the folder of the library",
         target="streamd.cli.library:path",
         takes=("library", *_LOG),
+    ),
+    Command(
+        "people",
+        "list, rename and forget known voices",
+        target="streamd.cli.commands:_people",
+        operand="[list|rename|delete|enroll ...]",
+        takes=("people", "json"),
+    ),
+    Command(
+        "people list",
+        "list the people whose voices are known again",
+        target="streamd.cli.people:listed",
+        takes=("people", "json", *_LOG),
+    ),
+    Command(
+        "people rename",
+        "call somebody by another name",
+        target="streamd.cli.people:rename",
+        operand="OLD NEW",
+        takes=("people", *_LOG),
+    ),
+    Command(
+        "people delete",
+        "forget the voices of people",
+        target="streamd.cli.people:delete",
+        operand="NAME...",
+        takes=("people", *_LOG),
+    ),
+    Command(
+        "people enroll",
+        "keep the voice of the one person who speaks in a recording",
+        target="streamd.cli.people:enroll",
+        operand="NAME RECORDING",
+        takes=("people", *_LOG),
     ),
     Command(
         "mcp",

@@ -11,13 +11,13 @@ from streamd.config import Config
 from streamd.daemon.display import (
     open_display,
     open_files,
-    speaker_names,
     tells_who,
     transcripts,
 )
 from streamd.daemon.phrases import read
 from streamd.errors import ConfigError, os_error_as
 from streamd.events import Final, Gap, encode
+from streamd.labels import names_of
 from streamd.library.anonymous import Replaced, anonymised, as_csv
 from streamd.library.migration import imported
 from streamd.library.shelf import Shelf, sought
@@ -98,7 +98,7 @@ def _write(config: Config, session: str, *, is_shown: bool) -> None:
     number = shelf.find(session)
     run = shelf.run(number)
     said, title = shelf.read(number), run.session
-    named = {**shelf.names(number), **speaker_names(config.output)}
+    named = {**shelf.names(number), **names_of(config.output.names)}
     listed: list[Replaced] | None = None
     segments = has_segments(said)
     if config.export.anonymous:

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import cast, get_args
 
 from streamd.config import Config, read_token
-from streamd.daemon.display import open_display, open_files, prints
+from streamd.daemon.display import open_display, open_files, prints, with_names
 from streamd.errors import ConfigError
 from streamd.events import Final
 from streamd.options import DocumentName, FormatName
@@ -90,6 +90,7 @@ def export(config: Config, session: str = "") -> Iterable[str]:
         text.take(event)
     said = [*text.since(0)]
     speaks = any(isinstance(each, Final) and each.speaker for each in said)
+    config = with_names(config, text.names)
     config = replace(config, decoding=replace(config.decoding, speakers=speaks))
     started = max((run.started for run in known if run.session == session), default=datetime.min)
     sinks: list[Sink] = open_files(config, whole=True, started=started)

@@ -22,10 +22,12 @@ from streamd.daemon.display import open_display, open_files
 from streamd.daemon.first_start import FirstStart
 from streamd.daemon.opening import with_capacity
 from streamd.daemon.other_models import OtherModels
+from streamd.daemon.people import PeopleFolder, VoiceKeeper
 from streamd.daemon.screen import Screen, show, stored_or_told
 from streamd.daemon.uploads import Uploads
 from streamd.errors import SourceError, StreamdError, for_clients
-from streamd.events import EndReason, Fault, GapReason
+from streamd.events import EndReason, Fault, GapReason, SpeakerName
+from streamd.labels import names_of
 from streamd.server import LIVE, TELL_S
 from streamd.sinks import Sink
 from streamd.sinks.dictation import TypingSink, typists
@@ -77,6 +79,8 @@ async def run(
         streams.choices = build.default_choices(config)
         streams.learn = partial(phrases.add, path=phrases.own_file())
         streams.when_idle.append(build.release_small_models)
+        if config.decoding.people:
+            streams.new_keeper = partial(VoiceKeeper, PeopleFolder(config.decoding.people))
 
         def log_state() -> None:
             log.warning("; ".join(streams.state()) or "no sessions")
@@ -156,6 +160,8 @@ async def _live(
         if live is not None:
             live.broken = control.stop  # which raises it when the others have ended in order
             running.append(tasks.create_task(_end_in_time(streams, control, end_by)))
+            for number, name in names_of(config.output.names).items():
+                live.rename(SpeakerName(speaker=number, name=name))
             _show(config, live, control, tasks, sinks)
         async with AsyncExitStack() as stack:
             stack.callback(first.close)

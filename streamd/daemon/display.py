@@ -14,6 +14,7 @@ from urllib.parse import unquote, urlsplit
 from streamd.config import Config
 from streamd.errors import ConfigError, os_error_as
 from streamd.events import Event, Final, SpeakerTurns
+from streamd.labels import Names, names_of
 from streamd.options import OutputOptions, without_password
 from streamd.sinks import CaptionSink, Format, Sink
 from streamd.sinks.formats import FORMATS, SEGMENTED, Jsonl, Paragraphs, Table, Text, suffix
@@ -54,7 +55,7 @@ def open_display(
         ramp=ramp if config.cues.confidence else (),
         stamp=stamper(output.timestamps, started or datetime.now(UTC)),
         speakers=SPEAKERS if ramp else (),
-        names=speaker_names(output),
+        names=names_of(output.names),
     )
     if terminal:
         return TerminalSink(stream, look)
@@ -78,16 +79,17 @@ def open_stream(config: Config, stream: TextIO, form: str, *, segments: bool) ->
     return SentenceSink(sink) if segments and form not in SEGMENTED else sink
 
 
-def speaker_names(output: OutputOptions) -> dict[int, str]:
-    """Return what the user calls speakers, by number."""
-    named = (each.partition("=") for each in output.names)
-    return {int(number): name.strip() for number, _, name in named}
+def with_names(config: Config, names: Names) -> Config:
+    """Return the configuration with what speakers are called, but for those that the user names."""
+    named = {**names, **names_of(config.output.names)}
+    every = tuple(f"{speaker}={name}" for speaker, name in named.items())
+    return replace(config, output=replace(config.output, names=every))
 
 
 def new_format(config: Config, name: str, started: datetime | None = None) -> Format:
     """Return a format of files as the user wants it; time stamps count from `started`, or now."""
     form = FORMATS[name](config.cues)
-    form.names = speaker_names(config.output)
+    form.names = names_of(config.output.names)
     if isinstance(form, Table) and config.decoding.speakers:
         form.add_speakers()
     if isinstance(form, Paragraphs):
@@ -97,16 +99,17 @@ def new_format(config: Config, name: str, started: datetime | None = None) -> Fo
 
 def about(config: Config, title: str, started: datetime | None = None) -> About:
     """Return what a document says besides what was said."""
-    names = speaker_names(config.output)
+    names = names_of(config.output.names)
     return About(title or "Transcript", started, names, config.export.line_numbers)
 
 
 def written(
-    config: Config, events: Sequence[Event], form: str, names: Mapping[int, str], title: str = ""
+    config: Config, events: Sequence[Event], form: str, names: Names, title: str = ""
 ) -> bytes:
-    """Return the transcript of a session in a format of files; `names` are those of speakers.
+    """Return the transcript of a session in a format of files.
 
-    Raises `ConfigError` without the library that the format needs.
+    `names` are what the reader calls speakers, whatever the events say. Raises `ConfigError`
+    without the library that the format needs.
     """
     if form in DOCUMENTS:
         return document(events, form, replace(about(config, title), names=names))

@@ -19,11 +19,10 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from streamd.events import Final, Gap, TimedWord
+from streamd.events import Final, Gap, TimedWord, aligned
 from streamd.language import SPACELESS, ends_sentence
 from streamd.models.model import openai_vocabulary
 from streamd.models.text_tokens import TextTokens
-from streamd.sinks.text import aligned
 
 _WORD = re.compile(r"[^\W\d_]+(?:[-'’][^\W\d_]+)*")
 _NUMBER = re.compile(r"\d[\w.,:/–-]*\w|\d")

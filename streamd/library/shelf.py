@@ -13,7 +13,8 @@ from typing import Any
 from msgspec import Struct
 
 from streamd.errors import ConfigError, StreamdError, os_error_as
-from streamd.events import Correction, Final, Gap
+from streamd.events import Correction, Final, Gap, Note, SpeakerName
+from streamd.labels import renamed
 from streamd.library.tables import NAME, SOUNDS, merge, spaced, written
 from streamd.sinks.text import speaker_name
 from streamd.sinks.transcripts import Revised
@@ -186,16 +187,22 @@ class Shelf:
             text.take(event)
         return [*text.since(0)]
 
-    def events(self, number: int) -> Iterator[Final | Gap | Correction]:
-        """Give the finals, gaps and corrections of a session in the order in which they came."""
+    def events(self, number: int) -> Iterator[Final | Gap | Note]:
+        """Give the finals, gaps and notes of a session in the order in which they came."""
         for (data,) in self._rows("SELECT event FROM events WHERE run = ? ORDER BY id", number):
             if (event := event_of(data)) is not None:
                 yield event
 
     def names(self, number: int) -> Mapping[int, str]:
-        """Return what the speakers of a session are called."""
+        """Return what speakers of a session are called: in the library, or else since it began."""
+        names: dict[int, str] = {}
+        query = "SELECT event FROM events WHERE run = ? AND seq IS NULL ORDER BY id"
+        for (data,) in self._rows(query, number):
+            if isinstance(event := event_of(data), SpeakerName):
+                names = renamed(names, event)
         rows = self._rows("SELECT speaker, name FROM names WHERE run = ?", number)
-        return {speaker: name.decode(errors="replace") for speaker, name in rows}
+        names |= {speaker: name.decode(errors="replace") for speaker, name in rows}
+        return {speaker: name for speaker, name in names.items() if name}
 
     def sounds(self, number: int) -> list[AudioPart]:
         """Return the audio of a session that is there, in its order."""
@@ -255,11 +262,11 @@ class Shelf:
         """Return which speakers may have a name, in any session."""
         numbered = re.fullmatch(r"(?:speaker )?(\d{1,4})", folded(speaker))
         named = self._rows("SELECT DISTINCT speaker, name FROM names")
-        found = {
-            number
-            for number, name in named
-            if folded(name.decode(errors="replace")) == folded(speaker)
-        }
+        pairs = [(number, name.decode(errors="replace")) for number, name in named]
+        query = "SELECT event FROM events WHERE seq IS NULL AND instr(event, ?) > 0"
+        notes = (event_of(data) for (data,) in self._rows(query, '"type":"name"'))
+        pairs += [(note.speaker, note.name) for note in notes if isinstance(note, SpeakerName)]
+        found = {number for number, name in pairs if folded(name) == folded(speaker)}
         return found | ({int(numbered[1])} if numbered else set())
 
     def _hit(
@@ -288,14 +295,10 @@ class Shelf:
         return said if isinstance(said, Final) else final
 
     def rename(self, number: int, speaker: int, name: str) -> None:
-        """Call a speaker of a session by a name; an empty one is forgotten."""
+        """Call a speaker of a session by a name; with an empty one, they have only a number."""
         with written(self.path) as connection:
-            row = number, speaker, name
-            if name:
-                put = "INSERT OR REPLACE INTO names (run, speaker, name) VALUES (?, ?, ?)"
-                connection.execute(put, row)
-            else:
-                connection.execute("DELETE FROM names WHERE run = ? AND speaker = ?", row[:2])
+            put = "INSERT OR REPLACE INTO names (run, speaker, name) VALUES (?, ?, ?)"
+            connection.execute(put, (number, speaker, name))
 
     def correct(self, number: int, correction: Correction, revision: int) -> int:
         """Keep a correction of a session that is at this revision; return the new one.

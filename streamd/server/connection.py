@@ -22,16 +22,16 @@ from streamd.events import PROTOCOL, Ack, EndReason, Eos, Event, Fault, SessionE
 from streamd.options import ServerLimits
 from streamd.server.access import LIVE, Access, Rights
 from streamd.server.dialects import Close, Dialect, Tell
-from streamd.server.ingest import SECRET, Ingest, Ingests, corrected
+from streamd.server.ingest import SECRET, Ingest, Ingests, noted
 from streamd.server.pacing import Pace
-from streamd.server.wire import Command, Correct, Hello, Limits, Role, close_code
+from streamd.server.wire import Command, Correct, Hello, Limits, Name, Role, close_code
 from streamd.streams.hub import Hub
 from streamd.streams.life import CONNECTION, Phase, Turn, following
 from streamd.streams.stream import Stream
 from streamd.types import SAMPLE_RATE
 
 _NOT_KEPT = Fault(
-    code="bad_option", message="keep: corrections by this link are for this session only"
+    code="bad_option", message="keep: what this link changes is for this session only"
 )
 
 _CLOSE_S = 3.0
@@ -162,7 +162,8 @@ class Connection:
 
     Every event that the client receives, answers included, goes through its subscription at the
     hub, so it arrives in the order in which it happened. A listener with the `rights` to speak may
-    correct the words of the daemon's own sessions; those of others only the client that feeds them.
+    correct words and name speakers of the daemon's own sessions; those of others only the client
+    that feeds them.
     Raises `WireError` if the request cannot be granted; pass the error to `refuse`.
     """
 
@@ -198,6 +199,7 @@ class Connection:
             **msgspec.structs.asdict(self._hub.choices),
             rate=SAMPLE_RATE,
             corrects=self._ingest is not None or self._own is not None,
+            keeps_voices=self._keeps_voices or msgspec.UNSET,
             limits=limits,
         )
         self._subscription = self._hub.subscribe(
@@ -208,6 +210,13 @@ class Connection:
             deliver=self._deliver,
             listens=self._query.role is Role.LISTEN,
         )
+
+    @property
+    def _keeps_voices(self) -> bool:
+        """Whether the client may have voices kept: not if it has a link to the session only."""
+        may = self._ingest is not None or self._own is not None
+        has_folder = self._ingests.sessions.new_keeper is not None
+        return may and has_folder and self._access.rights >= Rights.KEEP
 
     def _join(self) -> Hub:
         """Return the hub of the session to listen to, or open the session to feed."""
@@ -311,13 +320,15 @@ class Connection:
 
     async def _answer(self, act: bytes | Command) -> SessionEvent | None:
         told: Fault | None = None
-        if isinstance(act, Correct) and act.keep and self._access.rights < Rights.KEEP:
+        if isinstance(act, Correct | Name) and act.keep and self._access.rights < Rights.KEEP:
             act, told = msgspec.structs.replace(act, keep=False), _NOT_KEPT
         if self._ingest is not None:
             return await self._ingest.take(act) or told
-        if self._own is None or not isinstance(act, Correct):
-            raise WireError("not_ingest", "a client with role=listen can only send correct")
-        return await corrected(self._own, act) or told
+        if self._own is None or not isinstance(act, Correct | Name):
+            raise WireError(
+                "not_ingest", "a client with role=listen can only send correct and name"
+            )
+        return await noted(self._own, act) or told
 
     async def _write(self) -> None:
         code, reason = 1011, "internal error"

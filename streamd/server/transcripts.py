@@ -9,13 +9,16 @@ from types import MappingProxyType
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 from websockets.http11 import Response
 
 from streamd.errors import ConfigError, WireError, for_clients
-from streamd.events import Missed, SessionEvent
+from streamd.events import Missed, Note, SessionEvent
+from streamd.labels import name_from
 from streamd.server.exchange import plain, respond
-from streamd.server.wire import Correct, decoded, parse_query
+from streamd.server.wire import Correct, Name, decoded, parse_query
 from streamd.streams import Streams
+from streamd.streams.hub import Hub
 from streamd.streams.journal.journals import JournalError
 
 TYPES: Mapping[str, str] = MappingProxyType(
@@ -37,7 +40,7 @@ _NAME = re.compile(r"([1-9][0-9]{0,3}):(.{0,100})", re.DOTALL)
 _AT_ONCE = 100
 """Finals that are read before others have their turn."""
 
-_decoder = msgspec.json.Decoder(Correct)
+_decoder: msgspec.json.Decoder[Correct | Name] = msgspec.json.Decoder(Correct | Name)
 _log = logging.getLogger(__name__)
 
 WriteTranscript = Callable[[Sequence[SessionEvent], str, Mapping[int, str], str], bytes]
@@ -105,18 +108,16 @@ class Transcripts:
         return respond(200, text, headers)
 
     async def correct(self, session: str, data: bytes) -> Response:
-        """Correct words of a session that has ended; another one is corrected over a websocket."""
+        """Take a `Correct` or `Name` of a session that has ended; others come over a websocket."""
         try:
-            wanted = decoded(data, _decoder, "a correction")
+            wanted = decoded(data, _decoder, "correct or name")
             await self._sessions.prepare(session)
             if (hub := self._sessions.hub(session)) is None:
                 return plain(404, f"there is no session {session!r}")
             if not hub.closed:
                 return plain(409, "it has not ended: correct it over the websocket")
-            if not 0 < wanted.seq <= hub.seq or wanted.first > wanted.last:
-                return plain(400, f"correct: final {wanted.seq} has no such words")
-            hub.amend(wanted.correction)
-        except WireError as error:
+            hub.amend(_note(wanted, hub))
+        except (WireError, ValueError) as error:
             return plain(400, str(error))
         except JournalError as error:
             _log.error("the correction of session %s: %s", session, error)
@@ -144,6 +145,15 @@ def file_headers(name: str, form: str) -> dict[str, str]:
         "X-Content-Type-Options": "nosniff",
         "Cache-Control": "no-store",
     }
+
+
+def _note(wanted: Correct | Name, hub: Hub) -> Note:
+    """Return what is added to a session. Raises `WireError` or `ValueError` if it cannot be."""
+    if isinstance(wanted, Name):
+        return replace(wanted.naming, name=name_from(wanted.name))
+    if not 0 < wanted.seq <= hub.seq or wanted.first > wanted.last:
+        raise WireError("bad_option", f"correct: final {wanted.seq} has no such words")
+    return wanted.correction
 
 
 def _later(why: str) -> Response:

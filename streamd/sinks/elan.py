@@ -9,7 +9,8 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from streamd.events import Final, Gap
-from streamd.sinks.text import by_speaker, clean, gap_notice, speaker_name
+from streamd.labels import by_speaker
+from streamd.sinks.text import clean, gap_notice, speaker_name
 from streamd.sinks.word_document import About
 
 if TYPE_CHECKING:

@@ -1,5 +1,6 @@
 """The formats of transcripts, by name."""
 
+import dataclasses
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
@@ -11,7 +12,7 @@ from unicodedata import bidirectional
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from streamd.events import Event, Final, Gap, encode
+from streamd.events import Event, Final, Gap, SpeakerName, aligned, encode
 from streamd.options import CueLayout
 from streamd.sinks import Format
 from streamd.sinks.cues import Cue, Cues, Piece, joined
@@ -22,7 +23,6 @@ from streamd.sinks.text import (
     PARAGRAPH_PAUSE_MS,
     RAINBOW,
     Look,
-    aligned,
     blank_between,
     caption,
     clean,
@@ -41,6 +41,13 @@ class Text(Format):
 
     def __init__(self, look: Look | None = None) -> None:
         self._look = look or Look()
+        self.names = {**self._look.names}
+
+    def append(self, event: Event) -> str:
+        """Return the line of an event."""
+        line = super().append(event)
+        self._look = dataclasses.replace(self._look, names=self.names)
+        return line
 
     def _final(self, final: Final) -> str:
         return (paint([*named(final.speaker, self._look), *caption(final, self._look)])) + "\n"
@@ -112,8 +119,8 @@ def _escaped(found: re.Match[str]) -> str:
 class Jsonl(Format):
     """Events as lines of JSON, in the wire form of docs/protocol.md.
 
-    A file has only the events that last, finals and gaps; with `everything` there are partials and
-    all others, too.
+    A file has only the events that last: finals and gaps, and at its end what speakers are called.
+    With `everything` there are partials and all others, too, each when it came.
     """
 
     def __init__(self, *, everything: bool = False) -> None:
@@ -121,9 +128,17 @@ class Jsonl(Format):
 
     def append(self, event: Event) -> str:
         """Return the event as one line of JSON."""
+        super().append(event)
         if not (self._everything or isinstance(event, Final | Gap)):
             return ""
         return encode(replace(event, details=UNSET) if isinstance(event, Final) else event) + "\n"
+
+    def end(self, *, complete: bool) -> str:
+        """Return what speakers are called by now."""
+        if self._everything:
+            return ""
+        named = (SpeakerName(speaker=number, name=name) for number, name in self.names.items())
+        return "".join(f"{encode(event)}\n" for event in named)
 
 
 class Table(Format):
@@ -367,10 +382,10 @@ class Ass(_InCues):
     header = _ASS_HEAD
 
     def _cue(self, cue: Cue) -> str:
-        return _dialogue(cue)
+        return _dialogue(cue, speaker_name(cue.speaker, self.names))
 
 
-def _dialogue(cue: Cue) -> str:
+def _dialogue(cue: Cue, name: str) -> str:
     clock_cs = cue.start_ms // 10
 
     def draw(piece: Piece) -> str:
@@ -389,7 +404,8 @@ def _dialogue(cue: Cue) -> str:
 
     times = f"{_ass_time(cue.start_ms)},{_ass_time(cue.end_ms)}"
     text = "\\N".join(joined(line, draw) for line in cue.lines)
-    return f"Dialogue: 0,{times},Default,,0,0,0,,{text}\n"
+    name = name.replace(",", "")  # which ends the field
+    return f"Dialogue: 0,{times},Default,{name},0,0,0,,{text}\n"
 
 
 def _ass_time(t_ms: int) -> str:

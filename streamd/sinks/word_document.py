@@ -11,14 +11,13 @@ from io import BytesIO
 from typing import TYPE_CHECKING, NamedTuple
 from unicodedata import bidirectional
 
-from streamd.events import Final, Gap
+from streamd.events import Final, Gap, aligned
+from streamd.labels import by_speaker
 from streamd.language import SPACELESS, ends_sentence
 from streamd.sinks.text import (
     LONG_PARAGRAPH,
     PARAGRAPH_PAUSE_MS,
-    aligned,
     blank_between,
-    by_speaker,
     clean,
     clock,
     gap_notice,
