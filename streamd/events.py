@@ -222,7 +222,7 @@ class Final(Event, _InSeconds, _BySpeaker, frozen=True, kw_only=True, tag="final
 
     `seq` counts finals of the session from 1 without a gap; the hub stamps it (0 until then).
     With `continues`, a sentence is complete, but the utterance is not: more follows at once.
-    `channel` is as in `Partial`.
+    `channel` is as in `Partial`. `heard`, only in transcripts: the text before it was corrected.
     """
 
     is_final: ClassVar[Literal[True]] = True
@@ -239,6 +239,7 @@ class Final(Event, _InSeconds, _BySpeaker, frozen=True, kw_only=True, tag="final
     channel: int | msgspec.UnsetType = msgspec.UNSET
     avg_logprob: float = 0.0
     no_speech_prob: float = 0.0
+    heard: str | msgspec.UnsetType = msgspec.UNSET
     details: Details | msgspec.UnsetType = msgspec.UNSET
 
 
@@ -246,13 +247,15 @@ class Correction(Event, frozen=True, kw_only=True, tag="correction"):
     """Somebody says what was said: `text`, which is expected from now on.
 
     It stands for the words number `first` to `last`, from 0, of final `seq`, which stays as it was
-    sent. With 0 as `seq`, for none that were shown.
+    sent. With 0 as `seq`, for none that were shown. The marks around these words stay, unless it is
+    `exact`: then the text has its own, and an empty one deletes the words.
     """
 
     text: str
     seq: int = 0
     first: int = 0
     last: int = 0
+    exact: bool | msgspec.UnsetType = msgspec.UNSET
 
 
 class SpeakerName(Event, frozen=True, kw_only=True, tag="name"):
@@ -265,9 +268,47 @@ class SpeakerName(Event, frozen=True, kw_only=True, tag="name"):
     name: str
 
 
-Note = Correction | SpeakerName
+class Attribution(Event, frozen=True, kw_only=True, tag="attribution"):
+    """Somebody says who speaks: `speaker`, or nobody who is known if that is 0.
+
+    It is about the words from number `first` of final `seq` to number `last` of final `to_seq`, or
+    all that follow if that is 0; and of these about the words of speaker `was`, unless that is 0.
+    Finals stay as they were sent.
+    """
+
+    speaker: int
+    seq: int
+    first: int = 0
+    to_seq: int = 0
+    last: int = 0
+    was: int = 0
+
+
+Note = Correction | SpeakerName | Attribution
 """What is added to finals, or stands beside them: it is stored, and replayed behind them, in the
 order in which it came. A new kind of note is a struct of its own in this union."""
+
+
+class Translation(Event, _InSeconds, frozen=True, kw_only=True, tag="translation"):
+    """A sentence in another language, `into`, made by a machine; for who has asked for it.
+
+    It replaces the translation of the sentence that began with segment `seg` (of that `channel`),
+    unless that was `complete`: such a one never changes. `rev` counts up within the sentence.
+    `first` and `last` are the numbers of its finals, 0 as long as none is final. `language` is what
+    was spoken; where that is `into`, the text is as it was said.
+    """
+
+    into: str
+    language: str
+    seg: int
+    rev: int
+    first: int
+    last: int
+    start_ms: int
+    end_ms: int
+    text: str
+    complete: bool
+    channel: int | msgspec.UnsetType = msgspec.UNSET
 
 
 class SpeakerTurn(msgspec.Struct, _InSeconds, frozen=True, kw_only=True):
@@ -414,6 +455,8 @@ SessionEvent = (
     | Final
     | Correction
     | SpeakerName
+    | Attribution
+    | Translation
     | SpeakerTurns
     | Vad
     | TurnEvent

@@ -534,6 +534,18 @@ class OutputOptions:
     timestamps: Annotated[
         Literal["off", "rel", "clock"], Option("time at the start of each line", common=True)
     ] = "off"
+    translate_into: Annotated[
+        str,
+        Meta(pattern=r"^(|[a-z]{2,3}(,[a-z]{2,3})*)\Z"),
+        "CODE",
+        Option(
+            "languages for readers and files: pt,de; needs models",
+            common=True,
+            allowed="languages: pt,de",
+            synonyms=LANGUAGE_CODES,
+        ),
+    ] = ""
+    """By a model for text, unlike the task ``translate``. Readers choose one of them."""
     names: Annotated[
         tuple[Annotated[str, Meta(pattern=r"^[1-9][0-9]{0,3}=\s*\S.{0,999}\Z")], ...],
         "1=NAME",
@@ -550,6 +562,11 @@ class OutputOptions:
     ] = 0
     """2 includes the messages of the libraries."""
     log_format: Annotated[Literal["text", "json"], Option("format of messages on stderr")] = "text"
+
+    @property
+    def languages(self) -> tuple[str, ...]:
+        """What `translate_into` names, each once."""
+        return tuple(dict.fromkeys(filter(None, self.translate_into.split(","))))
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,9 +97,10 @@ export class Listening {
     else socket?.close();
   }
 
-  /** Send a message of a client: `correct` or `name` (docs/protocol.md). */
+  /** Send a message of a client: `correct`, `name` or `translate` (docs/protocol.md). */
   say(message) {
-    this.#socket?.send(JSON.stringify(message));
+    if (this.#socket?.readyState !== WebSocket.OPEN) return;
+    this.#socket.send(JSON.stringify(message));
   }
 
   #connect() {

@@ -10,6 +10,7 @@ import { showInvitation } from "./share.js";
 import { named, namesOf, offerNames, tellNamesBy } from "./speakers.js";
 import { store, stored } from "./storage.js";
 import { label, Transcript } from "./transcript.js";
+import * as translation from "./translation.js";
 import * as view from "./view.js";
 
 const $ = (id) => document.getElementById(id);
@@ -46,6 +47,7 @@ async function show(name, { isOwn = false } = {}) {
   shown.isOwn = kept.isOwn;
   transcript = new Transcript({ saved: { ...kept.state, items: kept.items } });
   view.clear();
+  translation.clear();
   namesOf(name);
   view.extend(kept.items, 0);
   nShown = kept.items.length;
@@ -93,6 +95,7 @@ function changed(kind, message) {
   if (message.type === "error" && message.code === "bad_option") toast(message.message, 8000);
   if (kind === "revised") revisedFrom = Math.min(revisedFrom, transcript.revised);
   if (message.type === "hello") keep();
+  translation.apply(message, (wanted) => listening?.say(wanted));
   // What has been said for hours comes as thousands of messages: they are drawn together.
   if (transcript.seq < transcript.caughtUpAt) drawing ??= setTimeout(draw, REPLAY_MS);
   else drawing ??= document.hidden ? setTimeout(draw) : requestAnimationFrame(draw);
@@ -104,11 +107,12 @@ function draw() {
   drawing = null;
   const { items } = transcript;
   const from = Math.min(nShown, revisedFrom);
+  const isNew = revisedFrom < nShown;
   if (from < items.length) {
     // A screen reader reads new finals aloud, but not a replay of hours.
     const isNews = transcript.seq > transcript.caughtUpAt;
     $("log").ariaLive = isNews ? "polite" : "off";
-    if (revisedFrom < nShown) view.revise(items, revisedFrom);
+    if (isNew) view.revise(items, revisedFrom);
     else view.extend(items, nShown, { isNews });
     keep(from);
   }
@@ -116,6 +120,7 @@ function draw() {
   revisedFrom = Infinity;
   offerCorrections();
   view.showPartials(transcript.partials);
+  translation.show(items, { isNew });
   showLag(transcript.partial === null ? null : transcript.lagMs);
   view.scrollToEnd();
 }

@@ -188,7 +188,7 @@ COMMANDS = (
         "serve",
         "caption only what clients send over the network",
         target="streamd.daemon:run",
-        takes=(*_LIVE, *_LOG),
+        takes=(*_LIVE, "translate-into", *_LOG),
         lacks=("server",),
         for_clients=True,
         needs_model=True,

@@ -13,6 +13,7 @@ from streamd.daemon.display import (
     open_files,
     tells_who,
     transcripts,
+    with_names,
 )
 from streamd.daemon.phrases import read
 from streamd.errors import ConfigError, os_error_as
@@ -98,18 +99,18 @@ def _write(config: Config, session: str, *, is_shown: bool) -> None:
     number = shelf.find(session)
     run = shelf.run(number)
     said, title = shelf.read(number), run.session
-    named = {**shelf.names(number), **names_of(config.output.names)}
+    config = with_names(config, shelf.names(number))
     listed: list[Replaced] | None = None
     segments = has_segments(said)
     if config.export.anonymous:
         phrases = read(config.decoding.vocabulary).splitlines()
-        said, named, listed = anonymised(said, named, phrases)
+        names = names_of(config.output.names)
+        said, names, listed = anonymised(said, names, phrases)
         title = f"session-{number}"
-    config = replace(
-        config,
-        output=replace(config.output, names=tuple(f"{i}={name}" for i, name in named.items())),
-        decoding=replace(config.decoding, speakers=any(map(tells_who, said))),
-    )
+        config = replace(config, output=replace(config.output, names=()))
+        config = with_names(config, names)
+    speakers = any(map(tells_who, said))
+    config = replace(config, decoding=replace(config.decoding, speakers=speakers))
     if is_shown:
         _put(
             said,
@@ -153,9 +154,16 @@ def bring(config: Config, folder: str = AUTO) -> Iterator[str]:
 
 
 def delete(config: Config, *sessions: str) -> Iterator[str]:
-    """Delete sessions, and yield a line for each. Raises `ConfigError` if there is none."""
+    """Delete sessions, and yield a line for each.
+
+    Raises `ConfigError` if there is none, or it may go on: it would be listed again.
+    """
     shelf = _shelf(config)
     for number in [shelf.find(session) for session in sessions]:
         run = shelf.run(number)
+        if not run.ended and shelf.is_written:
+            raise ConfigError(
+                f"session {number}, {run.session}, may go on: end it or streamd first"
+            )
         shelf.delete(number)
         yield f"deleted {number}, {run.session} of {run.started.astimezone():%Y-%m-%d %H:%M}"

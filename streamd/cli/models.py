@@ -8,7 +8,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -38,8 +38,9 @@ from streamd.options import ModelOptions, OutputOptions
 from streamd.sinks.progress import Progress, download_line
 from streamd.sinks.terminal import TerminalSink, is_terminal
 from streamd.sinks.text import Look
-from streamd.system.disk import asset, expanded, megabytes
+from streamd.system.disk import asset, expanded, megabytes, size_of
 from streamd.system.processor import memory_bytes
+from streamd.translation import store as translations
 
 log = logging.getLogger(__name__)
 
@@ -154,15 +155,23 @@ def _download(
     else:
         size = megabytes(offer.n_missing)
         log.info("downloading %s, %s, from %s to %s", name, size, here.host, here.cache)
+    with _shown_progress(name, output, start=offer.n_bytes - offer.n_missing) as on_progress:
+        fetch(offer, here, on_progress=on_progress)
+
+
+@contextmanager
+def _shown_progress(
+    name: str, output: OutputOptions, *, start: int = 0
+) -> Iterator[Callable[[int, int], object]]:
+    """Give what shows how much of a download is here, with `start` bytes of it from before."""
     plain = output.verbose < 0 or output.log_format == "json"
     if plain or not is_terminal(sys.stderr, os.environ):
-        fetch(offer, here, on_progress=_tenths(name))
+        yield _tenths(name)
         return
-    start = offer.n_bytes - offer.n_missing
     terminal = TerminalSink(sys.stderr, Look())
     progress = Progress(terminal.status, partial(download_line, name), start=start)
     try:
-        fetch(offer, here, on_progress=progress.update)
+        yield progress.update
     finally:
         terminal.close()
 
@@ -197,6 +206,9 @@ def _tenths(name: str) -> Callable[[int, int], None]:
 def get(config: Config, name: str) -> None:
     """Download a model's missing or changed files, and verify the others; raises `ModelError`."""
     here = places()
+    if direction := translations.direction_of(name):
+        _get_translation(name, direction, here, config.output)
+        return
     repository = repository_of(name)
     if family_entry(name):
         check_library(name)
@@ -210,6 +222,20 @@ def get(config: Config, name: str) -> None:
     log.info("%s is here; use it with --model %s", name, name)
 
 
+def _get_translation(
+    name: str, direction: tuple[str, str], here: StorePaths, output: OutputOptions
+) -> None:
+    """Download a model that translates, and say who is asked. Raises `ModelError`."""
+    log.info("%s: asking %s", name, translations.REGISTRY)
+    found = translations.look_up(here, *direction)
+    size = megabytes(found.n_bytes)
+    log.info("%s (%s) is under the licence %s", name, found.architecture, translations.LICENCE)
+    log.info("downloading %s, %s, from %s", name, size, found.base)
+    with _shown_progress(name, output) as on_progress:
+        translations.fetch(here, found, on_progress=on_progress)
+    log.info("%s is here; use it with --translate-into %s", name, direction[1])
+
+
 def add(config: Config, path: str, name: str = "") -> None:
     """Bring a model into the store in the form that streamd reads; raises `ModelError`."""
     source = expanded(path).absolute()
@@ -217,6 +243,10 @@ def add(config: Config, path: str, name: str = "") -> None:
         raise ModelError(f"{path}: no such file or folder")
     if source.is_file() and gguf.is_one(source):
         raise ModelError(f"{path}: a GGUF is used where it is: --model {path}")
+    if direction := translations.direction_of(name):
+        translations.add(places(), source, *direction)
+        log.info("%s is imported; use it with --translate-into %s", name, direction[1])
+        return
     name = name or imports.called(source).replace("/", "-")
     kept = imports.add(places().imported, source, name)
     log.info("%s, %s, is imported; use it with --model %s", name, _size(kept), name)
@@ -227,6 +257,11 @@ def add(config: Config, path: str, name: str = "") -> None:
 def remove(config: Config, name: str) -> None:
     """Delete a downloaded or imported model; raises `ModelError` if that is not possible."""
     here, repository = places(), repository_of(name)
+    if direction := translations.direction_of(name):
+        if not translations.remove(here, *direction):
+            raise ModelError(f"{name} is not here; streamd models list shows what is")
+        log.info("removed %s", name)
+        return
     try:
         if imported := dict(imports.every(here.imported)).get(name):
             size = _size(imported)
@@ -290,6 +325,13 @@ def table(config: Config) -> Iterator[str]:
         star = "*" if each.name == default else " "
         cells = f"{each.name:26} {each.size:>6} {each.languages:9} {each.state:10} {each.live:6}"
         yield f"{star} {cells} {each.wer:>4} {each.license.removesuffix(' Model License')}".rstrip()
+    yield ""
+    yield f"  {'TRANSLATIONS':26} {'SIZE':>6} LICENCE"
+    for source, target in translations.directions(here):
+        name = f"{translations.PREFIX}{source}-{target}"
+        size = megabytes(size_of(translations.folder(here, source, target)))
+        yield f"  {name:26} {size:>6} {translations.LICENCE}"
+    yield f"  {translations.PREFIX}en-de and others: streamd models get translate:en-de"
 
 
 def _family_rows(here: StorePaths) -> Iterator[FamilyRow]:

@@ -16,13 +16,14 @@ from functools import partial
 from signal import SIGHUP, SIGUSR1, SIGUSR2
 
 from streamd.config import Config
-from streamd.daemon import build, phrases, serving
+from streamd.daemon import build, phrases, serving, translating
 from streamd.daemon.control import Control, until_first_error
 from streamd.daemon.display import open_display, open_files
 from streamd.daemon.first_start import FirstStart
 from streamd.daemon.opening import with_capacity
 from streamd.daemon.other_models import OtherModels
 from streamd.daemon.people import PeopleFolder, VoiceKeeper
+from streamd.daemon.queued import file_queue
 from streamd.daemon.screen import Screen, show, stored_or_told
 from streamd.daemon.uploads import Uploads
 from streamd.errors import SourceError, StreamdError, for_clients
@@ -60,6 +61,7 @@ async def run(
     `also` makes further sinks of the source's captions. Raises `StreamdError`, which has its own
     exit code, and `BrokenPipeError` if the reader of standard output has closed it.
     """
+    translating.check(config)
     sources, config = build.own_sources(config), with_capacity(config)
     auto_step = build.auto_step(config)
     new_session = build.session_factory(config, auto_step)
@@ -156,6 +158,9 @@ async def _live(
             serving.watchdog(),
         )
         running = [tasks.create_task(task) for task in work]
+        queue = file_queue(config, uploads)
+        if queue is not None:
+            running.append(tasks.create_task(queue.run()))
         live = streams.add(LIVE, split=build.is_split(config)) if sources else None
         if live is not None:
             live.broken = control.stop  # which raises it when the others have ended in order
@@ -168,7 +173,7 @@ async def _live(
             stack.callback(uploads.others.close)
             if live is not None and config.input.play and config.input.files:
                 live.heard = stack.enter_context(loudspeaker())
-            serve = serving.server(config, streams, uploads, end_by=end_by)
+            serve = serving.server(config, streams, uploads, queue=queue, end_by=end_by)
             server = await stack.enter_async_context(serve)
             if server is not None and not is_terminal(sys.stdout, os.environ):
                 reload = partial(serving.reload, config, server)

@@ -8,10 +8,11 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from io import TextIOWrapper
 from pathlib import Path, PurePosixPath
-from typing import TextIO
+from typing import NamedTuple, TextIO
 from urllib.parse import unquote, urlsplit
 
 from streamd.config import Config
+from streamd.daemon import translating
 from streamd.errors import ConfigError, os_error_as
 from streamd.events import Event, Final, SpeakerTurns
 from streamd.labels import Names, names_of
@@ -25,6 +26,7 @@ from streamd.sinks.whole import DOCUMENTS, WholeFile, document
 from streamd.sinks.word_document import About
 from streamd.sinks.writing import FileSink, SentenceSink, StreamSink, fitting
 from streamd.sources.ffmpeg import is_url
+from streamd.translation.files import TranslatedSink
 
 _USUAL = ("txt", "srt", "json")
 """The formats of a folder of transcripts if none are named: to read, to show, for programs."""
@@ -140,21 +142,24 @@ def open_files(
     With `segments` the finals are a model's segments, which people get as sentences. Raises
     `ConfigError` if one cannot be made, or would replace the sound.
     """
-    output, wanted = config.output, transcripts(config, file)
+    output, wanted = config.output, _wanted(config, file)
     _refuse_input(wanted, file)
     if output.output_dir:
         with os_error_as(ConfigError, f"--output-dir: {output.output_dir} cannot be made"):
             Path(output.output_dir).mkdir(parents=True, exist_ok=True)
     sinks: list[Sink] = []
     with ExitStack() as undo:
-        for path, name in wanted.items():
+        for path, (name, into) in wanted.items():
             if name in DOCUMENTS:
                 title = Path(file).stem.strip("-")
                 sinks.append(WholeFile(path, name, about(config, title, started), whole=whole))
             else:
                 sinks.append(FileSink(path, new_format(config, name, started), whole=whole))
             undo.callback(sinks[-1].close)
-            if segments and name not in SEGMENTED:
+            if into:
+                names = translating.names_in(config)
+                sinks[-1] = TranslatedSink(sinks[-1], translating.shared(), into, names)
+            elif segments and name not in SEGMENTED:
                 sinks[-1] = SentenceSink(sinks[-1])
         undo.pop_all()
     return sinks
@@ -162,10 +167,42 @@ def open_files(
 
 def transcripts(config: Config, file: str) -> dict[Path, str]:
     """Return the transcript files of `file`, as for `open_files`, with their formats."""
-    wanted = {Path(path): _format(path) for path in config.output.output}
-    wanted |= _in_folder(config.output, file, config.input.files)
+    return {path: form for path, (form, _) in _wanted(config, file).items()}
+
+
+class _Target(NamedTuple):
+    """What a transcript is: its format, and the language that it is translated into, if it is."""
+
+    form: str
+    into: str = ""
+
+
+def _wanted(config: Config, file: str) -> dict[Path, _Target]:
+    languages = config.output.languages
+    wanted = {Path(path): _labelled(path, languages) for path in config.output.output}
+    folder = _in_folder(config.output, file, config.input.files)
+    wanted |= {path: _Target(form) for path, form in folder.items()}
+    if not config.input.realtime:  # what is transcribed for its files
+        originals = [(path, form) for path, (form, into) in wanted.items() if not into]
+        wanted |= {
+            _with_label(path, form, into): _Target(form, into)
+            for path, form in originals
+            for into in languages
+        }
     # A file may be named in two ways, and can only be opened once.
     return {path: wanted[path] for path in {path.resolve(): path for path in wanted}.values()}
+
+
+def _labelled(path: str, languages: Sequence[str]) -> _Target:
+    """Return what is wanted by the name of a file, such as ``talk.pt.srt``."""
+    form = _format(path)
+    label = path.removesuffix(suffix(form)).rpartition(".")[2]
+    return _Target(form, label if label in languages else "")
+
+
+def _with_label(path: Path, form: str, into: str) -> Path:
+    stem = path.name.removesuffix(suffix(form))
+    return path.with_name(fitting(f"{stem}.{into}{suffix(form)}"))
 
 
 def check_files(config: Config) -> None:

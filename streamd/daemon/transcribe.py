@@ -11,7 +11,7 @@ from io import StringIO
 from typing import TYPE_CHECKING, TypeVar
 
 from streamd.config import Config
-from streamd.daemon import build, phrases
+from streamd.daemon import build, phrases, translating
 from streamd.daemon.control import INTERRUPTED, Control, until_first_error
 from streamd.daemon.display import (
     check_files,
@@ -57,6 +57,7 @@ async def transcribe(config: Config) -> int:
     its end.
     """
     check_files(config)
+    translating.check(config)
     waiting = list(zip(config.input.files, build.own_sources(config), strict=True))
     check(config)
     if config.input.skip_existing:

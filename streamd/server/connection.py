@@ -24,7 +24,17 @@ from streamd.server.access import LIVE, Access, Rights
 from streamd.server.dialects import Close, Dialect, Tell
 from streamd.server.ingest import SECRET, Ingest, Ingests, noted
 from streamd.server.pacing import Pace
-from streamd.server.wire import Command, Correct, Hello, Limits, Name, Role, close_code
+from streamd.server.readers import ChosenLanguage, Translating
+from streamd.server.wire import (
+    Command,
+    Correct,
+    Hello,
+    Limits,
+    Name,
+    Role,
+    Translate,
+    close_code,
+)
 from streamd.streams.hub import Hub
 from streamd.streams.life import CONNECTION, Phase, Turn, following
 from streamd.streams.stream import Stream
@@ -151,10 +161,14 @@ class WebSocket:
 
 @dataclass(frozen=True, slots=True)
 class ServerInfo:
-    """What clients learn about the model; `language` is set if it knows only one."""
+    """What clients learn of the server.
+
+    `language` is set if the model knows only one; `translating` if listeners may choose another.
+    """
 
     model: str
     language: str | None = None
+    translating: Translating | None = None
 
 
 class Connection:
@@ -200,6 +214,7 @@ class Connection:
             rate=SAMPLE_RATE,
             corrects=self._ingest is not None or self._own is not None,
             keeps_voices=self._keeps_voices or msgspec.UNSET,
+            translates=info.translating.languages if info.translating else (),
             limits=limits,
         )
         self._subscription = self._hub.subscribe(
@@ -210,6 +225,8 @@ class Connection:
             deliver=self._deliver,
             listens=self._query.role is Role.LISTEN,
         )
+        self._chosen = ChosenLanguage(info.translating, self._hub, self._subscription)
+        self._chosen.choose(self._query.translate, self._query.after)
 
     @property
     def _keeps_voices(self) -> bool:
@@ -254,6 +271,7 @@ class Connection:
             self._subscription.close()
             await writer
         finally:
+            self._chosen.leave()
             self._subscription.close()
             writer.cancel()
             await asyncio.wait({writer})
@@ -303,7 +321,7 @@ class Connection:
 
     async def _take(self, message: str | bytes) -> int:
         """Do what a message says; return how many bytes of audio it had."""
-        if self._ingest is None and self._own is None:
+        if self._ingest is None and self._own is None and not self._hello.translates:
             raise WireError("not_ingest", "a client with role=listen cannot send")
         n_audio = 0
         for act in tuple(self._dialect.hear(message)):
@@ -320,15 +338,24 @@ class Connection:
 
     async def _answer(self, act: bytes | Command) -> SessionEvent | None:
         told: Fault | None = None
+        if isinstance(act, Translate):
+            return self._translated(act)
         if isinstance(act, Correct | Name) and act.keep and self._access.rights < Rights.KEEP:
             act, told = msgspec.structs.replace(act, keep=False), _NOT_KEPT
         if self._ingest is not None:
             return await self._ingest.take(act) or told
         if self._own is None or not isinstance(act, Correct | Name):
-            raise WireError(
-                "not_ingest", "a client with role=listen can only send correct and name"
-            )
+            only = "a client with role=listen can only send correct, name or translate"
+            raise WireError("not_ingest", only)
         return await noted(self._own, act) or told
+
+    def _translated(self, wanted: Translate) -> Fault | None:
+        """Let the client read another language, or say why not."""
+        try:
+            self._chosen.choose(wanted.into, wanted.after)
+        except WireError as error:
+            return Fault(code=error.code, message=str(error))
+        return None
 
     async def _write(self) -> None:
         code, reason = 1011, "internal error"
@@ -337,8 +364,7 @@ class Connection:
             async for event in self._subscription:
                 if self._bug is not None:
                     raise self._bug
-                for tell in tuple(self._dialect.say(event)):
-                    await self._socket.send(self._encoded(tell))
+                await self._say(event)
                 if self._subscription.more:
                     # A send that need not wait does not yield, and a replay may be long.
                     await asyncio.sleep(0)
@@ -356,6 +382,12 @@ class Connection:
             self._turn(Turn.STICK)
         finally:
             await self._socket.close(code, reason)
+
+    async def _say(self, event: SessionEvent) -> None:
+        late = await self._chosen.rest() if isinstance(event, Eos) else ()
+        for each in (*late, event):
+            for tell in tuple(self._dialect.say(each)):
+                await self._socket.send(self._encoded(tell))
 
     def _deliver(self, event: SessionEvent) -> bool:
         # A dialect gets each event only once, so check for the size of the event itself.

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from websockets.http11 import Response
 
 from streamd.errors import ConfigError, WireError, for_clients
-from streamd.events import Missed, Note, SessionEvent
+from streamd.events import Final, Missed, Note, SessionEvent
 from streamd.labels import name_from
 from streamd.server.exchange import plain, respond
 from streamd.server.wire import Correct, Name, decoded, parse_query
@@ -137,6 +137,26 @@ class Transcripts:
         return events
 
 
+def _note(wanted: Correct | Name, hub: Hub) -> Note:
+    """Return what is added to a session. Raises `WireError` or `ValueError` if it cannot be."""
+    if isinstance(wanted, Name):
+        return replace(wanted.naming, name=name_from(wanted.name))
+    if wanted.first > wanted.last or wanted.last >= _n_words(hub, wanted.seq):
+        raise WireError("bad_option", f"correct: final {wanted.seq} has no such words")
+    return wanted.correction
+
+
+def _n_words(hub: Hub, seq: int) -> int:
+    """Return how many words a final has; 0 if it is not stored."""
+    if not 0 < seq <= hub.seq:
+        return 0
+    with hub.subscribe(seq - 1, partials=False, listens=False) as stored:
+        while stored.more and (event := stored.pop()) is not None:
+            if isinstance(event, Final):
+                return len(event.words) if event.seq == seq else 0
+    return 0
+
+
 def file_headers(name: str, form: str) -> dict[str, str]:
     """Return the headers of an answer that is a file, whose name has no quotes."""
     return {
@@ -145,15 +165,6 @@ def file_headers(name: str, form: str) -> dict[str, str]:
         "X-Content-Type-Options": "nosniff",
         "Cache-Control": "no-store",
     }
-
-
-def _note(wanted: Correct | Name, hub: Hub) -> Note:
-    """Return what is added to a session. Raises `WireError` or `ValueError` if it cannot be."""
-    if isinstance(wanted, Name):
-        return replace(wanted.naming, name=name_from(wanted.name))
-    if not 0 < wanted.seq <= hub.seq or wanted.first > wanted.last:
-        raise WireError("bad_option", f"correct: final {wanted.seq} has no such words")
-    return wanted.correction
 
 
 def _later(why: str) -> Response:

@@ -76,8 +76,8 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="he
 
     `seq` is the number of the last final, `rate` the model's sample rate, `started` the wall time
     of session time 0. What the session's speaker has chosen is as in `Start`, or `Choices`.
-    `corrects`: whether the client may send `Correct` and `Name`.
-    `keeps_voices`: it may have voices kept of those whom it names.
+    `corrects`: whether the client may send `Correct` and `Name`; `translates`: the languages for
+    `Translate`. `keeps_voices`: it may have voices kept of those whom it names.
     """
 
     proto: str
@@ -96,6 +96,7 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="he
     rate: int
     corrects: bool = False
     keeps_voices: bool | msgspec.UnsetType = msgspec.UNSET
+    translates: tuple[str, ...] = ()
     limits: Limits
     started: datetime | None = None
 
@@ -214,7 +215,17 @@ class Name(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="nam
         return SpeakerName(speaker=self.speaker, name=self.name)
 
 
-Command = Start | Flush | Stop | Update | Correct | Name
+class Translate(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="translate"):
+    """Send translations into this language from now on; empty: no more of them.
+
+    With `after`, also those of the finals after this number.
+    """
+
+    into: Annotated[str, msgspec.Meta(max_length=20)]
+    after: Annotated[int, msgspec.Meta(ge=0)] | None = None
+
+
+Command = Start | Flush | Stop | Update | Correct | Name | Translate
 
 _command_decoder: msgspec.json.Decoder[Command] = msgspec.json.Decoder(Command)
 T = TypeVar("T")
@@ -234,7 +245,9 @@ def decode_command(text: str) -> Command:
 
     Raises `WireError` with `bad_message`, or `bad_rate` for a sample rate that is not supported.
     """
-    command = decoded(text, _command_decoder, "start, update, correct, name, flush or stop")
+    command = decoded(
+        text, _command_decoder, "start, update, correct, name, translate, flush or stop"
+    )
     if isinstance(command, Start):
         check_format(command)
     return command
@@ -272,6 +285,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     partials: bool = True
     words: bool = True
     stats: bool = False
+    translate: str = ""
 
 
 QueryT = TypeVar("QueryT", bound=msgspec.Struct)

@@ -38,7 +38,8 @@ class JsonSegment(Struct, frozen=True, kw_only=True):
     """A final under openai-whisper's names.
 
     `seek` is the start of its window, in units of 10 ms. A live final comes from several windows:
-    then `seek` is its own start, `temperature` 0 and `tokens` empty.
+    then `seek` is its own start, `temperature` 0 and `tokens` empty. `heard` is the text before
+    somebody corrected it.
     """
 
     id: int
@@ -53,6 +54,7 @@ class JsonSegment(Struct, frozen=True, kw_only=True):
     no_speech_prob: Prob
     words: tuple[JsonWord, ...]
     speaker: Speaker = UNSET
+    heard: str | UnsetType = UNSET
 
 
 class Timestamps(Struct, frozen=True, kw_only=True):
@@ -99,6 +101,7 @@ class JsonFullSegment(Struct, frozen=True, kw_only=True):
     no_speech_prob: Prob
     words: tuple[JsonWord, ...]
     speaker: Speaker = UNSET
+    heard: str | UnsetType = UNSET
 
 
 class JsonGap(Struct, frozen=True, kw_only=True):
@@ -180,6 +183,7 @@ def _segment(final: Final, number: int, *, full: bool) -> JsonSegment | JsonFull
         "no_speech_prob": final.no_speech_prob,
         "words": tuple(_words(final)),
         "speaker": final.speaker or UNSET,
+        "heard": final.heard,
     }
     if full:
         facts |= _span(final.start_ms, final.end_ms)

@@ -54,8 +54,8 @@ class SentenceSink(CaptionSink):
     def write(self, event: Event) -> None:
         """Keep the beginning of a sentence, or write what is complete."""
         if isinstance(event, Final):
-            if self._begun is not None and _goes_on(self._begun, event):
-                event = _joined(self._begun, event)
+            if self._begun is not None and goes_on(self._begun, event):
+                event = joined_finals(self._begun, event)
             else:
                 self._flush()
             self._begun = event
@@ -82,8 +82,8 @@ def sentences(finals: Sequence[Final]) -> list[Final]:
     """Return a model's segments as sentences."""
     whole: list[Final] = []
     for final in finals:
-        if whole and _goes_on(whole[-1], final):
-            whole[-1] = _joined(whole[-1], final)
+        if whole and goes_on(whole[-1], final):
+            whole[-1] = joined_finals(whole[-1], final)
         else:
             whole.append(final)
     return whole
@@ -107,7 +107,8 @@ def has_segments(said: Iterable[Final | Gap]) -> bool:
     return any(isinstance(each, Final) and each.details is not UNSET for each in said)
 
 
-def _goes_on(begun: Final, final: Final) -> bool:
+def goes_on(begun: Final, final: Final) -> bool:
+    """Whether a final continues the sentence that has begun."""
     if ends_sentence(begun.text):
         return False
     is_soon = final.start_ms - begun.end_ms < PARAGRAPH_PAUSE_MS
@@ -116,7 +117,8 @@ def _goes_on(begun: Final, final: Final) -> bool:
     return bool(begun.words and final.words) and is_soon and is_short and same
 
 
-def _joined(begun: Final, final: Final) -> Final:
+def joined_finals(begun: Final, final: Final) -> Final:
+    """Return both as one, under the number of the first."""
     return replace(
         begun,
         text=begun.text + blank_between(begun.text, final.text) + final.text,

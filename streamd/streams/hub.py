@@ -134,12 +134,14 @@ class Hub:
         return event
 
     def relay(self, event: Fed | SessionEvent) -> None:
-        """Give subscribers an event that another node has published, and stored if need be."""
+        """Give subscribers an event that somebody else has published, and stored if need be."""
         if isinstance(event, Fed):
             self.choices = event.choices or self.choices
         elif not self.closed:
             self._release(event)
             self._numbered = self.seq
+        elif isinstance(event, Note):
+            self._remember(event)  # for those who subscribe from now on
 
     def renumber(self) -> None:
         """Give the numbers of finals that were not stored again: another node has the session."""

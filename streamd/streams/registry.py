@@ -209,14 +209,21 @@ class Streams:
         Sessions of an earlier process are found in the journal. Listeners of one that has not ended
         wait for its client to come back; without listeners `forget` drops it.
         """
+        if (found := self.in_memory(session)) is not None:
+            return found
+        journal = self._storage.journals
+        if journal is None or (known := journal.recall(session)) is None:
+            return None
+        stream = self._add(session, known)
+        if known.ended:
+            stream.end(known.ended, resumable=False)
+        return stream.hub
+
+    def in_memory(self, session: str) -> Hub | None:
+        """Return the hub of a session that need not be read from a journal. Any thread may ask."""
         if (ended := self._ended.get(session)) is not None:
             return ended
         stream = self._streams.get(session)
-        journal = self._storage.journals
-        if stream is None and journal and (known := journal.recall(session)) is not None:
-            stream = self._add(session, known)
-            if known.ended:
-                stream.end(known.ended, resumable=False)
         return stream.hub if stream else None
 
     def own(self, session: str) -> Stream | None:

@@ -104,6 +104,9 @@ async def test_it_has_what_was_corrected_and_who_it_was_after_all(streams):
             "Speaker 1: Who is there?",
             "Speaker 3: Ana Botín.",
         ]
+        first, second = json.loads(await transcript(server, "json"))["segments"]
+        assert "heard" not in first
+        assert (second["text"], second["heard"]) == (" Ana Botín.", "Anna Bottin.")
 
 
 async def post(server: Server, token: str, body: str = "", **fields: object) -> int:
@@ -121,7 +124,7 @@ async def test_after_the_end_its_owner_corrects_it(streams):
         streams.live.close("stop")
         for token, status in (("secret", 204), ("ears", 403), (guest_token("secret"), 403)):
             assert await post(server, token) == status
-        for fields in ({"seq": 9}, {"first": 2}, {"text": ""}, {"seq": 0}):
+        for fields in ({"seq": 9}, {"first": 2}, {"last": 2}, {"text": ""}, {"seq": 0}):
             assert await post(server, "secret", **fields) == 400
         deep = '{"type":"correct","text":"a","x":' + "[" * 5000 + "]" * 5000 + "}"
         for body in ("{", deep):

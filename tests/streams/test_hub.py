@@ -408,3 +408,33 @@ def test_the_partial_of_a_channel_replaces_and_ends_no_others():
     hub.publish(newer)
     hub.publish(of_channel(final(3), 2))
     assert newer in drain(subscription)
+
+
+async def test_what_is_put_behind_a_replay_comes_before_what_waits_and_wakes_who_waits():
+    hub = Hub("live")
+    hub.publish(final(0))
+    subscription = hub.subscribe(0)
+    subscription.behind([Vad(speech=False, t_ms=40)])
+    hub.publish(final(1))
+    kinds = [type(event) for event in drain(subscription)]
+    assert kinds == [Final, Vad, Final]
+    waiting = asyncio.ensure_future(anext(subscription))
+    await turn()
+    subscription.behind([Vad(speech=True, t_ms=60)])
+    assert await waiting == Vad(speech=True, t_ms=60)
+
+
+def test_many_events_behind_a_replay_do_not_make_a_subscriber_slow():
+    hub = Hub("live", bound=4)
+    subscription = hub.subscribe(0)
+    subscription.behind([Vad(speech=False, t_ms=t_ms) for t_ms in range(100)])
+    assert not subscription.slow
+    assert len(drain(subscription)) == 100
+
+
+def test_nothing_is_put_behind_the_end():
+    hub = Hub("live")
+    subscription = hub.subscribe()
+    subscription.close()
+    subscription.behind([Vad(speech=False, t_ms=40)])
+    assert drain(subscription) == []

@@ -183,6 +183,9 @@ class CountingStreams:
         ingest = self.ingests.get(session)
         return None if ingest is None else ingest.hub
 
+    def in_memory(self, session: str) -> Hub | None:
+        return self.hub(session)
+
     def own(self, session: str) -> CountingIngest | None:
         return self.stream if session == "live" else None
 
@@ -256,12 +259,13 @@ async def serving(
     token: str | None = None,
     bind: BindOptions | None = None,
     recordings: Recordings | None = None,
+    info: ServerInfo = INFO,
     **limits: int,
 ) -> AsyncIterator[Server]:
     async with Server(
         bind or BindOptions(port=port, token=token),
         sessions=streams,
-        info=INFO,
+        info=info,
         recordings=recordings,
         limits=ServerLimits(**limits),
     ) as server:
