@@ -323,12 +323,14 @@ class SpeakerTurns(Event, frozen=True, kw_only=True, tag="speakers"):
     """Who talks from `start_ms` to `end_ms`; replaces what earlier events said of that time.
 
     `turns` are in order of their beginnings, and overlap where people talk at the same time.
-    A speaker who has said no word yet is in none of them.
+    A speaker who has said no word yet is in none of them. `channel` is as in `Partial`: words of
+    other channels are not meant.
     """
 
     start_ms: int
     end_ms: int
     turns: tuple[SpeakerTurn, ...]
+    channel: int | msgspec.UnsetType = msgspec.UNSET
 
 
 class Vad(Event, frozen=True, kw_only=True, tag="vad"):

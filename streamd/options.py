@@ -98,7 +98,7 @@ class InputOptions:
         str,
         "ID|NAME",
         Option(
-            "microphone by number or name; monitor: what plays",
+            "microphone; monitor: what plays; mic+system: both",
             flags=("-d", "-c", "--capture"),
             common=True,
         ),

@@ -137,7 +137,7 @@ export class Transcript {
     for (let i = revised - 1; i >= 0 && !(this.items[i].end_ms <= from - REMEMBERED_MS); i--) {
       const { type, words = [], seq } = this.items[i];
       if (type === "divider") break; // times before it are not of this session
-      if (type !== "final") continue;
+      if (type !== "final" || this.items[i].channel !== message.channel) continue;
       const again = words.map((word, n) => named(word, n, seq));
       if (again.every(({ speaker }, n) => speaker === words[n].speaker)) continue;
       this.items[i] = { ...this.items[i], words: again };

@@ -61,10 +61,12 @@ def call(command: Command, config: Config, operands: tuple[str, ...]) -> int | N
 def _find_microphone(config: Config) -> None:
     """Raise `SourceError` before a model is offered for download, or prepared, for nothing."""
     if config.input.source and not config.input.files:
+        from streamd.sources.call import sides_of
         from streamd.sources.microphone import choose, list_devices
 
         try:
-            choose(list_devices(), config.input.device or None)
+            for device in sides_of(config.input.device) or (config.input.device or None,):
+                choose(list_devices(), device)
         except SourceError as error:
             swallowed = config.decoding.hotwords
             if swallowed and Path(swallowed).is_file():

@@ -30,6 +30,7 @@ from streamd.session.gate import Gate, WebRtcVad, any_sound
 from streamd.session.rules import RuleNote
 from streamd.session.segmenter import Segmenter
 from streamd.sources import Source
+from streamd.sources.call import BothSides, sides_of
 from streamd.sources.ffmpeg import is_url
 from streamd.sources.file import FileSource
 from streamd.sources.microphone import Microphone
@@ -106,7 +107,11 @@ def session_factory(
         raise ConfigError("--endpoint smart: this installation lacks smart-turn's weights")
 
     def make(choices: Choices) -> AnySession:
-        return SplitSession(partial(of_one, choices)) if choices.split is True else of_one(choices)
+        if choices.split is not True:
+            return of_one(choices)
+        plain = msgspec.structs.replace(choices, speakers=UNSET)
+        theirs = partial(of_one, choices) if choices.speakers is True else None
+        return SplitSession(partial(of_one, plain), theirs)
 
     def of_one(choices: Choices) -> Session:
         plain = frames_from_ms(choices.endpoint_ms)
@@ -227,8 +232,10 @@ def own_sources(config: Config) -> list[Source]:
     return [_source(config, name) for name in config.input.files]
 
 
-def microphone(config: Config, *, again: bool = False) -> Microphone:
-    """Return the user's device; `again` after it was lost."""
+def microphone(config: Config, *, again: bool = False) -> Source:
+    """Return the user's device, or the two of a call; `again` after it was lost."""
+    if (sides := sides_of(config.input.device)) is not None:
+        return BothSides(*sides, refresh=again)
     return Microphone(config.input.device or None, refresh=again, split=is_split(config))
 
 
@@ -253,7 +260,13 @@ def selection(config: Config) -> Selection:
 
 def is_split(config: Config) -> bool:
     """Whether the channels of the program's own source have captions of their own."""
-    return config.input.channels == "split"
+    return config.input.channels == "split" or is_call(config)
+
+
+def is_call(config: Config) -> bool:
+    """Whether the program's own source are both sides of a call."""
+    has_device = config.input.source and not config.input.files
+    return has_device and sides_of(config.input.device) is not None
 
 
 def recognizer(

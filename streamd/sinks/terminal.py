@@ -195,7 +195,10 @@ class TerminalSink:
         """Follow a correction of who talked, as far as paragraphs can still be changed."""
         start = frames_from_ms(event.start_ms)
         self._turns = revised(self._turns, event)
-        again = [with_speakers(final, self._turns, start) for final, _ in self._finals]
+        again = [
+            with_speakers(final, self._turns, start) if final.channel == event.channel else final
+            for final, _ in self._finals
+        ]
         changed = [i for i, final in enumerate(again) if final is not self._finals[i][0]]
         self._write_again(again, changed)
 
