@@ -56,7 +56,6 @@ class Option:
     allowed: str = ""  # what values are allowed, where the type cannot say it
     synonyms: Mapping[str, str] = field(default_factory=dict, hash=False)  # in lower case -> value
     secret: bool = False  # whether it may have a password, which must not be shown
-    commas: bool = False  # whether commas separate the items of a list of texts, also in one flag
     unset: str = "none"  # how None is written, if the field may be that
 
 
@@ -554,11 +553,7 @@ class OutputOptions:
     names: Annotated[
         tuple[Annotated[str, Meta(pattern=r"^[1-9][0-9]{0,3}=\s*\S.{0,999}\Z")], ...],
         "1=NAME",
-        Option(
-            "what speakers are called: 1=Ana,2=Bob",
-            allowed="numbers and names: 1=Ana,2=Bob",
-            commas=True,
-        ),
+        Option("what speakers are called: 1=Ana,2=Bob", allowed="numbers and names: 1=Ana,2=Bob"),
     ] = ()
     verbose: Annotated[
         int,

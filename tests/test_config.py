@@ -569,15 +569,3 @@ def test_reference_has_everything():
             assert f"`{flag}`" in page
     for name in SETTINGS:
         assert f"`{name}` `" in page
-
-
-@pytest.mark.parametrize(
-    ("given", "environ"),
-    [
-        ({"names": ["1=Ana,2=Bob"]}, {}),
-        ({"names": ["1=Ana", "2=Bob"]}, {}),
-        ({}, {"STREAMD_NAMES": "1=Ana,2=Bob"}),
-    ],
-)
-def test_names_of_speakers_are_separated_by_commas_or_in_flags_of_their_own(given, environ):
-    assert load(given, environ).output.names == ("1=Ana", "2=Bob")

@@ -133,8 +133,6 @@ class Field:
         raw = self._without_synonyms(found) if isinstance(found, str) else found
         if is_text and isinstance(self.type, inspect.VarTupleType):
             raw = str(found).split(",") if found else []
-        if self.opt.commas and isinstance(raw, list) and not typed:
-            raw = [part for each in raw for part in str(each).split(",")]
         try:
             value = msgspec.convert(raw, self.annotation, strict=not is_text)
         except msgspec.ValidationError:
