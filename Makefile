@@ -103,8 +103,8 @@ check-mlx: $(MLX) ## the MLX engine against the others, on a CPU or a Mac's GPU 
 check-benchmarks: $(INSTALLED) ## the programs in benchmarks/, each once and briefly
 	$(BIN)/pytest -m "benchmarks and not coreml" --numprocesses auto --dist load tests/benchmarks
 
-check-page: $(INSTALLED) ## all of the caption page in Chromium (Debian: make system-packages)
-	$(BIN)/pytest -m page tests/clients tests/test_deployment.py
+check-page: $(INSTALLED) ## all of the pages in Chromium (Debian: make system-packages)
+	$(BIN)/pytest -m page tests/clients tests/library tests/test_deployment.py
 
 system-packages:
 	@$(SYSTEM_INSTALL)

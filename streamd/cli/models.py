@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from streamd.cli.asking import agreed, can_ask
 from streamd.config import Config
 from streamd.daemon.opening import assumed_precision, best_model
 from streamd.engines import memory
@@ -66,7 +67,7 @@ def _ask_for(name: str, config: Config, here: StorePaths) -> None:
     if store.find(name, here) is not None:
         return
     repository = repository_of(name)
-    if repository is None or not _can_ask(config.output):
+    if repository is None or not can_ask(config.output):
         raise store.not_here(name)
     _refuse_too_large(name, config)
     _download(name, repository, here, config.output, ask=True)
@@ -114,11 +115,11 @@ def _automatic(config: Config, here: StorePaths) -> str:
         return name
     usual = offered(config.decoding)
     better, bundled = usual.name, store.BUNDLED[0]
-    if _can_ask(config.output) and not (here.offline or imports.was_declined(here.imported)):
+    if can_ask(config.output) and not (here.offline or imports.was_declined(here.imported)):
         what = f"{better}, {megabytes(usual.n_bytes)} from {here.host}"
         known = f"{name} is here, the smallest. Larger: {what}. Download it?"
         lacking = f"no suitable model is here yet. Download {what}?"
-        if not _agreed(f"streamd: {known if name else lacking}", otherwise=not name):
+        if not agreed(f"streamd: {known if name else lacking}", otherwise=not name):
             imports.decline(here.imported)
         elif _tried(better, usual.repository, here, config.output, needed=not name):
             return better
@@ -147,7 +148,7 @@ def _download(
         size += f", and {prepared} when it is prepared; {used} of memory when used"
     if offer.n_missing and (family := family_entry(name)):
         log.info("%s is under the licence %s", name, family.license_line)
-    if ask and not _agreed(f"streamd: {name} is not here. Download it ({size}) from {here.host}?"):
+    if ask and not agreed(f"streamd: {name} is not here. Download it ({size}) from {here.host}?"):
         raise store.not_here(name)
     if not offer.n_missing:
         log.info("all of %s is here; checking it", name)
@@ -175,10 +176,6 @@ def _shown_progress(
         terminal.close()
 
 
-def _can_ask(output: OutputOptions) -> bool:
-    return sys.stdin.isatty() and sys.stderr.isatty() and output.verbose >= 0
-
-
 def _tried(
     name: str, repository: str, here: StorePaths, output: OutputOptions, *, needed: bool
 ) -> bool:
@@ -191,17 +188,6 @@ def _tried(
         log.warning("%s; captions go on without it", error)
         return False
     return True
-
-
-def _agreed(question: str, *, otherwise: bool = True) -> bool:
-    """Ask at the terminal; an empty line means `otherwise`, the end of the input no."""
-    sys.stderr.write(f"{question} {'[Y/n]' if otherwise else '[y/N]'} ")
-    sys.stderr.flush()
-    answer = sys.stdin.readline()
-    if not answer:
-        sys.stderr.write("\n")
-    agrees = ("y", "yes", "") if otherwise else ("y", "yes")
-    return answer.strip().lower() in agrees and answer != ""
 
 
 def _tenths(name: str) -> Callable[[int, int], None]:

@@ -22,10 +22,13 @@ from streamd.daemon.display import open_display, open_files
 from streamd.daemon.first_start import FirstStart
 from streamd.daemon.opening import with_capacity
 from streamd.daemon.other_models import OtherModels
+from streamd.daemon.people import PeopleFolder, VoiceKeeper
+from streamd.daemon.queued import file_queue
 from streamd.daemon.screen import Screen, show, stored_or_told
 from streamd.daemon.uploads import Uploads
 from streamd.errors import SourceError, StreamdError, for_clients
-from streamd.events import EndReason, Fault, GapReason
+from streamd.events import EndReason, Fault, GapReason, SpeakerName
+from streamd.labels import names_of
 from streamd.server import LIVE, TELL_S
 from streamd.sinks import Sink
 from streamd.sinks.dictation import TypingSink, typists
@@ -78,6 +81,8 @@ async def run(
         streams.choices = build.default_choices(config)
         streams.learn = partial(phrases.add, path=phrases.own_file())
         streams.when_idle.append(build.release_small_models)
+        if config.decoding.people:
+            streams.new_keeper = partial(VoiceKeeper, PeopleFolder(config.decoding.people))
 
         def log_state() -> None:
             log.warning("; ".join(streams.state()) or "no sessions")
@@ -153,17 +158,22 @@ async def _live(
             serving.watchdog(),
         )
         running = [tasks.create_task(task) for task in work]
+        queue = file_queue(config, uploads)
+        if queue is not None:
+            running.append(tasks.create_task(queue.run()))
         live = streams.add(LIVE, split=build.is_split(config)) if sources else None
         if live is not None:
             live.broken = control.stop  # which raises it when the others have ended in order
             running.append(tasks.create_task(_end_in_time(streams, control, end_by)))
+            for number, name in names_of(config.output.names).items():
+                live.rename(SpeakerName(speaker=number, name=name))
             _show(config, live, control, tasks, sinks)
         async with AsyncExitStack() as stack:
             stack.callback(first.close)
             stack.callback(uploads.others.close)
             if live is not None and config.input.play and config.input.files:
                 live.heard = stack.enter_context(loudspeaker())
-            serve = serving.server(config, streams, uploads, end_by=end_by)
+            serve = serving.server(config, streams, uploads, queue=queue, end_by=end_by)
             server = await stack.enter_async_context(serve)
             if server is not None and not is_terminal(sys.stdout, os.environ):
                 reload = partial(serving.reload, config, server)

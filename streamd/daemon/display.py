@@ -4,6 +4,7 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from datetime import UTC, datetime
 from io import TextIOWrapper
 from pathlib import Path, PurePosixPath
@@ -13,13 +14,16 @@ from urllib.parse import unquote, urlsplit
 from streamd.config import Config
 from streamd.daemon import translating
 from streamd.errors import ConfigError, os_error_as
-from streamd.events import Event
+from streamd.events import Event, Final, SpeakerTurns
+from streamd.labels import Names, names_of
 from streamd.options import OutputOptions, without_password
 from streamd.sinks import CaptionSink, Format, Sink
 from streamd.sinks.formats import FORMATS, SEGMENTED, Jsonl, Paragraphs, Table, Text, suffix
 from streamd.sinks.terminal import TerminalSink, is_terminal
 from streamd.sinks.text import SPEAKERS, Look, clean, confidence_ramp, stamper
 from streamd.sinks.transcripts import transcript
+from streamd.sinks.whole import DOCUMENTS, WholeFile, document
+from streamd.sinks.word_document import About
 from streamd.sinks.writing import FileSink, SentenceSink, StreamSink, fitting
 from streamd.sources.ffmpeg import is_url
 from streamd.translation.files import TranslatedSink
@@ -53,7 +57,7 @@ def open_display(
         ramp=ramp if config.cues.confidence else (),
         stamp=stamper(output.timestamps, started or datetime.now(UTC)),
         speakers=SPEAKERS if ramp else (),
-        names=speaker_names(output),
+        names=names_of(output.names),
     )
     if terminal:
         return TerminalSink(stream, look)
@@ -77,16 +81,17 @@ def open_stream(config: Config, stream: TextIO, form: str, *, segments: bool) ->
     return SentenceSink(sink) if segments and form not in SEGMENTED else sink
 
 
-def speaker_names(output: OutputOptions) -> dict[int, str]:
-    """Return what the user calls speakers, by number."""
-    named = (each.partition("=") for each in output.names)
-    return {int(number): name.strip() for number, _, name in named}
+def with_names(config: Config, names: Names) -> Config:
+    """Return the configuration with what speakers are called, but for those that the user names."""
+    named = {**names, **names_of(config.output.names)}
+    every = tuple(f"{speaker}={name}" for speaker, name in named.items())
+    return replace(config, output=replace(config.output, names=every))
 
 
 def new_format(config: Config, name: str, started: datetime | None = None) -> Format:
     """Return a format of files as the user wants it; time stamps count from `started`, or now."""
     form = FORMATS[name](config.cues)
-    form.names = speaker_names(config.output)
+    form.names = names_of(config.output.names)
     if isinstance(form, Table) and config.decoding.speakers:
         form.add_speakers()
     if isinstance(form, Paragraphs):
@@ -94,11 +99,32 @@ def new_format(config: Config, name: str, started: datetime | None = None) -> Fo
     return form
 
 
-def written(config: Config, events: Iterable[Event], form: str, names: Mapping[int, str]) -> str:
-    """Return the transcript of a session in a format of files; `names` are those of speakers."""
+def about(config: Config, title: str, started: datetime | None = None) -> About:
+    """Return what a document says besides what was said."""
+    names = names_of(config.output.names)
+    return About(title or "Transcript", started, names, config.export.line_numbers)
+
+
+def written(
+    config: Config, events: Sequence[Event], form: str, names: Names, title: str = ""
+) -> bytes:
+    """Return the transcript of a session in a format of files.
+
+    `names` are what the reader calls speakers, whatever the events say. Raises `ConfigError`
+    without the library that the format needs.
+    """
+    if form in DOCUMENTS:
+        return document(events, form, replace(about(config, title), names=names))
     writer = new_format(config, form)
     writer.names = names
-    return transcript(events, writer)
+    if isinstance(writer, Table) and any(map(tells_who, events)):
+        writer.add_speakers()
+    return transcript(events, writer).encode(errors="replace")
+
+
+def tells_who(event: Event) -> bool:
+    """Whether an event says who speaks."""
+    return isinstance(event, SpeakerTurns) or (isinstance(event, Final) and bool(event.speaker))
 
 
 def open_files(
@@ -124,7 +150,11 @@ def open_files(
     sinks: list[Sink] = []
     with ExitStack() as undo:
         for path, (name, into) in wanted.items():
-            sinks.append(FileSink(path, new_format(config, name, started), whole=whole))
+            if name in DOCUMENTS:
+                title = Path(file).stem.strip("-")
+                sinks.append(WholeFile(path, name, about(config, title, started), whole=whole))
+            else:
+                sinks.append(FileSink(path, new_format(config, name, started), whole=whole))
             undo.callback(sinks[-1].close)
             if into:
                 names = translating.names_in(config)
@@ -241,4 +271,5 @@ def _stem(file: str) -> str:
 
 def _format(path: str) -> str:
     # The configuration has checked that there is one.
-    return max((name for name in FORMATS if path.endswith(suffix(name))), key=len)
+    known = (*FORMATS, *DOCUMENTS)
+    return max((name for name in known if path.endswith(suffix(name))), key=len)

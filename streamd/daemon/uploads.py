@@ -17,8 +17,8 @@ from streamd.daemon.other_models import OtherModels
 from streamd.daemon.recording import Between, RecordingTranscriber, finals_between
 from streamd.errors import ConfigError, SourceError, WireError
 from streamd.events import EndReason, Eos, Final
+from streamd.labels import by_speaker
 from streamd.server import Recording, Wanted
-from streamd.sinks.text import by_speaker
 from streamd.sources import FrameStream
 from streamd.sources.confined import ConfinedSource, stranger_file
 from streamd.streams import Streams
@@ -61,15 +61,15 @@ class Uploads:
         self.opened: asyncio.Future[OpenModel] = asyncio.Future()
         """The model, for which recordings wait."""
 
-    async def read(self, file: int, name: str, wanted: Wanted) -> Recording:
-        """Read a sound file; see `streamd.server.Recordings`."""
+    async def read(self, file: int, name: str, wanted: Wanted, *, epoch: str = "") -> Recording:
+        """Read a sound file; see `streamd.server.Recordings`. `epoch`: of its session, if kept."""
         await self.streams.between(lambda: None)  # raises if there is no engine
         await asyncio.shield(self.opened)
         computing = await self._computing(wanted)
-        addition = self._addition(name)
+        addition = self._addition(name, epoch)
         with ExitStack() as undo:
             if addition is not None:
-                undo.callback(addition.end, EndReason.ERROR)
+                undo.callback(addition.discard)
             recording = await self._read(file, name, computing, addition)
             undo.pop_all()
         return recording
@@ -118,7 +118,7 @@ class Uploads:
         finals = finals if addition is None else addition.keeping(finals)
         return Recording(track.duration_ms, finals, warnings, model)
 
-    def _addition(self, name: str) -> "Addition | None":
+    def _addition(self, name: str, epoch: str) -> "Addition | None":
         if not self._config.journal.keep:
             return None
         # SQLite takes a megabyte.
@@ -129,7 +129,7 @@ class Uploads:
             return None
         # A client may call a file as another's session, which goes on or can be listened to.
         named = f"recording-{Path(name).name[-_MOST_OF_A_NAME:]}"
-        return Addition(self._stored, self._config.journal, named)
+        return Addition(self._stored, self._config.journal, named, epoch=epoch)
 
     def _new_transcriber(self, opened: OpenModel, wanted: Wanted) -> RecordingTranscriber:
         config = self._config

@@ -22,17 +22,26 @@ from streamd.events import PROTOCOL, Ack, EndReason, Eos, Event, Fault, SessionE
 from streamd.options import ServerLimits
 from streamd.server.access import LIVE, Access, Rights
 from streamd.server.dialects import Close, Dialect, Tell
-from streamd.server.ingest import SECRET, Ingest, Ingests, corrected
+from streamd.server.ingest import SECRET, Ingest, Ingests, noted
 from streamd.server.pacing import Pace
 from streamd.server.readers import ChosenLanguage, Translating
-from streamd.server.wire import Command, Correct, Hello, Limits, Role, Translate, close_code
+from streamd.server.wire import (
+    Command,
+    Correct,
+    Hello,
+    Limits,
+    Name,
+    Role,
+    Translate,
+    close_code,
+)
 from streamd.streams.hub import Hub
 from streamd.streams.life import CONNECTION, Phase, Turn, following
 from streamd.streams.stream import Stream
 from streamd.types import SAMPLE_RATE
 
 _NOT_KEPT = Fault(
-    code="bad_option", message="keep: corrections by this link are for this session only"
+    code="bad_option", message="keep: what this link changes is for this session only"
 )
 
 _CLOSE_S = 3.0
@@ -167,7 +176,8 @@ class Connection:
 
     Every event that the client receives, answers included, goes through its subscription at the
     hub, so it arrives in the order in which it happened. A listener with the `rights` to speak may
-    correct the words of the daemon's own sessions; those of others only the client that feeds them.
+    correct words and name speakers of the daemon's own sessions; those of others only the client
+    that feeds them.
     Raises `WireError` if the request cannot be granted; pass the error to `refuse`.
     """
 
@@ -203,6 +213,7 @@ class Connection:
             **msgspec.structs.asdict(self._hub.choices),
             rate=SAMPLE_RATE,
             corrects=self._ingest is not None or self._own is not None,
+            keeps_voices=self._keeps_voices or msgspec.UNSET,
             translates=info.translating.languages if info.translating else (),
             limits=limits,
         )
@@ -216,6 +227,13 @@ class Connection:
         )
         self._chosen = ChosenLanguage(info.translating, self._hub, self._subscription)
         self._chosen.choose(self._query.translate, self._query.after)
+
+    @property
+    def _keeps_voices(self) -> bool:
+        """Whether the client may have voices kept: not if it has a link to the session only."""
+        may = self._ingest is not None or self._own is not None
+        has_folder = self._ingests.sessions.new_keeper is not None
+        return may and has_folder and self._access.rights >= Rights.KEEP
 
     def _join(self) -> Hub:
         """Return the hub of the session to listen to, or open the session to feed."""
@@ -322,15 +340,14 @@ class Connection:
         told: Fault | None = None
         if isinstance(act, Translate):
             return self._translated(act)
-        if isinstance(act, Correct) and act.keep and self._access.rights < Rights.KEEP:
+        if isinstance(act, Correct | Name) and act.keep and self._access.rights < Rights.KEEP:
             act, told = msgspec.structs.replace(act, keep=False), _NOT_KEPT
         if self._ingest is not None:
             return await self._ingest.take(act) or told
-        if self._own is None or not isinstance(act, Correct):
-            raise WireError(
-                "not_ingest", "a client with role=listen can only send correct or translate"
-            )
-        return await corrected(self._own, act) or told
+        if self._own is None or not isinstance(act, Correct | Name):
+            only = "a client with role=listen can only send correct, name or translate"
+            raise WireError("not_ingest", only)
+        return await noted(self._own, act) or told
 
     def _translated(self, wanted: Translate) -> Fault | None:
         """Let the client read another language, or say why not."""

@@ -28,7 +28,7 @@ _MAX_FIELDS = 64
 _MAX_FIELD_BYTES = 16_384
 _LEAST_BYTES_PER_S = 8_000
 """What a modem of the nineties sends. A slower client would keep others out for hours."""
-_STATUS: Mapping[str, int] = {
+STATUS: Mapping[str, int] = {
     "bad_form": HTTPStatus.BAD_REQUEST,
     "too_large": HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     "too_slow": HTTPStatus.REQUEST_TIMEOUT,
@@ -132,7 +132,7 @@ class Rest:
             with TemporaryFile(prefix="streamd-") as file:
                 await work(file)
         except WireError as error:
-            await exchange.respond(failure(_STATUS[error.code], str(error), error.code))
+            await exchange.respond(failure(STATUS[error.code], str(error), error.code))
         except SourceError as error:
             await exchange.respond(failure(400, str(error), "bad_form"))
         except ConfigError as error:  # of the server's own options

@@ -10,9 +10,8 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from streamd.events import Eos, Event, Final, Gap, Partial, TimedWord
+from streamd.events import Eos, Event, Final, Gap, Partial, TimedWord, aligned
 from streamd.language import ends_sentence
-from streamd.sinks.text import aligned
 from streamd.sinks.writing import goes_on, joined_finals
 from streamd.whisper.marks import MARKS
 
