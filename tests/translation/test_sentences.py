@@ -3,7 +3,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from streamd.events import Eos, Event
-from streamd.translation.sentences import MOST_WAITING, Sentence, Sentences
+from streamd.translation.sentences import MOST_WAITING, Sentences, SentenceSoFar
 from tests.support.translating import final, partial
 
 
@@ -14,7 +14,7 @@ def told(events: list[Event], language: str = "en") -> list[tuple[str, bool]]:
     ]
 
 
-def complete(events: list[Event]) -> list[Sentence]:
+def complete(events: list[Event]) -> list[SentenceSoFar]:
     sentences = Sentences("en")
     every = [each for event in events for each in sentences.take(event)]
     return [each for each in every if each.is_complete]
