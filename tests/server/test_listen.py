@@ -36,7 +36,6 @@ async def test_hello_says_where_the_listener_is():
             "endpoint_ms": 600,
             "rate": 16000,
             "corrects": True,
-            "translates": [],
             "started": streams.live.started.isoformat().replace("+00:00", "Z"),
             "limits": {
                 "max_message_bytes": 1 << 20,
