@@ -37,11 +37,12 @@ class SentenceSoFar:
 class Sentences:
     """Joins the captions of a stream to sentences, each channel's for itself.
 
-    `language` is that of the stream, if it is known before the first final.
+    `language` is that of the stream, if it is known before the first final; `written` is that of
+    the captions, if they are written in another one than is spoken.
     """
 
-    def __init__(self, language: str = "") -> None:
-        self._language = language
+    def __init__(self, language: str = "", *, written: str = "") -> None:
+        self._language, self._written = written or language, written
         self._begun: dict[int, SentenceSoFar] = {}  # whose finals do not end a sentence, by channel
         self._n_given: dict[int, int] = {}  # words of the present partial, by channel
 
@@ -49,7 +50,8 @@ class Sentences:
         """Yield what is new after this event, in order; a sentence replaces its beginnings."""
         match event:
             case Final() if event.text.strip():
-                yield from self._final(event)
+                language = self._written or event.language
+                yield from self._final(msgspec.structs.replace(event, language=language))
             case Partial():
                 yield from self._partial(event)
             case Gap() | Eos():

@@ -137,8 +137,11 @@ class _Reading:
             self._done.set()
 
     async def _follow(self, hub: Hub, upto: int) -> None:
-        languages = hub.choices.language.split(",")
-        sentences = Sentences("" if "auto" in languages or languages[1:] else languages[0])
+        language, *others = hub.choices.language.split(",")
+        known = "" if language == "auto" or others else language
+        # Whisper's translations are English, whatever was spoken.
+        written = "en" if hub.choices.task == "translate" else ""
+        sentences = Sentences(known, written=written)
         seq = 0
         while True:
             with hub.subscribe(after=seq, listens=False) as events:

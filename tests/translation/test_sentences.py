@@ -81,6 +81,13 @@ def test_nothing_is_said_of_a_partial_whose_language_is_not_known():
     assert told(events, language="") == [("One two.", True)]
 
 
+def test_captions_that_whisper_translates_are_written_in_another_language_than_is_spoken():
+    sentences = Sentences("de", written="en")
+    events = [partial("when it rains, we", 4), final("When it rains, we stay.", language="de")]
+    said = [each.said.language for event in events for each in sentences.take(event)]
+    assert said == ["en", "en"]
+
+
 def test_channels_do_not_mix():
     events = [
         final("Left begins", seg=1, seq=1, channel=1),
