@@ -543,7 +543,7 @@ class OutputOptions:
         Meta(pattern=r"^(|[a-z]{2,3}(,[a-z]{2,3})*)\Z"),
         "CODE",
         Option(
-            "languages for readers and files: pt,de; needs models",
+            "translations for readers and files: pt,de",
             common=True,
             allowed="languages: pt,de",
             synonyms=LANGUAGE_CODES,
@@ -794,7 +794,7 @@ class JournalOptions:
         str,
         "DIR",
         Option(
-            "folder in which to keep sessions; auto: the default one",
+            "folder to keep sessions in; auto: the default one",
             name="library",
             flags=("--keep",),
             common=True,
