@@ -417,7 +417,8 @@ export async function refresh() {
   if (!answer || session?.id !== id) return;
   const { events, ...known } = answer;
   Object.assign(session, known);
-  for (const event of events) transcript.apply(event);
+  // Of a session to which one listens, they have come, or will.
+  if (listening === null) for (const event of events) transcript.apply(event);
   askMs = events.length > 0 ? ASKS_MS : Math.min(2 * askMs, MOST_ASKS_MS);
   if (events.length > 0) draw();
   offerSound();

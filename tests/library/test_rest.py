@@ -5,6 +5,7 @@ import json
 import httpx2
 import pytest
 
+from streamd.errors import ConfigError
 from streamd.library.rest import LibraryRest
 from streamd.library.shelf import Shelf
 from streamd.library.tables import SOUNDS
@@ -73,6 +74,43 @@ async def test_what_undoes_an_edit_comes_with_its_answer(client):
         assert undone.status_code == 201
         assert (await client.get(f"search?q={query}")).json()["hits"] == before
     assert (await client.get("search?q=botin")).json()["hits"] == []
+
+
+class Around:
+    """What goes on beside the library."""
+
+    def __init__(self):
+        self.told, self.learned = [], []
+
+    def is_live(self, run):
+        return run.session == "talk"
+
+    def tell(self, run, notes):
+        self.told += [(run.session, note.text) for note in notes]
+
+    def learn(self, phrase):
+        if phrase == "Zoë":
+            raise ConfigError("vocabulary.txt: cannot write it")
+        self.learned.append(phrase)
+
+
+async def test_listeners_are_told_and_words_are_learned_if_that_is_wanted(tmp_path, caplog):
+    fill(tmp_path, {"talk": TALK})
+    around = Around()
+    async with serving(CountingStreams()) as server:
+        server.library = LibraryRest(Shelf(tmp_path), around)
+        address = f"http://127.0.0.1:{server.port}/v1/library/"
+        async with httpx2.AsyncClient(base_url=address, trust_env=False) as client:
+            texts = ("Ana Botín spoke first.", "Ana Botín spoke last.", "Zoë spoke last.")
+            for n, keep in enumerate((False, True, True)):
+                body = edits(texts[n], revision=n, keep=keep)
+                assert (await client.post("sessions/1/edits", content=body)).status_code == 201
+            assert (await client.delete("sessions/1")).status_code == 409
+            assert (await client.get("sessions/1")).json()["is_live"]
+    said = [("talk", text) for text in ("Ana Botín", "last.", "Zoë")]
+    assert around.told == said
+    assert around.learned == ["last"]
+    assert "keep: vocabulary.txt: cannot write it" in caplog.text
 
 
 async def test_speakers_are_found_listed_and_exported_as_somebody_has_given_them(client, tmp_path):
