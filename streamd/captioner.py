@@ -55,6 +55,7 @@ from streamd.events import (
     Gap,
     Lag,
     Partial,
+    SpeakerName,
     SpeakerTurns,
     TurnEvent,
     Unclear,
@@ -125,7 +126,18 @@ PartialCaption = Partial
 FinalCaption = Final
 """The names in the library: `Final` would collide with ``typing.Final``."""
 Caption = Partial | Final
-AnyEvent = Caption | Speech | Pause | TurnEvent | SpeakerTurns | Unclear | Lag | Gap | Flushed
+AnyEvent = (
+    Caption
+    | Speech
+    | Pause
+    | TurnEvent
+    | SpeakerTurns
+    | SpeakerName
+    | Unclear
+    | Lag
+    | Gap
+    | Flushed
+)
 EventT = TypeVar("EventT", bound=AnyEvent)
 ResultT = TypeVar("ResultT")
 
@@ -526,6 +538,17 @@ class CaptionSession(Generic[EventT]):
         """
         correction = Correction(text=" ".join(text.split()), seq=seq, first=first, last=last)
         self._checked(self._stream.correct(correction, keep=False))
+
+    def rename(self, speaker: int, name: str) -> None:
+        """Say what a speaker is called; with an empty name, they have only a number again.
+
+        It is an event, `SpeakerName`, as is a name by which somebody's voice is known. Raises
+        `ConfigError` if that is no name.
+        """
+        self._checked(self._renamed(SpeakerName(speaker=speaker, name=name)))
+
+    async def _renamed(self, naming: SpeakerName) -> None:
+        self._stream.rename(naming)
 
     def finish(self) -> None:
         """End the audio: what was fed or captured by now becomes final, then the iteration ends."""

@@ -16,17 +16,19 @@ from functools import partial
 from signal import SIGHUP, SIGUSR1, SIGUSR2
 
 from streamd.config import Config
-from streamd.daemon import build, phrases, serving
+from streamd.daemon import build, phrases, serving, translating
 from streamd.daemon.control import Control, until_first_error
 from streamd.daemon.display import open_display, open_files
 from streamd.daemon.first_start import FirstStart
 from streamd.daemon.opening import with_capacity
 from streamd.daemon.other_models import OtherModels
+from streamd.daemon.people import PeopleFolder, VoiceKeeper
 from streamd.daemon.queued import file_queue
 from streamd.daemon.screen import Screen, show, stored_or_told
 from streamd.daemon.uploads import Uploads
 from streamd.errors import SourceError, StreamdError, for_clients
-from streamd.events import EndReason, Fault, GapReason
+from streamd.events import EndReason, Fault, GapReason, SpeakerName
+from streamd.labels import names_of
 from streamd.server import LIVE, TELL_S
 from streamd.sinks import Sink
 from streamd.sinks.dictation import TypingSink, typists
@@ -59,6 +61,7 @@ async def run(
     `also` makes further sinks of the source's captions. Raises `StreamdError`, which has its own
     exit code, and `BrokenPipeError` if the reader of standard output has closed it.
     """
+    translating.check(config)
     sources, config = build.own_sources(config), with_capacity(config)
     auto_step = build.auto_step(config)
     new_session = build.session_factory(config, auto_step)
@@ -78,6 +81,8 @@ async def run(
         streams.choices = build.default_choices(config)
         streams.learn = partial(phrases.add, path=phrases.own_file())
         streams.when_idle.append(build.release_small_models)
+        if config.decoding.people:
+            streams.new_keeper = partial(VoiceKeeper, PeopleFolder(config.decoding.people))
 
         def log_state() -> None:
             log.warning("; ".join(streams.state()) or "no sessions")
@@ -160,6 +165,8 @@ async def _live(
         if live is not None:
             live.broken = control.stop  # which raises it when the others have ended in order
             running.append(tasks.create_task(_end_in_time(streams, control, end_by)))
+            for number, name in names_of(config.output.names).items():
+                live.rename(SpeakerName(speaker=number, name=name))
             _show(config, live, control, tasks, sinks)
         async with AsyncExitStack() as stack:
             stack.callback(first.close)

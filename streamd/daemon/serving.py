@@ -14,6 +14,7 @@ from socket import AF_UNIX, SOCK_DGRAM, socket
 from typing import TYPE_CHECKING
 
 from streamd.config import Config, has_several_tokens, read_token, read_tokens
+from streamd.daemon import translating
 from streamd.daemon.display import written
 from streamd.daemon.editing import Listeners
 from streamd.daemon.queued import FileQueue
@@ -81,7 +82,7 @@ def library(config: Config) -> "Database":
             raise ConfigError(f"--keep keeps text and audio: drop {option}")
     folder = folder_of(options.keep, os.environ)
     warn_of_writers("--keep", folder)
-    return opened(folder, days=options.keep_days)
+    return opened(folder, days=options.keep_days, most_bytes=round(options.keep_gb * 1e9))
 
 
 def _answers(
@@ -96,7 +97,7 @@ def _answers(
     if queue is not None and recordings is not None:
         files = JobsRest(queue, Rest(recordings, config.limits))
     shelf = Shelf(folder_of(config.journal.keep, os.environ))
-    return LibraryRest(shelf, Listeners(streams), files)
+    return LibraryRest(shelf, partial(written, config), Listeners(streams), files)
 
 
 def _bus(config: Config, resume_s: float) -> "Bus":
@@ -141,7 +142,8 @@ async def server(
     limits = config.limits
     allow_files(limits.max_connections + limits.pending_limit)
     model = config.decoding.model
-    info = ServerInfo(model=model, language=known_language(model))
+    readers = translating.translations(config)
+    info = ServerInfo(model=model, language=known_language(model), translating=readers)
     with open_to_others(_with_tokens(config.bind)) as bind:
         async with Server(
             bind,
@@ -157,6 +159,8 @@ async def server(
                 running.library = _answers(config, streams, recordings, queue)
             yield running
             notify(os.environ, "STOPPING=1")
+    if readers is not None:
+        readers.close()
 
 
 def _with_tokens(bind: BindOptions) -> BindOptions:

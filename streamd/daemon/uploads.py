@@ -17,8 +17,8 @@ from streamd.daemon.other_models import OtherModels
 from streamd.daemon.recording import Between, RecordingTranscriber, finals_between
 from streamd.errors import ConfigError, SourceError, WireError
 from streamd.events import EndReason, Eos, Final
+from streamd.labels import by_speaker
 from streamd.server import Recording, Wanted
-from streamd.sinks.text import by_speaker
 from streamd.sources import FrameStream
 from streamd.sources.confined import ConfinedSource, stranger_file
 from streamd.streams import Streams

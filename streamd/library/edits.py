@@ -13,9 +13,8 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from streamd.errors import ConfigError
-from streamd.events import Attribution, Correction, Final, Note
+from streamd.events import Attribution, Correction, Final, Note, aligned
 from streamd.library.tables import UNSPACED
-from streamd.sinks.text import aligned
 from streamd.sinks.transcripts import attributed, corrected, in_effect
 
 _MOST_EDITS = 5_000

@@ -18,10 +18,12 @@ from websockets.http11 import Request, Response
 from streamd.errors import ConfigError, WireError, for_clients
 from streamd.events import Note
 from streamd.library.edits import Edits
+from streamd.library.files import replaced_list, transcript_file
 from streamd.library.jobs_rest import JobsRest
 from streamd.library.shelf import OvertakenEditError, Shelf, UnreadableQueryError, sought
 from streamd.server.exchange import READ_BYTES, Exchange, in_json, in_parts, plain, respond
 from streamd.server.routes import LIBRARY_PATH
+from streamd.server.transcripts import WriteTranscript
 from streamd.server.wire import decoded, naming_field
 from streamd.streams.journal.journals import JournalError
 from streamd.streams.journal.tables import Run
@@ -48,6 +50,8 @@ class _LibraryQuery(Struct, frozen=True, kw_only=True):
     before: Annotated[int, Meta(ge=0, le=_MOST_NUMBER)] = 0
     after: Annotated[int, Meta(ge=0, le=_MOST_NUMBER)] = 0
     ms: Annotated[int, Meta(ge=1, le=86_400_000)] = 120_000
+    format: str = ""
+    anonymous: bool = False
 
 
 Names = dict[Annotated[int, Meta(ge=1, le=9_999)], Annotated[str, Meta(max_length=100)]]
@@ -89,9 +93,14 @@ class LibraryRest:
     """
 
     def __init__(
-        self, shelf: Shelf, around: Around | None = None, files: JobsRest | None = None
+        self,
+        shelf: Shelf,
+        write: WriteTranscript,
+        around: Around | None = None,
+        files: JobsRest | None = None,
     ) -> None:
-        self._shelf, self._around, self._files = shelf, around or _Alone(), files
+        self._shelf, self._write = shelf, write
+        self._around, self._files = around or _Alone(), files
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="library")
 
     def close(self) -> None:
@@ -149,6 +158,10 @@ class LibraryRest:
         number, _, part = rest.partition("/")
         if kind != "sessions" or not number.isdecimal() or len(number) > 18:
             return plain(404, "not found: docs/protocol.md lists what the library answers")
+        if is_get and part == "transcript":
+            return transcript_file(
+                self._shelf, self._write, int(number), asked.format, anonymous=asked.anonymous
+            )
         return self._of_session(method, int(number), part, asked, body)
 
     def _lists(self) -> Mapping[str, Callable[[_LibraryQuery], Response]]:
@@ -175,6 +188,8 @@ class LibraryRest:
                 for speaker, name in decoded(body, _names_decoder, "names").items():
                     shelf.rename(number, speaker, name)
                 return in_json(200, {"names": shelf.names(number)})
+            case (("GET" | "HEAD"), "replaced"):
+                return replaced_list(shelf, number)
             case "POST", "edits":
                 return self._edit(number, decoded(body, _edits_decoder, "edits"))
         return plain(405, "the methods here are: GET, DELETE; PUT names; POST edits")

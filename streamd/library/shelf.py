@@ -16,7 +16,8 @@ from typing import Any
 from msgspec import Struct
 
 from streamd.errors import ConfigError, StreamdError, os_error_as
-from streamd.events import Final, Gap, Note
+from streamd.events import Final, Gap, Note, SpeakerName
+from streamd.labels import renamed
 from streamd.library.edits import EditedText, Edits
 from streamd.library.tables import NAME, SOUNDS, merge, spaced, written
 from streamd.sinks.text import speaker_name
@@ -223,9 +224,15 @@ class Shelf:
                 yield row, event
 
     def names(self, number: int) -> Mapping[int, str]:
-        """Return what the speakers of a session are called."""
+        """Return what speakers of a session are called: in the library, or else since it began."""
+        names: dict[int, str] = {}
+        query = "SELECT event FROM events WHERE run = ? AND seq IS NULL ORDER BY id"
+        for (data,) in self._rows(query, number):
+            if isinstance(event := event_of(data), SpeakerName):
+                names = renamed(names, event)
         rows = self._rows("SELECT speaker, name FROM names WHERE run = ?", number)
-        return {speaker: name.decode(errors="replace") for speaker, name in rows}
+        names |= {speaker: name.decode(errors="replace") for speaker, name in rows}
+        return {speaker: name for speaker, name in names.items() if name}
 
     def sounds(self, number: int) -> list[AudioPart]:
         """Return the audio of a session that is there, in its order."""
@@ -289,11 +296,11 @@ class Shelf:
         """Return which speakers may have a name, in any session."""
         numbered = re.fullmatch(r"(?:speaker )?(\d{1,4})", folded(speaker))
         named = self._rows("SELECT DISTINCT speaker, name FROM names")
-        found = {
-            number
-            for number, name in named
-            if folded(name.decode(errors="replace")) == folded(speaker)
-        }
+        pairs = [(number, name.decode(errors="replace")) for number, name in named]
+        query = "SELECT event FROM events WHERE seq IS NULL AND instr(event, ?) > 0"
+        notes = (event_of(data) for (data,) in self._rows(query, '"type":"name"'))
+        pairs += [(note.speaker, note.name) for note in notes if isinstance(note, SpeakerName)]
+        found = {number for number, name in pairs if folded(name) == folded(speaker)}
         return found | ({int(numbered[1])} if numbered else set())
 
     def n_notes(self, number: int, upto: int) -> int:
@@ -308,14 +315,10 @@ class Shelf:
                 yield event
 
     def rename(self, number: int, speaker: int, name: str) -> None:
-        """Call a speaker of a session by a name; an empty one is forgotten."""
+        """Call a speaker of a session by a name; with an empty one, they have only a number."""
         with written(self.path) as connection:
-            row = number, speaker, name
-            if name:
-                put = "INSERT OR REPLACE INTO names (run, speaker, name) VALUES (?, ?, ?)"
-                connection.execute(put, row)
-            else:
-                connection.execute("DELETE FROM names WHERE run = ? AND speaker = ?", row[:2])
+            put = "INSERT OR REPLACE INTO names (run, speaker, name) VALUES (?, ?, ?)"
+            connection.execute(put, (number, speaker, name))
 
     def edit(self, number: int, edits: Edits) -> Edited:
         """Keep what somebody has edited in a session.

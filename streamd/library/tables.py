@@ -14,6 +14,7 @@ from pathlib import Path
 
 from streamd.errors import os_error_as
 from streamd.events import Correction, Final
+from streamd.library.space import shrink
 from streamd.options import JournalOptions
 from streamd.sinks.transcripts import corrected
 from streamd.streams.journal.database import Database, place
@@ -133,10 +134,13 @@ def folder_of(wanted: str, environ: Mapping[str, str]) -> Path:
     return own if wanted in ("", "auto") else place(wanted, environ)
 
 
-def opened(folder: Path, *, days: int = 0, clock: Callable[[], float] = time.time) -> Database:
+def opened(
+    folder: Path, *, days: int = 0, most_bytes: int = 0, clock: Callable[[], float] = time.time
+) -> Database:
     """Return the library in a folder, to write sessions into it; a context manager.
 
-    Raises as `Database`: one process writes a library at a time.
+    Of audio it has `most_bytes`, apart from that of sessions which go on; 0: no limit. Raises as
+    `Database`: one process writes a library at a time.
     """
 
     def attach(
@@ -146,6 +150,9 @@ def opened(folder: Path, *, days: int = 0, clock: Callable[[], float] = time.tim
         cursor.execute("INSERT INTO sounds (run, file, start_ms, at_ms) VALUES (?, ?, ?, ?)", row)
 
     def tidy(n_removed: int) -> None:
+        if most_bytes:
+            with os_error_as(JournalError, f"{folder}: old audio cannot be removed"):
+                shrink(folder / NAME, folder / SOUNDS, most_bytes)
         if not days:
             return
         with os_error_as(JournalError, f"{folder}: old audio cannot be removed"):

@@ -430,7 +430,7 @@ class Server:
             return refusal
         access = self._auth.access(request)
         if self.transcripts is None or access is None or access.rights < Rights.KEEP:
-            return plain(403, "only the owner corrects a session that has ended")
+            return plain(403, "only the owner changes a session that has ended")
         body = b""
         async for part in exchange.body():
             body += part

@@ -12,10 +12,10 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from streamd.events import Details, Final, Gap
+from streamd.events import Details, Final, Gap, aligned
 from streamd.language import SPACELESS
 from streamd.sinks import Format
-from streamd.sinks.text import aligned, clean, timestamp
+from streamd.sinks.text import clean, timestamp
 from streamd.types import compression_ratio
 
 Prob = Annotated[float, Meta(ge=0.0, le=1.0)]
@@ -138,10 +138,12 @@ class Json(Format):
         texts = self._texts if complete or self._n_chars <= _MAX_FOOTER_CHARS else []
         gaps = self._gaps if complete or len(self._gaps) <= _MAX_FOOTER_GAPS else []
         text, language = map(_json, ("".join(texts), self._language))
+        called = {str(speaker): clean(name) for speaker, name in sorted(self.names.items())}
+        named = f',"speakers":{_json(called)}' if called else ""
         if not self._full:
-            return f'\n],"text":{text},"language":{language}}}\n'
+            return f'\n],"text":{text},"language":{language}{named}}}\n'
         lost = _json(gaps)
-        return f'\n],"gaps":{lost},"text":{text},"result":{{"language":{language}}}}}\n'
+        return f'\n],"gaps":{lost},"text":{text},"result":{{"language":{language}}}{named}}}\n'
 
     def _parts(self, final: Final) -> Sequence[Final]:
         return (final,)

@@ -1,4 +1,7 @@
-"""The transcript of a session as it stands: who says what after all, and what was corrected."""
+"""The transcript of a session as it stands: who says what after all, and what was corrected.
+
+Names that were given count from the beginning.
+"""
 
 from collections.abc import Iterable, Iterator, Sequence
 from difflib import SequenceMatcher
@@ -8,10 +11,19 @@ from unicodedata import category
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from streamd.events import Attribution, Correction, Event, Final, Gap, SpeakerTurns, TimedWord
-from streamd.labels import revise, revised
+from streamd.events import (
+    Attribution,
+    Correction,
+    Event,
+    Final,
+    Gap,
+    SpeakerName,
+    SpeakerTurns,
+    TimedWord,
+    aligned,
+)
+from streamd.labels import Names, is_said_by, renamed, revise, revised
 from streamd.sinks import Format
-from streamd.sinks.text import aligned
 from streamd.speakers import SpokenTurn
 from streamd.types import FRAME_MS
 
@@ -24,6 +36,8 @@ class Revised:
         self._corrections: dict[int, list[Correction]] = {}
         self._attributions: list[Attribution] = []
         self._turns: list[SpokenTurn] = []
+        self.names: Names = {}
+        """What speakers are called by now."""
 
     def take(self, event: Event) -> int:
         """Take the next event; return the number of the first item that is new or has changed."""
@@ -36,6 +50,10 @@ class Revised:
                 self._corrections.setdefault(event.seq, []).append(event)
                 found = (i for i in reversed(range(n_items)) if self._is(i, event.seq))
                 return next(found, n_items)
+            case SpeakerName():
+                self.names = renamed(self.names, event)
+                own = (i for i in range(n_items) if self._is_by(i, event.speaker))
+                return next(own, n_items)
             case Attribution():
                 self._attributions.append(event)
                 named = (i for i, item in enumerate(self._items) if _is_named(item, event))
@@ -48,6 +66,10 @@ class Revised:
     def _is(self, i: int, seq: int) -> bool:
         item = self._items[i]
         return isinstance(item, Final) and item.seq == seq
+
+    def _is_by(self, i: int, speaker: int) -> bool:
+        item = self._items[i]
+        return isinstance(item, Final) and is_said_by(item, speaker)
 
     def __len__(self) -> int:
         return len(self._items)
@@ -67,6 +89,7 @@ def transcript(events: Iterable[Event], form: Format) -> str:
     text = Revised()
     for event in events:
         text.take(event)
+    form.names = {**text.names, **form.names}  # of whoever asks for the file, first of all
     return form.header + "".join(map(form.append, text.since(0))) + form.end(complete=True)
 
 

@@ -26,7 +26,7 @@ from streamd.streams.journal.lines import Claimant, Fed
 from streamd.streams.metrics import Metrics
 from streamd.streams.scheduler import Scheduler
 from streamd.streams.storage import SessionStorage
-from streamd.streams.stream import Stream, StreamContext
+from streamd.streams.stream import KeepsVoices, Stream, StreamContext
 from streamd.system.heap import trim
 from streamd.types import ms_from_frames
 
@@ -77,9 +77,12 @@ class Streams:
             self._choose,
             self._learn,
             lambda: self.rules,
+            lambda: self.new_keeper() if self.new_keeper else None,
         )
         self.learn: Callable[[str], None] | None = None
         """Keeps a phrase for later sessions; raises `ConfigError`."""
+        self.new_keeper: Callable[[], KeepsVoices] | None = None
+        """Makes what keeps voices of a session; None: none are kept."""
         self.rules: Replacements | None = None  # what is replaced in captions
         self.choices = Choices()  # the choices of sessions whose client chooses none
         self.early_model: Callable[[], str] = lambda: ""

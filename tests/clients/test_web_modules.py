@@ -140,9 +140,9 @@ def test_a_correction_is_sent_with_the_audio_and_a_refusal_is_told():
     const sending = new Sending({{ named() {{}}, failed: (why) => told.push(why) }}, () => {{}});
     const message = {{ type: "correct", text: "Ana Botín" }};
     sockets[0].hear(hello);
-    sending.correct(message); // the server is not ready for it
+    sending.say(message); // the server is not ready for it
     sockets[0].hear({{ type: "started", samples: 0 }});
-    sending.correct(message);
+    sending.say(message);
     sockets[0].hear({{ type: "error", code: "bad_option", message: "too many", fatal: false }});
     console.log(JSON.stringify([sockets[0].sent.slice(1), told]));
     """)

@@ -2,12 +2,15 @@
 
 import json
 from contextlib import asynccontextmanager
+from functools import partial
 
 import numpy as np
 import pytest
 from msgspec.structs import replace
 from playwright.async_api import Page, expect
 
+from streamd.config import Config
+from streamd.daemon.display import written
 from streamd.daemon.editing import Listeners
 from streamd.errors import SourceError
 from streamd.events import Correction, Final, Partial
@@ -49,7 +52,8 @@ async def library_page(folder, streams=None, files=None, **bind):
     streams = streams or CountingStreams()
     async with serving(streams, bind=BindOptions(port=0, **bind)) as server:
         files = files and JobsRest(files, Rest(None, ServerLimits()))
-        server.library = LibraryRest(Shelf(folder), Listeners(streams), files)
+        write = partial(written, Config())
+        server.library = LibraryRest(Shelf(folder), write, Listeners(streams), files)
         async with browser() as chromium:
             context = await chromium.new_context(viewport={"width": 1000, "height": 700})
             page, wrong = await visit(context, f"http://127.0.0.1:{server.port}/library")

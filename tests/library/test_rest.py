@@ -1,10 +1,15 @@
 """The library over HTTP, as its page and programs read it."""
 
 import json
+from functools import partial
+from io import BytesIO
 
+import docx
 import httpx2
 import pytest
 
+from streamd.config import Config
+from streamd.daemon.display import written
 from streamd.errors import ConfigError
 from streamd.library.rest import LibraryRest
 from streamd.library.shelf import Shelf
@@ -21,7 +26,7 @@ async def client(tmp_path):
     fill(tmp_path, {"talk": TALK})
     bind = BindOptions(port=0, token="secret", listen_token="ears")
     async with serving(CountingStreams(), bind=bind) as server:
-        server.library = LibraryRest(Shelf(tmp_path))
+        server.library = LibraryRest(Shelf(tmp_path), partial(written, Config()))
         address = f"http://127.0.0.1:{server.port}/v1/library/"
         headers = {"Authorization": "Bearer secret"}
         async with httpx2.AsyncClient(base_url=address, headers=headers, trust_env=False) as client:
@@ -98,7 +103,7 @@ async def test_listeners_are_told_and_words_are_learned_if_that_is_wanted(tmp_pa
     fill(tmp_path, {"talk": TALK})
     around = Around()
     async with serving(CountingStreams()) as server:
-        server.library = LibraryRest(Shelf(tmp_path), around)
+        server.library = LibraryRest(Shelf(tmp_path), partial(written, Config()), around)
         address = f"http://127.0.0.1:{server.port}/v1/library/"
         async with httpx2.AsyncClient(base_url=address, trust_env=False) as client:
             texts = ("Ana Botín spoke first.", "Ana Botín spoke last.", "Zoë spoke last.")
@@ -121,6 +126,26 @@ async def test_speakers_are_found_listed_and_exported_as_somebody_has_given_them
     assert talk["speakers"] == ["Speaker 1", "Speaker 2", "Speaker 3"]
     said = Shelf(tmp_path).read(1)
     assert [word.speaker for word in said[0].words] == [1, 1, 3, 3]
+
+
+async def test_a_session_comes_as_a_file_with_its_names_or_without(client):
+    await client.put("sessions/1/names", content=json.dumps({"1": "Ana Ruiz"}))
+    amendment = {"seq": 1, "first": 0, "last": 1, "text": "Ana", "revision": 0}
+    await client.post("sessions/1/corrections", content=json.dumps(amendment))
+    text = await client.get("sessions/1/transcript?format=txt")
+    assert text.text == "Ana Ruiz: Ana spoke first.\nSpeaker 2: Then came the café.\n"
+    assert text.headers["Content-Disposition"] == 'attachment; filename="talk.txt"'
+    table = await client.get("sessions/1/transcript?format=csv")
+    assert table.text.splitlines()[0] == "start,end,speaker,text"
+    word = await client.get("sessions/1/transcript?format=docx&anonymous=true")
+    assert word.headers["Content-Disposition"] == 'attachment; filename="session-1.docx"'
+    lines = [each.text for each in docx.Document(BytesIO(word.content)).paragraphs]
+    assert lines[:2] == ["session-1", "Person 1: [0:00:00] Person 1 spoke first."]
+    listed = await client.get("sessions/1/replaced")
+    assert listed.text == "label,was,times\nPerson 1,Ana,1\nPerson 1,Ana Ruiz,0\n"
+    refused = await client.get("sessions/1/transcript?format=doc")
+    assert (refused.status_code, "docx, eaf" in refused.text) == (400, True)
+    assert (await client.get("sessions/9/transcript?format=txt")).status_code == 404
 
 
 async def test_audio_comes_in_ranges(client):

@@ -13,9 +13,9 @@ from msgspec.structs import replace
 
 from streamd.errors import ConfigError, EngineError, SourceError, WireError
 from streamd.events import Final, TimedWord
+from streamd.labels import by_speaker
 from streamd.options import BindOptions
 from streamd.server import Recording, Server, Wanted
-from streamd.sinks.text import by_speaker
 from tests.support.loop import turn, turns
 from tests.support.serving import INFO, CountingStreams, client, serving
 from tests.support.uploads import PATH, answer, form, head, post
