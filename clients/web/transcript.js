@@ -16,6 +16,7 @@ const NOTHING = {
   epoch: null,
   seq: 0, // of the last final
   divider: null, // to be added before the next item: the session began again
+  attributions: [], // who talks after all, as somebody has said, the newest last
 };
 
 export class Transcript {
@@ -25,7 +26,7 @@ export class Transcript {
     Object.assign(this, NOTHING, { items: [] }, saved);
     this.partials = []; // the current ones, oldest first: one, or one of each channel
     this.turns = []; // who talks when, as far as the server may still revise it
-    this.attributions = []; // who talks after all, as somebody has said, the newest last
+    this.nReplayed = 0; // attributions that the server has sent since its last hello
     this.revised = 0; // the first item of which that was revised last
     this.newest = null; // the item that was added last
     this.caughtUpAt = 0; // the final with which a replay ends
@@ -36,8 +37,8 @@ export class Transcript {
 
   /** What another transcript needs to go on, besides the items. */
   get state() {
-    const { origin, offsetMs, epoch, seq, divider } = this;
-    return { origin, offsetMs, epoch, seq, divider };
+    const { origin, offsetMs, epoch, seq, divider, attributions } = this;
+    return { origin, offsetMs, epoch, seq, divider, attributions };
   }
 
   /** The query parameters with which the next connection resumes. */
@@ -109,6 +110,7 @@ export class Transcript {
     this.epoch = hello.epoch;
     this.ended = null;
     this.partials = []; // the server sends them again
+    this.nReplayed = 0;
     if (isAgain) this.turns = this.attributions = [];
     return "state";
   }
@@ -163,6 +165,8 @@ export class Transcript {
 
   /** Give words of a session the speaker that somebody has said. */
   #attribution(message) {
+    // A server that one returns to sends all of them again. Each changes what those before it have made.
+    if (this.nReplayed++ < this.attributions.length) return "nothing";
     this.attributions = [...this.attributions, message];
     const revised = this.items.length;
     let first = revised;

@@ -285,3 +285,26 @@ def test_the_page_makes_the_same_of_edits_as_the_files(edited):
         times = {word.start_ms: word.speaker or None for word in now.words}
         same = [word for word in page["words"] if "was" not in word]
         assert [times[word["start_ms"]] for word in same] == [word.get("speaker") for word in same]
+
+
+def test_attributions_that_come_again_after_a_lost_connection_change_nothing():
+    said = node(f"""
+    const {{ Transcript }} = await import("{WEB / "transcript.js"}");
+    const word = (speaker, n) => ({{ text: "a", start_ms: n, end_ms: n + 1, speaker }});
+    const words = [1, 3].map(word);
+    const final = {{ type: "final", seq: 1, text: "a a", words, start_ms: 0, end_ms: 2 }};
+    const notes = [[1, 2], [3, 1]].map(([was, speaker]) =>
+      ({{ type: "attribution", seq: 1, first: 0, to_seq: 0, last: 0, was, speaker }}));
+    let transcript = new Transcript();
+    const heard = [];
+    for (let n = 0; n < 3; n++) {{
+      for (const event of [hello, final, ...notes]) transcript.apply(event);
+      heard.push(transcript.finals[0].words.map(({{ speaker }}) => speaker));
+      transcript = new Transcript({{ saved: {{ ...transcript.state, items: transcript.items }} }});
+    }}
+    const late = {{ ...notes[0], was: 2, speaker: 5 }};
+    for (const event of [hello, ...notes, late]) transcript.apply(event);
+    heard.push(transcript.finals[0].words.map(({{ speaker }}) => speaker));
+    console.log(JSON.stringify(heard));
+    """)
+    assert said == [[2, 1]] * 3 + [[5, 1]]
