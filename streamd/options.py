@@ -30,10 +30,14 @@ CREDENTIALS = r"(^|,|//)([^:/@]*:)?(?:(?!//).)*@"
 any character, or a token alone. The groups are what stands before it, and the user."""
 _URL_CREDENTIALS = r"^([a-z]+://)([^:/?#]*:)?[^/?#]*@"
 """The same in the address of a file."""
+_KEYED = r"^((?:youtube|zoom|webhook):https?://)(?:[^/?#]*@)?([^/?#]*).*"
+"""A destination whose address is a key as a whole, but for its host."""
 
 
 def without_password(name: str) -> str:
-    """The name of a file; the password in an address is replaced by ``***``."""
+    """The name of a file or a destination; what is secret in an address is replaced by ``***``."""
+    if re.match(_KEYED, name, flags=re.DOTALL):
+        return re.sub(_KEYED, r"\1\2/***", name, flags=re.DOTALL)
     return re.sub(_URL_CREDENTIALS, r"\1\2***@", name, flags=re.IGNORECASE)
 
 
@@ -524,6 +528,21 @@ class OutputOptions:
         FormatName,
         Option("format on stdout", values={"--jsonl": "jsonl"}, synonyms={"text": "txt"}),
     ] = "txt"
+    to: Annotated[
+        tuple[
+            Annotated[
+                str, Meta(pattern=r"^(obs(:.+)?|(youtube|zoom|webhook):https?://.+|hls:.+)\Z")
+            ],
+            ...,
+        ],
+        "obs|KIND:WHERE",
+        Option(
+            "also send captions to obs, youtube:URL, zoom:URL, hls:FOLDER, webhook:URL",
+            allowed="obs, obs:HOST:PORT, youtube:URL, zoom:URL, hls:FOLDER or webhook:URL",
+            secret=True,
+        ),
+    ] = ()
+    """May be repeated."""
     json: Annotated[bool, Option("print JSON, for programs", common=True)] = False
     timestamps: Annotated[
         Literal["off", "rel", "clock"], Option("time at the start of each line", common=True)

@@ -18,6 +18,7 @@ from signal import SIGHUP, SIGUSR1, SIGUSR2
 from streamd.config import Config
 from streamd.daemon import build, phrases, serving
 from streamd.daemon.control import Control, until_first_error
+from streamd.daemon.delivering import deliver
 from streamd.daemon.display import open_display, open_files
 from streamd.daemon.first_start import FirstStart
 from streamd.daemon.opening import with_capacity
@@ -154,6 +155,7 @@ async def _live(
             live.broken = control.stop  # which raises it when the others have ended in order
             running.append(tasks.create_task(_end_in_time(streams, control, end_by)))
             _show(config, live, control, tasks, sinks)
+            deliver(config, live.hub, tasks, end_by=end_by)
         async with AsyncExitStack() as stack:
             stack.callback(first.close)
             if live is not None and config.input.play and config.input.files:
