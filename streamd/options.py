@@ -453,6 +453,15 @@ class ModelOptions:
     ] = ""
     """A line may end in a weight: ``JetStream:1.5``. Empty: the user's own vocabulary.txt, if there
     is one."""
+    context: Annotated[
+        tuple[str, ...],
+        "FILE",
+        Option(
+            "document whose names and rare words to expect: txt, md, html, docx, pptx, pdf",
+            common=True,
+        ),
+    ] = ()
+    """May be repeated."""
     replace: Annotated[
         tuple[str, ...],
         "FILE",

@@ -17,6 +17,7 @@ from signal import SIGHUP, SIGUSR1, SIGUSR2
 
 from streamd.config import Config
 from streamd.daemon import build, phrases, serving
+from streamd.daemon.context import with_context
 from streamd.daemon.control import Control, until_first_error
 from streamd.daemon.delivering import deliver
 from streamd.daemon.display import open_display, open_files
@@ -58,7 +59,7 @@ async def run(
     `also` makes further sinks of the source's captions. Raises `StreamdError`, which has its own
     exit code, and `BrokenPipeError` if the reader of standard output has closed it.
     """
-    sources, config = build.own_sources(config), with_capacity(config)
+    sources, config = build.own_sources(config), with_context(with_capacity(config))
     auto_step = build.auto_step(config)
     new_session = build.session_factory(config, auto_step)
     known, control = phrases.read(config.decoding.vocabulary), Control()

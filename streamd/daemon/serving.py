@@ -14,6 +14,7 @@ from socket import AF_UNIX, SOCK_DGRAM, socket
 from typing import TYPE_CHECKING
 
 from streamd.config import Config, has_several_tokens, read_token, read_tokens
+from streamd.daemon.context import terms_of
 from streamd.daemon.display import written
 from streamd.daemon.sharing import fragment, invite, open_to_others
 from streamd.errors import BindError, ConfigError, how_to_install
@@ -141,6 +142,7 @@ async def server(
         ) as running:
             running.end_by = end_by
             running.transcripts = Transcripts(streams, partial(written, config))
+            running.read_words = partial(terms_of, config)
             if config.journal.keep:
                 running.library = _answers(config)
             yield running

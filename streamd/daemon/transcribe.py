@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from streamd.config import Config
 from streamd.daemon import build, phrases
+from streamd.daemon.context import with_context
 from streamd.daemon.control import INTERRUPTED, Control, until_first_error
 from streamd.daemon.display import (
     check_files,
@@ -58,6 +59,7 @@ async def transcribe(config: Config) -> int:
     check_files(config)
     waiting = list(zip(config.input.files, build.own_sources(config), strict=True))
     check(config)
+    config = with_context(config)
     if config.input.skip_existing:
         waiting = [each for each in waiting if not _is_done(config, each[0])]
         log.info("%d of %d files have no transcript", len(waiting), len(config.input.files))
