@@ -537,6 +537,13 @@ class OutputOptions:
         FormatName,
         Option("format on stdout", values={"--jsonl": "jsonl"}, synonyms={"text": "txt"}),
     ] = "txt"
+    afterwards: Annotated[
+        bool,
+        Option(
+            "write a better transcript when the session has ended: talk.better.txt", common=True
+        ),
+    ] = False
+    """By the largest model that is here, beside each file of ``-o`` or ``--output-dir``."""
     to: Annotated[
         tuple[
             Annotated[

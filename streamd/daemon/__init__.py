@@ -35,7 +35,7 @@ from streamd.sinks.tally import Tally
 from streamd.sinks.terminal import is_terminal
 from streamd.sources import Lost, Source
 from streamd.sources.file import FileSource
-from streamd.streams import Chooser, Streams
+from streamd.streams import Chooser, SessionStorage, Streams
 from streamd.streams.inference import EngineThread, WindowRecognizer
 from streamd.streams.metrics import Metrics
 from streamd.streams.stream import Stream
@@ -60,11 +60,36 @@ async def run(
     exit code, and `BrokenPipeError` if the reader of standard output has closed it.
     """
     sources, config = build.own_sources(config), with_context(with_capacity(config))
+    if not (config.output.afterwards and sources):
+        return await _captions(config, sources, also)
+    # It needs what transcribes recordings, which most runs do not.
+    from streamd.daemon.afterwards import Afterwards
+
+    better = Afterwards(config)
+    with better.folder():
+        await _captions(
+            config,
+            sources,
+            lambda control: [*also(control), better.words],
+            recording=better.recording,
+        )
+        await better.write()
+    return 0
+
+
+async def _captions(
+    config: Config,
+    sources: Sequence[Source],
+    also: Callable[[Control], Sequence[Sink]],
+    *,
+    recording: Callable[[SessionStorage], SessionStorage] = lambda storage: storage,
+) -> int:
     auto_step = build.auto_step(config)
     new_session = build.session_factory(config, auto_step)
     known, control = phrases.read(config.decoding.vocabulary), Control()
     rules = phrases.read_replacements(config.decoding.replace)
-    with serving.storage(config) as storage, control.signals():
+    with serving.storage(config) as stored, control.signals():
+        storage = recording(stored)
         streams = Streams(
             new_session,
             max_backlog=MAX_BACKLOG,

@@ -68,7 +68,7 @@ _ADDRESS = re.compile(r"\S*(?:://|@|\\)\S*|\S+/\S+/\S*")
 _WORD = re.compile(r"[^\W\d_](?:\w|['’-](?=\w))*")
 _SENTENCE_END = re.compile(r"(?<=[.!?…])[\"'”’»)\]]*\s+|\n+|[\t;:•|]")
 _POSSESSIVE = re.compile(r"['’]s$")
-_CONTRACTION = re.compile(r"\w{2,}['’]\w+|[a-z]['’]\w+")
+_CONTRACTION = re.compile(r"\w+['’](?:[dmst]|ll|re|ve)|[a-z]+['’]\w+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,11 +259,12 @@ def _names_in(line: _Line, known: Mapping[str, _Uses], costs: Mapping[str, float
     skips_first = not (line.is_item or is_seldom)
     run: list[str] = []
     for word, gap in [*zip(line.words, line.gaps, strict=True), ("", "")][skips_first:]:
-        if run and gap == " " and (_is_capital(word) or word in _JOINING):
+        is_part = _is_capital(word) and not _CONTRACTION.fullmatch(word)
+        if run and gap == " " and (is_part or word in _JOINING):
             run.append(word)
             continue
         yield from _name(run)
-        run = [word] if _is_capital(word) else []
+        run = [word] if is_part else []
 
 
 def _name(run: Sequence[str]) -> Iterator[str]:

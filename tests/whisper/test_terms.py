@@ -27,6 +27,13 @@ def test_names_of_several_words_are_phrases_and_their_rare_words_count_alone():
     assert all(term.is_name for term in names.values())
 
 
+def test_no_contraction_is_part_of_a_name():
+    names = found("Hello, I'm Joe Almaxaquottl. We've Sir Almaxaquottl O'Brien here, too.")
+    assert "Joe Almaxaquottl" in names
+    assert "Sir Almaxaquottl O'Brien" in names
+    assert not {name for name in names if "I'm" in name or "We've" in name}
+
+
 def test_a_name_may_begin_a_sentence():
     assert "Ana Botín" in found("Ana Botín spoke first. The rest of us only listened to her.")
     assert "The Botín" not in found("The Botín family owns a bank. We visited the family.")
