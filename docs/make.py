@@ -10,7 +10,7 @@ from typing import Any, TextIO, cast, get_args
 
 import msgspec
 import pyte
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 import streamd.options
 from streamd.cli.commands import COMMANDS
@@ -124,11 +124,15 @@ def _shown(field: Field) -> str:
 
 
 class Result(Struct, frozen=True, kw_only=True):
-    """openai-whisper's result; `language` is the first segment's, or empty without segments."""
+    """openai-whisper's result; `language` is the first segment's, or empty without segments.
+
+    `speakers` has names by number, if any were given.
+    """
 
     segments: tuple[JsonSegment, ...]
     text: str
     language: str
+    speakers: dict[str, str] | UnsetType = UNSET
 
 
 class ResultLanguage(Struct, frozen=True, kw_only=True):
@@ -144,6 +148,7 @@ class FullResult(Struct, frozen=True, kw_only=True):
     gaps: tuple[JsonGap, ...]
     text: str
     result: ResultLanguage
+    speakers: dict[str, str] | UnsetType = UNSET
 
 
 RESULTS = {"json": Result, "json-full": FullResult}

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from streamd.events import Flushed as Flushed
     from streamd.events import Gap as Gap
     from streamd.events import Lag as Lag
+    from streamd.events import SpeakerName as SpeakerName
     from streamd.events import SpeakerTurns as SpeakerTurns
     from streamd.events import TimedWord as TimedWord
     from streamd.events import TurnEvent as TurnEvent
@@ -45,7 +46,10 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "errors": ("ConfigError", "EngineError", "ModelError", "SourceError", "StreamdError"),
-    "events": ("Flushed", "Gap", "Lag", "SpeakerTurns", "TimedWord", "TurnEvent", "Unclear"),
+    "events": (
+        *("Flushed", "Gap", "Lag", "SpeakerName", "SpeakerTurns", "TimedWord", "TurnEvent"),
+        "Unclear",
+    ),
     "captioner": (
         *("CaptionSession", "Captioner", "FinalCaption", "PartialCaption", "Pause", "Speech"),
         *("Transcript", "transcribe"),

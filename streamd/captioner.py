@@ -56,6 +56,7 @@ from streamd.events import (
     Gap,
     Lag,
     Partial,
+    SpeakerName,
     SpeakerTurns,
     TurnEvent,
     Unclear,
@@ -126,7 +127,18 @@ PartialCaption = Partial
 FinalCaption = Final
 """The names in the library: `Final` would collide with ``typing.Final``."""
 Caption = Partial | Final
-AnyEvent = Caption | Speech | Pause | TurnEvent | SpeakerTurns | Unclear | Lag | Gap | Flushed
+AnyEvent = (
+    Caption
+    | Speech
+    | Pause
+    | TurnEvent
+    | SpeakerTurns
+    | SpeakerName
+    | Unclear
+    | Lag
+    | Gap
+    | Flushed
+)
 EventT = TypeVar("EventT", bound=AnyEvent)
 ResultT = TypeVar("ResultT")
 
@@ -388,7 +400,7 @@ class Captioner:
             await file.read(source)
         if file.damage is not None:
             log.warning("%s", file.damage)
-        finals = finals_between(self._streams, transcriber, file, progress)
+        finals = finals_between(self._streams.between, transcriber, file, progress)
         segments = tuple([final async for final in finals])
         return Transcript(segments, file.duration_ms, config, name, file.warnings)
 
@@ -527,6 +539,17 @@ class CaptionSession(Generic[EventT]):
         """
         correction = Correction(text=" ".join(text.split()), seq=seq, first=first, last=last)
         self._checked(self._stream.correct(correction, keep=False))
+
+    def rename(self, speaker: int, name: str) -> None:
+        """Say what a speaker is called; with an empty name, they have only a number again.
+
+        It is an event, `SpeakerName`, as is a name by which somebody's voice is known. Raises
+        `ConfigError` if that is no name.
+        """
+        self._checked(self._renamed(SpeakerName(speaker=speaker, name=name)))
+
+    async def _renamed(self, naming: SpeakerName) -> None:
+        self._stream.rename(naming)
 
     def finish(self) -> None:
         """End the audio: what was fed or captured by now becomes final, then the iteration ends."""

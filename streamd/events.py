@@ -5,7 +5,7 @@ milliseconds since the stream began.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from typing import Any, ClassVar, Literal, TypeVar
 
@@ -120,12 +120,6 @@ def _summary(event: "Partial | Final") -> str:
 CaptionT = TypeVar("CaptionT", "Partial", "Final", "Partial | Final")
 
 
-def of_channel(event: CaptionT, channel: int) -> CaptionT:
-    """Return the caption of a channel, whose number is that of the speaker."""
-    words = tuple(msgspec.structs.replace(word, speaker=channel) for word in event.words)
-    return msgspec.structs.replace(event, channel=channel, words=words)
-
-
 def with_lasting_words(event: CaptionT) -> CaptionT:
     """Return the caption with words that last, in order and within its time.
 
@@ -155,6 +149,24 @@ def timed(words: Sequence[Word], n_final: int) -> tuple[TimedWord, ...]:
         )
         for i, word in enumerate(words)
     )
+
+
+def aligned(text: str, words: Sequence[TimedWord]) -> Iterator[tuple[int, int, TimedWord]]:
+    """Yield (start, end, word): the place of each word in `text`, in order.
+
+    Words come without the blanks between them (and some languages have none), so each is expected
+    right after the previous one. At the first that is not there, alignment ends; the places before
+    it are right.
+    """
+    at = 0
+    for word in words:
+        start = at
+        while start < len(text) and text[start].isspace():
+            start += 1
+        if not text.startswith(word.text, start):
+            return
+        at = start + len(word.text)
+        yield start, at, word
 
 
 class Partial(Event, _InSeconds, _BySpeaker, frozen=True, kw_only=True, tag="partial"):
@@ -210,7 +222,7 @@ class Final(Event, _InSeconds, _BySpeaker, frozen=True, kw_only=True, tag="final
 
     `seq` counts finals of the session from 1 without a gap; the hub stamps it (0 until then).
     With `continues`, a sentence is complete, but the utterance is not: more follows at once.
-    `channel` is as in `Partial`.
+    `channel` is as in `Partial`. `heard`, only in transcripts: the text before it was corrected.
     """
 
     is_final: ClassVar[Literal[True]] = True
@@ -227,6 +239,7 @@ class Final(Event, _InSeconds, _BySpeaker, frozen=True, kw_only=True, tag="final
     channel: int | msgspec.UnsetType = msgspec.UNSET
     avg_logprob: float = 0.0
     no_speech_prob: float = 0.0
+    heard: str | msgspec.UnsetType = msgspec.UNSET
     details: Details | msgspec.UnsetType = msgspec.UNSET
 
 
@@ -234,18 +247,68 @@ class Correction(Event, frozen=True, kw_only=True, tag="correction"):
     """Somebody says what was said: `text`, which is expected from now on.
 
     It stands for the words number `first` to `last`, from 0, of final `seq`, which stays as it was
-    sent. With 0 as `seq`, for none that were shown.
+    sent. With 0 as `seq`, for none that were shown. The marks around these words stay, unless it is
+    `exact`: then the text has its own, and an empty one deletes the words.
     """
 
     text: str
     seq: int = 0
     first: int = 0
     last: int = 0
+    exact: bool | msgspec.UnsetType = msgspec.UNSET
 
 
-Note = Correction
+class SpeakerName(Event, frozen=True, kw_only=True, tag="name"):
+    """Somebody says what a speaker is called, or their voice is known from an earlier session.
+
+    A later one replaces it; with an empty `name`, the speaker has only a number again.
+    """
+
+    speaker: int
+    name: str
+
+
+class Attribution(Event, frozen=True, kw_only=True, tag="attribution"):
+    """Somebody says who speaks: `speaker`, or nobody who is known if that is 0.
+
+    It is about the words from number `first` of final `seq` to number `last` of final `to_seq`, or
+    all that follow if that is 0; and of these about the words of speaker `was`, unless that is 0.
+    Finals stay as they were sent.
+    """
+
+    speaker: int
+    seq: int
+    first: int = 0
+    to_seq: int = 0
+    last: int = 0
+    was: int = 0
+
+
+Note = Correction | SpeakerName | Attribution
 """What is added to finals, or stands beside them: it is stored, and replayed behind them, in the
 order in which it came. A new kind of note is a struct of its own in this union."""
+
+
+class Translation(Event, _InSeconds, frozen=True, kw_only=True, tag="translation"):
+    """A sentence in another language, `into`, made by a machine; for who has asked for it.
+
+    It replaces the translation of the sentence that began with segment `seg` (of that `channel`),
+    unless that was `complete`: such a one never changes. `rev` counts up within the sentence.
+    `first` and `last` are the numbers of its finals, 0 as long as none is final. `language` is what
+    was spoken; where that is `into`, the text is as it was said.
+    """
+
+    into: str
+    language: str
+    seg: int
+    rev: int
+    first: int
+    last: int
+    start_ms: int
+    end_ms: int
+    text: str
+    complete: bool
+    channel: int | msgspec.UnsetType = msgspec.UNSET
 
 
 class SpeakerTurn(msgspec.Struct, _InSeconds, frozen=True, kw_only=True):
@@ -391,6 +454,9 @@ SessionEvent = (
     Partial
     | Final
     | Correction
+    | SpeakerName
+    | Attribution
+    | Translation
     | SpeakerTurns
     | Vad
     | TurnEvent

@@ -1,11 +1,30 @@
-"""Who says the words of captions: turns of speakers are joined, compared, and applied to words."""
+"""Who says the words of captions, the one place that tells: numbers, turns and names of speakers.
 
-from collections.abc import Iterable, MutableSequence, Sequence
+Turns are joined, compared, and applied to words; a caption is cut where another speaker begins; a
+number becomes a name. Whatever shows or stores captions asks here. Only the page has code of its
+own (clients/web/speakers.js), as every client that is told by docs/protocol.md.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, MutableSequence, Sequence
+from itertools import pairwise
 from typing import TypeVar
+from unicodedata import category
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
-from streamd.events import Final, Gap, SpeakerTurn, SpeakerTurns, TimedWord
+from streamd.events import (
+    Final,
+    Gap,
+    Partial,
+    SpeakerName,
+    SpeakerTurn,
+    SpeakerTurns,
+    TimedWord,
+    aligned,
+)
+from streamd.language import belongs
 from streamd.speakers import REMEMBERED, SpokenTurn, speaker_at
 from streamd.types import frames_from_ms, ms_from_frames
 
@@ -54,6 +73,7 @@ def revised(turns: Sequence[SpokenTurn], event: SpeakerTurns) -> list[SpokenTurn
 
 
 ItemT = TypeVar("ItemT", Final, Final | Gap)
+CaptionT = TypeVar("CaptionT", Partial, Final, Partial | Final)
 
 
 def revise(
@@ -113,3 +133,108 @@ def changed(
         if turn.end > start
     )
     return SpeakerTurns(start_ms=ms_from_frames(start), end_ms=ms_from_frames(end), turns=turns)
+
+
+def of_channel(event: CaptionT, channel: int) -> CaptionT:
+    """Return the caption of a channel, whose number is that of the speaker."""
+    words = tuple(replace(word, speaker=channel) for word in event.words)
+    return replace(event, channel=channel, words=words)
+
+
+_INSIDE = re.compile("[!-~\xa1-\u024f]{2}")
+"""Two characters that belong together, in Latin script."""
+
+
+def _is_inside(text: str, at: int) -> bool:
+    """Whether a speaker cannot have begun there."""
+    before, after = text[at - 1 : at], text[at : at + 1]
+    return bool(_INSIDE.match(text, at - 1)) or (not before.isspace() and belongs(before, after))
+
+
+def by_speaker(event: CaptionT) -> list[CaptionT]:
+    """Return a caption in parts of one speaker each, or as it is if nothing is known of them.
+
+    A word of nobody belongs to the speaker before it. So does one that follows without a blank in
+    a script that has them, such as ",000" after "1".
+    """
+    placed = list(aligned(event.text, event.words))
+    words = list(event.words)
+    cuts: list[tuple[int, int]] = []  # where in the words and in the text another one begins
+    speaker = next((word.speaker for word in event.words if word.speaker), UNSET)
+    for i, (start, _, word) in enumerate(placed):
+        if not word.speaker or word.speaker == speaker:
+            continue
+        if i > 0 and _is_inside(event.text, start):
+            words[i] = replace(word, speaker=speaker)
+        else:
+            cuts.append((i, start))
+            speaker = word.speaker
+    if tuple(words) != event.words:
+        event = replace(event, words=tuple(words))
+    if not cuts:
+        return [event]
+    edges = [(0, 0), *cuts, (len(event.words), len(event.text))]
+    return [_part(event, *first, *after) for first, after in pairwise(edges)]
+
+
+def _part(event: CaptionT, first: int, start: int, after: int, end: int) -> CaptionT:
+    words, text = event.words[first:after], event.text[start:end].strip()
+    start_ms = words[0].start_ms if first else event.start_ms
+    end_ms = words[-1].end_ms if after < len(event.words) else max(event.end_ms, start_ms)
+    if isinstance(event, Partial):
+        stable = min(max(0, event.stable - start), len(text))
+        return replace(
+            event, text=text, words=words, start_ms=start_ms, end_ms=end_ms, stable=stable
+        )
+    return replace(event, text=text, words=words, start_ms=start_ms, end_ms=end_ms, details=UNSET)
+
+
+Names = Mapping[int, str]
+"""What speakers are called, by number; the others are "Speaker 1" and so on."""
+MOST_NAME = 100
+"""Characters of a name: the longest of Wikidata's people have fewer, but a reader's screen is
+filled by one that has thousands."""
+
+
+def name_from(text: str) -> str:
+    """Return a name as it is kept: without blanks around it, and with one between words.
+
+    Raises `ValueError`, which says why, for what is no name: it is too long, or has characters that
+    command a terminal or turn the direction of the text around it. An empty one takes a name back.
+    """
+    name = " ".join(text.split())
+    if len(name) > MOST_NAME:
+        raise ValueError(f"a name has at most {MOST_NAME} characters, not {len(name)}")
+    if any(category(char) in ("Cc", "Cs", "Cn") or char in _TURNING for char in name):
+        raise ValueError("a name may not have control characters")
+    return name
+
+
+_TURNING = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+"""Overrides of the direction (UAX 9); joiners, which names of some languages need, may stay."""
+
+
+def names_of(options: Sequence[str]) -> dict[int, str]:
+    """Return names by number, of texts such as "1=Anna" or "1=Anna,2=Bob"."""
+    named = (each.partition("=") for text in options for each in _NEXT.split(text))
+    return {int(number): name.strip() for number, _, name in named}
+
+
+_NEXT = re.compile(r",(?=\s*[1-9][0-9]{0,3}=)")
+"""Between two names; another comma belongs to a name."""
+
+
+def renamed(names: Names, event: SpeakerName) -> dict[int, str]:
+    """Return what speakers are called after somebody has said so."""
+    others = {number: name for number, name in names.items() if number != event.speaker}
+    return {**others, event.speaker: event.name} if event.name else others
+
+
+def name_of(speaker: int | None, names: Names) -> str:
+    """Return what a speaker is called, or nothing where it is not known who speaks."""
+    return (names.get(speaker, "") or f"Speaker {speaker}") if speaker else ""
+
+
+def is_said_by(final: Final, speaker: int) -> bool:
+    """Whether somebody says a word of a final."""
+    return any(word.speaker == speaker for word in final.words)

@@ -1,4 +1,4 @@
-"""What streamd knows of languages: their names and codes, some English words, ends of sentences.
+"""What streamd knows of languages: names, codes, some English words, ends of sentences, rows.
 
 Nothing else has a list of these, so that captions, files and subtitles agree, for one, on
 where a sentence ends.
@@ -6,6 +6,7 @@ where a sentence ends.
 
 import re
 from collections.abc import Mapping
+from unicodedata import category
 
 _LANGUAGES = """
 en English, zh Chinese, de German, es Spanish, ru Russian, ko Korean, fr French, ja Japanese,
@@ -121,3 +122,27 @@ def ends_sentence(text: str) -> bool:
     word = last[0] if last and text[-1] == "." else ""
     is_initials = word.isupper() and _INITIALS.fullmatch(word)
     return word.lower() not in _ABBREVIATIONS and not is_initials
+
+
+_NO_START = frozenset("、。，．：；？！」』）】〉》・ーっゃゅょッャュョ々…")
+"""No row begins with these (JIS X 4051)."""
+_NO_END = frozenset("「『（【〈《")
+"""No row ends with these."""
+_BEHIND = frozenset("ะาำๅๆฯະາຳຽໆຯ\u200d")
+"""Vowels and marks of Thai and Lao behind their consonant, which are letters in Unicode, and the
+joiner of emoji."""
+_BEFORE = frozenset("เแโใไເແໂໃໄ\u1039\u17d2\u200d")
+"""Vowels of Thai and Lao before their consonant, and what puts the next consonant under the one
+before it in Burmese and Khmer."""
+_ASAT = "\u103a"
+"""Says in Burmese that the letter before it ends a syllable."""
+
+
+def belongs(before: str, after: str) -> bool:
+    """Whether no row should end between two texts without a blank between them.
+
+    One of the two is a vowel or mark of the other's letter, or punctuation that stays with a word.
+    """
+    first, last = after[:1], before[-1:]
+    is_mark = first in _BEHIND or first in _NO_START or category(first or " ").startswith("M")
+    return is_mark or after[1:2] == _ASAT or last in _BEFORE or last in _NO_END

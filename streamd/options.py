@@ -60,6 +60,7 @@ class Option:
     allowed: str = ""  # what values are allowed, where the type cannot say it
     synonyms: Mapping[str, str] = field(default_factory=dict, hash=False)  # in lower case -> value
     secret: bool = False  # whether it may have a password, which must not be shown
+    commas: bool = False  # whether commas separate the items of a list of texts, also in one flag
     unset: str = "none"  # how None is written, if the field may be that
 
 
@@ -74,10 +75,12 @@ Hint = Annotated[str, Meta(max_length=4_000)]
 """Text that the model gets before the transcript; 223 tokens of it count."""
 DurationMs = Annotated[int, Meta(ge=0), "ms"]
 TimedFormat = Literal[
-    "srt", "vtt", "lrc", "ass", "csv", "tsv", "json", "json-full", "jsonl", "html"
+    "srt", "vtt", "lrc", "ass", "edl", "csv", "tsv", "json", "json-full", "jsonl", "html"
 ]
-FormatName = Literal["txt", TimedFormat]
-FORMAT_NAMES: tuple[str, ...] = get_args(FormatName)
+FormatName = Literal["txt", "md", TimedFormat]
+DocumentName = Literal["docx", "eaf"]
+"""Formats of which nothing can be written before the end."""
+FORMAT_NAMES: tuple[str, ...] = (*get_args(FormatName), *get_args(DocumentName))
 _ENDINGS = [f".{name.replace('json-full', 'full.json')}" for name in FORMAT_NAMES]
 Transcript = Annotated[str, Meta(pattern=rf"\.({'|'.join({*FORMAT_NAMES} - {'json-full'})})\Z")]
 """The name of a file; ``.full.json`` is json-full."""
@@ -470,6 +473,10 @@ class ModelOptions:
     """Of two files with the same words, the later one counts. ``streamd dictate`` has commands
     unless something else is chosen."""
     speakers: Annotated[bool, Option("tell speakers apart", common=True)] = False
+    people: Annotated[
+        str, "DIR", Option("tell speakers apart, and know voices of this folder again; auto: yours")
+    ] = ""
+    """With this, whoever owns the server may keep the voice of somebody whom they name."""
     threads: Annotated[
         Threads, Option("threads per transcription; 0: one a fast core, up to four", flags=("-t",))
     ] = 0
@@ -524,7 +531,7 @@ class OutputOptions:
         str, "DIR", Option("folder for transcripts, each named after its input", common=True)
     ] = ""
     output_format: Annotated[
-        tuple[Literal[FormatName, "all"], ...],
+        tuple[Literal[FormatName, DocumentName, "all"], ...],
         "FORMAT",
         Option(
             "formats in --output-dir; default: txt,srt,json",
@@ -563,10 +570,26 @@ class OutputOptions:
     timestamps: Annotated[
         Literal["off", "rel", "clock"], Option("time at the start of each line", common=True)
     ] = "off"
+    translate_into: Annotated[
+        str,
+        Meta(pattern=r"^(|[a-z]{2,3}(,[a-z]{2,3})*)\Z"),
+        "CODE",
+        Option(
+            "languages for readers and files: pt,de; needs models",
+            common=True,
+            allowed="languages: pt,de",
+            synonyms=LANGUAGE_CODES,
+        ),
+    ] = ""
+    """By a model for text, unlike the task ``translate``. Readers choose one of them."""
     names: Annotated[
-        tuple[Annotated[str, Meta(pattern=r"^[1-9][0-9]{0,3}=\s*\S.{0,99}\Z")], ...],
+        tuple[Annotated[str, Meta(pattern=r"^[1-9][0-9]{0,3}=\s*\S.{0,999}\Z")], ...],
         "1=NAME",
-        Option("what speakers are called: 1=Ana,2=Bob", allowed="numbers and names: 1=Ana,2=Bob"),
+        Option(
+            "what speakers are called: 1=Ana,2=Bob",
+            allowed="numbers and names: 1=Ana,2=Bob",
+            commas=True,
+        ),
     ] = ()
     verbose: Annotated[
         int,
@@ -579,6 +602,23 @@ class OutputOptions:
     ] = 0
     """2 includes the messages of the libraries."""
     log_format: Annotated[Literal["text", "json"], Option("format of messages on stderr")] = "text"
+
+    @property
+    def languages(self) -> tuple[str, ...]:
+        """What `translate_into` names, each once."""
+        return tuple(dict.fromkeys(filter(None, self.translate_into.split(","))))
+
+
+@dataclass(frozen=True, slots=True)
+class ExportOptions:
+    """How a transcript is handed on."""
+
+    anonymous: Annotated[bool, Option("replace names and numbers, and list them", common=True)] = (
+        False
+    )
+    """By rule (docs/library-of-sessions.md), which is a help and no guarantee."""
+    line_numbers: bool = False
+    """Whether lines are numbered in docx."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -784,6 +824,9 @@ class JournalOptions:
     keep_audio: Annotated[
         Literal["opus", "flac", "off"], Option("form of the audio in the library")
     ] = "opus"
+    keep_gb: Annotated[float, Meta(ge=0.0, le=1_000_000.0)] = 0.0
+    """Gigabytes of audio in the library, beyond which that of the oldest sessions is removed; their
+    text stays. 0: no limit."""
 
 
 _MODEL, _ENDPOINT = ModelOptions(), EndpointOptions()

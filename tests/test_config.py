@@ -33,6 +33,7 @@ from streamd.config.table import Field
 from streamd.errors import ConfigError
 from streamd.options import FRAME_MS, Option, without_password
 from streamd.sinks.formats import FORMATS, suffix
+from streamd.sinks.whole import DOCUMENTS
 from streamd.sources.framing import ENCODINGS, MAX_RATE_HZ, MIN_RATE_HZ
 from streamd.sources.stdin import AUTO
 
@@ -80,7 +81,9 @@ def possible(chosen: Mapping[str, object]) -> bool:
     shared = every["sharing"] == "off" or every["server"]
     played = every["realtime"] or not every["play"]
     heard = every["device"] not in ("cuda", "cpu", "mps")
-    told_apart = every["channels"] != "split" or not (every["speakers"] or every["num-speakers"])
+    told_apart = every["channels"] != "split" or not (
+        every["speakers"] or every["num-speakers"] or every["people"]
+    )
     return fits and shared and played and heard and told_apart
 
 
@@ -119,7 +122,8 @@ def effective(config: Config) -> dict[str, object]:
 def expected_of(chosen: Mapping[str, object]) -> dict[str, object]:
     """The value of each field if these are chosen."""
     every = effective(Config()) | chosen
-    return every | {"speakers": every["speakers"] or every["num-speakers"] > 0}
+    implied = every["num-speakers"] > 0 or every["people"] != ""
+    return every | {"speakers": every["speakers"] or implied}
 
 
 @pytest.fixture
@@ -141,7 +145,7 @@ def test_nothing_said_means_the_defaults():
 def test_names_and_variables_are_unique():
     flags = [flag for option in OPTIONS.values() for flag in option.every_flag]
     assert len(set(flags)) == len(flags)
-    assert len([option for option in OPTIONS.values() if option.flags]) <= 68
+    assert len([option for option in OPTIONS.values() if option.flags]) <= 71
     assert len(SETTINGS) <= 40
     paths = [(field.part, field.attribute) for field in FIELDS.values()]
     assert len(set(paths)) == len(paths)
@@ -321,8 +325,8 @@ def test_impossible_value_is_refused_wherever_it_comes_from(name, text, complain
         ("[streaming]\nstep = '500'", "streaming.step must be a whole number of ms"),
         ("[streaming]\nstep = true", "streaming.step must be a whole number of ms"),
         ("[streaming]\nstep = 2020-01-01", "streaming.step must be a whole number of ms"),
-        ("[output]\noutput = 'a.txt'", "output.output must be FILE.txt, .srt, .vtt, "),
-        ("[output]\noutput = ['a.doc']", "output.output must be FILE.txt, .srt, .vtt, "),
+        ("[output]\noutput = 'a.txt'", "output.output must be FILE.txt, .md, .srt, .vtt, "),
+        ("[output]\noutput = ['a.doc']", "output.output must be FILE.txt, .md, .srt, .vtt, "),
         ("step 500", "not a TOML file: "),
     ],
 )
@@ -497,8 +501,8 @@ def test_choices_are_what_the_parts_know():
     assert OPTIONS["input-rate"].allowed == rates
     endings, _, _ = OPTIONS["output"].allowed.removeprefix("FILE").partition(";")
     suffixes = endings.replace("or", ",").split(",")
-    assert {ending.strip() for ending in suffixes} == {*map(suffix, FORMATS)}
-    assert set(OPTIONS["output-format"].type.item_type.values) == {"all", *FORMATS}
+    assert {ending.strip() for ending in suffixes} == {*map(suffix, (*FORMATS, *DOCUMENTS))}
+    assert set(OPTIONS["output-format"].type.item_type.values) == {"all", *FORMATS, *DOCUMENTS}
     assert set(OPTIONS["format"].choices) == {*FORMATS}
 
 
@@ -568,3 +572,15 @@ def test_reference_has_everything():
             assert f"`{flag}`" in page
     for name in SETTINGS:
         assert f"`{name}` `" in page
+
+
+@pytest.mark.parametrize(
+    ("given", "environ"),
+    [
+        ({"names": ["1=Ana,2=Bob"]}, {}),
+        ({"names": ["1=Ana", "2=Bob"]}, {}),
+        ({}, {"STREAMD_NAMES": "1=Ana,2=Bob"}),
+    ],
+)
+def test_names_of_speakers_are_separated_by_commas_or_in_flags_of_their_own(given, environ):
+    assert load(given, environ).output.names == ("1=Ana", "2=Bob")

@@ -13,14 +13,22 @@ from streamd.events import SessionEvent, TimedWord
 from streamd.server.wire import CLOSE_CODES, Command, Encoding, Hello, Limits, Query, Role
 
 DOC = (Path(__file__).parents[1] / "docs" / "protocol.md").read_text()
-EXAMPLES = re.findall(r"^### (\w+)\n```json\n(.*)\n```$", DOC, re.M)
-MESSAGES = (Hello, *get_args(SessionEvent), *get_args(Command))
+OF_CLIENTS = DOC.index("## Client messages")
+"""`name` is a message of both sides."""
+EXAMPLES = [
+    (found.start() > OF_CLIENTS, found[1], found[2])
+    for found in re.finditer(r"^### (\w+)\n```json\n(.*)\n```$", DOC, re.M)
+]
+MESSAGES = (
+    *((False, kind) for kind in (Hello, *get_args(SessionEvent))),
+    *((True, kind) for kind in get_args(Command)),
+)
 
 
-@pytest.mark.parametrize("kind", MESSAGES, ids=lambda kind: kind.__struct_config__.tag)
-def test_every_message_has_an_example_with_all_its_fields(kind):
-    tag = kind.__struct_config__.tag
-    (example,) = [text for name, text in EXAMPLES if name == tag]
+@pytest.mark.parametrize(("is_clients", "kind"), MESSAGES)
+def test_every_message_has_an_example_with_all_its_fields(is_clients, kind):
+    place = is_clients, kind.__struct_config__.tag
+    (example,) = [text for *where, text in EXAMPLES if tuple(where) == place]
     assert isinstance(msgspec.json.decode(example, type=kind), kind)
     on_the_wire = {f.name for f in msgspec.structs.fields(kind) if f.default is not msgspec.UNSET}
     assert set(msgspec.json.decode(example)) == {"type", *on_the_wire}
@@ -34,10 +42,12 @@ def test_the_schema_is_current():
     assert msgspec.json.decode(SCHEMA.read_text()) == current, "run: make docs"
 
 
-@pytest.mark.parametrize("name", [name for name, _ in EXAMPLES])
-def test_every_example_is_valid_by_the_schema_and_damaged_ones_are_not(name):
-    (example,) = [msgspec.json.decode(text) for other, text in EXAMPLES if other == name]
-    validator = jsonschema.Draft202012Validator(schema())
+@pytest.mark.parametrize(("is_clients", "name", "text"), EXAMPLES)
+def test_every_example_is_valid_by_the_schema_and_damaged_ones_are_not(is_clients, name, text):
+    example = msgspec.json.decode(text)
+    assert jsonschema.Draft202012Validator(schema()).is_valid(example)
+    sender = {"$ref": f"#/$defs/{'client' if is_clients else 'server'}"}
+    validator = jsonschema.Draft202012Validator({**schema(), "anyOf": [sender]})
     validator.validate(example)
     assert not validator.is_valid({**example, "type": "unheard-of"})
     for field in example:
@@ -46,7 +56,8 @@ def test_every_example_is_valid_by_the_schema_and_damaged_ones_are_not(name):
 
 
 def test_there_is_no_example_of_anything_else():
-    assert {name for name, _ in EXAMPLES} == {kind.__struct_config__.tag for kind in MESSAGES}
+    known = {(is_clients, kind.__struct_config__.tag) for is_clients, kind in MESSAGES}
+    assert {tuple(where) for *where, _ in EXAMPLES} == known
 
 
 @pytest.mark.parametrize("kind", [TimedWord, Limits, Query])

@@ -77,7 +77,8 @@ export class Listening {
   #socket = null;
   #waitMs = FIRST_WAIT_MS;
   #nMute = 0; // connections in which the server said nothing
-  corrects = false; // whether this page may correct words of the session
+  corrects = false; // whether this page may correct words of the session, and name speakers
+  keepsVoices = false; // and whether voices of those are kept, if it wants that
 
   constructor(session, transcript, { changed, status }) {
     this.session = session;
@@ -96,9 +97,10 @@ export class Listening {
     else socket?.close();
   }
 
-  /** Send a correction (`correct` of docs/protocol.md). */
-  correct(message) {
-    this.#socket?.send(JSON.stringify(message));
+  /** Send a message of a client: `correct`, `name` or `translate` (docs/protocol.md). */
+  say(message) {
+    if (this.#socket?.readyState !== WebSocket.OPEN) return;
+    this.#socket.send(JSON.stringify(message));
   }
 
   #connect() {
@@ -112,6 +114,7 @@ export class Listening {
       if (message.type === "hello") {
         this.#waitMs = FIRST_WAIT_MS;
         this.corrects = message.corrects === true;
+        this.keepsVoices = message.keeps_voices === true;
         this.status("live");
       }
       if (message.type === "error" && message.fatal) refused = message;

@@ -78,9 +78,14 @@ export class Microphone {
     return this.#sending !== null && this.#sending.session === session;
   }
 
-  /** Send a correction (`correct` of docs/protocol.md). */
-  correct(message) {
-    this.#sending.correct(message);
+  /** Whether voices of those whom this page names may be kept. */
+  get keepsVoices() {
+    return this.#sending?.keepsVoices === true;
+  }
+
+  /** Send a message of a client: `correct` or `name` (docs/protocol.md). */
+  say(message) {
+    this.#sending.say(message);
   }
 
   /** Change what was chosen for the session (`update` of docs/protocol.md); nothing if there is none. */
@@ -192,7 +197,7 @@ export class Sending {
     this.#socket?.send('{"type":"stop"}');
   }
 
-  correct(message) {
+  say(message) {
     if (this.#socket === null) return this.callbacks.failed("There is no connection to the server: try again soon.");
     this.#socket.send(JSON.stringify(message));
   }
@@ -222,6 +227,7 @@ export class Sending {
       const message = JSON.parse(data);
       if (message.type === "hello") {
         isKnown = message.epoch === this.#epoch;
+        this.keepsVoices = message.keeps_voices === true;
         this.#hello(socket, message);
       } else if (message.type === "started") {
         if (!isKnown) this.#first = message.samples; // a new run of the session counts from what we still have
@@ -235,7 +241,7 @@ export class Sending {
         else if (!TEMPORARY.has(message.code)) refused = `The server refused: ${message.message}`;
         else if (this.session === null) this.callbacks.failed(`Not captioned yet: ${message.message}`);
       } else if (message.code === "bad_option") {
-        this.callbacks.failed(message.message); // a correction
+        this.callbacks.failed(message.message); // a correction, or a name
       }
     };
     socket.onclose = async () => {

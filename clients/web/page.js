@@ -8,9 +8,10 @@ import { Microphone } from "./microphone.js";
 import { asText, copy, save } from "./saving.js";
 import { showInvitation } from "./share.js";
 import { expected, noteCorrection, offerContext } from "./context.js";
-import { namesOf, offerNames } from "./speakers.js";
+import { named, namesOf, offerNames, tellNamesBy } from "./speakers.js";
 import { store, stored } from "./storage.js";
 import { label, Transcript } from "./transcript.js";
+import * as translation from "./translation.js";
 import * as view from "./view.js";
 
 const $ = (id) => document.getElementById(id);
@@ -47,6 +48,7 @@ async function show(name, { isOwn = false } = {}) {
   shown.isOwn = kept.isOwn;
   transcript = new Transcript({ saved: { ...kept.state, items: kept.items } });
   view.clear();
+  translation.clear();
   namesOf(name);
   view.extend(kept.items, 0);
   nShown = kept.items.length;
@@ -90,10 +92,12 @@ function changed(kind, message) {
   if (message.type === "hello") describe(message);
   if (message.type === "stats") tellModel(message.model);
   if (message.type === "correction" && microphone.feeds(shown.name)) noteCorrection(message);
+  if (message.type === "name") named(transcript.epoch, message);
   if (message.type === "correction" && message.text === meant) toast(`Expected from now on: ${meant}`);
   if (message.type === "error" && message.code === "bad_option") toast(message.message, 8000);
   if (kind === "revised") revisedFrom = Math.min(revisedFrom, transcript.revised);
   if (message.type === "hello") keep();
+  translation.apply(message, (wanted) => listening?.say(wanted));
   // What has been said for hours comes as thousands of messages: they are drawn together.
   if (transcript.seq < transcript.caughtUpAt) drawing ??= setTimeout(draw, REPLAY_MS);
   else drawing ??= document.hidden ? setTimeout(draw) : requestAnimationFrame(draw);
@@ -105,11 +109,12 @@ function draw() {
   drawing = null;
   const { items } = transcript;
   const from = Math.min(nShown, revisedFrom);
+  const isNew = revisedFrom < nShown;
   if (from < items.length) {
     // A screen reader reads new finals aloud, but not a replay of hours.
     const isNews = transcript.seq > transcript.caughtUpAt;
     $("log").ariaLive = isNews ? "polite" : "off";
-    if (revisedFrom < nShown) view.revise(items, revisedFrom);
+    if (isNew) view.revise(items, revisedFrom);
     else view.extend(items, nShown, { isNews });
     keep(from);
   }
@@ -117,6 +122,7 @@ function draw() {
   revisedFrom = Infinity;
   offerCorrections();
   view.showPartials(transcript.partials);
+  translation.show(items, { isNew });
   showLag(transcript.partial === null ? null : transcript.lagMs);
   view.scrollToEnd();
 }
@@ -180,7 +186,7 @@ async function status(state, why = "") {
 
 let meant = ""; // the newest correction of this page
 
-/** What sends corrections of the session, or null if this page may not: it must feed it, or be allowed to. */
+/** What sends corrections and names of the session, or null if this page may not: it must feed it, or be allowed to. */
 function corrector() {
   if (listening?.corrects) return listening;
   if (microphone.feeds(shown.name)) return microphone;
@@ -190,15 +196,25 @@ function corrector() {
 
 /** After the end: this browser's copy, and the server's if it has one and this page is its owner's. */
 const ownCopy = {
-  correct({ text }, place) {
+  say(message, place) {
+    const { type, text } = message;
+    if (type === "name") {
+      named(transcript.epoch, message);
+      return this.send(message);
+    }
     changed(transcript.correct({ ...place, text }), { type: "copied" });
     toast(`Corrected in this browser: ${text}`);
     const { seq, ...known } = transcript.place(place);
     if (seq === undefined) return;
-    const body = JSON.stringify({ type: "correct", text, seq, ...known });
+    this.send({ type, text, seq, ...known });
+  },
+  send(message) {
+    const body = JSON.stringify(message);
     ask(`v1/sessions/${encodeURIComponent(shown.name)}/transcript`, { method: "POST", body }).catch(() => {}); // it is gone
   },
 };
+
+tellNamesBy((run) => (run === transcript.epoch ? corrector() : null)); // the server knows speakers of this run only
 
 function offerCorrections() {
   $("correct").hidden = corrector() === null;
@@ -217,7 +233,7 @@ function correct(shownThere, place) {
     const where = known ? place : transcript.find($("heard").value);
     const message = { type: "correct", text: meant, keep: $("keep-word").checked };
     if ("item" in where) Object.assign(message, transcript.place(where));
-    corrector()?.correct(message, where);
+    corrector()?.say(message, where);
   };
   $("correcting").returnValue = "";
   $("correcting").showModal();

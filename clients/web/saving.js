@@ -17,8 +17,11 @@ const line = ({ text }, part) =>
 /** A line for what each speaker says, as it was corrected. */
 export const asText = (finals) => finals.map(corrected).flatMap((final) => parts(final).map((part) => line(final, part))).join("");
 
-/** The finals as they were sent, a line of JSON each. */
-export const asLines = (finals) => finals.map(({ run, ...final }) => `${JSON.stringify(final)}\n`).join("");
+/** The finals as they were sent, and the names of the speakers of the last run, a line of JSON each. */
+export function asLines(finals) {
+  const named = namesIn(finals.at(-1)?.run).map(([speaker, name]) => ({ type: "name", speaker: Number(speaker), name }));
+  return [...finals.map(({ run, ...final }) => final), ...named].map((line) => `${JSON.stringify(line)}\n`).join("");
+}
 
 const MADE_HERE = {
   txt: ({ finals }) => new Blob([asText(finals)], { type: "text/plain;charset=utf-8" }),

@@ -1,4 +1,5 @@
-// Who says what: captions in parts of one speaker each, and the names that readers give speakers.
+// Who says what: captions in parts of one speaker each, and the names that speakers are given: by
+// whoever may, for all readers of the session (`name` of docs/protocol.md), or else in this browser.
 
 import { store, stored } from "./storage.js";
 import { belongs, placed } from "./transcript.js";
@@ -8,6 +9,7 @@ export const COLOURS = 7; // in style.css and overlay.css
 const INSIDE = /^[!-~\xa1-\u024f]{2}/; // two characters that belong together, in Latin script
 const MOST_RUNS = 20; // of a session, whose names are kept
 let session = "";
+let sender = () => null; // what sends names of speakers in a run of the session, if this page may
 let names = {}; // of the session's speakers, by number in each run: another one begins at 1 again
 
 /** Whether a speaker cannot have begun at this place of a text. */
@@ -36,6 +38,15 @@ export function parts({ text, words, run }) {
 
 /** The name of who says a part. */
 export const nameOf = ({ speaker, run }) => names[run]?.[speaker] ?? `Speaker ${speaker}`;
+
+/** `send(run)`: an object whose `say(message)` tells all readers the name of a speaker, and which may have voices kept if it `keepsVoices`; or null. */
+export const tellNamesBy = (send) => (sender = send);
+
+/** Somebody has said what a speaker of a run is called, for all readers: a message `name`. */
+export function named(run, { speaker, name }) {
+  keep(run, speaker, name);
+  show(run, speaker);
+}
 
 /** The names that readers have given speakers in a run of the session: [[number, name]]. */
 export const namesIn = (run) => Object.entries(names[run] ?? {}).filter(([, name]) => name);
@@ -72,20 +83,36 @@ export function offerNames() {
   $("speakers").hidden = each.length === 0;
 }
 
+/** Call a speaker by a name; it is kept in this browser, unless it is `brief`. */
+function keep(run, speaker, name, isBrief = false) {
+  names[run] = { ...names[run], [speaker]: name || undefined };
+  const others = Object.entries(kept()).filter(([each]) => each !== run);
+  const every = isBrief ? others : [...others, [run, names[run]]];
+  store(`names.${session}`, JSON.stringify(Object.fromEntries(every.slice(-MOST_RUNS))));
+}
+
+function show(run, speaker) {
+  for (const shown of document.querySelectorAll(`.who[data-run="${run}"][data-speaker="${speaker}"]`)) {
+    shown.textContent = nameOf({ speaker, run });
+  }
+}
+
 function ask(speaker, run) {
+  const isForAll = sender(run) !== null;
   $("name").value = names[run]?.[speaker] ?? "";
   $("name").placeholder = `Speaker ${speaker}`;
   $("keep-name").checked = run in kept();
+  $("keep-name").parentElement.hidden = isForAll;
+  $("for-all").hidden = !isForAll;
+  $("keeping").hidden = !sender(run)?.keepsVoices;
+  $("keep-voice").checked = false; // each time somebody has to be asked
   $("naming").onclose = () => {
     if ($("naming").returnValue !== "save") return;
     const name = $("name").value.trim();
-    names[run] = { ...names[run], [speaker]: name || undefined };
-    const others = Object.entries(kept()).filter(([each]) => each !== run);
-    const every = $("keep-name").checked ? [...others, [run, names[run]]] : others;
-    store(`names.${session}`, JSON.stringify(Object.fromEntries(every.slice(-MOST_RUNS))));
-    for (const shown of document.querySelectorAll(`.who[data-run="${run}"][data-speaker="${speaker}"]`)) {
-      shown.textContent = nameOf({ speaker, run });
-    }
+    const to = sender(run);
+    if (to !== null) return to.say({ type: "name", speaker: Number(speaker), name, keep: $("keep-voice").checked }); // the answer shows it
+    keep(run, speaker, name, !$("keep-name").checked);
+    show(run, speaker);
   };
   $("naming").returnValue = "";
   $("naming").showModal();

@@ -23,6 +23,7 @@ export class Transcript {
     Object.assign(this, NOTHING, { items: [] }, saved);
     this.partials = []; // the current ones, oldest first: one, or one of each channel
     this.turns = []; // who talks when, as far as the server may still revise it
+    this.attributions = []; // who talks after all, as somebody has said, the newest last
     this.revised = 0; // the first item of which that was revised last
     this.caughtUpAt = 0; // the final with which a replay ends
     this.lagMs = null;
@@ -63,6 +64,8 @@ export class Transcript {
         return this.#speakers(message);
       case "correction":
         return this.#correction(message);
+      case "attribution":
+        return this.#attribution(message);
       case "gap":
         return this.#add(message);
       case "missed": // with "epoch", hello has said that the session began again
@@ -101,7 +104,7 @@ export class Transcript {
     this.epoch = hello.epoch;
     this.ended = null;
     this.partials = []; // the server sends them again
-    if (isAgain) this.turns = [];
+    if (isAgain) this.turns = this.attributions = [];
     return "state";
   }
 
@@ -109,7 +112,9 @@ export class Transcript {
     this.partials = this.partials.filter(({ channel, seg }) => channel !== final.channel || seg > final.seg);
     if (final.seq <= this.seq) return "state";
     this.seq = final.seq;
-    return this.#add({ ...later(final, this.offsetMs), run: this.epoch });
+    const item = { ...later(final, this.offsetMs), run: this.epoch };
+    if (this.attributions.length > 0) item.words = (item.words ?? []).map((word, n) => this.#attributed(word, n, item.seq));
+    return this.#add(item);
   }
 
   #partial(partial) {
@@ -126,14 +131,14 @@ export class Transcript {
     const turns = message.turns.map((turn) => moved(turn, this.offsetMs));
     const before = this.turns.filter((turn) => turn.start_ms < from && turn.end_ms > to - REMEMBERED_MS);
     this.turns = [...before.map((turn) => ({ ...turn, end_ms: Math.min(turn.end_ms, from) })), ...turns];
-    const named = (word) => (word.end_ms <= from ? word : { ...word, speaker: speakerAt(this.turns, word) ?? word.speaker });
+    const named = (word, n, seq) => (word.end_ms <= from ? word : this.#attributed({ ...word, speaker: speakerAt(this.turns, word) ?? word.speaker }, n, seq));
     const revised = this.items.length;
     let first = revised;
     for (let i = revised - 1; i >= 0 && !(this.items[i].end_ms <= from - REMEMBERED_MS); i--) {
-      const { type, words = [] } = this.items[i];
+      const { type, words = [], seq } = this.items[i];
       if (type === "divider") break; // times before it are not of this session
       if (type !== "final") continue;
-      const again = words.map(named);
+      const again = words.map((word, n) => named(word, n, seq));
       if (again.every(({ speaker }, n) => speaker === words[n].speaker)) continue;
       this.items[i] = { ...this.items[i], words: again };
       first = i;
@@ -143,19 +148,39 @@ export class Transcript {
     return "revised";
   }
 
+  /** Give words of a session the speaker that somebody has said. */
+  #attribution(message) {
+    this.attributions = [...this.attributions, message];
+    const revised = this.items.length;
+    let first = revised;
+    for (let i = this.#begun; i < revised; i++) {
+      const { type, words = [], seq } = this.items[i];
+      if (type !== "final" || seq < message.seq || (message.to_seq !== 0 && seq > message.to_seq)) continue;
+      this.items[i] = { ...this.items[i], words: words.map((word, n) => saidBy(word, n, seq, message)) };
+      first = Math.min(first, i);
+    }
+    if (first === revised) return "nothing";
+    this.revised = first;
+    return "revised";
+  }
+
+  #attributed(word, n, seq) {
+    return this.attributions.reduce((said, each) => saidBy(said, n, seq, each), word);
+  }
+
   /** Note what stands for words of a final, which stays as it is. */
-  #correction({ seq, first, last, text }) {
+  #correction({ seq, first, last, text, exact }) {
     const n = this.items.findLastIndex((item, i) => i >= this.#begun && item.type === "final" && item.seq === seq);
-    return this.correct({ item: n, first, last, text });
+    return this.correct({ item: n, first, last, text, exact });
   }
 
   /** Correct words of an item, also of one that the server does not know any more. */
-  correct({ item: n, first, last, text }) {
+  correct({ item: n, first, last, text, exact = false }) {
     if (!(n >= 0) || last >= (this.items[n].words ?? []).length) return "nothing";
     const known = this.items[n].corrections ?? [];
-    if (known.some((each) => each.first === first && each.last === last && each.text === text)) return "nothing";
+    if (known.some((each) => each.first === first && each.last === last && each.text === text && each.exact === exact)) return "nothing";
     const others = known.filter((each) => each.last < first || each.first > last);
-    this.items[n] = { ...this.items[n], corrections: [...others, { first, last, text }] };
+    this.items[n] = { ...this.items[n], corrections: [...others, { first, last, text, exact }] };
     this.revised = n;
     return "revised";
   }
@@ -198,24 +223,34 @@ function later(event, ms) {
   return { ...moved(event, ms), words: (event.words ?? []).map((word) => moved(word, ms)) };
 }
 
+/** A word of a final with its speaker after an attribution (docs/protocol.md). */
+function saidBy(word, n, seq, { speaker, seq: from, first, to_seq: to, last, was }) {
+  const isBefore = seq < from || (seq === from && n < first);
+  const isBehind = to !== 0 && (seq > to || (seq === to && n > last));
+  if (isBefore || isBehind || (was !== 0 && was !== word.speaker)) return word;
+  return { ...word, speaker: speaker === 0 ? undefined : speaker };
+}
+
 const letters = (text) => text.toLowerCase().replace(/[^\p{L}\p{M}\p{N}]/gu, "");
 
 /** A final with the corrections in it: such a word has what it `was`, and the marks around that. */
 export function corrected(final) {
   let { text } = final;
   const words = (final.words ?? []).map((word, n) => ({ ...word, first: n, last: n }));
-  for (const { first, last, text: meant } of (final.corrections ?? []).toSorted((a, b) => b.first - a.first)) {
+  for (const { first, last, text: meant, exact } of (final.corrections ?? []).toSorted((a, b) => b.first - a.first)) {
     const places = placed(text, words.slice(0, last + 1));
     if (places.length <= last) continue;
     const { from } = places[first];
     const { to } = places[last];
     const was = text.slice(from, to);
-    const [, before, after] = /^([\p{Ps}\p{Pi}"'¿¡]*).*?(\p{P}*)$/su.exec(was);
+    const [, before, after] = exact ? ["", "", ""] : /^([\p{Ps}\p{Pi}"'¿¡]*).*?(\p{P}*)$/su.exec(was);
     const one = { ...words[first], text: `${before}${meant}${after}`, end_ms: words[last].end_ms, last, was };
-    text = text.slice(0, from) + one.text + text.slice(to);
+    if (one.text === was) continue; // somebody has undone a correction
+    const rest = one.text === "" && /(^|\s)$/.test(text.slice(0, from)) ? text.slice(to).trimStart() : text.slice(to);
+    text = text.slice(0, from) + one.text + rest;
     words.splice(first, last - first + 1, one);
   }
-  return { ...final, text, words };
+  return { ...final, text: text.trimEnd(), words };
 }
 
 const moved = (timed, ms) => ({ ...timed, start_ms: timed.start_ms + ms, end_ms: timed.end_ms + ms });

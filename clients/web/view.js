@@ -142,6 +142,13 @@ export function revise(items, from) {
   for (const each of begun) each.made = standing.get(each.made) ?? each.made;
 }
 
+/** The paragraph in which item `n` ends, or null. */
+export function paragraphOf(n) {
+  const at = begun.findLastIndex((each) => each.n <= n);
+  if (at < 0) return null;
+  return at + 1 < begun.length ? begun[at + 1].made.previousElementSibling : log.lastElementChild;
+}
+
 /** Show what may still change: that which continues the last final first. */
 export function showPartials(partials) {
   const line = $("partial");

@@ -176,7 +176,8 @@ def _check_count(command: Command, operands: Sequence[str]) -> None:
     wanted = command.operand.split()
     if "" in operands:
         raise ConfigError('"" is no name: is a variable of the shell empty?')
-    if wanted and not operands and not command.operand.startswith("["):
+    needed = [*takewhile(lambda word: not word.startswith("["), wanted)]
+    if len(operands) < len(needed):
         raise ConfigError(f"{command.name} needs {command.operand}")
     if len(operands) > len(wanted) and "..." not in command.operand:
         extra = operands[len(wanted)]

@@ -41,6 +41,10 @@ def call(command: Command, config: Config, operands: tuple[str, ...]) -> int | N
         from streamd.cli.models import with_model  # here for the reason above, like the others
 
         config = with_model(config)
+    if command.name == "serve" or config.bind.share != "off":
+        from streamd.cli.asking import with_answer
+
+        config = with_answer(config)
     module, _, function = command.target.partition(":")
     result = getattr(import_module(module), function)(config, *operands)
     if iscoroutine(result):
@@ -111,6 +115,14 @@ def _library(config: Config, *words: str) -> "Iterator[str]":
     return listed(config)
 
 
+def _people(config: Config, *words: str) -> "Iterator[str]":
+    from streamd.cli.people import listed
+
+    if words:
+        _refuse("people", words[0])
+    return listed(config)
+
+
 def _vocabulary(config: Config, word: str, *_: str) -> None:
     _refuse("vocabulary", word)
 
@@ -176,7 +188,7 @@ COMMANDS = (
         "serve",
         "caption only what clients send over the network",
         target="streamd.daemon:run",
-        takes=(*_LIVE, *_LOG),
+        takes=(*_LIVE, "translate-into", *_LOG),
         lacks=("server",),
         for_clients=True,
         needs_model=True,
@@ -222,7 +234,7 @@ COMMANDS = (
         "library",
         "find, show and delete what --keep has kept",
         target="streamd.cli.commands:_library",
-        operand="[list|show|search|export|delete|path ...]",
+        operand="[list|show|search|export|delete ...]",
         takes=("library", "json"),
     ),
     Command(
@@ -250,7 +262,15 @@ COMMANDS = (
         "write a session to files",
         target="streamd.cli.library:export",
         operand="SESSION",
-        takes=("library", "output", "output-dir", "output-format", "names", "timestamps", *_LOG),
+        takes=("output", "library", "export", "vocabulary"),
+        lacks=("format", "json", "skip-existing"),
+    ),
+    Command(
+        "library import",
+        "bring the sessions of a journal (--journal) into the library",
+        target="streamd.cli.library:bring",
+        operand="[DIR]",
+        takes=("library", *_LOG),
     ),
     Command(
         "library delete",
@@ -264,6 +284,40 @@ COMMANDS = (
         "print the folder of the library",
         target="streamd.cli.library:path",
         takes=("library", *_LOG),
+    ),
+    Command(
+        "people",
+        "list, rename and forget known voices",
+        target="streamd.cli.commands:_people",
+        operand="[list|rename|delete|enroll ...]",
+        takes=("people", "json"),
+    ),
+    Command(
+        "people list",
+        "list the people whose voices are known again",
+        target="streamd.cli.people:listed",
+        takes=("people", "json", *_LOG),
+    ),
+    Command(
+        "people rename",
+        "call somebody by another name",
+        target="streamd.cli.people:rename",
+        operand="OLD NEW",
+        takes=("people", *_LOG),
+    ),
+    Command(
+        "people delete",
+        "forget the voices of people",
+        target="streamd.cli.people:delete",
+        operand="NAME...",
+        takes=("people", *_LOG),
+    ),
+    Command(
+        "people enroll",
+        "keep the voice of the one person who speaks in a recording",
+        target="streamd.cli.people:enroll",
+        operand="NAME RECORDING",
+        takes=("people", *_LOG),
     ),
     Command(
         "mcp",

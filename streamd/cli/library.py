@@ -1,17 +1,35 @@
 """``streamd library``: what ``--keep`` has kept, on the command line."""
 
+import logging
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from streamd.config import Config
-from streamd.daemon.display import open_display, open_files, speaker_names
-from streamd.errors import ConfigError
-from streamd.events import Final, encode
+from streamd.daemon.display import (
+    open_display,
+    open_files,
+    tells_who,
+    transcripts,
+    with_names,
+)
+from streamd.daemon.phrases import read
+from streamd.errors import ConfigError, os_error_as
+from streamd.events import Final, Gap, encode
+from streamd.labels import names_of
+from streamd.library.anonymous import Replaced, anonymised, as_csv
+from streamd.library.migration import imported
 from streamd.library.shelf import Shelf, sought
-from streamd.library.tables import folder_of
+from streamd.library.tables import folder_of, opened
+from streamd.sinks import Sink
 from streamd.sinks.text import clean, clock
+from streamd.sinks.writing import fitting, has_segments
+from streamd.streams.journal.database import AUTO, Database, place
+from streamd.streams.journal.old_files import old_files
+
+log = logging.getLogger(__name__)
 
 _LINE_CHARS = 60
 """Of a session's first words, in the list."""
@@ -76,28 +94,75 @@ def export(config: Config, session: str) -> None:
 def _write(config: Config, session: str, *, is_shown: bool) -> None:
     shelf = _shelf(config)
     number = shelf.find(session)
-    said, started = shelf.read(number), shelf.run(number).started
-    named = {**shelf.names(number), **speaker_names(config.output)}
-    names = tuple(f"{speaker}={name}" for speaker, name in named.items())
-    has_speakers = any(isinstance(each, Final) and each.speaker for each in said)
-    config = replace(
-        config,
-        output=replace(config.output, names=names),
-        decoding=replace(config.decoding, speakers=has_speakers),
-    )
-    sinks = open_files(config, shelf.run(number).session, whole=True, started=started)
+    run = shelf.run(number)
+    said, title = shelf.read(number), run.session
+    config = with_names(config, shelf.names(number))
+    listed: list[Replaced] | None = None
+    segments = has_segments(said)
+    if config.export.anonymous:
+        phrases, named = (
+            read(config.decoding.vocabulary).splitlines(),
+            names_of(config.output.names),
+        )
+        said, named, listed = anonymised(said, named, phrases)
+        title = f"session-{number}"
+        config = replace(config, output=replace(config.output, names=()))
+        config = with_names(config, named)
+    speakers = any(map(tells_who, said))
+    config = replace(config, decoding=replace(config.decoding, speakers=speakers))
     if is_shown:
-        sinks = [open_display(config, sys.stdout, os.environ, started=started)]
+        _put(
+            said,
+            [open_display(config, sys.stdout, os.environ, started=run.started, segments=segments)],
+        )
+        return
+    _put(said, open_files(config, title, whole=True, started=run.started, segments=segments))
+    if listed is not None:
+        _put_list(listed, next(iter(transcripts(config, title))))
+
+
+def _put(said: Sequence[Final | Gap], sinks: Sequence[Sink]) -> None:
     for sink in sinks:
         for event in said:
             sink.write(event)
         sink.close()
 
 
+def _put_list(listed: Sequence[Replaced], file: Path) -> None:
+    """Write what was replaced beside a transcript; only the user can read it."""
+    path = file.with_name(fitting(f"{file.stem}.replaced.csv"))
+    with os_error_as(ConfigError, f"{path}: cannot be written"):
+        path.touch(mode=0o600)
+        path.write_text(as_csv(listed), encoding="utf-8")
+    log.warning("%s tells who is who; the rules miss names: read the transcript over", path)
+
+
+def bring(config: Config, folder: str = AUTO) -> Iterator[str]:
+    """Bring the sessions of a journal into the library, and yield a line for each that was not in.
+
+    The journal stays. Raises `ConfigError` if the library cannot be written, `JournalError` if the
+    journal cannot be read.
+    """
+    journal = place(folder, os.environ)
+    if old_files(journal):
+        with Database(journal):
+            pass  # which imports them
+    with opened(_shelf(config).folder) as library:
+        for run in imported(library, journal):
+            yield f"imported {run.session} of {run.started.astimezone():%Y-%m-%d %H:%M}"
+
+
 def delete(config: Config, *sessions: str) -> Iterator[str]:
-    """Delete sessions, and yield a line for each. Raises `ConfigError` if there is none."""
+    """Delete sessions, and yield a line for each.
+
+    Raises `ConfigError` if there is none, or it may go on: it would be listed again.
+    """
     shelf = _shelf(config)
     for number in [shelf.find(session) for session in sessions]:
         run = shelf.run(number)
+        if not run.ended and shelf.is_written:
+            raise ConfigError(
+                f"session {number}, {run.session}, may go on: end it or streamd first"
+            )
         shelf.delete(number)
         yield f"deleted {number}, {run.session} of {run.started.astimezone():%Y-%m-%d %H:%M}"

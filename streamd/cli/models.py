@@ -8,12 +8,13 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from streamd.cli.asking import agreed, can_ask
 from streamd.config import Config
 from streamd.daemon.opening import assumed_precision, best_model
 from streamd.engines import memory
@@ -37,8 +38,9 @@ from streamd.options import ModelOptions, OutputOptions
 from streamd.sinks.progress import Progress, download_line
 from streamd.sinks.terminal import TerminalSink, is_terminal
 from streamd.sinks.text import Look
-from streamd.system.disk import asset, expanded, megabytes
+from streamd.system.disk import asset, expanded, megabytes, size_of
 from streamd.system.processor import memory_bytes
+from streamd.translation import store as translations
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +67,7 @@ def _ask_for(name: str, config: Config, here: StorePaths) -> None:
     if store.find(name, here) is not None:
         return
     repository = repository_of(name)
-    if repository is None or not _can_ask(config.output):
+    if repository is None or not can_ask(config.output):
         raise store.not_here(name)
     _refuse_too_large(name, config)
     _download(name, repository, here, config.output, ask=True)
@@ -113,11 +115,11 @@ def _automatic(config: Config, here: StorePaths) -> str:
         return name
     usual = offered(config.decoding)
     better, bundled = usual.name, store.BUNDLED[0]
-    if _can_ask(config.output) and not (here.offline or imports.was_declined(here.imported)):
+    if can_ask(config.output) and not (here.offline or imports.was_declined(here.imported)):
         what = f"{better}, {megabytes(usual.n_bytes)} from {here.host}"
         known = f"{name} is here, the smallest. Larger: {what}. Download it?"
         lacking = f"no suitable model is here yet. Download {what}?"
-        if not _agreed(f"streamd: {known if name else lacking}", otherwise=not name):
+        if not agreed(f"streamd: {known if name else lacking}", otherwise=not name):
             imports.decline(here.imported)
         elif _tried(better, usual.repository, here, config.output, needed=not name):
             return better
@@ -146,28 +148,32 @@ def _download(
         size += f", and {prepared} when it is prepared; {used} of memory when used"
     if offer.n_missing and (family := family_entry(name)):
         log.info("%s is under the licence %s", name, family.license_line)
-    if ask and not _agreed(f"streamd: {name} is not here. Download it ({size}) from {here.host}?"):
+    if ask and not agreed(f"streamd: {name} is not here. Download it ({size}) from {here.host}?"):
         raise store.not_here(name)
     if not offer.n_missing:
         log.info("all of %s is here; checking it", name)
     else:
         size = megabytes(offer.n_missing)
         log.info("downloading %s, %s, from %s to %s", name, size, here.host, here.cache)
+    with _shown_progress(name, output, start=offer.n_bytes - offer.n_missing) as on_progress:
+        fetch(offer, here, on_progress=on_progress)
+
+
+@contextmanager
+def _shown_progress(
+    name: str, output: OutputOptions, *, start: int = 0
+) -> Iterator[Callable[[int, int], object]]:
+    """Give what shows how much of a download is here, with `start` bytes of it from before."""
     plain = output.verbose < 0 or output.log_format == "json"
     if plain or not is_terminal(sys.stderr, os.environ):
-        fetch(offer, here, on_progress=_tenths(name))
+        yield _tenths(name)
         return
-    start = offer.n_bytes - offer.n_missing
     terminal = TerminalSink(sys.stderr, Look())
     progress = Progress(terminal.status, partial(download_line, name), start=start)
     try:
-        fetch(offer, here, on_progress=progress.update)
+        yield progress.update
     finally:
         terminal.close()
-
-
-def _can_ask(output: OutputOptions) -> bool:
-    return sys.stdin.isatty() and sys.stderr.isatty() and output.verbose >= 0
 
 
 def _tried(
@@ -182,17 +188,6 @@ def _tried(
         log.warning("%s; captions go on without it", error)
         return False
     return True
-
-
-def _agreed(question: str, *, otherwise: bool = True) -> bool:
-    """Ask at the terminal; an empty line means `otherwise`, the end of the input no."""
-    sys.stderr.write(f"{question} {'[Y/n]' if otherwise else '[y/N]'} ")
-    sys.stderr.flush()
-    answer = sys.stdin.readline()
-    if not answer:
-        sys.stderr.write("\n")
-    agrees = ("y", "yes", "") if otherwise else ("y", "yes")
-    return answer.strip().lower() in agrees and answer != ""
 
 
 def _tenths(name: str) -> Callable[[int, int], None]:
@@ -211,6 +206,9 @@ def _tenths(name: str) -> Callable[[int, int], None]:
 def get(config: Config, name: str) -> None:
     """Download a model's missing or changed files, and verify the others; raises `ModelError`."""
     here = places()
+    if direction := translations.direction_of(name):
+        _get_translation(name, direction, here, config.output)
+        return
     repository = repository_of(name)
     if family_entry(name):
         check_library(name)
@@ -224,6 +222,20 @@ def get(config: Config, name: str) -> None:
     log.info("%s is here; use it with --model %s", name, name)
 
 
+def _get_translation(
+    name: str, direction: tuple[str, str], here: StorePaths, output: OutputOptions
+) -> None:
+    """Download a model that translates, and say who is asked. Raises `ModelError`."""
+    log.info("%s: asking %s", name, translations.REGISTRY)
+    found = translations.look_up(here, *direction)
+    size = megabytes(found.n_bytes)
+    log.info("%s (%s) is under the licence %s", name, found.architecture, translations.LICENCE)
+    log.info("downloading %s, %s, from %s", name, size, found.base)
+    with _shown_progress(name, output) as on_progress:
+        translations.fetch(here, found, on_progress=on_progress)
+    log.info("%s is here; use it with --translate-into %s", name, direction[1])
+
+
 def add(config: Config, path: str, name: str = "") -> None:
     """Bring a model into the store in the form that streamd reads; raises `ModelError`."""
     source = expanded(path).absolute()
@@ -231,6 +243,10 @@ def add(config: Config, path: str, name: str = "") -> None:
         raise ModelError(f"{path}: no such file or folder")
     if source.is_file() and gguf.is_one(source):
         raise ModelError(f"{path}: a GGUF is used where it is: --model {path}")
+    if direction := translations.direction_of(name):
+        translations.add(places(), source, *direction)
+        log.info("%s is imported; use it with --translate-into %s", name, direction[1])
+        return
     name = name or imports.called(source).replace("/", "-")
     kept = imports.add(places().imported, source, name)
     log.info("%s, %s, is imported; use it with --model %s", name, _size(kept), name)
@@ -241,6 +257,11 @@ def add(config: Config, path: str, name: str = "") -> None:
 def remove(config: Config, name: str) -> None:
     """Delete a downloaded or imported model; raises `ModelError` if that is not possible."""
     here, repository = places(), repository_of(name)
+    if direction := translations.direction_of(name):
+        if not translations.remove(here, *direction):
+            raise ModelError(f"{name} is not here; streamd models list shows what is")
+        log.info("removed %s", name)
+        return
     try:
         if imported := dict(imports.every(here.imported)).get(name):
             size = _size(imported)
@@ -304,6 +325,13 @@ def table(config: Config) -> Iterator[str]:
         star = "*" if each.name == default else " "
         cells = f"{each.name:26} {each.size:>6} {each.languages:9} {each.state:10} {each.live:6}"
         yield f"{star} {cells} {each.wer:>4} {each.license.removesuffix(' Model License')}".rstrip()
+    yield ""
+    yield f"  {'TRANSLATIONS':26} {'SIZE':>6} LICENCE"
+    for source, target in translations.directions(here):
+        name = f"{translations.PREFIX}{source}-{target}"
+        size = megabytes(size_of(translations.folder(here, source, target)))
+        yield f"  {name:26} {size:>6} {translations.LICENCE}"
+    yield f"  {translations.PREFIX}en-de and others: streamd models get translate:en-de"
 
 
 def _family_rows(here: StorePaths) -> Iterator[FamilyRow]:

@@ -10,11 +10,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from dataclasses import replace
 from datetime import datetime
+from typing import cast, get_args
 
 from streamd.config import Config, read_token
-from streamd.daemon.display import open_display, open_files, prints
+from streamd.daemon.display import open_display, open_files, prints, with_names
 from streamd.errors import ConfigError
 from streamd.events import Final
+from streamd.options import DocumentName, FormatName
 from streamd.server.client import watch
 from streamd.sinks import Sink
 from streamd.sinks.transcripts import Revised
@@ -88,6 +90,7 @@ def export(config: Config, session: str = "") -> Iterable[str]:
         text.take(event)
     said = [*text.since(0)]
     speaks = any(isinstance(each, Final) and each.speaker for each in said)
+    config = with_names(config, text.names)
     config = replace(config, decoding=replace(config.decoding, speakers=speaks))
     started = max((run.started for run in known if run.session == session), default=datetime.min)
     sinks: list[Sink] = open_files(config, whole=True, started=started)
@@ -112,6 +115,8 @@ def _on_stdout(config: Config) -> Config:
     if output.output_dir or not output.output_format:
         return config
     name, *more = output.output_format
+    if name in get_args(DocumentName):
+        raise ConfigError(f"-f {name} is a file: add --output-dir, or name it with -o")
     if more or name == "all":
         raise ConfigError("-f: standard output takes one format; add --output-dir for several")
-    return replace(config, output=replace(output, format=name, output_format=()))
+    return replace(config, output=replace(output, format=cast(FormatName, name), output_format=()))

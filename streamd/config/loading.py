@@ -99,7 +99,9 @@ def _merged(values: Iterable[_Value]) -> Config:
         part = replace(getattr(config, field.part), **{field.attribute: value})
         config = replace(config, **{field.part: part})
         culprits[field.setting] = culprit
-    if config.longform.num_speakers:  # nobody counts speakers who are not told apart
+    if (
+        config.longform.num_speakers or config.decoding.people
+    ):  # nobody counts or knows speakers who are not told apart
         config = replace(config, decoding=replace(config.decoding, speakers=True))
     _check(config, culprits)
     return config
@@ -305,6 +307,7 @@ def _check(config: Config, culprits: Mapping[str, str]) -> None:
         raise ConfigError(f"{culprit('play')} needs real time; drop --fast")
     if config.input.channels == "split" and config.decoding.speakers:
         chosen = "num-speakers" if config.longform.num_speakers else "speakers"
+        chosen = "people" if config.decoding.people else chosen
         split, speakers = culprit("channels"), culprit(chosen)
         raise ConfigError(f"{split}: each channel is a speaker; drop {speakers}")
 

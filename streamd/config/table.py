@@ -133,6 +133,8 @@ class Field:
         raw = self._without_synonyms(found) if isinstance(found, str) else found
         if is_text and isinstance(self.type, inspect.VarTupleType):
             raw = str(found).split(",") if found else []
+        if self.opt.commas and isinstance(raw, list) and not typed:
+            raw = [part for each in raw for part in str(each).split(",")]
         try:
             value = msgspec.convert(raw, self.annotation, strict=not is_text)
         except msgspec.ValidationError:
@@ -228,6 +230,7 @@ class Config:
     dictation: options.DictationOptions = field(default_factory=options.DictationOptions)
     output: options.OutputOptions = field(default_factory=options.OutputOptions)
     cues: Annotated[options.CueLayout, "output"] = field(default_factory=options.CueLayout)
+    export: options.ExportOptions = field(default_factory=options.ExportOptions)
     bind: Annotated[options.BindOptions, "server"] = field(default_factory=options.BindOptions)
     limits: Annotated[options.ServerLimits, "server"] = field(default_factory=options.ServerLimits)
     journal: options.JournalOptions = field(default_factory=options.JournalOptions)
@@ -241,6 +244,7 @@ SECTIONS: Mapping[str, str] = {
     "longform": "How whole recordings are transcribed",
     "dictation": "When streamd dictate types",
     "output": "Where the text goes",
+    "export": "How a session of the library is handed on",
     "server": "What clients may do over the network",
     "journal": "What is kept on disk",
 }

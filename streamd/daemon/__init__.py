@@ -16,17 +16,21 @@ from functools import partial
 from signal import SIGHUP, SIGUSR1, SIGUSR2
 
 from streamd.config import Config
-from streamd.daemon import build, phrases, serving
+from streamd.daemon import build, phrases, serving, translating
 from streamd.daemon.context import with_context
 from streamd.daemon.control import Control, until_first_error
 from streamd.daemon.delivering import deliver
 from streamd.daemon.display import open_display, open_files
 from streamd.daemon.first_start import FirstStart
 from streamd.daemon.opening import with_capacity
+from streamd.daemon.other_models import OtherModels
+from streamd.daemon.people import PeopleFolder, VoiceKeeper
+from streamd.daemon.queued import file_queue
 from streamd.daemon.screen import Screen, show, stored_or_told
 from streamd.daemon.uploads import Uploads
 from streamd.errors import SourceError, StreamdError, for_clients
-from streamd.events import EndReason, Fault, GapReason
+from streamd.events import EndReason, Fault, GapReason, SpeakerName
+from streamd.labels import names_of
 from streamd.server import LIVE, TELL_S
 from streamd.sinks import Sink
 from streamd.sinks.dictation import TypingSink, typists
@@ -59,6 +63,7 @@ async def run(
     `also` makes further sinks of the source's captions. Raises `StreamdError`, which has its own
     exit code, and `BrokenPipeError` if the reader of standard output has closed it.
     """
+    translating.check(config)
     sources, config = build.own_sources(config), with_context(with_capacity(config))
     if not (config.output.afterwards and sources):
         return await _captions(config, sources, also)
@@ -102,7 +107,9 @@ async def _captions(
         streams.follow(auto_step)
         streams.choices = build.default_choices(config)
         streams.learn = partial(phrases.add, path=phrases.own_file())
-        streams.when_idle = build.release_small_models
+        streams.when_idle.append(build.release_small_models)
+        if config.decoding.people:
+            streams.new_keeper = partial(VoiceKeeper, PeopleFolder(config.decoding.people))
 
         def log_state() -> None:
             log.warning("; ".join(streams.state()) or "no sessions")
@@ -111,7 +118,9 @@ async def _captions(
         if _is_watched(config):
             sinks.append(tally)
         with control.on(SIGUSR1, control.toggle_pause), control.on(SIGUSR2, log_state):
-            uploads = Uploads(config, streams, storage.journals)
+            others = OtherModels(config, known)
+            uploads = Uploads(config, streams, storage.journals, others)
+            streams.when_idle.append(others.close_unused)
             live = _live(config, sources, uploads, control, sinks, known=known)
             await until_first_error(live)
     control.check()
@@ -176,17 +185,23 @@ async def _live(
             serving.watchdog(),
         )
         running = [tasks.create_task(task) for task in work]
+        queue = file_queue(config, uploads)
+        if queue is not None:
+            running.append(tasks.create_task(queue.run()))
         live = streams.add(LIVE, split=build.is_split(config)) if sources else None
         if live is not None:
             live.broken = control.stop  # which raises it when the others have ended in order
             running.append(tasks.create_task(_end_in_time(streams, control, end_by)))
+            for number, name in names_of(config.output.names).items():
+                live.rename(SpeakerName(speaker=number, name=name))
             _show(config, live, control, tasks, sinks)
             deliver(config, live.hub, tasks, end_by=end_by)
         async with AsyncExitStack() as stack:
             stack.callback(first.close)
+            stack.callback(uploads.others.close)
             if live is not None and config.input.play and config.input.files:
                 live.heard = stack.enter_context(loudspeaker())
-            serve = serving.server(config, streams, uploads, end_by=end_by)
+            serve = serving.server(config, streams, uploads, queue=queue, end_by=end_by)
             server = await stack.enter_async_context(serve)
             if server is not None and not is_terminal(sys.stdout, os.environ):
                 reload = partial(serving.reload, config, server)

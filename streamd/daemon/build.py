@@ -14,6 +14,7 @@ from msgspec import UNSET
 
 from streamd.config import OPTIONS, Config
 from streamd.daemon import phrases
+from streamd.daemon.people import PeopleFolder
 from streamd.engines import smart_turn, voices
 from streamd.engines.silero import Silero
 from streamd.engines.smart_turn import begin_smart_turn, has_smart_turn
@@ -122,10 +123,14 @@ def session_factory(
         ends = replace(endpoint, rule=choices.endpoint, plain=plain, sentence=sentence)
         segmenter = Segmenter(ends)
         report = _log_rule if log.isEnabledFor(logging.DEBUG) else None
-        return Session(
+        session = Session(
             gate(config), segmenter, _policy(config), options, report, auto_step=auto_step
         )
+        if known is not None:
+            session.meet(known.people)
+        return session
 
+    known = PeopleFolder(config.decoding.people) if config.decoding.people else None
     return make
 
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 from streamd.config import Config
-from streamd.daemon.display import speaker_names
+from streamd.labels import names_of
 from streamd.streams.hub import Hub
 
 
@@ -20,6 +20,6 @@ def deliver(
     # Imported here because httpx2 takes long to import.
     from streamd.destinations import Delivery, opened
 
-    names = speaker_names(config.output)
+    names = names_of(config.output.names)
     for destination in [opened(to, config.cues, names) for to in config.output.to]:
         tasks.create_task(Delivery(destination).run(hub, end_by=end_by))

@@ -4,23 +4,29 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from datetime import UTC, datetime
 from io import TextIOWrapper
 from pathlib import Path, PurePosixPath
-from typing import TextIO
+from typing import NamedTuple, TextIO
 from urllib.parse import unquote, urlsplit
 
 from streamd.config import Config
+from streamd.daemon import translating
 from streamd.errors import ConfigError, os_error_as
-from streamd.events import Event
+from streamd.events import Event, Final, SpeakerTurns
+from streamd.labels import Names, names_of
 from streamd.options import OutputOptions, without_password
 from streamd.sinks import CaptionSink, Format, Sink
 from streamd.sinks.formats import FORMATS, SEGMENTED, Jsonl, Paragraphs, Table, Text, suffix
 from streamd.sinks.terminal import TerminalSink, is_terminal
 from streamd.sinks.text import SPEAKERS, Look, clean, confidence_ramp, stamper
 from streamd.sinks.transcripts import transcript
+from streamd.sinks.whole import DOCUMENTS, WholeFile, document
+from streamd.sinks.word_document import About
 from streamd.sinks.writing import FileSink, SentenceSink, StreamSink, fitting
 from streamd.sources.ffmpeg import is_url
+from streamd.translation.files import TranslatedSink
 
 _USUAL = ("txt", "srt", "json")
 """The formats of a folder of transcripts if none are named: to read, to show, for programs."""
@@ -51,7 +57,7 @@ def open_display(
         ramp=ramp if config.cues.confidence else (),
         stamp=stamper(output.timestamps, started or datetime.now(UTC)),
         speakers=SPEAKERS if ramp else (),
-        names=speaker_names(output),
+        names=names_of(output.names),
     )
     if terminal:
         return TerminalSink(stream, look)
@@ -75,16 +81,17 @@ def open_stream(config: Config, stream: TextIO, form: str, *, segments: bool) ->
     return SentenceSink(sink) if segments and form not in SEGMENTED else sink
 
 
-def speaker_names(output: OutputOptions) -> dict[int, str]:
-    """Return what the user calls speakers, by number."""
-    named = (each.partition("=") for each in output.names)
-    return {int(number): name.strip() for number, _, name in named}
+def with_names(config: Config, names: Names) -> Config:
+    """Return the configuration with what speakers are called, but for those that the user names."""
+    named = {**names, **names_of(config.output.names)}
+    every = tuple(f"{speaker}={name}" for speaker, name in named.items())
+    return replace(config, output=replace(config.output, names=every))
 
 
 def new_format(config: Config, name: str, started: datetime | None = None) -> Format:
     """Return a format of files as the user wants it; time stamps count from `started`, or now."""
     form = FORMATS[name](config.cues)
-    form.names = speaker_names(config.output)
+    form.names = names_of(config.output.names)
     if isinstance(form, Table) and config.decoding.speakers:
         form.add_speakers()
     if isinstance(form, Paragraphs):
@@ -92,11 +99,32 @@ def new_format(config: Config, name: str, started: datetime | None = None) -> Fo
     return form
 
 
-def written(config: Config, events: Iterable[Event], form: str, names: Mapping[int, str]) -> str:
-    """Return the transcript of a session in a format of files; `names` are those of speakers."""
+def about(config: Config, title: str, started: datetime | None = None) -> About:
+    """Return what a document says besides what was said."""
+    names = names_of(config.output.names)
+    return About(title or "Transcript", started, names, config.export.line_numbers)
+
+
+def written(
+    config: Config, events: Sequence[Event], form: str, names: Names, title: str = ""
+) -> bytes:
+    """Return the transcript of a session in a format of files.
+
+    `names` are what the reader calls speakers, whatever the events say. Raises `ConfigError`
+    without the library that the format needs.
+    """
+    if form in DOCUMENTS:
+        return document(events, form, replace(about(config, title), names=names))
     writer = new_format(config, form)
     writer.names = names
-    return transcript(events, writer)
+    if isinstance(writer, Table) and any(map(tells_who, events)):
+        writer.add_speakers()
+    return transcript(events, writer).encode(errors="replace")
+
+
+def tells_who(event: Event) -> bool:
+    """Whether an event says who speaks."""
+    return isinstance(event, SpeakerTurns) or (isinstance(event, Final) and bool(event.speaker))
 
 
 def open_files(
@@ -114,17 +142,24 @@ def open_files(
     With `segments` the finals are a model's segments, which people get as sentences. Raises
     `ConfigError` if one cannot be made, or would replace the sound.
     """
-    output, wanted = config.output, transcripts(config, file)
+    output, wanted = config.output, _wanted(config, file)
     _refuse_input(wanted, file)
     if output.output_dir:
         with os_error_as(ConfigError, f"--output-dir: {output.output_dir} cannot be made"):
             Path(output.output_dir).mkdir(parents=True, exist_ok=True)
     sinks: list[Sink] = []
     with ExitStack() as undo:
-        for path, name in wanted.items():
-            sinks.append(FileSink(path, new_format(config, name, started), whole=whole))
+        for path, (name, into) in wanted.items():
+            if name in DOCUMENTS:
+                title = Path(file).stem.strip("-")
+                sinks.append(WholeFile(path, name, about(config, title, started), whole=whole))
+            else:
+                sinks.append(FileSink(path, new_format(config, name, started), whole=whole))
             undo.callback(sinks[-1].close)
-            if segments and name not in SEGMENTED:
+            if into:
+                names = translating.names_in(config)
+                sinks[-1] = TranslatedSink(sinks[-1], translating.shared(), into, names)
+            elif segments and name not in SEGMENTED:
                 sinks[-1] = SentenceSink(sinks[-1])
         undo.pop_all()
     return sinks
@@ -132,10 +167,42 @@ def open_files(
 
 def transcripts(config: Config, file: str) -> dict[Path, str]:
     """Return the transcript files of `file`, as for `open_files`, with their formats."""
-    wanted = {Path(path): _format(path) for path in config.output.output}
-    wanted |= _in_folder(config.output, file, config.input.files)
+    return {path: form for path, (form, _) in _wanted(config, file).items()}
+
+
+class _Target(NamedTuple):
+    """What a transcript is: its format, and the language that it is translated into, if it is."""
+
+    form: str
+    into: str = ""
+
+
+def _wanted(config: Config, file: str) -> dict[Path, _Target]:
+    languages = config.output.languages
+    wanted = {Path(path): _labelled(path, languages) for path in config.output.output}
+    folder = _in_folder(config.output, file, config.input.files)
+    wanted |= {path: _Target(form) for path, form in folder.items()}
+    if not config.input.realtime:  # what is transcribed for its files
+        originals = [(path, form) for path, (form, into) in wanted.items() if not into]
+        wanted |= {
+            _with_label(path, form, into): _Target(form, into)
+            for path, form in originals
+            for into in languages
+        }
     # A file may be named in two ways, and can only be opened once.
     return {path: wanted[path] for path in {path.resolve(): path for path in wanted}.values()}
+
+
+def _labelled(path: str, languages: Sequence[str]) -> _Target:
+    """Return what is wanted by the name of a file, such as ``talk.pt.srt``."""
+    form = _format(path)
+    label = path.removesuffix(suffix(form)).rpartition(".")[2]
+    return _Target(form, label if label in languages else "")
+
+
+def _with_label(path: Path, form: str, into: str) -> Path:
+    stem = path.name.removesuffix(suffix(form))
+    return path.with_name(fitting(f"{stem}.{into}{suffix(form)}"))
 
 
 def check_files(config: Config) -> None:
@@ -204,4 +271,5 @@ def _stem(file: str) -> str:
 
 def _format(path: str) -> str:
     # The configuration has checked that there is one.
-    return max((name for name in FORMATS if path.endswith(suffix(name))), key=len)
+    known = (*FORMATS, *DOCUMENTS)
+    return max((name for name in known if path.endswith(suffix(name))), key=len)

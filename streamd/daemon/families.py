@@ -19,9 +19,9 @@ from streamd.daemon.recording import (
     AudioFile,
     FinishedWindow,
     Track,
+    WhoIsHeard,
     new_track,
     on_one_clock,
-    spoken_by,
 )
 from streamd.engines.families import Abilities, FamilyModel, FamilyRecognizer, Said
 from streamd.engines.families.processes import FamilyProcesses
@@ -191,16 +191,15 @@ class FamilyTranscriber:
             clips = [Clip(start, min(start + longest, n_columns)) for start in starts]
         else:
             clips = track.speech.clips(n_columns, longest=longest)
-        turns = track.voices.turns(self.config.longform.num_speakers) if track.voices else []
-        seg, speakers = count(1), dict[int, int]()
+        seg, who = count(1), WhoIsHeard(self.config, track.voices)
         rules = phrases.read_replacements(self.config.decoding.replace)
         rewriter = Rewriter(rules) if rules else None
         for clip in clips:
             said = self._run(sound[clip.start * _COLUMN : clip.end * _COLUMN])
             made = self._finals(said, clip, seg)
             meant = (rewriter.rewritten(each, "") for each in made) if rewriter else made
-            finals = tuple(spoken_by(final, turns, speakers) for final in meant)
-            yield FinishedWindow(finals, clip.end * 10)
+            finals = tuple(map(who.says, meant))
+            yield FinishedWindow(finals, clip.end * 10, who.names())
 
     def _run(self, samples: Samples) -> Said:
         o = self.config.decoding

@@ -17,6 +17,7 @@ import numpy as np
 
 from streamd.config import Config
 from streamd.daemon import build, phrases
+from streamd.daemon.people import PeopleFolder
 from streamd.engines.supervised.switchover import SwitchingEngine
 from streamd.engines.voices import RecordedVoices
 from streamd.errors import SourceError
@@ -24,12 +25,12 @@ from streamd.events import (
     Details,
     Final,
     Gap,
+    SpeakerName,
     TimedWord,
     Token,
-    of_channel,
     with_lasting_words,
 )
-from streamd.labels import numbered, with_speakers
+from streamd.labels import numbered, of_channel, with_speakers
 from streamd.models.model import Model
 from streamd.rewriting import Rewriter
 from streamd.session.clips import SpeechClips
@@ -37,7 +38,7 @@ from streamd.session.segmenter import Segmenter
 from streamd.session.spelling import number_of, numbers
 from streamd.sources import Lost, Source
 from streamd.speakers import SpokenTurn
-from streamd.streams import Streams
+from streamd.speakers.people import recognised
 from streamd.system.calls import in_thread
 from streamd.system.heap import keep_for_passes
 from streamd.types import FRAME, FRAME_MS, Frames, Samples, frames_from_ms
@@ -195,10 +196,14 @@ class AudioFile(Generic[SoundT]):
 
 
 class FinishedWindow(NamedTuple):
-    """The finals of one window, numbered in the file, and up to where it is transcribed."""
+    """The finals of one window, numbered in the file, and up to where it is transcribed.
+
+    `names` are of speakers who say their first word in it, and whose voice is known.
+    """
 
     finals: tuple[Final, ...]
     reached_ms: int
+    names: tuple[SpeakerName, ...] = ()
 
 
 class FileTranscriber:
@@ -273,9 +278,7 @@ class FileTranscriber:
             if self._detects:
                 log.info("detected language: %s (set it with --language)", language)
             seg = count(1)
-            n_speakers = self._config.longform.num_speakers
-            turns = track.voices.turns(n_speakers) if track.voices else []
-            speakers: dict[int, int] = {}
+            who = WhoIsHeard(self._config, track.voices)
             rewriter = Rewriter(self._rules) if self._rules else None
             for window in transcriber.transcribe(mel, clips, language=language, voiced=voiced):
                 if (unheard := window.unheard) is not None:
@@ -286,9 +289,9 @@ class FileTranscriber:
                 made = (self._final(segment, next(seg)) for segment in spelled)
                 lasting = map(with_lasting_words, made) if speech else made
                 meant = (rewriter.rewritten(each, "") for each in lasting) if rewriter else lasting
-                finals = tuple(spoken_by(final, turns, speakers) for final in meant)
+                finals = tuple(map(who.says, meant))
                 mel.forget(column_at(window.reached_ms / 1000))
-                yield FinishedWindow(finals, window.reached_ms)
+                yield FinishedWindow(finals, window.reached_ms, who.names())
 
     def _final(self, segment: TimedSegment, seg: int) -> Final:
         """Return the event of a segment, the file's `seg`-th."""
@@ -403,6 +406,35 @@ def spoken_by(final: Final, turns: Sequence[SpokenTurn], numbers: dict[int, int]
     return msgspec.structs.replace(named, words=words)
 
 
+class WhoIsHeard:
+    """Who says the finals of a recording, given in their order; numbers are by the first words."""
+
+    def __init__(self, config: Config, voices: RecordedVoices | None) -> None:
+        self._turns = voices.turns(config.longform.num_speakers) if voices else []
+        self._numbers: dict[int, int] = {}
+        self._unnamed: dict[int, str] = {}  # names of those who have said nothing so far
+        if voices and (wanted := config.decoding.people):
+            people, named = PeopleFolder(wanted).people, enumerate(voices.prints, 1)
+            self._unnamed = {voice: recognised(*each, people) for voice, each in named}
+
+    def says(self, final: Final) -> Final:
+        """Return a final with who says each word."""
+        return spoken_by(final, self._turns, self._numbers)
+
+    def names(self) -> tuple[SpeakerName, ...]:
+        """Return the names of those who have spoken for the first time since the last call."""
+        new = [voice for voice in self._numbers if voice in self._unnamed]
+        pairs = [(self._numbers[voice], self._unnamed.pop(voice)) for voice in new]
+        return tuple(SpeakerName(speaker=number, name=name) for number, name in pairs if name)
+
+
+class Between(Protocol):
+    """Calls in the thread that computes, when nothing else is to be computed there."""
+
+    async def __call__(self, call: Callable[..., Any], *args: object) -> Any:  # noqa: ANN401 - what the call returns
+        """Call, and return the result; raises `EngineError`, too."""
+
+
 class RecordingTranscriber(Protocol):
     """What transcribes recordings with a model of any family."""
 
@@ -418,17 +450,17 @@ class RecordingTranscriber(Protocol):
 
 
 async def finals_between(
-    streams: Streams,
+    between: Between,
     transcriber: RecordingTranscriber,
     file: AudioFile[Any],
     progress: Callable[[int, int], object] = lambda reached_ms, duration_ms: None,
 ) -> AsyncIterator[Final]:
-    """Transcribe a file that was read, between live windows. Raises `EngineError`.
+    """Transcribe a file that was read, a window at a time. Raises `EngineError`.
 
     `progress` is called after each window.
     """
     windows = transcriber.transcribe(file)
-    while (window := await streams.between(next, windows, None)) is not None:
+    while (window := await between(next, windows, None)) is not None:
         for final in window.finals:
             yield final
         progress(window.reached_ms, file.duration_ms)

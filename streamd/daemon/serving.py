@@ -14,13 +14,16 @@ from socket import AF_UNIX, SOCK_DGRAM, socket
 from typing import TYPE_CHECKING
 
 from streamd.config import Config, has_several_tokens, read_token, read_tokens
+from streamd.daemon import translating
 from streamd.daemon.context import terms_of
 from streamd.daemon.display import written
+from streamd.daemon.editing import Listeners
+from streamd.daemon.queued import FileQueue
 from streamd.daemon.sharing import fragment, invite, open_to_others
 from streamd.errors import BindError, ConfigError, how_to_install
 from streamd.models.store import known_language
 from streamd.options import BindOptions
-from streamd.server import LibraryAnswers, Recordings, Server, ServerInfo, Transcripts
+from streamd.server import LibraryAnswers, Recordings, Rest, Server, ServerInfo, Transcripts
 from streamd.streams import SessionStorage, Streams
 from streamd.system.disk import warn_of_writers
 
@@ -80,15 +83,22 @@ def library(config: Config) -> "Database":
             raise ConfigError(f"--keep keeps text and audio: drop {option}")
     folder = folder_of(options.keep, os.environ)
     warn_of_writers("--keep", folder)
-    return opened(folder, days=options.keep_days)
+    return opened(folder, days=options.keep_days, most_bytes=round(options.keep_gb * 1e9))
 
 
-def _answers(config: Config) -> LibraryAnswers:
+def _answers(
+    config: Config, streams: Streams, recordings: Recordings | None, queue: FileQueue | None
+) -> LibraryAnswers:
+    from streamd.library.jobs_rest import JobsRest
     from streamd.library.rest import LibraryRest
     from streamd.library.shelf import Shelf
     from streamd.library.tables import folder_of
 
-    return LibraryRest(Shelf(folder_of(config.journal.keep, os.environ)))
+    files = None
+    if queue is not None and recordings is not None:
+        files = JobsRest(queue, Rest(recordings, config.limits))
+    shelf = Shelf(folder_of(config.journal.keep, os.environ))
+    return LibraryRest(shelf, partial(written, config), Listeners(streams), files)
 
 
 def _bus(config: Config, resume_s: float) -> "Bus":
@@ -115,9 +125,12 @@ async def server(
     streams: Streams,
     recordings: Recordings | None = None,
     *,
+    queue: FileQueue | None = None,
     end_by: Callable[[], float] | None = None,
 ) -> AsyncIterator[Server | None]:
     """Run the configured server; None if there is to be none. `end_by`: see `Server.end_by`.
+
+    Files for the library go into the `queue`.
 
     Raises `ConfigError` for the token or the certificate, and `BindError` for the address.
     """
@@ -130,7 +143,8 @@ async def server(
     limits = config.limits
     allow_files(limits.max_connections + limits.pending_limit)
     model = config.decoding.model
-    info = ServerInfo(model=model, language=known_language(model))
+    readers = translating.translations(config)
+    info = ServerInfo(model=model, language=known_language(model), translating=readers)
     with open_to_others(_with_tokens(config.bind)) as bind:
         async with Server(
             bind,
@@ -144,9 +158,11 @@ async def server(
             running.transcripts = Transcripts(streams, partial(written, config))
             running.read_words = partial(terms_of, config)
             if config.journal.keep:
-                running.library = _answers(config)
+                running.library = _answers(config, streams, recordings, queue)
             yield running
             notify(os.environ, "STOPPING=1")
+    if readers is not None:
+        readers.close()
 
 
 def _with_tokens(bind: BindOptions) -> BindOptions:

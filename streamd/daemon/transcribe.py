@@ -11,7 +11,7 @@ from io import StringIO
 from typing import TYPE_CHECKING, TypeVar
 
 from streamd.config import Config
-from streamd.daemon import build, phrases
+from streamd.daemon import build, phrases, translating
 from streamd.daemon.context import with_context
 from streamd.daemon.control import INTERRUPTED, Control, until_first_error
 from streamd.daemon.display import (
@@ -26,7 +26,8 @@ from streamd.daemon.recording import RecordingTranscriber
 from streamd.daemon.screen import Screen, show
 from streamd.daemon.serving import library
 from streamd.errors import ConfigError, OneSessionError, SourceError, StreamdError, is_bug
-from streamd.events import EndReason, Fault
+from streamd.events import EndReason, Fault, SpeakerName
+from streamd.labels import names_of
 from streamd.server import LIVE
 from streamd.sinks import Sink
 from streamd.sinks.progress import Progress, transcription_line
@@ -67,6 +68,7 @@ async def transcribe(
     its end.
     """
     check_files(config)
+    translating.check(config)
     waiting = list(zip(config.input.files, build.own_sources(config), strict=True))
     check(config)
     config = with_context(config)
@@ -190,6 +192,12 @@ class _Batch:
 
     def _new_hub(self, name: str) -> Hub:
         """Return the hub of a file, which goes into the library if there is one."""
+        hub = self._hub_of(name)
+        for number, called in names_of(self._config.output.names).items():
+            hub.publish(SpeakerName(speaker=number, name=called))
+        return hub
+
+    def _hub_of(self, name: str) -> Hub:
         if isinstance(self._library, nullcontext):
             return Hub(LIVE, _HISTORY)
         from streamd.library.additions import Addition
@@ -226,6 +234,9 @@ class _Batch:
                 self._is_whole = True
                 break
             self._reached_ms = window.reached_ms
+            for note in window.names:
+                if not hub.named(note.speaker):  # the user's names count
+                    hub.publish(note)
             for final in window.finals:
                 hub.publish(final)
             progress.update(window.reached_ms, file.duration_ms)

@@ -7,17 +7,18 @@ from contextlib import ExitStack
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from streamd.config import Config
 from streamd.daemon import build
 from streamd.daemon.display import open_stream
 from streamd.daemon.opening import OpenModel
-from streamd.daemon.recording import RecordingTranscriber, finals_between
+from streamd.daemon.other_models import OtherModels
+from streamd.daemon.recording import Between, RecordingTranscriber, finals_between
 from streamd.errors import ConfigError, SourceError, WireError
 from streamd.events import EndReason, Eos, Final
+from streamd.labels import by_speaker
 from streamd.server import Recording, Wanted
-from streamd.sinks.text import by_speaker
 from streamd.sources import FrameStream
 from streamd.sources.confined import ConfinedSource, stranger_file
 from streamd.streams import Streams
@@ -31,35 +32,68 @@ _MOST_OF_A_NAME = 50
 log = logging.getLogger(__name__)
 
 
+class _Computing(NamedTuple):
+    """What transcribes a recording, the name of its model, and how it is called."""
+
+    model: str
+    transcriber: RecordingTranscriber
+    between: Between
+
+
 class Uploads:
     """Reads and transcribes recordings with the model that `opened` gives, step by step.
 
     Each step, at most four seconds of a file or one window, goes through `Streams.between`; so live
-    captions wait for one step at most, and several recordings take turns. With `--keep` they go
-    into the library, which is the journal of `stored`.
+    captions wait for one step at most, and several recordings take turns. Those whose clients name
+    one of the `others` are transcribed by that, beside them. With `--keep` they go into the
+    library, which is the journal of `stored`.
     """
 
-    def __init__(self, config: Config, streams: Streams, stored: Journals | None = None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        streams: Streams,
+        stored: Journals | None = None,
+        others: OtherModels | None = None,
+    ) -> None:
         self._config, self.streams, self._stored = config, streams, stored
+        self.others = others or OtherModels(config, "")
         self.opened: asyncio.Future[OpenModel] = asyncio.Future()
         """The model, for which recordings wait."""
 
-    async def read(self, file: int, name: str, wanted: Wanted) -> Recording:
-        """Read a sound file; see `streamd.server.Recordings`."""
+    async def read(self, file: int, name: str, wanted: Wanted, *, epoch: str = "") -> Recording:
+        """Read a sound file; see `streamd.server.Recordings`. `epoch`: of its session, if kept."""
         await self.streams.between(lambda: None)  # raises if there is no engine
         await asyncio.shield(self.opened)
-        transcriber = await self.streams.between(self._new_transcriber, wanted)
-        addition = self._addition(name)
+        computing = await self._computing(wanted)
+        addition = self._addition(name, epoch)
         with ExitStack() as undo:
             if addition is not None:
-                undo.callback(addition.end, EndReason.ERROR)
-            recording = await self._read(file, name, transcriber, addition)
+                undo.callback(addition.discard)
+            recording = await self._read(file, name, computing, addition)
             undo.pop_all()
         return recording
 
+    async def _computing(self, wanted: Wanted) -> "_Computing":
+        """Return what transcribes a recording: the server's model, or the one that it names."""
+        new = self._new_transcriber
+        if not (named := self.others.meant(wanted.model)):
+            between, opened = self.streams.between, self.opened.result()
+            name = self._config.decoding.model
+            return _Computing(name, await between(new, opened, wanted), between)
+        async with self.others.opened(named) as other:
+            transcriber = await other.run(new, other.opened, wanted)
+            other.keep_for(transcriber)
+        return _Computing(named, transcriber, other.run)
+
+    def models(self) -> Sequence[str]:
+        """Return the names of models that a request may have."""
+        return self.others.names()
+
     async def _read(
-        self, file: int, name: str, transcriber: RecordingTranscriber, addition: "Addition | None"
+        self, file: int, name: str, computing: "_Computing", addition: "Addition | None"
     ) -> Recording:
+        model, transcriber, between = computing
         track = transcriber.new_file(lambda _: None)
         longest_ms = self._config.limits.max_upload_ms
         async with stranger_file(file, name, transcriber.languages) as source:
@@ -67,7 +101,7 @@ class Uploads:
             warnings = frames.warnings
             try:
                 async for item in frames:
-                    await self.streams.between(track.take, item)
+                    await between(track.take, item)
                     if addition is not None:
                         addition.hear(item)
                     if 0 < longest_ms < track.duration_ms:
@@ -80,11 +114,11 @@ class Uploads:
             track.n_padding = frames.n_padding
         if not track.duration_ms:
             raise SourceError(f"{name} has no audio: record or convert it again")
-        finals = finals_between(self.streams, transcriber, track)
+        finals = finals_between(between, transcriber, track)
         finals = finals if addition is None else addition.keeping(finals)
-        return Recording(track.duration_ms, finals, warnings)
+        return Recording(track.duration_ms, finals, warnings, model)
 
-    def _addition(self, name: str) -> "Addition | None":
+    def _addition(self, name: str, epoch: str) -> "Addition | None":
         if not self._config.journal.keep:
             return None
         # SQLite takes a megabyte.
@@ -95,10 +129,10 @@ class Uploads:
             return None
         # A client may call a file as another's session, which goes on or can be listened to.
         named = f"recording-{Path(name).name[-_MOST_OF_A_NAME:]}"
-        return Addition(self._stored, self._config.journal, named)
+        return Addition(self._stored, self._config.journal, named, epoch=epoch)
 
-    def _new_transcriber(self, wanted: Wanted) -> RecordingTranscriber:
-        config, opened = self._config, self.opened.result()
+    def _new_transcriber(self, opened: OpenModel, wanted: Wanted) -> RecordingTranscriber:
+        config = self._config
         choose = opened.chooser()
         try:
             choices = choose(self.streams.choices, wanted.chosen)

@@ -64,13 +64,14 @@ class Hls(Destination[FolderUpdate]):
 
     def parts(self, event: SessionEvent) -> Sequence[Parcel[FolderUpdate]]:
         """Return the segments that are due after an event."""
+        cues = self._cues.of(event)
         match event:
             case Stats():
                 self._began = self._now() - timedelta(milliseconds=event.audio_ms)
                 return self._until(event.audio_ms - _LATE_MS)
             case Final():
                 due = self._until(event.start_ms - _LATE_MS)
-                for cue in self._cues.of(event):
+                for cue in cues:
                     self._add(cue)
                 return due
             case Eos():

@@ -52,11 +52,9 @@ class YouTube(Destination[str]):
         """Return the body of a final's post."""
         if isinstance(event, Stats):
             self._began = self._now() - timedelta(milliseconds=event.audio_ms)
-        if not isinstance(event, Final) or not event.text:
-            return ()
-        began = self._began or self._now() - timedelta(milliseconds=event.end_ms)
-        body = ""
-        for cue in self._cues.of(event):
+        cues, body = self._cues.of(event), ""
+        for cue in cues:
+            began = self._began or self._now() - timedelta(milliseconds=cues[-1].end_ms)
             said = (began + timedelta(milliseconds=cue.start_ms)).strftime("%Y-%m-%dT%H:%M:%S.%f")
             # A line is a line of the post: the break within a cue is written otherwise.
             body += f"{said[:-3]}\n{'<br>'.join(self._cues.lines(cue))}\n"
@@ -89,11 +87,9 @@ class Zoom(Destination[tuple[str, str]]):
 
     def parts(self, event: SessionEvent) -> Sequence[Parcel[tuple[str, str]]]:
         """Return the language and the text of each cue of a final."""
-        if not isinstance(event, Final):
-            return ()
-        code = event.language
-        language = _ZOOM_LANGUAGES.get(code, f"{code}-{code.upper()}")
         paced = self._cues.paced(event)
+        code = event.language if isinstance(event, Final) else ""
+        language = _ZOOM_LANGUAGES.get(code, f"{code}-{code.upper()}")
         return [Parcel((language, "\n".join(lines)), lasts_ms) for lines, lasts_ms in paced]
 
     async def open(self) -> None:

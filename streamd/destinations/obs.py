@@ -19,7 +19,7 @@ from websockets.typing import Subprotocol
 from streamd.destinations.delivery import DeliveryError, Destination, Parcel
 from streamd.destinations.shown import ShownCues
 from streamd.errors import ConfigError
-from streamd.events import Final, SessionEvent
+from streamd.events import SessionEvent
 from streamd.options import CueLayout
 
 PASSWORD_VARIABLE = "STREAMD_OBS_PASSWORD"
@@ -78,8 +78,6 @@ class Obs(Destination[str]):
 
     def parts(self, event: SessionEvent) -> Sequence[Parcel[str]]:
         """Return the text of each cue of a final."""
-        if not isinstance(event, Final):
-            return ()
         return [Parcel("\n".join(lines), lasts_ms) for lines, lasts_ms in self._cues.paced(event)]
 
     async def open(self) -> None:

@@ -35,7 +35,12 @@ def live_bytes(dims: ModelDimensions, precision: Precision) -> int:
 
 def fits(dims: ModelDimensions, precision: Precision) -> bool:
     """Whether this machine has enough memory for it."""
-    return live_bytes(dims, precision) <= _MOST * memory_bytes()
+    return has_room(live_bytes(dims, precision))
+
+
+def has_room(*n_bytes: int) -> bool:
+    """Whether this machine has enough memory for models that take so many bytes."""
+    return sum(n_bytes) <= _MOST * memory_bytes()
 
 
 def n_together(dims: ModelDimensions, most: int, *, n_positions: int, is_int8: bool) -> int:

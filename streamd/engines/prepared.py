@@ -13,7 +13,7 @@ import logging
 import math
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -69,9 +69,8 @@ takes what it finds packed (tried with holes in the file)."""
 _ABOUT, _SIZES, _STATES = "model.msgpack", "sizes.json", "silence.npy"
 
 
-_N_WINDOWS = 5
 _WINDOW_S = (1.0, 2.0, 3.5, 5.0, 8.0)
-"""How many windows the states of silence are averaged over, and their lengths."""
+"""The lengths of the windows that the states of silence are averaged over."""
 
 Progress = Callable[[float], object]
 """Called with the share of a preparation that is done."""
@@ -244,16 +243,19 @@ def with_silence(
 ) -> Model:
     """Return the model with states of silence, which take a few windows of 30 s to make.
 
-    `progress` is told the share of them that is done. A model with a shorter context than Whisper's
+    `progress` is told the share that is done. A model with a shorter context than Whisper's
     stays without. Raises `EngineError` if ONNX Runtime refuses the model.
     """
     if model.silence is not None or model.dims.n_audio_ctx < N_AUDIO_CTX:
         return model
-    windows = _windows(bundled_speech(), model.dims.n_mels, progress)
-    silence = make_silence_states(
+    windows = _windows(bundled_speech(), model.dims.n_mels)
+    layers, states = model.dims.n_audio_layer + 1, []
+    for found in make_silence_states(
         model.dims, model.weights, windows, threads=threads, precision=precision
-    )
-    return replace(model, silence=silence)
+    ):
+        states.append(found)
+        progress(len(states) / layers)
+    return replace(model, silence=SilenceStates(np.stack(states)))
 
 
 def bundled_speech() -> Samples:
@@ -262,14 +264,15 @@ def bundled_speech() -> Samples:
     return np.asarray(speech, np.float32)
 
 
-def _windows(speech: Samples, n_mels: int, progress: Progress) -> Iterator[tuple[int, Mel]]:
-    """Yield what `make_silence_states` takes: pieces of speech, as frames and log-mel of 30 s."""
-    n_full = N_AUDIO_CTX * FRAME
-    for i in range(_N_WINDOWS):
-        progress(i / _N_WINDOWS)
-        n = int(_WINDOW_S[i % len(_WINDOW_S)] * SAMPLE_RATE)
-        start = (len(speech) - n) * i // _N_WINDOWS
-        yield -(-n // FRAME), log_mel(np.pad(speech[start : start + n], (0, n_full - n)), n_mels)
+def _windows(speech: Samples, n_mels: int) -> list[tuple[int, Mel]]:
+    """Return what `make_silence_states` takes: pieces of speech, as frames and log-mel of 30 s."""
+    n_full, windows = N_AUDIO_CTX * FRAME, []
+    for i, seconds in enumerate(_WINDOW_S):
+        n = int(seconds * SAMPLE_RATE)
+        start = (len(speech) - n) * i // len(_WINDOW_S)
+        piece = np.pad(speech[start : start + n], (0, n_full - n))
+        windows.append((-(-n // FRAME), log_mel(piece, n_mels)))
+    return windows
 
 
 def _write(

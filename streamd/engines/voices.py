@@ -87,6 +87,11 @@ class RecordedVoices:
         self._roster.finish(n_speakers)
         return self._roster.turns
 
+    @property
+    def prints(self) -> list[tuple[bytes, int]]:
+        """The voiceprint of each speaker, and of how many frames, after `turns`."""
+        return list(zip(self._roster.voiceprints, self._roster.lengths, strict=True))
+
     def _hear(self) -> None:
         for step in self._steps.take(self._end):
             hear(self._roster, step, self._audio, start=self._begin)

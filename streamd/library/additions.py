@@ -33,14 +33,21 @@ def storage(library: Database, options: JournalOptions, *, resume_s: float = 0.0
 class Addition:
     """A recording: `hear` its audio, publish its finals on the `hub`, then `end` it.
 
-    Raises `JournalError` or `ConfigError` if it cannot be stored.
+    `epoch` names its run, unless it is empty. Raises `JournalError` or `ConfigError` if it cannot
+    be stored.
     """
 
     def __init__(
-        self, library: Database, options: JournalOptions, file: str, *, history: int = 1000
+        self,
+        library: Database,
+        options: JournalOptions,
+        file: str,
+        *,
+        history: int = 1000,
+        epoch: str = "",
     ) -> None:
         name = re.sub(r"[^A-Za-z0-9_.-]+", "-", Path(file).stem)[-_MOST:].strip("-")
-        self._journal = library.begin(name or "recording")
+        self._library, self._journal = library, library.begin(name or "recording", epoch=epoch)
         self.hub = Hub(name or "recording", history, journal=self._journal)
         self._recording = storage(library, options).record(self.hub.session)
         if self._recording is not None:
@@ -63,6 +70,14 @@ class Addition:
             reason = EndReason.END
         finally:
             self.end(reason)
+
+    def discard(self) -> None:
+        """Nothing could be heard of it: leave nothing of it in the library."""
+        if self._recording is not None:
+            self._recording.discard()
+        self._journal.close()
+        delete, number = "DELETE FROM runs WHERE id = ?", self._journal.number
+        self._library.write(lambda cursor: cursor.execute(delete, (number,)))
 
     def end(self, reason: str) -> None:
         """The recording is transcribed, as far as it could be; nothing follows."""

@@ -12,8 +12,9 @@ from typing import ParamSpec
 
 from streamd.errors import ConfigError, StreamdError, how_to_install
 from streamd.events import Final
+from streamd.labels import by_speaker
 from streamd.library.shelf import Hit, Shelf, sought
-from streamd.sinks.text import by_speaker, clean, clock, speaker_name
+from streamd.sinks.text import clean, clock, speaker_name
 
 P = ParamSpec("P")
 

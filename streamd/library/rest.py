@@ -4,25 +4,32 @@ import asyncio
 import logging
 import os
 import re
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Annotated, Any, BinaryIO
+from typing import Annotated, Any, BinaryIO, Protocol
 from urllib.parse import parse_qsl, unquote
 
 import msgspec
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 from websockets.http11 import Request, Response
 
 from streamd.errors import ConfigError, WireError, for_clients
-from streamd.events import Correction
-from streamd.library.shelf import OvertakenCorrectionError, Shelf, UnreadableQueryError, sought
+from streamd.events import Note
+from streamd.library.edits import Edits
+from streamd.library.files import replaced_list, transcript_file
+from streamd.library.jobs_rest import JobsRest
+from streamd.library.shelf import OvertakenEditError, Shelf, UnreadableQueryError, sought
 from streamd.server.exchange import READ_BYTES, Exchange, in_json, in_parts, plain, respond
 from streamd.server.routes import LIBRARY_PATH
+from streamd.server.transcripts import WriteTranscript
 from streamd.server.wire import decoded, naming_field
 from streamd.streams.journal.journals import JournalError
+from streamd.streams.journal.tables import Run
 
-_MAX_BODY_BYTES = 16_384
+_MAX_BODY_BYTES = 1 << 20
+"""The edits that undo the merge of two speakers in hours of talk."""
 _MOST = 200
 """Sessions or sentences in an answer, unless the client asks for fewer."""
 _MOST_NUMBER = 2**63 - 1
@@ -30,6 +37,7 @@ _MOST_NUMBER = 2**63 - 1
 _PART_BYTES = 4 << 20
 """Audio in an answer to a request for a range; players ask for the rest when they need it."""
 _AUDIO_PATH = f"{LIBRARY_PATH}/audio/"
+_UPLOADS_PATH = f"{LIBRARY_PATH}/uploads"
 _RANGE = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})")
 _TYPES: Mapping[str, str] = {".opus": "audio/ogg", ".flac": "audio/flac", ".wav": "audio/wav"}
 
@@ -40,33 +48,59 @@ class _LibraryQuery(Struct, frozen=True, kw_only=True):
     q: Annotated[str, Meta(max_length=1000)] = ""
     limit: Annotated[int, Meta(ge=1, le=_MOST)] = _MOST
     before: Annotated[int, Meta(ge=0, le=_MOST_NUMBER)] = 0
+    after: Annotated[int, Meta(ge=0, le=_MOST_NUMBER)] = 0
     ms: Annotated[int, Meta(ge=1, le=86_400_000)] = 120_000
-
-
-class Amendment(Struct, frozen=True, kw_only=True):
-    """What was said, in place of words of a final: see `Correction`.
-
-    `revision` is that of the session which the client has seen.
-    """
-
-    text: Annotated[str, Meta(max_length=1000)]
-    seq: Annotated[int, Meta(ge=1)]
-    first: Annotated[int, Meta(ge=0)]
-    last: Annotated[int, Meta(ge=0)]
-    revision: Annotated[int, Meta(ge=0)]
+    format: str = ""
+    anonymous: bool = False
 
 
 Names = dict[Annotated[int, Meta(ge=1, le=9_999)], Annotated[str, Meta(max_length=100)]]
 
 _names_decoder: msgspec.json.Decoder[Names] = msgspec.json.Decoder(Names, strict=False)
-_amendment_decoder = msgspec.json.Decoder(Amendment)
+_edits_decoder = msgspec.json.Decoder(Edits)
+
+
+class Around(Protocol):
+    """The sessions that go on, and what later ones expect. Any thread may call it."""
+
+    def is_live(self, run: Run) -> bool:
+        """Whether a client can listen to a session by its name."""
+
+    def tell(self, run: Run, notes: Sequence[Note]) -> None:
+        """Tell those who listen to a session of its new notes."""
+
+    def learn(self, phrase: str) -> None:
+        """Expect it in later sessions. Raises `ConfigError` or `ValueError` if it cannot be."""
+
+
+class _Alone:
+    """Nothing goes on."""
+
+    def is_live(self, run: Run) -> bool:
+        return False
+
+    def tell(self, run: Run, notes: Sequence[Note]) -> None:
+        pass
+
+    def learn(self, phrase: str) -> None:
+        pass
 
 
 class LibraryRest:
-    """Answers requests for the sessions of a library, one after the other, in a thread."""
+    """Answers requests for the sessions of a library, one after the other, in a thread.
 
-    def __init__(self, shelf: Shelf) -> None:
-        self._shelf = shelf
+    `around` is what goes on beside it, which hears of edits; without `files` nobody can send any.
+    """
+
+    def __init__(
+        self,
+        shelf: Shelf,
+        write: WriteTranscript,
+        around: Around | None = None,
+        files: JobsRest | None = None,
+    ) -> None:
+        self._shelf, self._write = shelf, write
+        self._around, self._files = around or _Alone(), files
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="library")
 
     def close(self) -> None:
@@ -75,6 +109,10 @@ class LibraryRest:
 
     async def answer(self, exchange: Exchange, request: Request) -> None:
         """Answer a request that was allowed."""
+        is_file = request.path.partition("?")[0] == _UPLOADS_PATH and exchange.method == "POST"
+        if is_file and self._files is not None:
+            await self._files.receive(exchange, request)
+            return
         body = b""
         async for part in exchange.body():
             body += part
@@ -96,7 +134,7 @@ class LibraryRest:
         try:
             asked = msgspec.convert(dict(parse_qsl(query)), _LibraryQuery, strict=False)
             return self._route(method, path.removeprefix(f"{LIBRARY_PATH}/"), asked, body)
-        except OvertakenCorrectionError as error:
+        except OvertakenEditError as error:
             return in_json(409, {"error": str(error), "revision": error.revision})
         except (UnreadableQueryError, WireError) as error:
             return plain(400, str(error))
@@ -113,57 +151,96 @@ class LibraryRest:
         is_get = method in ("GET", "HEAD")
         if is_get and not rest and (read := self._lists().get(kind)):
             return read(asked)
+        if kind == "uploads" and self._files is not None:
+            return self._files.answer(method, rest)
+        if kind == "uploads" and is_get:
+            return in_json(200, {"uploads": None})  # nobody can send any
         number, _, part = rest.partition("/")
         if kind != "sessions" or not number.isdecimal() or len(number) > 18:
             return plain(404, "not found: docs/protocol.md lists what the library answers")
-        return self._of_session(method, int(number), part, body)
+        if is_get and part == "transcript":
+            return transcript_file(
+                self._shelf, self._write, int(number), asked.format, anonymous=asked.anonymous
+            )
+        return self._of_session(method, int(number), part, asked, body)
 
     def _lists(self) -> Mapping[str, Callable[[_LibraryQuery], Response]]:
         shelf = self._shelf
         return {
-            "sessions": lambda asked: in_json(
-                200, {"sessions": shelf.sessions(asked.limit, before=asked.before)}
-            ),
+            "sessions": self._sessions,
             "search": lambda asked: in_json(
                 200, {"hits": shelf.search(sought(asked.q), asked.limit)}
             ),
             "now": lambda asked: in_json(200, {"said": shelf.now(asked.ms)}),
         }
 
-    def _of_session(self, method: str, number: int, part: str, body: bytes) -> Response:
+    def _of_session(
+        self, method: str, number: int, part: str, asked: _LibraryQuery, body: bytes
+    ) -> Response:
         shelf = self._shelf
         match method, part:
             case (("GET" | "HEAD"), ""):
-                return in_json(200, self._whole(number))
+                return in_json(200, self._whole(number, asked.after))
             case "DELETE", "":
-                shelf.run(number)
-                shelf.delete(number)
-                return respond(204, b"", {})
+                return self._delete(number)
             case "PUT", "names":
                 shelf.run(number)
                 for speaker, name in decoded(body, _names_decoder, "names").items():
                     shelf.rename(number, speaker, name)
                 return in_json(200, {"names": shelf.names(number)})
-            case "POST", "corrections":
-                wanted = decoded(body, _amendment_decoder, "a correction")
-                correction = msgspec.convert(wanted, Correction, from_attributes=True)
-                revision = shelf.correct(number, correction, wanted.revision)
-                return in_json(201, {"revision": revision})
-        return plain(405, "the methods here are: GET, DELETE; PUT names; POST corrections")
+            case (("GET" | "HEAD"), "replaced"):
+                return replaced_list(shelf, number)
+            case "POST", "edits":
+                return self._edit(number, decoded(body, _edits_decoder, "edits"))
+        return plain(405, "the methods here are: GET, DELETE; PUT names; POST edits")
 
-    def _whole(self, number: int) -> dict[str, Any]:
-        run, events = self._shelf.run(number), [*self._shelf.events(number)]
+    def _delete(self, number: int) -> Response:
+        run = self._shelf.run(number)
+        # What is said next, or the end of the file, would write the session again.
+        if self._around.is_live(run):
+            return plain(409, "it goes on: end it first")
+        if self._files is not None and self._files.is_doing(run.epoch):
+            return plain(409, "it is being transcribed: remove its file from the list first")
+        self._shelf.delete(number)
+        return respond(204, b"", {})
+
+    def _edit(self, number: int, edits: Edits) -> Response:
+        run, edited = self._shelf.run(number), self._shelf.edit(number, edits)
+        self._around.tell(run, edited.notes)
+        try:
+            for phrase in edited.learned:
+                self._around.learn(phrase)
+        except (ConfigError, ValueError) as error:
+            _log.warning("keep: %s", error)
+        return in_json(201, {"revision": edited.revision, "undo": edited.undo})
+
+    def _whole(self, number: int, after: int) -> dict[str, Any]:
+        run, rows = self._shelf.run(number), [*self._shelf.rows(number, after)]
+        before = self._shelf.n_notes(number, after) if after else 0
         return {
             "id": number,
             "name": run.session,
             "epoch": run.epoch,
             "started": run.started,
             "duration_ms": run.end_ms,
+            "is_live": self._around.is_live(run),
+            "is_over": bool(run.ended),
             "names": {str(key): name for key, name in self._shelf.names(number).items()},
             "sounds": self._shelf.sounds(number),
-            "revision": sum(isinstance(event, Correction) for event in events),
-            "events": events,
+            "revision": before + sum(isinstance(event, Note) for _, event in rows),
+            "last": rows[-1][0] if rows else after,
+            "events": [event for _, event in rows],
         }
+
+    def _sessions(self, asked: _LibraryQuery) -> Response:
+        listed = self._shelf.sessions(asked.limit, before=asked.before)
+        live = (
+            replace(each, is_live=self._around.is_live(self._shelf.run(each.id)))
+            if each.is_open
+            else each
+            for each in listed
+        )
+        return in_json(200, {"sessions": [*live]})
 
     async def _send_sound(self, exchange: Exchange, request: Request, name: str) -> None:
         path = self._shelf.sound(name)

@@ -1,10 +1,13 @@
 """Lists, reads, searches and deletes the sessions of a library, also while a daemon writes it."""
 
+import logging
+import os
 import re
 import sqlite3
 import unicodedata
 from collections.abc import Iterator, Mapping
 from contextlib import closing
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from itertools import groupby, islice
 from pathlib import Path
@@ -13,7 +16,9 @@ from typing import Any
 from msgspec import Struct
 
 from streamd.errors import ConfigError, StreamdError, os_error_as
-from streamd.events import Correction, Final, Gap
+from streamd.events import Final, Gap, Note, SpeakerName
+from streamd.labels import renamed
+from streamd.library.edits import EditedText, Edits
 from streamd.library.tables import NAME, SOUNDS, merge, spaced, written
 from streamd.sinks.text import speaker_name
 from streamd.sinks.transcripts import Revised
@@ -26,7 +31,9 @@ from streamd.streams.journal.tables import (
     put_event,
     run_of,
 )
+from streamd.system.disk import lock_file
 
+_log = logging.getLogger(__name__)
 _FIRST_FINALS = 30
 """Finals of a session in which its speakers are looked for, to list it."""
 _SYNTAX = re.compile(r'(?:(speaker|lang|after|before):)?("[^"]*"|\S+)', re.IGNORECASE)
@@ -41,7 +48,10 @@ class AudioPart(Struct, frozen=True, kw_only=True):
 
 
 class Kept(Struct, frozen=True, kw_only=True):
-    """A session of a library, as it is listed; `first` is its first line."""
+    """A session of a library, as it is listed; `first` is its first line.
+
+    `is_open`: it may go on; `is_live`: a client that listens hears what is said in it.
+    """
 
     id: int
     name: str
@@ -51,6 +61,7 @@ class Kept(Struct, frozen=True, kw_only=True):
     first: str
     speakers: tuple[str, ...] = ()
     is_open: bool = False
+    is_live: bool = False
 
 
 class Hit(Struct, frozen=True, kw_only=True):
@@ -109,15 +120,28 @@ def sought(query: str) -> Sought:
     return Sought(terms=tuple(terms), **fields)
 
 
+@dataclass(frozen=True, slots=True)
+class Edited:
+    """What was edited: the `revision` of the session, its new notes, and what undoes them.
+
+    `learned` are words that are to be expected in later sessions.
+    """
+
+    revision: int
+    notes: tuple[Note, ...]
+    undo: Edits
+    learned: tuple[str, ...]
+
+
 class UnreadableQueryError(ConfigError):
     """What somebody looks for cannot be understood."""
 
 
-class OvertakenCorrectionError(StreamdError):
-    """Somebody else has corrected the session; it is at `revision` now."""
+class OvertakenEditError(StreamdError):
+    """Somebody else has edited the session; it is at `revision` now."""
 
     def __init__(self, revision: int) -> None:
-        super().__init__("somebody has corrected this session: read it again")
+        super().__init__("somebody else has edited this session: read it again")
         self.revision = revision
 
 
@@ -130,10 +154,11 @@ class Shelf:
     def sessions(self, most: int = -1, *, before: int = 0) -> list[Kept]:
         """Return the newest sessions, of those with a smaller number than `before` if it is not 0.
 
-        A session without words is left out.
+        A session without words and without audio is left out.
         """
-        query = "SELECT id, run FROM runs WHERE (? = 0 OR id < ?) AND EXISTS "
-        query += "(SELECT 1 FROM events WHERE run = runs.id AND seq IS NOT NULL) "
+        query = "SELECT id, run FROM runs WHERE (? = 0 OR id < ?) AND "
+        query += "(EXISTS (SELECT 1 FROM events WHERE run = runs.id AND seq IS NOT NULL) "
+        query += "OR EXISTS (SELECT 1 FROM sounds WHERE run = runs.id)) "
         rows = self._rows(query + "ORDER BY id DESC LIMIT ?", before, before, most)
         return [kept for number, data in rows if (kept := self._kept(number, data)) is not None]
 
@@ -144,7 +169,8 @@ class Shelf:
             return None
         query = "SELECT event FROM events WHERE run = ? AND seq IS NOT NULL ORDER BY seq LIMIT ?"
         events = (event_of(event) for (event,) in self._rows(query, number, _FIRST_FINALS))
-        finals = [event for event in events if isinstance(event, Final)]
+        notes = EditedText(self._notes(number))
+        finals = [notes.said(event) for event in events if isinstance(event, Final)]
         found = {word.speaker for final in finals for word in final.words if word.speaker}
         names = self.names(number)
         return Kept(
@@ -186,16 +212,27 @@ class Shelf:
             text.take(event)
         return [*text.since(0)]
 
-    def events(self, number: int) -> Iterator[Final | Gap | Correction]:
-        """Give the finals, gaps and corrections of a session in the order in which they came."""
-        for (data,) in self._rows("SELECT event FROM events WHERE run = ? ORDER BY id", number):
+    def events(self, number: int) -> Iterator[Final | Gap | Note]:
+        """Give the finals, gaps and notes of a session in the order in which they came."""
+        return (event for _, event in self.rows(number))
+
+    def rows(self, number: int, after: int = 0) -> Iterator[tuple[int, Final | Gap | Note]]:
+        """Give the events of a session behind row `after` of the library, with their own rows."""
+        query = "SELECT id, event FROM events WHERE run = ? AND id > ? ORDER BY id"
+        for row, data in self._rows(query, number, after):
             if (event := event_of(data)) is not None:
-                yield event
+                yield row, event
 
     def names(self, number: int) -> Mapping[int, str]:
-        """Return what the speakers of a session are called."""
+        """Return what speakers of a session are called: in the library, or else since it began."""
+        names: dict[int, str] = {}
+        query = "SELECT event FROM events WHERE run = ? AND seq IS NULL ORDER BY id"
+        for (data,) in self._rows(query, number):
+            if isinstance(event := event_of(data), SpeakerName):
+                names = renamed(names, event)
         rows = self._rows("SELECT speaker, name FROM names WHERE run = ?", number)
-        return {speaker: name.decode(errors="replace") for speaker, name in rows}
+        names |= {speaker: name.decode(errors="replace") for speaker, name in rows}
+        return {speaker: name for speaker, name in names.items() if name}
 
     def sounds(self, number: int) -> list[AudioPart]:
         """Return the audio of a session that is there, in its order."""
@@ -228,7 +265,9 @@ class Shelf:
             # What is exact follows below; reading each event would take ten times as long.
             numbers = self._numbers(wanted.speaker)
             has_one = (f"instr(event, '\"speaker\":{number}') > 0" for number in numbers)
-            query += f"AND ({' OR '.join(has_one) or 'FALSE'}) "
+            is_named = "EXISTS (SELECT 1 FROM events AS note WHERE note.run = events.run "
+            is_named += "AND note.seq IS NULL AND instr(note.event, '\"attribution\"') > 0)"
+            query += f"AND ({' OR '.join((*has_one, is_named))}) "
         if wanted.after:
             query += "AND events.written >= ? "
             values.append(wanted.after.timestamp())
@@ -238,6 +277,7 @@ class Shelf:
         query += f"ORDER BY {'search.rowid' if wanted.terms else 'events.id'} DESC"
         names: dict[int, Mapping[int, str]] = {}
         runs: dict[int, Run] = {}
+        notes: dict[int, EditedText] = {}
         for number, data, said in self._rows(query, *values):
             final = event_of(said)
             if not isinstance(final, Final) or wanted.lang not in ("", final.language):
@@ -247,74 +287,62 @@ class Shelf:
                     runs[number] = run_of(data)
                 except ValueError:
                     continue
-                names[number] = self.names(number)
+                names[number], notes[number] = self.names(number), EditedText(self._notes(number))
+            final = notes[number].said(final)
             if _is_by(final, wanted.speaker, names[number]):
-                yield self._hit(number, runs[number], final, wanted, names[number])
+                yield _hit(number, runs[number], final, wanted, names[number])
 
     def _numbers(self, speaker: str) -> set[int]:
         """Return which speakers may have a name, in any session."""
         numbered = re.fullmatch(r"(?:speaker )?(\d{1,4})", folded(speaker))
         named = self._rows("SELECT DISTINCT speaker, name FROM names")
-        found = {
-            number
-            for number, name in named
-            if folded(name.decode(errors="replace")) == folded(speaker)
-        }
+        pairs = [(number, name.decode(errors="replace")) for number, name in named]
+        query = "SELECT event FROM events WHERE seq IS NULL AND instr(event, ?) > 0"
+        notes = (event_of(data) for (data,) in self._rows(query, '"type":"name"'))
+        pairs += [(note.speaker, note.name) for note in notes if isinstance(note, SpeakerName)]
+        found = {number for number, name in pairs if folded(name) == folded(speaker)}
         return found | ({int(numbered[1])} if numbered else set())
 
-    def _hit(
-        self, number: int, run: Run, final: Final, wanted: Sought, names: Mapping[int, str]
-    ) -> Hit:
-        text, start_ms = self._as_corrected(number, final).text, final.start_ms
-        return Hit(
-            id=number,
-            session=run.session,
-            said=run.started + timedelta(milliseconds=start_ms),
-            seq=final.seq,
-            start_ms=start_ms,
-            speaker=speaker_name(final.speaker, names),
-            text=text,
-            marks=tuple(_marks(text, wanted.terms)),
-        )
+    def n_notes(self, number: int, upto: int) -> int:
+        """Return how many notes a session has up to a row of the library."""
+        query = "SELECT event FROM events WHERE run = ? AND id <= ? AND seq IS NULL"
+        return sum(isinstance(event_of(data), Note) for (data,) in self._rows(query, number, upto))
 
-    def _as_corrected(self, number: int, final: Final) -> Final:
-        text = Revised()
-        text.take(final)
+    def _notes(self, number: int) -> Iterator[Note]:
         query = "SELECT event FROM events WHERE run = ? AND seq IS NULL ORDER BY id"
         for (data,) in self._rows(query, number):
-            if isinstance(event := event_of(data), Correction):
-                text.take(event)
-        (said,) = text.since(0)
-        return said if isinstance(said, Final) else final
+            if isinstance(event := event_of(data), Note):
+                yield event
 
     def rename(self, number: int, speaker: int, name: str) -> None:
-        """Call a speaker of a session by a name; an empty one is forgotten."""
+        """Call a speaker of a session by a name; with an empty one, they have only a number."""
         with written(self.path) as connection:
-            row = number, speaker, name
-            if name:
-                put = "INSERT OR REPLACE INTO names (run, speaker, name) VALUES (?, ?, ?)"
-                connection.execute(put, row)
-            else:
-                connection.execute("DELETE FROM names WHERE run = ? AND speaker = ?", row[:2])
+            put = "INSERT OR REPLACE INTO names (run, speaker, name) VALUES (?, ?, ?)"
+            connection.execute(put, (number, speaker, name))
 
-    def correct(self, number: int, correction: Correction, revision: int) -> int:
-        """Keep a correction of a session that is at this revision; return the new one.
+    def edit(self, number: int, edits: Edits) -> Edited:
+        """Keep what somebody has edited in a session.
 
-        Raises `OvertakenCorrectionError` if somebody has corrected it since, and `ConfigError` if
-        it has no such words.
+        Raises `OvertakenEditError` if somebody else has edited it since the revision that they have
+        seen, and `ConfigError` if it has no such words.
         """
-        known = (event for event in self.events(number) if isinstance(event, Final))
-        final = next((event for event in known if event.seq == correction.seq), None)
-        if final is None or not correction.first <= correction.last < len(final.words):
-            raise ConfigError(f"session {number} of the library has no such words")
         with written(self.path) as connection:
             connection.execute("BEGIN IMMEDIATE")
-            now = sum(isinstance(event, Correction) for event in self.events(number))
-            if now != revision:
-                raise OvertakenCorrectionError(now)
-            put_event(connection.cursor(), number, correction, datetime.now(UTC).timestamp())
+            session = EditedText(self.events(number))
+            if session.revision != edits.revision:
+                raise OvertakenEditError(session.revision)
+            notes, undo = session.edit(edits)
+            for note in notes:
+                put_event(connection.cursor(), number, note, datetime.now(UTC).timestamp())
+            for seq, heard, meant in session.texts(notes):
+                row = "(SELECT id FROM events WHERE run = ? AND seq = ?)"
+                text = spaced(f"{heard}\n{meant}")  # what the model said is found, too
+                connection.execute(
+                    f"UPDATE search SET text = ? WHERE rowid = {row}", (text, number, seq)
+                )
             connection.execute("COMMIT")
-        return revision + 1
+        learned = tuple(session.learned(notes)) if edits.keep else ()
+        return Edited(session.revision, tuple(notes), undo, learned)
 
     def now(self, ms: int) -> list[Hit]:
         """Return what was said in the last `ms` of the newest session."""
@@ -322,11 +350,22 @@ class Shelf:
             run, names = self.run(kept.id), self.names(kept.id)
             finals = [each for each in self.read(kept.id) if isinstance(each, Final)]
             return [
-                self._hit(kept.id, run, final, Sought(), names)
+                _hit(kept.id, run, final, Sought(), names)
                 for final in finals
                 if final.end_ms > run.end_ms - ms
             ]
         return []
+
+    @property
+    def is_written(self) -> bool:
+        """Whether a streamd writes sessions into the library now."""
+        try:
+            os.close(lock_file(self.folder / ".lock"))
+        except BlockingIOError:
+            return True
+        except OSError:  # the folder is read-only, or gone
+            return False
+        return False
 
     def delete(self, number: int) -> None:
         """Delete a session: its audio, its text, and its words in the index."""
@@ -336,7 +375,10 @@ class Shelf:
         with written(self.path) as connection:
             connection.execute("DELETE FROM runs WHERE id = ?", (number,))
             merge(connection)
-            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            ((is_busy, *_),) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        if is_busy:
+            what = "what was deleted stays in its log until no other program reads it"
+            _log.warning("%s: %s", self.path, what)
 
     def _rows(self, query: str, *values: object) -> Iterator[tuple[Any, ...]]:
         if not self.path.exists():
@@ -350,6 +392,19 @@ class Shelf:
         except sqlite3.Error as error:
             cause = cause_of(error)
             raise failed(self.path, cause, "read") from cause
+
+
+def _hit(number: int, run: Run, said: Final, wanted: Sought, names: Mapping[int, str]) -> Hit:
+    return Hit(
+        id=number,
+        session=run.session,
+        said=run.started + timedelta(milliseconds=said.start_ms),
+        seq=said.seq,
+        start_ms=said.start_ms,
+        speaker=speaker_name(said.speaker, names),
+        text=said.text,
+        marks=tuple(_marks(said.text, wanted.terms)),
+    )
 
 
 def _midnight(day: date) -> datetime:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from streamd.errors import os_error_as
 from streamd.events import Correction, Final
+from streamd.library.space import shrink
 from streamd.options import JournalOptions
 from streamd.sinks.transcripts import corrected
 from streamd.streams.journal.database import Database, place
@@ -35,9 +36,17 @@ SOUNDS = "audio"
 """The folder of the audio, in that of the library."""
 _MERGED_PAGES = 100
 """In a step, which took 0.14 s at most in a library of 200 hours."""
-_UNSPACED = re.compile("([\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff])")
+UNSPACED = re.compile("([\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff])")
 """Letters of Thai, Lao, Burmese, Khmer, Japanese and Chinese."""
-_TABLES = """
+JOBS = """
+    CREATE TABLE IF NOT EXISTS jobs (
+        id INTEGER PRIMARY KEY AUTOINCREMENT,
+        epoch TEXT NOT NULL UNIQUE, -- of the session that it becomes
+        job TEXT NOT NULL -- a `QueuedFile` in JSON
+    );
+"""
+_TABLES = f"""
+    {JOBS}
     CREATE TABLE names (
         id INTEGER PRIMARY KEY,
         run INTEGER NOT NULL,
@@ -78,7 +87,7 @@ _TABLES = """
 
 def spaced(text: str) -> str:
     """Return a text as it is indexed and searched."""
-    return _UNSPACED.sub(r" \1 ", text)
+    return UNSPACED.sub(r" \1 ", text)
 
 
 def _event(data: object) -> Lasting | None:
@@ -113,6 +122,7 @@ _COPIED = (
     *JOURNAL.copied,
     ("names", "run, speaker, name"),
     ("sounds", "run, file, start_ms, at_ms"),
+    ("jobs", "epoch, job"),
 )
 _END = "PRAGMA user_version"
 LAYOUT = StoreLayout(NAME, SCHEMA.replace(_END, f"{_TABLES} {_END}"), _prepare, _COPIED)
@@ -124,10 +134,13 @@ def folder_of(wanted: str, environ: Mapping[str, str]) -> Path:
     return own if wanted in ("", "auto") else place(wanted, environ)
 
 
-def opened(folder: Path, *, days: int = 0, clock: Callable[[], float] = time.time) -> Database:
+def opened(
+    folder: Path, *, days: int = 0, most_bytes: int = 0, clock: Callable[[], float] = time.time
+) -> Database:
     """Return the library in a folder, to write sessions into it; a context manager.
 
-    Raises as `Database`: one process writes a library at a time.
+    Of audio it has `most_bytes`, apart from that of sessions which go on; 0: no limit. Raises as
+    `Database`: one process writes a library at a time.
     """
 
     def attach(
@@ -137,6 +150,9 @@ def opened(folder: Path, *, days: int = 0, clock: Callable[[], float] = time.tim
         cursor.execute("INSERT INTO sounds (run, file, start_ms, at_ms) VALUES (?, ?, ?, ?)", row)
 
     def tidy(n_removed: int) -> None:
+        if most_bytes:
+            with os_error_as(JournalError, f"{folder}: old audio cannot be removed"):
+                shrink(folder / NAME, folder / SOUNDS, most_bytes)
         if not days:
             return
         with os_error_as(JournalError, f"{folder}: old audio cannot be removed"):
@@ -148,6 +164,7 @@ def opened(folder: Path, *, days: int = 0, clock: Callable[[], float] = time.tim
     options = JournalOptions(days=days)
     database = Database(folder, options, clock=clock, layout=LAYOUT, option="--keep", tidy=tidy)
     database.attach = attach
+    database.write(lambda cursor: cursor.execute(JOBS))  # a library of before has none
     return database
 
 

@@ -8,7 +8,7 @@ silence after real speech. Most are sampled: one position stands for `STRIDE`, a
 added to the scores of its key. How close this comes to the full context: benchmarks/RESULTS.md.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -101,22 +101,26 @@ def extend(
     return np.concatenate([mel, silence], axis=1, dtype=np.float32), Extent(n, first)
 
 
-def average(
-    windows: Iterable[tuple[int, NDArray[np.float32]]], dims: ModelDimensions
-) -> SilenceStates:
-    """Average the states of silence of several windows.
+class Average:
+    """Averages states of silence over windows, of which it knows how many positions have sound.
 
-    Each is its number of positions with sound, and its states at all positions of the full context,
-    (n_audio_layer + 1, n_audio_ctx, n_state). Every kept position should be silent in one of them.
+    Every kept position should be silent in one of them.
     """
-    kept = kept_positions(dims.n_audio_ctx)
-    total = np.zeros(silence_shape(dims))
-    count = np.zeros(len(kept))
-    for n_sound, states in windows:
-        silent = kept >= n_sound + _N_SKIPPED
-        total[:, silent] += states[:, kept[silent]]
-        count += silent
-    return SilenceStates((total / np.maximum(count, 1)[:, None]).astype(np.float16))
+
+    def __init__(self, n_sound: Sequence[int], dims: ModelDimensions) -> None:
+        self._kept = kept_positions(dims.n_audio_ctx)
+        self._silent = [self._kept >= n + _N_SKIPPED for n in n_sound]
+        self._count = np.maximum(sum(self._silent, np.zeros(len(self._kept))), 1)
+
+    def __call__(self, states: Sequence[NDArray[np.float32]]) -> NDArray[np.float16]:
+        """Average the states of one layer at all positions, (n_audio_ctx, n_state) of each window.
+
+        Returns those at the kept positions, (n_positions, n_state).
+        """
+        total = np.zeros((len(self._kept), states[0].shape[1]))
+        for silent, of_window in zip(self._silent, states, strict=True):
+            total[silent] += of_window[self._kept[silent]]
+        return (total / self._count[:, None]).astype(np.float16)
 
 
 def _sampled_end(n_audio_ctx: int) -> int:

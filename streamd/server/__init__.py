@@ -8,7 +8,8 @@ from streamd.server.access import LIVE, Rights, grants, guest_token
 from streamd.server.auth import is_loopback
 from streamd.server.connection import ServerInfo
 from streamd.server.listener import TELL_S, LibraryAnswers, Server
-from streamd.server.rest import Recording, Recordings, Wanted
+from streamd.server.readers import LanguageReader
+from streamd.server.rest import Recording, Recordings, Rest, Wanted
 from streamd.server.routes import Invitation
 from streamd.server.transcripts import Transcripts
 
@@ -16,9 +17,11 @@ __all__ = [
     "LIVE",
     "TELL_S",
     "Invitation",
+    "LanguageReader",
     "LibraryAnswers",
     "Recording",
     "Recordings",
+    "Rest",
     "Rights",
     "Server",
     "ServerInfo",

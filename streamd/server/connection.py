@@ -22,16 +22,26 @@ from streamd.events import PROTOCOL, Ack, EndReason, Eos, Event, Fault, SessionE
 from streamd.options import ServerLimits
 from streamd.server.access import LIVE, Access, Rights
 from streamd.server.dialects import Close, Dialect, Tell
-from streamd.server.ingest import SECRET, Ingest, Ingests, corrected
+from streamd.server.ingest import SECRET, Ingest, Ingests, noted
 from streamd.server.pacing import Pace
-from streamd.server.wire import Command, Correct, Hello, Limits, Role, close_code
+from streamd.server.readers import ChosenLanguage, Translating
+from streamd.server.wire import (
+    Command,
+    Correct,
+    Hello,
+    Limits,
+    Name,
+    Role,
+    Translate,
+    close_code,
+)
 from streamd.streams.hub import Hub
 from streamd.streams.life import CONNECTION, Phase, Turn, following
 from streamd.streams.stream import Stream
 from streamd.types import SAMPLE_RATE
 
 _NOT_KEPT = Fault(
-    code="bad_option", message="keep: corrections by this link are for this session only"
+    code="bad_option", message="keep: what this link changes is for this session only"
 )
 
 _CLOSE_S = 3.0
@@ -151,10 +161,14 @@ class WebSocket:
 
 @dataclass(frozen=True, slots=True)
 class ServerInfo:
-    """What clients learn about the model; `language` is set if it knows only one."""
+    """What clients learn of the server.
+
+    `language` is set if the model knows only one; `translating` if listeners may choose another.
+    """
 
     model: str
     language: str | None = None
+    translating: Translating | None = None
 
 
 class Connection:
@@ -162,7 +176,8 @@ class Connection:
 
     Every event that the client receives, answers included, goes through its subscription at the
     hub, so it arrives in the order in which it happened. A listener with the `rights` to speak may
-    correct the words of the daemon's own sessions; those of others only the client that feeds them.
+    correct words and name speakers of the daemon's own sessions; those of others only the client
+    that feeds them.
     Raises `WireError` if the request cannot be granted; pass the error to `refuse`.
     """
 
@@ -198,6 +213,8 @@ class Connection:
             **msgspec.structs.asdict(self._hub.choices),
             rate=SAMPLE_RATE,
             corrects=self._ingest is not None or self._own is not None,
+            keeps_voices=self._keeps_voices or msgspec.UNSET,
+            translates=info.translating.languages if info.translating else (),
             limits=limits,
         )
         self._subscription = self._hub.subscribe(
@@ -208,6 +225,15 @@ class Connection:
             deliver=self._deliver,
             listens=self._query.role is Role.LISTEN,
         )
+        self._chosen = ChosenLanguage(info.translating, self._hub, self._subscription)
+        self._chosen.choose(self._query.translate, self._query.after)
+
+    @property
+    def _keeps_voices(self) -> bool:
+        """Whether the client may have voices kept: not if it has a link to the session only."""
+        may = self._ingest is not None or self._own is not None
+        has_folder = self._ingests.sessions.new_keeper is not None
+        return may and has_folder and self._access.rights >= Rights.KEEP
 
     def _join(self) -> Hub:
         """Return the hub of the session to listen to, or open the session to feed."""
@@ -245,6 +271,7 @@ class Connection:
             self._subscription.close()
             await writer
         finally:
+            self._chosen.leave()
             self._subscription.close()
             writer.cancel()
             await asyncio.wait({writer})
@@ -294,7 +321,7 @@ class Connection:
 
     async def _take(self, message: str | bytes) -> int:
         """Do what a message says; return how many bytes of audio it had."""
-        if self._ingest is None and self._own is None:
+        if self._ingest is None and self._own is None and not self._hello.translates:
             raise WireError("not_ingest", "a client with role=listen cannot send")
         n_audio = 0
         for act in tuple(self._dialect.hear(message)):
@@ -311,13 +338,24 @@ class Connection:
 
     async def _answer(self, act: bytes | Command) -> SessionEvent | None:
         told: Fault | None = None
-        if isinstance(act, Correct) and act.keep and self._access.rights < Rights.KEEP:
+        if isinstance(act, Translate):
+            return self._translated(act)
+        if isinstance(act, Correct | Name) and act.keep and self._access.rights < Rights.KEEP:
             act, told = msgspec.structs.replace(act, keep=False), _NOT_KEPT
         if self._ingest is not None:
             return await self._ingest.take(act) or told
-        if self._own is None or not isinstance(act, Correct):
-            raise WireError("not_ingest", "a client with role=listen can only send correct")
-        return await corrected(self._own, act) or told
+        if self._own is None or not isinstance(act, Correct | Name):
+            only = "a client with role=listen can only send correct, name or translate"
+            raise WireError("not_ingest", only)
+        return await noted(self._own, act) or told
+
+    def _translated(self, wanted: Translate) -> Fault | None:
+        """Let the client read another language, or say why not."""
+        try:
+            self._chosen.choose(wanted.into, wanted.after)
+        except WireError as error:
+            return Fault(code=error.code, message=str(error))
+        return None
 
     async def _write(self) -> None:
         code, reason = 1011, "internal error"
@@ -326,8 +364,7 @@ class Connection:
             async for event in self._subscription:
                 if self._bug is not None:
                     raise self._bug
-                for tell in tuple(self._dialect.say(event)):
-                    await self._socket.send(self._encoded(tell))
+                await self._say(event)
                 if self._subscription.more:
                     # A send that need not wait does not yield, and a replay may be long.
                     await asyncio.sleep(0)
@@ -345,6 +382,12 @@ class Connection:
             self._turn(Turn.STICK)
         finally:
             await self._socket.close(code, reason)
+
+    async def _say(self, event: SessionEvent) -> None:
+        late = await self._chosen.rest() if isinstance(event, Eos) else ()
+        for each in (*late, event):
+            for tell in tuple(self._dialect.say(each)):
+                await self._socket.send(self._encoded(tell))
 
     def _deliver(self, event: SessionEvent) -> bool:
         # A dialect gets each event only once, so check for the size of the event itself.

@@ -16,7 +16,18 @@ from msgspec.structs import replace
 from streamd.errors import SourceError, WireError
 from streamd.events import Ack, EndReason, Fault, Flushed, GapReason, Started
 from streamd.options import ServerLimits
-from streamd.server.wire import Command, Correct, Encoding, Flush, Query, Role, Start, Stop, Update
+from streamd.server.wire import (
+    Command,
+    Correct,
+    Encoding,
+    Flush,
+    Name,
+    Query,
+    Role,
+    Start,
+    Stop,
+    Update,
+)
 from streamd.sources import Lost
 from streamd.sources.confined import ConfinedSource
 from streamd.sources.framing import Framer, PcmDecoder
@@ -182,9 +193,9 @@ class Ingest:
                 answer = await self._update(command.chosen)
             else:
                 await self._update_now()
-            if isinstance(command, Correct):
-                self._applied.pop("hotwords", None)
-                answer = await corrected(self.session, command)
+            if isinstance(command, Correct | Name):
+                self._applied.pop("hotwords", None)  # which a correction adds to
+                answer = await noted(self.session, command)
         if isinstance(command, Flush):
             await self.session.flush()
             return Flushed(id=command.id, seq=self.session.hub.seq)
@@ -443,9 +454,15 @@ class Ingests:
             del self._ingests[hub.session]
 
 
-async def corrected(session: Stream, correct: Correct) -> Fault | None:
-    """Expect a phrase in a session from now on, and tell its listeners; return why not."""
-    return await _fault_of(session.correct(correct.correction, keep=correct.keep))
+async def noted(session: Stream, note: Correct | Name) -> Fault | None:
+    """Correct words or name a speaker of a session, for all its listeners; return why not."""
+    if isinstance(note, Correct):
+        return await _fault_of(session.correct(note.correction, keep=note.keep))
+    return await _fault_of(_named(session, note))
+
+
+async def _named(session: Stream, name: Name) -> None:
+    session.rename(name.naming, keep=name.keep)
 
 
 async def _fault_of(updating: Coroutine[Any, Any, None]) -> Fault | None:

@@ -24,8 +24,9 @@ _PIECE = 1 << 20
 
 
 class RecordingRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What the query asks for; other fields are ignored, and so is the model's name."""
+    """What the query asks for; other fields are ignored."""
 
+    model: str = ""
     language: str | None = None
     detect_language: bool = False
     keyterm: tuple[str, ...] = ()
@@ -43,7 +44,11 @@ class RecordingRequest(msgspec.Struct, frozen=True, kw_only=True):
         start = start_for(16_000, tags=[tag], terms=terms)
         speakers = self.diarize or bool(self.diarize_model)
         return Wanted(
-            task="transcribe", language=start.language, hotwords=start.hotwords, speakers=speakers
+            task="transcribe",
+            model=self.model,
+            language=start.language,
+            hotwords=start.hotwords,
+            speakers=speakers,
         )
 
 
@@ -66,9 +71,9 @@ def document(
     finals: Sequence[Final],
     *,
     file: IO[bytes],
-    model: str,
 ) -> Mapping[str, object]:
     """Return the response to a recording of which these are all the finals."""
+    model = recording.model
     words = [word for final in finals for word in final.words]
     best = {"transcript": " ".join(final.text for final in finals)} | _facts(words)
     channel: dict[str, object] = {"alternatives": [best]}
@@ -120,7 +125,7 @@ def _sha256(file: IO[bytes]) -> str:
     return found.hexdigest()
 
 
-async def answer(rest: Rest, model: str, request: Request, exchange: Exchange) -> None:
+async def answer(rest: Rest, request: Request, exchange: Exchange) -> None:
     """Receive a recording, and send its transcript or what is wrong with the request."""
     query, headers = request.path.partition("?")[2], request.headers
 
@@ -134,9 +139,8 @@ async def answer(rest: Rest, model: str, request: Request, exchange: Exchange) -
     async def transcribe(file: IO[bytes], wants: RecordingRequest) -> None:
         recording = await rest.recordings.read(file.fileno(), "the recording", wants.wanted)
         finals = [final async for final in recording.finals]
-        told = await asyncio.to_thread(
-            document, wants, recording, finals, file=file, model=model
-        )  # which reads the file once more
+        # It reads the file once more.
+        told = await asyncio.to_thread(document, wants, recording, finals, file=file)
         response = in_json(HTTPStatus.OK, told)
         warn(response, recording)
         await exchange.respond(response)

@@ -130,7 +130,7 @@ class Server:
         self._metrics = metrics = sessions.metrics
         self._routes = routes(
             sessions,
-            model=info.model,
+            models=recordings.models if recordings else lambda: (info.model,),
             max_lag_ms=limits.max_lag_ms,
             is_full=self._is_full,
             invitation=lambda: self.invitation,
@@ -421,7 +421,7 @@ class Server:
             if self.read_words is not None and self._reads(path):
                 await context.answer(self._rest, self.read_words, request, exchange)
             elif task is None:
-                await listen_rest.answer(self._rest, self._info.model, request, exchange)
+                await listen_rest.answer(self._rest, request, exchange)
             else:
                 await self._rest.answer(task, request, exchange)
         finally:
@@ -435,7 +435,7 @@ class Server:
             return refusal
         access = self._auth.access(request)
         if self.transcripts is None or access is None or access.rights < Rights.KEEP:
-            return plain(403, "only the owner corrects a session that has ended")
+            return plain(403, "only the owner changes a session that has ended")
         body = b""
         async for part in exchange.body():
             body += part

@@ -28,12 +28,13 @@ _MAX_FIELDS = 64
 _MAX_FIELD_BYTES = 16_384
 _LEAST_BYTES_PER_S = 8_000
 """What a modem of the nineties sends. A slower client would keep others out for hours."""
-_STATUS: Mapping[str, int] = {
+STATUS: Mapping[str, int] = {
     "bad_form": HTTPStatus.BAD_REQUEST,
     "too_large": HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     "too_slow": HTTPStatus.REQUEST_TIMEOUT,
     "storage": HTTPStatus.INSUFFICIENT_STORAGE,
     "engine": HTTPStatus.INTERNAL_SERVER_ERROR,
+    "busy": HTTPStatus.SERVICE_UNAVAILABLE,
 }
 """Statuses of the error codes."""
 
@@ -45,6 +46,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     """How one recording is to be transcribed; None: as the server is configured."""
 
     task: Task
+    model: str = ""  # a name that the server may know; empty: its own
     language: str | None = None
     prompt: str | None = None
     hotwords: str | None = None
@@ -63,11 +65,13 @@ class Recording:
     """A recording that was read; taking `finals` transcribes it, or raises `EngineError`.
 
     `warnings` says what is wrong with its sound, such as how much of a damaged file is missing.
+    `model` is the name of what transcribes it.
     """
 
     duration_ms: int
     finals: AsyncIterator[Final]
     warnings: Sequence[str] = ()
+    model: str = ""
 
 
 class Recordings(Protocol):
@@ -77,9 +81,12 @@ class Recordings(Protocol):
         """Read a sound file from its descriptor as far as it can be decoded; it is called `name`.
 
         Raises `SourceError` if that is nothing, `ConfigError` if the server's own options prevent
-        it, `WireError` with `bad_form` if the model cannot do what is wanted, and with `too_large`
-        if it is too long.
+        it, `WireError` with `bad_form` if the model cannot do what is wanted, with `busy` if there
+        is no memory for it now, and with `too_large` if the recording is too long.
         """
+
+    def models(self) -> Sequence[str]:
+        """Return the names that `Wanted.model` may have, the server's own model first."""
 
     def by_speaker(self, final: Final) -> Sequence[Final]:
         """Return a final in parts of one speaker each."""
@@ -89,7 +96,7 @@ class Recordings(Protocol):
 
 
 class _FormFields(Wanted, frozen=True, kw_only=True):
-    """What a form asks for; other fields are ignored, and so is the model's name."""
+    """What a form asks for; other fields are ignored."""
 
     response_format: Literal["json", "text", "srt", "verbose_json", "vtt", "diarized_json"] = "json"
     stream: bool = False
@@ -125,7 +132,7 @@ class Rest:
             with TemporaryFile(prefix="streamd-") as file:
                 await work(file)
         except WireError as error:
-            await exchange.respond(failure(_STATUS[error.code], str(error), error.code))
+            await exchange.respond(failure(STATUS[error.code], str(error), error.code))
         except SourceError as error:
             await exchange.respond(failure(400, str(error), "bad_form"))
         except ConfigError as error:  # of the server's own options

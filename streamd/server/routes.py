@@ -1,7 +1,7 @@
 """Responses to plain HTTP requests: the caption page, readiness, sessions, metrics."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
@@ -147,14 +147,14 @@ def serve_page(page: Page, host: str) -> Response:
 def routes(
     sessions: Streams,
     *,
-    model: str,
+    models: Callable[[], Sequence[str]],
     max_lag_ms: int,
     is_full: Callable[[], bool],
     invitation: Callable[[], Invitation | None],
 ) -> Mapping[str, Callable[[str, Access], Response]]:
     """Return the handlers by path, of a query and of what the client's token allows.
 
-    `is_full`: the server is at its limit of clients.
+    `is_full`: the server is at its limit of clients. `models`: those that recordings may name.
     """
 
     def listed(_: str, access: Access) -> Response:
@@ -171,8 +171,11 @@ def routes(
         status = HTTPStatus.SERVICE_UNAVAILABLE if reasons else HTTPStatus.OK
         return in_json(status, {"ready": not reasons, "reasons": reasons})
 
+    def served(*_: object) -> Response:
+        kind = {"object": "model", "created": 0, "owned_by": "streamd"}
+        return in_json(200, {"object": "list", "data": [{"id": id_, **kind} for id_ in models()]})
+
     metrics = sessions.metrics
-    served = {"id": model, "object": "model", "created": 0, "owned_by": "streamd"}
     return {
         SESSIONS_PATH: listed,
         READY_PATH: ready,
@@ -180,7 +183,7 @@ def routes(
             200, metrics.text(), {"Content-Type": metrics.content_type}
         ),
         SHARE_PATH: lambda query, access: share(query, access, invitation()),
-        MODELS_PATH: lambda *_: in_json(200, {"object": "list", "data": [served]}),
+        MODELS_PATH: served,
         **dict.fromkeys(
             UPLOADS, lambda *_: plain(405, "send a recording with POST", {"Allow": "POST"})
         ),

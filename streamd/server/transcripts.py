@@ -9,22 +9,30 @@ from types import MappingProxyType
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 from websockets.http11 import Response
 
-from streamd.errors import WireError, for_clients
-from streamd.events import Missed, SessionEvent
+from streamd.errors import ConfigError, WireError, for_clients
+from streamd.events import Final, Missed, Note, SessionEvent
+from streamd.labels import name_from
 from streamd.server.exchange import plain, respond
-from streamd.server.wire import Correct, decoded, parse_query
+from streamd.server.wire import Correct, Name, decoded, parse_query
 from streamd.streams import Streams
+from streamd.streams.hub import Hub
 from streamd.streams.journal.journals import JournalError
 
 TYPES: Mapping[str, str] = MappingProxyType(
     {
         "txt": "text/plain; charset=utf-8",
+        "md": "text/markdown; charset=utf-8",
         "srt": "application/x-subrip; charset=utf-8",
         "vtt": "text/vtt; charset=utf-8",
         "json": "application/json",
         "html": "text/html; charset=utf-8",
+        "csv": "text/csv; charset=utf-8",
+        "edl": "text/plain; charset=utf-8",
+        "docx": "application/vnd.openxmlformats-officedocument.wordprocessingml.document",
+        "eaf": "application/xml",
     }
 )
 """The formats, with their content types."""
@@ -32,11 +40,12 @@ _NAME = re.compile(r"([1-9][0-9]{0,3}):(.{0,100})", re.DOTALL)
 _AT_ONCE = 100
 """Finals that are read before others have their turn."""
 
-_decoder = msgspec.json.Decoder(Correct)
+_decoder: msgspec.json.Decoder[Correct | Name] = msgspec.json.Decoder(Correct | Name)
 _log = logging.getLogger(__name__)
 
-WriteTranscript = Callable[[Sequence[SessionEvent], str, Mapping[int, str]], str]
-"""Returns a file of a session's events, in a format; the names are those of speakers, by number."""
+WriteTranscript = Callable[[Sequence[SessionEvent], str, Mapping[int, str], str], bytes]
+"""Returns a file of a session's events, in a format, with the names of speakers, by number, and a
+title. Raises `ConfigError` without the library that the format needs."""
 
 
 class _TranscriptQuery(Struct, frozen=True, kw_only=True):
@@ -83,37 +92,32 @@ class Transcripts:
                     return plain(404, f"there is no session {session!r}")
                 # In a thread, so that live captions do not wait: a long one takes seconds.
                 text = await asyncio.get_running_loop().run_in_executor(
-                    self._thread, self._write, events, form, names
+                    self._thread, self._write, events, form, names, session
                 )
+        except ConfigError as error:
+            return plain(501, str(error))
         except JournalError as error:
             _log.error("the transcript of session %s: %s", session, error)
             return _later(for_clients("what was said cannot be read", error))
         except WireError as error:
             return _later(str(error)) if error.code == "slow" else plain(400, str(error))
-        headers = {
-            "Content-Type": TYPES[form],
-            "Content-Disposition": f'attachment; filename="{session}.{form}"',
-            "X-Content-Type-Options": "nosniff",
-            "Cache-Control": "no-store",
-        }
+        headers = file_headers(f"{session}.{form}", form)
         if lost := [event for event in events if isinstance(event, Missed)]:
             n = sum(event.to_seq - event.from_seq + 1 for event in lost)
             headers["X-Streamd-Warning"] = f"{n} finals are no longer stored"
-        return respond(200, text.encode(errors="replace"), headers)
+        return respond(200, text, headers)
 
     async def correct(self, session: str, data: bytes) -> Response:
-        """Correct words of a session that has ended; another one is corrected over a websocket."""
+        """Take a `Correct` or `Name` of a session that has ended; others come over a websocket."""
         try:
-            wanted = decoded(data, _decoder, "a correction")
+            wanted = decoded(data, _decoder, "correct or name")
             await self._sessions.prepare(session)
             if (hub := self._sessions.hub(session)) is None:
                 return plain(404, f"there is no session {session!r}")
             if not hub.closed:
                 return plain(409, "it has not ended: correct it over the websocket")
-            if not 0 < wanted.seq <= hub.seq or wanted.first > wanted.last:
-                return plain(400, f"correct: final {wanted.seq} has no such words")
-            hub.amend(wanted.correction)
-        except WireError as error:
+            hub.amend(_note(wanted, hub))
+        except (WireError, ValueError) as error:
             return plain(400, str(error))
         except JournalError as error:
             _log.error("the correction of session %s: %s", session, error)
@@ -131,6 +135,36 @@ class Transcripts:
                 if len(events) % _AT_ONCE == 0:
                     await asyncio.sleep(0)
         return events
+
+
+def _note(wanted: Correct | Name, hub: Hub) -> Note:
+    """Return what is added to a session. Raises `WireError` or `ValueError` if it cannot be."""
+    if isinstance(wanted, Name):
+        return replace(wanted.naming, name=name_from(wanted.name))
+    if wanted.first > wanted.last or wanted.last >= _n_words(hub, wanted.seq):
+        raise WireError("bad_option", f"correct: final {wanted.seq} has no such words")
+    return wanted.correction
+
+
+def _n_words(hub: Hub, seq: int) -> int:
+    """Return how many words a final has; 0 if it is not stored."""
+    if not 0 < seq <= hub.seq:
+        return 0
+    with hub.subscribe(seq - 1, partials=False, listens=False) as stored:
+        while stored.more and (event := stored.pop()) is not None:
+            if isinstance(event, Final):
+                return len(event.words) if event.seq == seq else 0
+    return 0
+
+
+def file_headers(name: str, form: str) -> dict[str, str]:
+    """Return the headers of an answer that is a file, whose name has no quotes."""
+    return {
+        "Content-Type": TYPES[form],
+        "Content-Disposition": f'attachment; filename="{name}"',
+        "X-Content-Type-Options": "nosniff",
+        "Cache-Control": "no-store",
+    }
 
 
 def _later(why: str) -> Response:

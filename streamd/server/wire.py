@@ -15,7 +15,8 @@ from urllib.parse import parse_qs
 import msgspec
 
 from streamd.errors import WireError
-from streamd.events import Correction
+from streamd.events import Correction, SpeakerName
+from streamd.labels import MOST_NAME
 from streamd.options import Choices
 from streamd.sources.framing import MAX_RATE_HZ, MIN_RATE_HZ
 
@@ -75,7 +76,8 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="he
 
     `seq` is the number of the last final, `rate` the model's sample rate, `started` the wall time
     of session time 0. What the session's speaker has chosen is as in `Start`, or `Choices`.
-    `corrects`: whether the client may send `Correct`.
+    `corrects`: whether the client may send `Correct` and `Name`; `translates`: the languages for
+    `Translate`. `keeps_voices`: it may have voices kept of those whom it names.
     """
 
     proto: str
@@ -93,6 +95,8 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="he
     split: bool | msgspec.UnsetType = msgspec.UNSET
     rate: int
     corrects: bool = False
+    keeps_voices: bool | msgspec.UnsetType = msgspec.UNSET
+    translates: tuple[str, ...] = ()
     limits: Limits
     started: datetime | None = None
 
@@ -195,7 +199,33 @@ class Correct(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="
         return Correction(text=text, seq=self.seq, first=self.first, last=self.last)
 
 
-Command = Start | Flush | Stop | Update | Correct
+class Name(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="name"):
+    """Say what a speaker is called, to all listeners; an empty `name` takes that back.
+
+    With `keep` their voice is kept on the server, to be known in later sessions.
+    """
+
+    speaker: Annotated[int, msgspec.Meta(ge=1, le=9_999)]
+    name: Annotated[str, msgspec.Meta(max_length=MOST_NAME)]
+    keep: bool = False
+
+    @property
+    def naming(self) -> SpeakerName:
+        """What listeners learn of it."""
+        return SpeakerName(speaker=self.speaker, name=self.name)
+
+
+class Translate(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="translate"):
+    """Send translations into this language from now on; empty: no more of them.
+
+    With `after`, also those of the finals after this number.
+    """
+
+    into: Annotated[str, msgspec.Meta(max_length=20)]
+    after: Annotated[int, msgspec.Meta(ge=0)] | None = None
+
+
+Command = Start | Flush | Stop | Update | Correct | Name | Translate
 
 _command_decoder: msgspec.json.Decoder[Command] = msgspec.json.Decoder(Command)
 T = TypeVar("T")
@@ -215,7 +245,9 @@ def decode_command(text: str) -> Command:
 
     Raises `WireError` with `bad_message`, or `bad_rate` for a sample rate that is not supported.
     """
-    command = decoded(text, _command_decoder, "start, update, correct, flush or stop")
+    command = decoded(
+        text, _command_decoder, "start, update, correct, name, translate, flush or stop"
+    )
     if isinstance(command, Start):
         check_format(command)
     return command
@@ -253,6 +285,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     partials: bool = True
     words: bool = True
     stats: bool = False
+    translate: str = ""
 
 
 QueryT = TypeVar("QueryT", bound=msgspec.Struct)

@@ -12,7 +12,8 @@ from typing import TypeVar
 import numpy as np
 from msgspec.structs import replace
 
-from streamd.events import Final, Gap, GapReason, Partial, SessionEvent, TurnEvent, Vad, of_channel
+from streamd.events import Final, Gap, GapReason, Partial, SessionEvent, TurnEvent, Vad
+from streamd.labels import of_channel
 from streamd.session.session import Session
 from streamd.types import FRAME, Frames, Hypothesis, ResumeState, Window
 
@@ -34,6 +35,10 @@ class SplitSession:
     def resume(self, state: ResumeState, finalised_ms: int, seg: int) -> None:
         """Go on after `finalised_ms`; see `Session.resume`. The channels begin anew."""
         self._begins, self._seg = (ResumeState(start_ms=state.start_ms), finalised_ms), seg
+
+    def voice(self, speaker: int) -> tuple[bytes, int] | None:
+        """Return nothing: a channel is not a voice."""
+        return None
 
     @property
     def resume_state(self) -> ResumeState:

@@ -54,6 +54,7 @@ from streamd.session.timeline import Timeline
 from streamd.session.utterance import State, Trigger
 from streamd.session.who import WhoSpeaks
 from streamd.speakers import HeardVoices
+from streamd.speakers.people import Person
 from streamd.types import (
     FRAME,
     FRAME_MS,
@@ -173,6 +174,14 @@ class Session:
             self._step = other._step
         self._language.allow(self._options.languages)
         self._segmenter.next_options = other._segmenter.options
+
+    def meet(self, people: Sequence[Person]) -> None:
+        """Know the voices of people, whose names are events (`SpeakerName`)."""
+        self._who.meet(people)
+
+    def voice(self, speaker: int) -> tuple[bytes, int] | None:
+        """Return the voiceprint of a speaker, and of how many frames; None if it is not known."""
+        return self._who.voice(speaker)
 
     @property
     def resume_state(self) -> ResumeState:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from streamd.events import Final, Partial, SessionEvent, SpeakerTurns, TimedWord
+from streamd.events import Final, Partial, SessionEvent, SpeakerName, SpeakerTurns, TimedWord
 from streamd.labels import changed, numbered, with_speaker
 from streamd.speakers import (
     REMEMBERED,
@@ -16,6 +16,7 @@ from streamd.speakers import (
     SpokenTurn,
     changes,
 )
+from streamd.speakers.people import Person, recognised
 from streamd.types import Samples, frames_from_ms, ms_from_frames
 
 
@@ -33,12 +34,27 @@ class WhoSpeaks:
         self._told: list[SpokenTurn] = []  # under those that readers see
         self._numbers: dict[int, int] = {}  # from the former to the latter
         self._words: list[TimedWord] = []  # the final ones of the last minute
+        self._people: tuple[Person, ...] = ()
+        self._called: dict[int, str] = {}  # by the numbers that readers see
+        self._compared: tuple[Roster | None, int] = None, 0  # what was compared with the people
 
     def resume(self, voiceprints: tuple[bytes, ...] | UnsetType) -> None:
         """Know the speakers of an earlier process."""
         if voiceprints is not UNSET:
             self._roster = Roster(voiceprints)
             self._numbers = {number: number for number in range(1, len(voiceprints) + 1)}
+
+    def meet(self, people: Sequence[Person]) -> None:
+        """Know the voices of people."""
+        self._people = tuple(people)
+
+    def voice(self, number: int) -> tuple[bytes, int] | None:
+        """Return the voiceprint of a speaker, and of how many frames; None if it is not known."""
+        if self._roster is None:
+            return None
+        known = zip(self._roster.voiceprints, self._roster.lengths, strict=True)
+        own = (each for voice, each in enumerate(known, 1) if self._numbers.get(voice) == number)
+        return max(own, key=lambda each: each[1], default=None)
 
     @property
     def voiceprints(self) -> tuple[bytes, ...] | UnsetType:
@@ -110,7 +126,8 @@ class WhoSpeaks:
     def name(self, events: Sequence[SessionEvent]) -> list[SessionEvent]:
         """Return the events with the speaker of each word.
 
-        Before them comes who talked where somebody has just got a number.
+        Before them comes who talked where somebody has just got a number, and who they are, if
+        their voice is known.
         """
         if self._roster is None:
             return list(events)
@@ -121,7 +138,8 @@ class WhoSpeaks:
         if self._number(word for event in captions for word in event.words if word.final):
             turns.append(self._tell(self._roster.heard, self._roster.heard))
         numbers = dict(self._numbers)  # words that are not final may vanish again
-        return turns + [
+        told: list[SessionEvent] = [*turns, *self._greeted()]
+        return told + [
             replace(
                 event,
                 words=tuple(
@@ -132,6 +150,23 @@ class WhoSpeaks:
             else event
             for event in others
         ]
+
+    def _greeted(self) -> list[SpeakerName]:
+        """Return who was recognised since, and who is not who they seemed to be."""
+        now = self._roster, len(self._numbers)
+        if not self._people or self._roster is None or now == self._compared:
+            return []
+        self._compared = now
+        known = dict(enumerate(zip(self._roster.voiceprints, self._roster.lengths, strict=True), 1))
+        told = []
+        for voice, number in self._numbers.items():
+            before = self._called.get(number, "")
+            print_, n = known.get(voice, (b"", 0))
+            name = recognised(print_, n, self._people, before)
+            if name != before:
+                self._called[number] = name
+                told.append(SpeakerName(speaker=number, name=name))
+        return told
 
 
 def _meet(word: TimedWord, turn: SpokenTurn) -> bool:

@@ -4,21 +4,20 @@ A sink receives the events in the order of the stream, writes at once and flushe
 as its stream blocks, and may not be called from two threads at a time.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from types import MappingProxyType
 from typing import Protocol
 
-from streamd.events import Event, Final, Gap
-from streamd.sinks.text import by_speaker
+from streamd.events import Event, Final, Gap, SpeakerName
+from streamd.labels import Names, by_speaker, renamed
 
 
 class Format(Protocol):
     """Turns the events of one stream, in order, into the text of one file that begins `header`."""
 
     header: str = ""
-    names: Mapping[int, str] = MappingProxyType({})
-    """What speakers are called, by number; the others are "Speaker 1" and so on."""
+    names: Names = MappingProxyType({})
 
     def end(self, *, complete: bool) -> str:
         """Return the end of the file; while more events may come, each event replaces it."""
@@ -29,7 +28,12 @@ class Format(Protocol):
         return ""
 
     def append(self, event: Event) -> str:
-        """Return the text that `event` adds; empty if there is none."""
+        """Return the text that `event` adds; empty if there is none.
+
+        A `SpeakerName` counts for what follows.
+        """
+        if isinstance(event, SpeakerName):
+            self.names = renamed(self.names, event)
         if isinstance(event, Gap):
             return self._gap(event)
         if not isinstance(event, Final) or not event.text:

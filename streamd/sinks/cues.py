@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 from msgspec import UNSET
 
-from streamd.events import Final
-from streamd.language import BINDING, OPENING, ends_sentence
+from streamd.events import Final, aligned
+from streamd.language import BINDING, OPENING, belongs, ends_sentence
 from streamd.options import CueLayout
-from streamd.sinks.text import aligned, belongs, chunks, clean, width
+from streamd.sinks.text import chunks, clean, width
 
 MAX_CUE_MS = 7000
 MIN_CUE_MS = 1000

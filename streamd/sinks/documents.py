@@ -12,10 +12,10 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from streamd.events import Details, Final, Gap
+from streamd.events import Details, Final, Gap, aligned
 from streamd.language import SPACELESS
 from streamd.sinks import Format
-from streamd.sinks.text import aligned, clean, timestamp
+from streamd.sinks.text import clean, timestamp
 from streamd.types import compression_ratio
 
 Prob = Annotated[float, Meta(ge=0.0, le=1.0)]
@@ -38,7 +38,8 @@ class JsonSegment(Struct, frozen=True, kw_only=True):
     """A final under openai-whisper's names.
 
     `seek` is the start of its window, in units of 10 ms. A live final comes from several windows:
-    then `seek` is its own start, `temperature` 0 and `tokens` empty.
+    then `seek` is its own start, `temperature` 0 and `tokens` empty. `heard` is the text before
+    somebody corrected it.
     """
 
     id: int
@@ -53,6 +54,7 @@ class JsonSegment(Struct, frozen=True, kw_only=True):
     no_speech_prob: Prob
     words: tuple[JsonWord, ...]
     speaker: Speaker = UNSET
+    heard: str | UnsetType = UNSET
 
 
 class Timestamps(Struct, frozen=True, kw_only=True):
@@ -99,6 +101,7 @@ class JsonFullSegment(Struct, frozen=True, kw_only=True):
     no_speech_prob: Prob
     words: tuple[JsonWord, ...]
     speaker: Speaker = UNSET
+    heard: str | UnsetType = UNSET
 
 
 class JsonGap(Struct, frozen=True, kw_only=True):
@@ -135,10 +138,12 @@ class Json(Format):
         texts = self._texts if complete or self._n_chars <= _MAX_FOOTER_CHARS else []
         gaps = self._gaps if complete or len(self._gaps) <= _MAX_FOOTER_GAPS else []
         text, language = map(_json, ("".join(texts), self._language))
+        called = {str(speaker): clean(name) for speaker, name in sorted(self.names.items())}
+        named = f',"speakers":{_json(called)}' if called else ""
         if not self._full:
-            return f'\n],"text":{text},"language":{language}}}\n'
+            return f'\n],"text":{text},"language":{language}{named}}}\n'
         lost = _json(gaps)
-        return f'\n],"gaps":{lost},"text":{text},"result":{{"language":{language}}}}}\n'
+        return f'\n],"gaps":{lost},"text":{text},"result":{{"language":{language}}}{named}}}\n'
 
     def _parts(self, final: Final) -> Sequence[Final]:
         return (final,)
@@ -178,6 +183,7 @@ def _segment(final: Final, number: int, *, full: bool) -> JsonSegment | JsonFull
         "no_speech_prob": final.no_speech_prob,
         "words": tuple(_words(final)),
         "speaker": final.speaker or UNSET,
+        "heard": final.heard,
     }
     if full:
         facts |= _span(final.start_ms, final.end_ms)

@@ -1,5 +1,6 @@
 """The formats of transcripts, by name."""
 
+import dataclasses
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
@@ -11,17 +12,17 @@ from unicodedata import bidirectional
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from streamd.events import Event, Final, Gap, encode
+from streamd.events import Event, Final, Gap, SpeakerName, aligned, encode
 from streamd.options import CueLayout
 from streamd.sinks import Format
 from streamd.sinks.cues import Cue, Cues, Piece, joined
 from streamd.sinks.documents import Json
+from streamd.sinks.markers import Markers
 from streamd.sinks.text import (
     JOINER,
     PARAGRAPH_PAUSE_MS,
     RAINBOW,
     Look,
-    aligned,
     blank_between,
     caption,
     clean,
@@ -40,6 +41,13 @@ class Text(Format):
 
     def __init__(self, look: Look | None = None) -> None:
         self._look = look or Look()
+        self.names = {**self._look.names}
+
+    def append(self, event: Event) -> str:
+        """Return the line of an event."""
+        line = super().append(event)
+        self._look = dataclasses.replace(self._look, names=self.names)
+        return line
 
     def _final(self, final: Final) -> str:
         return (paint([*named(final.speaker, self._look), *caption(final, self._look)])) + "\n"
@@ -48,16 +56,22 @@ class Text(Format):
         return gap_notice(gap) + "\n"
 
 
+_MARKED = re.compile(r"[\\`*_\[\]<>#|~]|^\s*(?:[-+=]|\d+[.)])")
+"""What Markdown would take for more than text (https://spec.commonmark.org/0.31.2/)."""
+
+
 class Paragraphs(Format):
     """A line for each final, or where it is known who speaks, a paragraph for each turn.
 
-    A turn has several if the speaker pauses. `stamp` makes the time before each from its start.
+    A turn has several if the speaker pauses. `stamp` makes the time before each from its start. In
+    `markdown`, a blank line is between paragraphs, and names are bold.
     """
 
     stamp: Callable[[int], str] = staticmethod(lambda t_ms: "")
 
-    def __init__(self) -> None:
+    def __init__(self, *, markdown: bool = False) -> None:
         self._last: Final | None = None  # of a paragraph that may go on
+        self._markdown, self._between = markdown, "\n\n" if markdown else "\n"
 
     def end(self, *, complete: bool) -> str:
         """Return the end of the last line."""
@@ -66,16 +80,23 @@ class Paragraphs(Format):
     def rest(self, final: Final) -> str:
         """Return the end of the line, after which the next one begins."""
         self._last = None
-        return "\n"
+        return self._between
 
     def _final(self, final: Final) -> str:
         before, self._last = self._last, final
-        text = clean(final.text)
+        text = self._plain(final.text)
         if before is not None and self._goes_on(before, final):
-            return blank_between(before.text, text) + text
-        name = speaker_name(final.speaker, self.names)
-        shown = f"{self.stamp(final.start_ms)}{f'{name}: ' if name else ''}{text}"
-        return f"\n{shown}" if before else shown
+            return blank_between(before.text, final.text) + text
+        name = self._plain(speaker_name(final.speaker, self.names))
+        bold = "**" if self._markdown else ""
+        who = f"{bold}{name}:{bold} " if name else ""
+        shown = f"{self._plain(self.stamp(final.start_ms))}{who}{text}"
+        return f"{self._between}{shown}" if before else shown
+
+    def _plain(self, text: str) -> str:
+        """Return what shows a text as it is."""
+        text = clean(text)
+        return _MARKED.sub(_escaped, text) if self._markdown else text
 
     @staticmethod
     def _goes_on(before: Final, final: Final) -> bool:
@@ -87,15 +108,19 @@ class Paragraphs(Format):
         )
 
     def _gap(self, gap: Gap) -> str:
-        end, self._last = self.end(complete=False), None
-        return f"{end}{gap_notice(gap)}\n"
+        end, self._last = self._between if self._last else "", None
+        return f"{end}{self._plain(gap_notice(gap))}{self._between}"
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return f"{found[0][:-1]}\\{found[0][-1]}"
 
 
 class Jsonl(Format):
     """Events as lines of JSON, in the wire form of docs/protocol.md.
 
-    A file has only the events that last, finals and gaps; with `everything` there are partials and
-    all others, too.
+    A file has only the events that last: finals and gaps, and at its end what speakers are called.
+    With `everything` there are partials and all others, too, each when it came.
     """
 
     def __init__(self, *, everything: bool = False) -> None:
@@ -103,9 +128,17 @@ class Jsonl(Format):
 
     def append(self, event: Event) -> str:
         """Return the event as one line of JSON."""
+        super().append(event)
         if not (self._everything or isinstance(event, Final | Gap)):
             return ""
         return encode(replace(event, details=UNSET) if isinstance(event, Final) else event) + "\n"
+
+    def end(self, *, complete: bool) -> str:
+        """Return what speakers are called by now."""
+        if self._everything:
+            return ""
+        named = (SpeakerName(speaker=number, name=name) for number, name in self.names.items())
+        return "".join(f"{encode(event)}\n" for event in named)
 
 
 class Table(Format):
@@ -349,10 +382,10 @@ class Ass(_InCues):
     header = _ASS_HEAD
 
     def _cue(self, cue: Cue) -> str:
-        return _dialogue(cue)
+        return _dialogue(cue, speaker_name(cue.speaker, self.names))
 
 
-def _dialogue(cue: Cue) -> str:
+def _dialogue(cue: Cue, name: str) -> str:
     clock_cs = cue.start_ms // 10
 
     def draw(piece: Piece) -> str:
@@ -371,7 +404,8 @@ def _dialogue(cue: Cue) -> str:
 
     times = f"{_ass_time(cue.start_ms)},{_ass_time(cue.end_ms)}"
     text = "\\N".join(joined(line, draw) for line in cue.lines)
-    return f"Dialogue: 0,{times},Default,,0,0,0,,{text}\n"
+    name = name.replace(",", "")  # which ends the field
+    return f"Dialogue: 0,{times},Default,{name},0,0,0,,{text}\n"
 
 
 def _ass_time(t_ms: int) -> str:
@@ -381,10 +415,12 @@ def _ass_time(t_ms: int) -> str:
 
 FORMATS: Mapping[str, Callable[[CueLayout], Format]] = {
     "txt": lambda layout: Paragraphs(),
+    "md": lambda layout: Paragraphs(markdown=True),
     "srt": Srt,
     "vtt": Vtt,
     "lrc": Lrc,
     "ass": Ass,
+    "edl": lambda layout: Markers(),
     "csv": lambda layout: Table(","),
     "tsv": lambda layout: Table("\t"),
     "json": lambda layout: Json(),

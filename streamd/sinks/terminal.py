@@ -3,18 +3,20 @@
 On a terminal finals are paragraphs, which break at blanks and end in pauses. The newest rows, up to
 half of the screen, are laid out again when the terminal gets another width; older ones are ordinary
 lines that are never touched again. The partial stands where it will as a final, so that nothing
-jumps when it becomes one. If a speaker is corrected, names and breaks of the newest rows follow.
+jumps when it becomes one. If a speaker is corrected or gets a name, names and breaks of the newest
+rows follow.
 """
 
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import takewhile
 from typing import TextIO
 
-from streamd.events import Event, Fault, Final, Gap, Lag, Partial, SpeakerTurns
-from streamd.labels import revised, with_speakers
+from streamd.events import Event, Fault, Final, Gap, Lag, Partial, SpeakerName, SpeakerTurns
+from streamd.labels import by_speaker, is_said_by, renamed, revised, with_speakers
 from streamd.language import ends_sentence
 from streamd.sinks.text import (
     BREATH_MS,
@@ -25,7 +27,6 @@ from streamd.sinks.text import (
     Span,
     after_rows,
     blank_between,
-    by_speaker,
     caption,
     clean,
     gap_notice,
@@ -165,6 +166,8 @@ class TerminalSink:
             self._add(event)
         elif isinstance(event, SpeakerTurns):
             self._revise(event)
+        elif isinstance(event, SpeakerName):
+            self._rename(event)
         elif isinstance(event, Lag):
             self._behind_s = event.lag_ms // 1000
         elif isinstance(event, Gap):
@@ -194,6 +197,17 @@ class TerminalSink:
         self._turns = revised(self._turns, event)
         again = [with_speakers(final, self._turns, start) for final, _ in self._finals]
         changed = [i for i, final in enumerate(again) if final is not self._finals[i][0]]
+        self._write_again(again, changed)
+
+    def _rename(self, event: SpeakerName) -> None:
+        """Call a speaker by another name, also in paragraphs that can still be changed."""
+        self._look = replace(self._look, names=renamed(self._look.names, event))
+        again = [final for final, _ in self._finals]
+        own = [i for i, final in enumerate(again) if is_said_by(final, event.speaker)]
+        self._write_again(again, own)
+
+    def _write_again(self, again: Sequence[Final], changed: Sequence[int]) -> None:
+        """Lay out finals again from the first that has changed, as far as that can be done."""
         if not (changed and (whole := self._whole())):
             return
         # The final before may share its paragraph with the first one that has changed.

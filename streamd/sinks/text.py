@@ -10,20 +10,13 @@ from datetime import datetime, timedelta
 from itertools import groupby, islice, pairwise
 from operator import attrgetter
 from types import MappingProxyType
-from typing import Literal, NamedTuple, TypeVar
-from unicodedata import category
+from typing import Literal, NamedTuple
 
-from msgspec import UNSET
-from msgspec.structs import replace
 from wcwidth import iter_graphemes, wcswidth, wcwidth
 
-from streamd.events import (
-    Final,
-    Gap,
-    GapReason,
-    Partial,
-    TimedWord,
-)
+from streamd.events import Final, Gap, GapReason, Partial, TimedWord, aligned
+from streamd.labels import Names, name_of
+from streamd.language import belongs
 
 _BREAKS = re.compile("[\t\n\v\f\r\x85\u2028\u2029]")
 _LAST = "".join(chr(plane << 16 | 0xFFFE) + chr(plane << 16 | 0xFFFF) for plane in range(17))
@@ -60,30 +53,6 @@ def width(text: str) -> int:
     return sum(cells(grapheme) for grapheme in iter_graphemes(text))
 
 
-_NO_START = frozenset("、。，．：；？！」』）】〉》・ーっゃゅょッャュョ々…")
-"""No row begins with these (JIS X 4051)."""
-_NO_END = frozenset("「『（【〈《")
-"""No row ends with these."""
-_BEHIND = frozenset("ะาำๅๆฯະາຳຽໆຯ\u200d")
-"""Vowels and marks of Thai and Lao behind their consonant, which are letters in Unicode, and the
-joiner of emoji."""
-_BEFORE = frozenset("เแโใไເແໂໃໄ\u1039\u17d2\u200d")
-"""Vowels of Thai and Lao before their consonant, and what puts the next consonant under the one
-before it in Burmese and Khmer."""
-_ASAT = "\u103a"
-"""Says in Burmese that the letter before it ends a syllable."""
-
-
-def belongs(before: str, after: str) -> bool:
-    """Whether no row should end between two texts without a blank between them.
-
-    One of the two is a vowel or mark of the other's letter, or punctuation that stays with a word.
-    """
-    first, last = after[:1], before[-1:]
-    is_mark = first in _BEHIND or first in _NO_START or category(first or " ").startswith("M")
-    return is_mark or after[1:2] == _ASAT or last in _BEFORE or last in _NO_END
-
-
 def chunks(text: str, columns: int) -> Iterator[str]:
     """Cut cleaned `text` where a terminal would wrap it, into at least one chunk.
 
@@ -107,75 +76,6 @@ def chunks(text: str, columns: int) -> Iterator[str]:
     yield text[start:]
 
 
-def aligned(text: str, words: Sequence[TimedWord]) -> Iterator[tuple[int, int, TimedWord]]:
-    """Yield (start, end, word): the place of each word in `text`, in order.
-
-    Words come without the blanks between them (and some languages have none), so each is expected
-    right after the previous one. At the first that is not there, alignment ends; the places before
-    it are right.
-    """
-    at = 0
-    for word in words:
-        start = at
-        while start < len(text) and text[start].isspace():
-            start += 1
-        if not text.startswith(word.text, start):
-            return
-        at = start + len(word.text)
-        yield start, at, word
-
-
-_INSIDE = re.compile("[!-~\xa1-\u024f]{2}")
-"""Two characters that belong together, in Latin script."""
-
-
-def _is_inside(text: str, at: int) -> bool:
-    """Whether a speaker cannot have begun there."""
-    before, after = text[at - 1 : at], text[at : at + 1]
-    return bool(_INSIDE.match(text, at - 1)) or (not before.isspace() and belongs(before, after))
-
-
-CaptionT = TypeVar("CaptionT", Partial, Final, Partial | Final)
-
-
-def by_speaker(event: CaptionT) -> list[CaptionT]:
-    """Return a caption in parts of one speaker each, or as it is if nothing is known of them.
-
-    A word of nobody belongs to the speaker before it. So does one that follows without a blank in
-    a script that has them, such as ",000" after "1".
-    """
-    placed = list(aligned(event.text, event.words))
-    words = list(event.words)
-    cuts: list[tuple[int, int]] = []  # where in the words and in the text another one begins
-    speaker = next((word.speaker for word in event.words if word.speaker), UNSET)
-    for i, (start, _, word) in enumerate(placed):
-        if not word.speaker or word.speaker == speaker:
-            continue
-        if i > 0 and _is_inside(event.text, start):
-            words[i] = replace(word, speaker=speaker)
-        else:
-            cuts.append((i, start))
-            speaker = word.speaker
-    if tuple(words) != event.words:
-        event = replace(event, words=tuple(words))
-    if not cuts:
-        return [event]
-    edges = [(0, 0), *cuts, (len(event.words), len(event.text))]
-    return [_part(event, *first, *after) for first, after in pairwise(edges)]
-
-
-def _part(event: CaptionT, first: int, start: int, after: int, end: int) -> CaptionT:
-    words, text = event.words[first:after], event.text[start:end].strip()
-    start_ms = words[0].start_ms if first else event.start_ms
-    end_ms = words[-1].end_ms if after < len(event.words) else max(event.end_ms, start_ms)
-    if isinstance(event, Partial):
-        stable = min(max(0, event.stable - start), len(text))
-        return replace(
-            event, text=text, words=words, start_ms=start_ms, end_ms=end_ms, stable=stable
-        )
-    return replace(event, text=text, words=words, start_ms=start_ms, end_ms=end_ms, details=UNSET)
-
-
 SPEAKERS = tuple(f"38;5;{colour}" for colour in (166, 32, 29, 169, 136, 62, 30, 244))
 """SGR colours of speakers, which can be read on black and on white.
 
@@ -183,15 +83,12 @@ The first hues are those of Okabe and Ito, which colour-blind people can tell ap
 """
 
 
-_NO_NAMES: Mapping[int, str] = MappingProxyType({})
+_NO_NAMES: Names = MappingProxyType({})
 
 
-def speaker_name(speaker: int | None, names: Mapping[int, str] = _NO_NAMES) -> str:
-    """Return what a speaker is called, or nothing where it is not known who speaks.
-
-    `names` has names by number; the others are "Speaker 1" and so on.
-    """
-    return (clean(names.get(speaker, "")) or f"Speaker {speaker}") if speaker else ""
+def speaker_name(speaker: int | None, names: Names = _NO_NAMES) -> str:
+    """Return what a speaker is called (`name_of`), as it may be shown."""
+    return clean(name_of(speaker, names))
 
 
 RAINBOW = (
@@ -302,7 +199,7 @@ class Look:
     ramp: tuple[str, ...] = ()
     stamp: Callable[[int], str] = lambda t_ms: ""
     speakers: tuple[str, ...] = ()
-    names: Mapping[int, str] = field(default_factory=lambda: _NO_NAMES)
+    names: Names = field(default_factory=lambda: _NO_NAMES)
 
 
 def confidence_ramp(environ: Mapping[str, str], *, is_terminal: bool) -> tuple[str, ...]:

@@ -1,16 +1,31 @@
-"""The transcript of a session as it stands: who says what after all, and what was corrected."""
+"""The transcript of a session as it stands: who says what after all, and what was corrected.
+
+Names that were given count from the beginning.
+"""
 
 from collections.abc import Iterable, Iterator, Sequence
+from difflib import SequenceMatcher
 from itertools import accumulate, pairwise, takewhile
 from unicodedata import category
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
-from streamd.events import Correction, Event, Final, Gap, SpeakerTurns, TimedWord
-from streamd.labels import revise, revised
+from streamd.events import (
+    Attribution,
+    Correction,
+    Event,
+    Final,
+    Gap,
+    SpeakerName,
+    SpeakerTurns,
+    TimedWord,
+    aligned,
+)
+from streamd.labels import Names, is_said_by, renamed, revise, revised
 from streamd.sinks import Format
-from streamd.sinks.text import aligned
 from streamd.speakers import SpokenTurn
+from streamd.types import FRAME_MS
 
 
 class Revised:
@@ -19,7 +34,10 @@ class Revised:
     def __init__(self) -> None:
         self._items: list[Final | Gap] = []
         self._corrections: dict[int, list[Correction]] = {}
+        self._attributions: list[Attribution] = []
         self._turns: list[SpokenTurn] = []
+        self.names: Names = {}
+        """What speakers are called by now."""
 
     def take(self, event: Event) -> int:
         """Take the next event; return the number of the first item that is new or has changed."""
@@ -32,6 +50,14 @@ class Revised:
                 self._corrections.setdefault(event.seq, []).append(event)
                 found = (i for i in reversed(range(n_items)) if self._is(i, event.seq))
                 return next(found, n_items)
+            case SpeakerName():
+                self.names = renamed(self.names, event)
+                own = (i for i in range(n_items) if self._is_by(i, event.speaker))
+                return next(own, n_items)
+            case Attribution():
+                self._attributions.append(event)
+                named = (i for i, item in enumerate(self._items) if _is_named(item, event))
+                return next(named, n_items)
             case SpeakerTurns():
                 self._turns = revised(self._turns, event)
                 return min(revise(self._items, self._turns, event), default=n_items)
@@ -41,14 +67,21 @@ class Revised:
         item = self._items[i]
         return isinstance(item, Final) and item.seq == seq
 
+    def _is_by(self, i: int, speaker: int) -> bool:
+        item = self._items[i]
+        return isinstance(item, Final) and is_said_by(item, speaker)
+
     def __len__(self) -> int:
         return len(self._items)
 
     def since(self, first: int) -> Iterator[Final | Gap]:
         """Give the items from number `first` on."""
         for item in self._items[first:]:
-            known = self._corrections.get(item.seq, ()) if isinstance(item, Final) else ()
-            yield corrected(item, known) if isinstance(item, Final) and known else item
+            if isinstance(item, Final):
+                known = self._corrections.get(item.seq, ())
+                yield corrected(attributed(item, self._attributions), known)
+            else:
+                yield item
 
 
 def transcript(events: Iterable[Event], form: Format) -> str:
@@ -56,41 +89,122 @@ def transcript(events: Iterable[Event], form: Format) -> str:
     text = Revised()
     for event in events:
         text.take(event)
+    form.names = {**text.names, **form.names}  # of whoever asks for the file, first of all
     return form.header + "".join(map(form.append, text.since(0))) + form.end(complete=True)
 
 
 def corrected(final: Final, corrections: Sequence[Correction]) -> Final:
     """Return a final with the text of its corrections, of which newer ones replace older ones.
 
-    The marks around the words that a correction replaces stay. What is about words that the final
+    What was `heard` stays beside it. The marks around the words that a correction replaces stay,
+    unless it is exact. What is about words that the final
     does not have is ignored.
     """
-    kept: list[Correction] = []
-    for each in corrections:
-        if each.first <= each.last < len(final.words):
-            others = (other for other in kept if other.last < each.first or other.first > each.last)
-            kept = [*others, each]
+    if not (kept := in_effect(final, corrections)):
+        return final
     text, words = final.text, list(final.words)
     for each in sorted(kept, key=_first, reverse=True):
         places = list(aligned(text, words[: each.last + 1]))
         if len(places) <= each.last:
             continue
         start, end = places[each.first][0], places[each.last][1]
-        meant = _with_marks(each.text, text[start:end])
-        text = text[:start] + meant + text[end:]
-        replaced = words[each.first : each.last + 1]
-        words[each.first : each.last + 1] = _spread(meant, replaced[0], replaced[-1].end_ms)
-    return replace(final, text=text, words=tuple(words)) if kept else final
+        is_exact = each.exact is True
+        meant = each.text if is_exact else _with_marks(each.text, text[start:end])
+        rest = text[end:]
+        if not meant and (not text[:start] or text[:start][-1].isspace()):
+            rest = rest.lstrip()
+        text = text[:start] + meant + rest
+        words[each.first : each.last + 1] = _retimed(meant, words[each.first : each.last + 1])
+    text = text.rstrip()
+    if text == final.text and words == list(final.words):
+        return final
+    return replace(final, text=text, words=tuple(words), heard=final.text)
 
 
-def _spread(text: str, first: TimedWord, end_ms: int) -> list[TimedWord]:
-    """Return the words of a text from the first of those that it replaces, by their lengths."""
-    said = text.split() or [text]
-    ends = [*accumulate(map(len, said))]
-    span_ms, whole = end_ms - first.start_ms, ends[-1] or 1
-    edges = [first.start_ms + span_ms * each // whole for each in (0, *ends)]
+def in_effect(final: Final, corrections: Iterable[Correction]) -> list[Correction]:
+    """Return the corrections of a final that no newer one has replaced."""
+    kept: list[Correction] = []
+    for each in corrections:
+        if each.first <= each.last < len(final.words):
+            others = (other for other in kept if other.last < each.first or other.first > each.last)
+            kept = [*others, each]
+    return kept
+
+
+def attributed(final: Final, attributions: Iterable[Attribution]) -> Final:
+    """Return a final whose words have the speakers that somebody has given them, the newest last.
+
+    The words are those that were sent: correct them afterwards.
+    """
+    words = list(final.words)
+    for each in attributions:
+        if not _is_named(final, each):
+            continue
+        first = each.first if each.seq == final.seq else 0
+        end = each.last + 1 if each.to_seq == final.seq else len(words)
+        for i, word in enumerate(words[first:end], first):
+            if each.was in (0, word.speaker):
+                words[i] = replace(word, speaker=each.speaker or UNSET)
+    return final if words == list(final.words) else replace(final, words=tuple(words))
+
+
+def _is_named(item: Final | Gap, event: Attribution) -> bool:
+    """Whether an attribution is about words of an item."""
+    if not isinstance(item, Final) or item.seq < event.seq:
+        return False
+    return event.to_seq == 0 or item.seq <= event.to_seq
+
+
+_Group = tuple[list[str], int, int]
+"""Words of a correction, and the range of the words that were heard for which they stand."""
+
+
+def _retimed(text: str, heard: Sequence[TimedWord]) -> list[TimedWord]:
+    """Return the words of a text that stands for those that were heard.
+
+    Those that are the same keep their times; others share the time between them by their lengths.
+    One that was inserted where there is no time shares that of its neighbour.
+    """
+    said, groups = text.split(), list[_Group]()
+    texts = [word.text for word in heard]
+    for kind, i1, i2, j1, j2 in SequenceMatcher(None, texts, said, autojunk=False).get_opcodes():
+        if kind == "equal":
+            groups += [(said[j1 + n : j1 + n + 1], i1 + n, i1 + n + 1) for n in range(i2 - i1)]
+        else:
+            groups.append((said[j1:j2], i1, i2))
+    return [word for group in _with_time(groups, heard) for word in _timed(group, heard)]
+
+
+def _with_time(groups: Iterable[_Group], heard: Sequence[TimedWord]) -> list[_Group]:
+    """Put words that were inserted where there is no time into one group with a neighbour."""
+    found: list[_Group] = []
+    for said, start, end in groups:
+        is_inserted = start == end
+        has_time = not is_inserted or (
+            0 < start < len(heard)
+            and heard[start].start_ms - heard[start - 1].end_ms >= FRAME_MS * len(said)
+        )
+        if found and (found[-1][2] == 0 or not has_time):
+            before, since, until = found.pop()
+            found.append(([*before, *said], since, max(end, until)))
+        else:
+            found.append((said, start, end))
+    return found
+
+
+def _timed(group: _Group, heard: Sequence[TimedWord]) -> list[TimedWord]:
+    said, start, end = group
+    replaced = heard[start:end]
+    if said == [word.text for word in replaced]:
+        return [*replaced]
+    if replaced:
+        like, from_ms, to_ms = replaced[0], replaced[0].start_ms, replaced[-1].end_ms
+    else:
+        like, from_ms, to_ms = heard[start - 1], heard[start - 1].end_ms, heard[start].start_ms
+    ends = [0, *accumulate(map(len, said))]
+    edges = [from_ms + (to_ms - from_ms) * each // max(1, ends[-1]) for each in ends]
     return [
-        replace(first, text=word, start_ms=start_ms, end_ms=until_ms)
+        replace(like, text=word, start_ms=start_ms, end_ms=until_ms)
         for word, (start_ms, until_ms) in zip(said, pairwise(edges), strict=True)
     ]
 

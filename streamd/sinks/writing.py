@@ -3,9 +3,10 @@
 import os
 import shutil
 import stat
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from copy import deepcopy
+from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
@@ -13,7 +14,17 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from streamd.errors import ConfigError, StreamdError, os_error_as
-from streamd.events import EndReason, Eos, Event, Final, Gap, Note, SpeakerTurns
+from streamd.events import (
+    EndReason,
+    Eos,
+    Event,
+    Final,
+    Gap,
+    Note,
+    SpeakerName,
+    SpeakerTurns,
+)
+from streamd.labels import Names, renamed
 from streamd.language import ends_sentence
 from streamd.sinks import CaptionSink, Format, Sink
 from streamd.sinks.text import PARAGRAPH_PAUSE_MS, blank_between
@@ -43,8 +54,8 @@ class SentenceSink(CaptionSink):
     def write(self, event: Event) -> None:
         """Keep the beginning of a sentence, or write what is complete."""
         if isinstance(event, Final):
-            if self._begun is not None and _goes_on(self._begun, event):
-                event = _joined(self._begun, event)
+            if self._begun is not None and goes_on(self._begun, event):
+                event = joined_finals(self._begun, event)
             else:
                 self._flush()
             self._begun = event
@@ -71,14 +82,33 @@ def sentences(finals: Sequence[Final]) -> list[Final]:
     """Return a model's segments as sentences."""
     whole: list[Final] = []
     for final in finals:
-        if whole and _goes_on(whole[-1], final):
-            whole[-1] = _joined(whole[-1], final)
+        if whole and goes_on(whole[-1], final):
+            whole[-1] = joined_finals(whole[-1], final)
         else:
             whole.append(final)
     return whole
 
 
-def _goes_on(begun: Final, final: Final) -> bool:
+def in_sentences(said: Iterable[Final | Gap]) -> list[Final | Gap]:
+    """Return a transcript for people: a recording's segments, as they are kept, as sentences."""
+    text = [*said]
+    if not has_segments(text):
+        return text
+    whole: list[Final | Gap] = []
+    for _, group in groupby(text, key=type):
+        same = [*group]
+        finals = [each for each in same if isinstance(each, Final)]
+        whole += sentences(finals) if finals else same
+    return whole
+
+
+def has_segments(said: Iterable[Final | Gap]) -> bool:
+    """Whether these are segments of a recording as the model wrote them."""
+    return any(isinstance(each, Final) and each.details is not UNSET for each in said)
+
+
+def goes_on(begun: Final, final: Final) -> bool:
+    """Whether a final continues the sentence that has begun."""
     if ends_sentence(begun.text):
         return False
     is_soon = final.start_ms - begun.end_ms < PARAGRAPH_PAUSE_MS
@@ -87,7 +117,8 @@ def _goes_on(begun: Final, final: Final) -> bool:
     return bool(begun.words and final.words) and is_soon and is_short and same
 
 
-def _joined(begun: Final, final: Final) -> Final:
+def joined_finals(begun: Final, final: Final) -> Final:
+    """Return both as one, under the number of the first."""
     return replace(
         begun,
         text=begun.text + blank_between(begun.text, final.text) + final.text,
@@ -158,9 +189,9 @@ class FileSink:
     """Writes a transcript file, which is complete and valid whenever the process dies.
 
     Each final is added in one unbuffered write; the next one overwrites the format's footer. Where
-    speakers or words are corrected, a regular file is written again from there on, also at once. An
-    existing file stays as it is until the first final, or until a session without finals ends
-    normally; a session that fails or is stopped before leaves no trace.
+    speakers or words are corrected, or speakers get names, a regular file is written again from
+    there on, also at once. An existing file stays as it is until the first final, or until a
+    session without finals ends normally; a session that fails or is stopped before leaves no trace.
 
     With `whole` a regular file appears only when it is closed; until then it is ``.NAME.part``
     beside it. If the session was stopped before its end, the file gets the name `cut_short`
@@ -169,6 +200,7 @@ class FileSink:
 
     def __init__(self, path: Path, form: Format, *, whole: bool = False) -> None:
         self._path, self._form = path, form
+        self._names: Names = {**form.names}
         self._revised = Revised()
         # The first one, and as many as are needed for revisions of the last minute.
         self._checkpoints = [_Checkpoint(0, 0, 0, deepcopy(form))]
@@ -203,6 +235,8 @@ class FileSink:
                 self._file.truncate()
             self._put(self._form.header)
         changed = self._revised.take(event)
+        if isinstance(event, SpeakerName):
+            self._names = self._form.names = renamed(self._names, event)
         if is_text:
             self._note(event)
             added = "".join(map(self._form.append, self._revised.since(changed)))
@@ -211,6 +245,8 @@ class FileSink:
             self._put(added)
         elif isinstance(event, Note | SpeakerTurns) and changed < len(self._revised):
             self._put_again(changed)
+        elif isinstance(event, SpeakerName) and self._begun and self._is_regular:
+            self._put("")  # the end of some formats has all names
 
     def _note(self, event: Event) -> None:
         """Make a checkpoint before an event, if there was none for a minute."""
@@ -246,6 +282,7 @@ class FileSink:
             self._footer = os.pread(self._file.fileno(), size - end, end)
         self._end = end
         self._checkpoints, self._form = kept, deepcopy(form)
+        self._form.names = self._names
         header = "" if end else self._form.header
         self._put(header + "".join(map(self._form.append, self._revised.since(n_items))))
         with os_error_as(StreamdError, self._problem):

@@ -9,6 +9,7 @@ as the budget lasts; and a second one later, unless its speaker is clear by then
 recordings, everything is embedded.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -144,6 +145,15 @@ class Roster:
         nobody = np.zeros(VOICEPRINT_BYTES, np.float32)
         order = range(1, max(totals, default=0) + 1)
         return tuple(_as_bytes(totals.get(speaker, nobody)) for speaker in order)
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """How many frames of each speaker were embedded, in the order of `voiceprints`."""
+        known = Counter({speaker: voice.n for speaker, voice in self._forgotten.items()})
+        for voice in self._voices.values():
+            if voice.speaker:
+                known[voice.speaker] += voice.n
+        return tuple(known[speaker] for speaker in range(1, len(self.voiceprints) + 1))
 
     def _totals(self, *, least: int = 1, but: int = 0) -> dict[int, Embedding]:
         """Return the sum of each speaker's voices of `least` frames or more, `but` one of them."""

@@ -15,7 +15,6 @@ from typing import TypeVar
 import msgspec
 
 from streamd.events import (
-    Correction,
     Eos,
     Event,
     Fault,
@@ -25,6 +24,7 @@ from streamd.events import (
     Note,
     Partial,
     SessionEvent,
+    SpeakerName,
     SpeakerTurns,
     encode,
 )
@@ -79,6 +79,7 @@ class Hub:
         self._spoken: list[SpokenTurn] = []  # who talks in the last minute
         self._partials: dict[int, Partial] = {}  # the newest of each channel, 0 if they are mixed
         self._notes: deque[Note] = deque(maxlen=_MOST_NOTES)
+        self._names: dict[int, SpeakerName] = {}  # the newest of each speaker
         if journal is not None and journal.seq:
             for note in journal.notes():
                 self._remember(note)
@@ -103,6 +104,10 @@ class Hub:
     def listeners(self) -> int:
         """Number of open subscriptions of listeners."""
         return sum(each.listens and not each.closed for each in self._subscriptions)
+
+    def named(self, speaker: int) -> str:
+        """What a speaker is called; empty if nobody has said so, or if it was taken back."""
+        return self._names[speaker].name if speaker in self._names else ""
 
     @property
     def queued(self) -> int:
@@ -129,12 +134,14 @@ class Hub:
         return event
 
     def relay(self, event: Fed | SessionEvent) -> None:
-        """Give subscribers an event that another node has published, and stored if need be."""
+        """Give subscribers an event that somebody else has published, and stored if need be."""
         if isinstance(event, Fed):
             self.choices = event.choices or self.choices
         elif not self.closed:
             self._release(event)
             self._numbered = self.seq
+        elif isinstance(event, Note):
+            self._remember(event)  # for those who subscribe from now on
 
     def renumber(self) -> None:
         """Give the numbers of finals that were not stored again: another node has the session."""
@@ -162,10 +169,8 @@ class Hub:
                 self._revise(event)
             case Partial():
                 self._partials[event.channel or 0] = event
-            case Correction(seq=0):
-                pass  # of no word that was shown
             case _ if isinstance(event, Note):
-                self._notes.append(event)
+                self._remember_note(event)
             case Fault(fatal=True):
                 self._fault = event
             case Eos():
@@ -173,6 +178,12 @@ class Hub:
         for channel, partial in [*self._partials.items()]:
             if outdates(event, partial):
                 del self._partials[channel]
+
+    def _remember_note(self, note: Note) -> None:
+        if isinstance(note, SpeakerName):
+            self._names[note.speaker] = note
+        elif note.seq:  # or else it is of no word that was shown
+            self._notes.append(note)
 
     def _revise(self, event: SpeakerTurns) -> None:
         """Give finals other speakers, so that whoever comes later has the same as the others."""
@@ -199,7 +210,8 @@ class Hub:
         longer stored. `epoch` is the run of the session that `after` counts in, if the subscriber
         knows it. Before the finals come the turns of those that the subscriber has; behind them,
         the turns of the last minute, which later revisions continue, and the newest notes
-        about finals. The current partial comes at once, if `partials` are wanted.
+        about finals. What speakers are called comes in any case. The current partial comes at once,
+        if `partials` are wanted.
         """
         is_new = after is None
         after, lost = self._begin_of_replay(after, epoch)
@@ -207,7 +219,7 @@ class Hub:
         bound = self._bound + self.seq - after
         older = self._revision(after) if after and not is_new else None
         behind = () if is_new else (self._context, *self._notes)
-        every = chain((lost, older), self._stored(after), behind)
+        every = chain((lost, older), self._stored(after), behind, [*self._names.values()])
         replay = (event for event in every if event is not None)
         subscription = Subscription(
             bound, replay, partials=partials, stats=stats, deliver=deliver, listens=listens

@@ -26,7 +26,7 @@ from streamd.streams.journal.lines import Claimant, Fed
 from streamd.streams.metrics import Metrics
 from streamd.streams.scheduler import Scheduler
 from streamd.streams.storage import SessionStorage
-from streamd.streams.stream import Stream, StreamContext
+from streamd.streams.stream import KeepsVoices, Stream, StreamContext
 from streamd.system.heap import trim
 from streamd.types import ms_from_frames
 
@@ -77,9 +77,12 @@ class Streams:
             self._choose,
             self._learn,
             lambda: self.rules,
+            lambda: self.new_keeper() if self.new_keeper else None,
         )
         self.learn: Callable[[str], None] | None = None
         """Keeps a phrase for later sessions; raises `ConfigError`."""
+        self.new_keeper: Callable[[], KeepsVoices] | None = None
+        """Makes what keeps voices of a session; None: none are kept."""
         self.rules: Replacements | None = None  # what is replaced in captions
         self.choices = Choices()  # the choices of sessions whose client chooses none
         self.early_model: Callable[[], str] = lambda: ""
@@ -89,7 +92,7 @@ class Streams:
         self.loaded = asyncio.Event()  # the model, or it failed
         self._chooser: Chooser = lambda before, chosen: replace(before, **chosen)
         self._untrimmed_s = 0  # since memory was returned, if the engine was busy
-        self.when_idle: Callable[[], None] = lambda: None
+        self.when_idle: list[Callable[[], None]] = []
         """Called when no session is fed any more, to free what the next one loads again."""
         self._output_error: StreamdError | None = None
         self._fault: Fault | None = None  # of the engine
@@ -206,14 +209,21 @@ class Streams:
         Sessions of an earlier process are found in the journal. Listeners of one that has not ended
         wait for its client to come back; without listeners `forget` drops it.
         """
+        if (found := self.in_memory(session)) is not None:
+            return found
+        journal = self._storage.journals
+        if journal is None or (known := journal.recall(session)) is None:
+            return None
+        stream = self._add(session, known)
+        if known.ended:
+            stream.end(known.ended, resumable=False)
+        return stream.hub
+
+    def in_memory(self, session: str) -> Hub | None:
+        """Return the hub of a session that need not be read from a journal. Any thread may ask."""
         if (ended := self._ended.get(session)) is not None:
             return ended
         stream = self._streams.get(session)
-        journal = self._storage.journals
-        if stream is None and journal and (known := journal.recall(session)) is not None:
-            stream = self._add(session, known)
-            if known.ended:
-                stream.end(known.ended, resumable=False)
         return stream.hub if stream else None
 
     def own(self, session: str) -> Stream | None:
@@ -303,7 +313,8 @@ class Streams:
             if self._untrimmed_s >= _TRIM_S:
                 self._untrimmed_s = 0
                 if self.are_idle:
-                    self.when_idle()
+                    for release in self.when_idle:
+                        release()
                 await asyncio.to_thread(trim)
 
     def _publish_states(self) -> None:

@@ -7,11 +7,19 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
+from typing import Protocol
 
 import msgspec
 from msgspec.structs import replace
 
-from streamd.errors import OneSessionError, StreamdError, WireError, is_bug, lacks_memory
+from streamd.errors import (
+    OneSessionError,
+    StreamdError,
+    WireError,
+    for_clients,
+    is_bug,
+    lacks_memory,
+)
 from streamd.events import (
     Correction,
     EndReason,
@@ -23,11 +31,14 @@ from streamd.events import (
     Lag,
     Partial,
     SessionEvent,
+    SpeakerName,
     Stats,
 )
+from streamd.labels import name_from
 from streamd.options import Choices
 from streamd.rewriting import Replacements, Rewriter
 from streamd.session.channels import AnySession, SplitSession, adopt
+from streamd.speakers.people import LEAST_KEPT
 from streamd.streams.hub import Hub
 from streamd.streams.journal.journals import Journal
 from streamd.streams.journal.lines import Fed, proof_of
@@ -59,13 +70,21 @@ log = logging.getLogger(__name__)
 HEARD = "session %s: detected language: %s (set it with --language)"
 
 
+class KeepsVoices(Protocol):
+    """Keeps voices of one session, to be known in later ones."""
+
+    def keep(self, name: str, voiceprint: bytes, n: int) -> None:
+        """Keep somebody's voice, of which `n` frames were heard; raises `StreamdError`."""
+
+
 @dataclass(frozen=True, slots=True)
 class StreamContext:
     """What all streams of the process share.
 
     They call `wake` when a window is due, and `failed` when a journal cannot be written. `choose`
     checks what a client chooses, `learn` keeps a phrase; both raise `WireError`. `max_backlog`
-    frames may wait for the engine before a source has to wait, too. `rules` say what is replaced.
+    frames may wait for the engine before a source has to wait, too. `rules` say what is replaced,
+    `new_keeper` makes what keeps voices of a session, if they are kept.
     """
 
     new_session: Callable[[Choices], AnySession]
@@ -76,6 +95,7 @@ class StreamContext:
     choose: Callable[[Choices, Mapping[str, object]], Awaitable[Choices]]
     learn: Callable[[str], Awaitable[None]]
     rules: Callable[[], Replacements | None] = lambda: None
+    new_keeper: Callable[[], KeepsVoices | None] = lambda: None
 
 
 class Stream:
@@ -92,6 +112,9 @@ class Stream:
         self._recording: Recorder | None = None
         self._attached = ""  # name of the file that the journal knows
         self._waiting: list[SessionEvent] = []  # to be published first
+        self._keeper = context.new_keeper()
+        self._named_here: set[int] = set()  # speakers whom somebody has named, whoever they seem
+        self._kept_voices: dict[int, str] = {}  # their names, by number
         self._lost_ms = 0  # in all gaps
         self._news = asyncio.Event()
         self.when_moved: Callable[[], None] | None = None
@@ -205,6 +228,42 @@ class Stream:
         if keep:
             await self._context.learn(correction.text)
         self._publish([correction])
+
+    def rename(self, naming: SpeakerName, *, keep: bool = False) -> None:
+        """Tell all listeners what a speaker is called, now and later.
+
+        With `keep`, their voice is kept, too, to be known in later sessions. Raises `WireError`
+        with `bad_option` if that is no name, or if the voice cannot be kept; then they are told
+        the name all the same.
+        """
+        try:
+            naming = replace(naming, name=name_from(naming.name))
+        except ValueError as error:
+            raise WireError("bad_option", f"name: {error}") from None
+        self._named_here.discard(naming.speaker)
+        if naming.name != self.hub.named(naming.speaker):
+            self._publish([naming])
+        self._named_here.add(naming.speaker)
+        self._kept_voices.pop(naming.speaker, None)
+        if keep and naming.name:
+            self._kept_voices[naming.speaker] = naming.name
+            self._keep_voice(naming.speaker, naming.name)
+
+    def _keep_voice(self, speaker: int, name: str) -> None:
+        """Keep what is known of a voice by now; at the end, more of it is."""
+        if self._keeper is None:
+            raise WireError(
+                "bad_option", "keep: this server keeps no voices: start it with --people"
+            )
+        voice = self.session.voice(speaker)
+        if voice is None or voice[1] < LEAST_KEPT:
+            what = f"keep: too little of {name} was heard so far: the voice is kept at the end"
+            raise WireError("bad_option", what)
+        try:
+            self._keeper.keep(name, *voice)
+        except StreamdError as error:
+            log.error("keep: %s", error)  # noqa: TRY400 - no bug
+            raise WireError("bad_option", for_clients("the voice cannot be kept", error)) from error
 
     def _store_choices(self, *, at_once: bool = False) -> None:
         """Store new choices when there was audio enough for those before, or `at_once`.
@@ -471,6 +530,11 @@ class Stream:
         self._notify()
 
     def _close(self, reason: str, *, resumable: bool) -> None:
+        for speaker, name in self._kept_voices.items():
+            try:
+                self._keep_voice(speaker, name)
+            except WireError as error:
+                log.warning("session %s: %s: %s", self.hub.session, name, error)
         journal = self.hub.journal
         try:
             if self._recording is not None:
@@ -490,6 +554,7 @@ class Stream:
         if self.is_over:
             return
         self._look()
+        events = [event for event in events if not self._is_outvoted(event)]
         for event in events:
             self._observe(event, self.session.now_ms)
         events, self._waiting = (*self._waiting, *events), []
@@ -509,6 +574,10 @@ class Stream:
                 self.hub.publish(self._meant(event))
         except StreamdError as error:
             self._context.failed(error)
+
+    def _is_outvoted(self, event: SessionEvent) -> bool:
+        """Whether somebody has given a speaker another name than that of a voice that is known."""
+        return isinstance(event, SpeakerName) and event.speaker in self._named_here
 
     def _meant(self, event: SessionEvent) -> SessionEvent:
         if self._rewriter is None or not isinstance(event, Partial | Final):

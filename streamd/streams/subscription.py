@@ -3,6 +3,7 @@
 import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from itertools import chain
 from types import MappingProxyType
 from typing import Self
 
@@ -99,6 +100,12 @@ class Subscription(AsyncIterator[SessionEvent]):
             self._queue[self._n_offered] = event
             if isinstance(event, Eos):
                 self.phase = following(SUBSCRIPTION, self.phase, Turn.END)
+
+    def behind(self, events: Iterable[SessionEvent]) -> None:
+        """Replay these, too, behind what is replayed, before what waits."""
+        if not self.closed or self.more:
+            self._replay = chain(self._replay or (), events)
+            self._changed.set()
 
     @property
     def more(self) -> bool:

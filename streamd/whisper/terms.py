@@ -68,7 +68,7 @@ _ADDRESS = re.compile(r"\S*(?:://|@|\\)\S*|\S+/\S+/\S*")
 _WORD = re.compile(r"[^\W\d_](?:\w|['’-](?=\w))*")
 _SENTENCE_END = re.compile(r"(?<=[.!?…])[\"'”’»)\]]*\s+|\n+|[\t;:•|]")
 _POSSESSIVE = re.compile(r"['’]s$")
-_CONTRACTION = re.compile(r"\w+['’](?:[dmst]|ll|re|ve)|[a-z]+['’]\w+")
+_CONTRACTION = re.compile(r"\w{2,}['’]\w{1,2}|\w['’](?:[dmst]|ll|re|ve)|[a-z]+['’]\w+")
 
 
 @dataclass(frozen=True, slots=True)

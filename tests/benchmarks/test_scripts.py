@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -467,3 +468,30 @@ def test_what_damaged_gguf_files_do():
     assert sum(sum(each.values()) for each in counted.values()) == 20
     assert counted["counts in the header"] == {"refused": 2}
     assert "| all | 20 |" in table
+
+
+@pytest.mark.skipif(
+    not (Path(os.environ.get("STREAMD_TEST_MODELS", "")) / ".translate/en-pt").is_dir(),
+    reason="needs translations: make test-real",
+)
+def test_how_good_and_how_late_translations_are(tmp_path, monkeypatch):
+    monkeypatch.setenv("STREAMD_STORE", os.environ["STREAMD_TEST_MODELS"])
+    data = speech(tmp_path / "eval")
+    texts = tmp_path / "texts.jsonl"
+    rows = [{"text": "We saw Cape Town in 1998."}, {"lang": "de", "text": "Um 8 Uhr."}]
+    texts.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    command = ("--data", data, "--sounds", "S", "--out", tmp_path / "out", "--texts", texts)
+    table, told = run("translation.py", *command)
+    assert told["kept"] == {
+        "texts": 1,
+        "texts with numbers": 1,
+        "of these with the same numbers": 1,
+        "names": 1,
+        "names kept": 0,
+        "names kept if listed": 1,
+    }
+    into, back = told["translation"]
+    assert (into["direction"], back["direction"]) == ("en-pt", "pt-en")
+    assert into["live"] > 50
+    assert 0 <= into["share"] < 1
+    assert "chrF live" in table

@@ -270,8 +270,8 @@ def test_file_named_like_a_command(run, tmp_path):
         ("--set gate.opn=1", "--set gate.opn: no such setting; streamd --set help lists them"),
         (
             "-o -",
-            "--output must be FILE.txt, .srt, .vtt, .lrc, .ass, .csv, .tsv, .json, .full.json, "
-            ".jsonl or .html; --format is for stdout, got -",
+            "--output must be FILE.txt, .md, .srt, .vtt, .lrc, .ass, .edl, .csv, .tsv, .json, "
+            ".full.json, .jsonl, .html, .docx or .eaf; --format is for stdout, got -",
         ),
         ("serve a.wav", "serve takes no argument: a.wav; to caption a file: streamd a.wav"),
         ("serve 9000", "serve takes no argument: 9000; to choose the port: --port 9000"),
@@ -338,7 +338,7 @@ def test_full_help_has_every_option_and_the_short_one_fits_on_two_screens(run, c
         full = capsys.readouterr().out
         run(*name.split(), "--help")
         short = capsys.readouterr().out
-        assert len(short.splitlines()) <= 51
+        assert len(short.splitlines()) <= 52
         assert {*re.findall(r"--[a-z-]+", short)} <= {*re.findall(r"--[a-z-]+", full)}
         every += full.replace("\n", " ")
     for option in OPTIONS.values():
@@ -480,4 +480,4 @@ def test_a_command_names_only_options_and_sections_that_exist(name):
 
 
 def test_a_wrong_file_name_is_shown_as_it_was_written(run, capsys):
-    assert complaint(run, capsys, "-o", "a.docx").endswith("; --format is for stdout, got a.docx")
+    assert complaint(run, capsys, "-o", "a.doc").endswith("; --format is for stdout, got a.doc")

@@ -29,8 +29,8 @@ from streamd.events import (
     Partial,
     SpeakerTurn,
     SpeakerTurns,
-    of_channel,
 )
+from streamd.labels import of_channel
 from streamd.options import BindOptions, TokenOptions
 from streamd.server import Invitation, Server
 from streamd.streams.hub import Hub
@@ -753,7 +753,6 @@ async def test_each_speaker_has_a_paragraph_and_gets_a_name(context):
         )
         await page.get_by_role("button", name="Speaker 2").first.click()
         await page.locator("#name").fill("Ana <b>")
-        await page.locator("#keep-name").check()
         await page.get_by_role("button", name="Save").last.click()
         await expect(page.locator("#log .who")).to_have_text(
             ["Speaker 1", "Ana <b>", "Speaker 1", "Ana <b>"]
@@ -768,12 +767,38 @@ async def test_each_speaker_has_a_paragraph_and_gets_a_name(context):
         assert wrong == []
 
 
+async def test_a_name_that_the_owner_gives_is_seen_by_all_readers(context):
+    """Also by those who come later, in their files, and after the session has ended."""
+    streams = CountingStreams()
+    streams.live.publish(by(1, final("Hello.", 0)))
+    bind = BindOptions(port=0, token="secret", listen_token="ears")
+    async with Server(bind, sessions=streams, info=INFO) as server:
+        address = f"http://127.0.0.1:{server.port}/"
+        reader, reads = await visit(context, f"{address}#token=ears")
+        owner, owns = await visit(context, f"{address}#token=secret")
+        await owner.get_by_role("button", name="Speaker 1").first.click()
+        await expect(owner.locator("#for-all")).to_be_visible()
+        await expect(owner.locator("#keep-name")).to_be_hidden()
+        await owner.locator("#name").fill("Ana <b>")
+        await owner.get_by_role("button", name="Save").last.click()
+        for page in (owner, reader):
+            await expect(page.locator("#log .who")).to_have_text(["Ana <b>"])
+        await reader.reload()
+        await expect(reader.locator("#log .who")).to_have_text(["Ana <b>"])
+        await reader.get_by_role("button", name="Ana <b>").first.click()
+        await expect(reader.locator("#for-all")).to_be_hidden()
+        await expect(reader.locator("#keep-name")).to_be_visible()
+        assert reads == owns == []
+
+
 async def test_names_of_speakers_are_those_of_one_run(context):
     """Speaker 1 of tomorrow's session of the same name is somebody else."""
     streams = CountingStreams()
     streams.live.publish(by(1, final("Hello.", 0)))
-    async with serving(streams) as server:
-        page, wrong = await visit(context, f"http://127.0.0.1:{server.port}/")
+    bind = BindOptions(port=0, token="secret", listen_token="ears")
+    async with serving(streams, bind=bind) as server:
+        # Who only listens has names of their own.
+        page, wrong = await visit(context, f"http://127.0.0.1:{server.port}/#token=ears")
         who = page.locator("#log .who")
         for run, name in (("e1", "Ana"), ("e2", "Bea")):
             if run == "e2":

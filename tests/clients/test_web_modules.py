@@ -1,11 +1,15 @@
 """What the page's modules do when the server says no, in Node with a fake websocket and clock."""
 
 import json
+import random
 import subprocess
 from pathlib import Path
 
 import pytest
 from playwright._impl._driver import compute_driver_executable
+
+from streamd.events import Final, TimedWord, encode
+from streamd.library.edits import EditedText, Edits, Sentence, Speaking
 
 WEB = Path(__file__).parents[2] / "clients" / "web"
 
@@ -136,9 +140,9 @@ def test_a_correction_is_sent_with_the_audio_and_a_refusal_is_told():
     const sending = new Sending({{ named() {{}}, failed: (why) => told.push(why) }}, () => {{}});
     const message = {{ type: "correct", text: "Ana Botín" }};
     sockets[0].hear(hello);
-    sending.correct(message); // the server is not ready for it
+    sending.say(message); // the server is not ready for it
     sockets[0].hear({{ type: "started", samples: 0 }});
-    sending.correct(message);
+    sending.say(message);
     sockets[0].hear({{ type: "error", code: "bad_option", message: "too many", fatal: false }});
     console.log(JSON.stringify([sockets[0].sent.slice(1), told]));
     """)
@@ -178,3 +182,73 @@ def test_a_correction_stands_for_words_of_this_run_only():
         ["Anna Bottin.", "“Ana Botín,” said Anna."],
         "“Anna Bottin,” said Anna.",
     ]
+
+
+@pytest.fixture(scope="module")
+def edited():
+    """Sessions that somebody has edited at random: [(events, final as it stands)]."""
+    draw = random.Random(62)
+    texts = [
+        "It was the best, of times (he said).",
+        "¿Qué? “No,” dijo Ana.",
+        "好 的 1 ,000 b",
+        "a b a b a b",
+    ]
+    found = []
+    for text in texts * 15:
+        words = tuple(
+            TimedWord(
+                text=word,
+                start_ms=300 * n,
+                end_ms=300 * n + 200,
+                prob=0.9,
+                final=True,
+                speaker=1 + n % 2,
+            )
+            for n, word in enumerate(text.split())
+        )
+        final = Final(seq=1, seg=1, start_ms=0, end_ms=9000, text=text, language="", words=words)
+        session, events, now = EditedText([final]), [final], final
+        for _ in range(4):
+            meant = now.text.split()
+            for _ in range(draw.randrange(3)):
+                at = draw.randrange(len(meant) + 1)
+                meant[at : at + draw.randrange(3)] = draw.choices(
+                    ["new", "b,", "(x"], k=draw.randrange(3)
+                )
+            first = draw.randrange(len(words))
+            last = draw.randrange(first, len(words))
+            who = Speaking(
+                speaker=draw.randrange(4),
+                seq=1,
+                first=first,
+                to_seq=1,
+                last=last,
+                was=draw.randrange(3),
+            )
+            sentence = Sentence(seq=1, text=" ".join(meant))
+            events += session.edit(Edits(revision=0, sentences=(sentence,), speakers=(who,)))[0]
+            now = session.said(final)
+        found.append((events, now))
+    return found
+
+
+def test_the_page_makes_the_same_of_edits_as_the_files(edited):
+    events = [[json.loads(encode(event)) for event in each] for each, _ in edited]
+    shown = node(f"""
+    const {{ Transcript, corrected }} = await import("{WEB / "transcript.js"}");
+    const shown = {json.dumps(events)}.map((events) => {{
+      const transcript = new Transcript();
+      transcript.apply(hello);
+      for (const event of events) transcript.apply(event);
+      return corrected(transcript.finals[0]);
+    }});
+    console.log(JSON.stringify(shown));
+    """)
+    for page, (_, now) in zip(shown, edited, strict=True):
+        assert page["text"] == now.text
+        shown_words = [word for each in page["words"] for word in each["text"].split()]
+        assert shown_words == [word.text for word in now.words]
+        times = {word.start_ms: word.speaker or None for word in now.words}
+        same = [word for word in page["words"] if "was" not in word]
+        assert [times[word["start_ms"]] for word in same] == [word.get("speaker") for word in same]

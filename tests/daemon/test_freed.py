@@ -294,7 +294,7 @@ async def test_what_an_ended_session_took_is_returned_even_if_nothing_is_compute
         assert isinstance(await anext(listener), Stats)  # the session was among those that are fed
     await stream.finish(EndReason.STOP)
     ended = stream.hub
-    streams.when_idle = lambda: freed.append(ended.closed)
+    streams.when_idle.append(lambda: freed.append(ended.closed))
     del stream
     await returned.wait()
     assert freed == [True]  # what is loaded again in a moment

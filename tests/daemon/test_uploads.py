@@ -19,11 +19,14 @@ import soundfile
 from streamd.config import load
 from streamd.daemon import build, supervise
 from streamd.daemon.opening import OpenWhisper, open_model
+from streamd.daemon.other_models import OtherModels
 from streamd.daemon.uploads import Uploads
 from streamd.errors import EngineError, ModelError, SourceError, WireError
 from streamd.events import Final
 from streamd.library.shelf import Shelf
 from streamd.library.tables import opened as library_in
+from streamd.models import store
+from streamd.models.catalog import entry
 from streamd.server import Recording, Wanted
 from streamd.sources.confined import ConfinedSource
 from streamd.streams import Streams
@@ -85,6 +88,22 @@ async def test_the_text_is_that_of_transcribe(opened, wav):
     # A second of the file, or a window, at a time.
     assert called.count("take") >= recording.duration_ms // 1000
     assert called.count("next") >= 2
+
+
+async def test_a_model_that_a_client_names_transcribes_beside_live_captions(
+    opened, wav, monkeypatch
+):
+    made, called = await uploads(opened)
+    listed = [("base", entry("base").outline)]
+    monkeypatch.setattr(store, "installed", lambda here: iter(listed))
+    config = load({"model": "tiny.en"}, {})
+    made.others = OtherModels(config, "", lambda other, *_, **__: OpenWhisper(other, "", *opened))
+    recording = await read(made, wav, "a.wav", Wanted(task="transcribe", model="whisper-base"))
+    said = " ".join([final.text async for final in recording.finals])
+    assert recorded.words(said) == recorded.words(" ".join(recorded.SENTENCES))
+    assert (recording.model, "next" in called, "take" in called) == ("base", False, False)
+    assert made.models() == ["tiny.en", "base"]
+    made.others.close()
 
 
 async def test_what_a_client_asks_for_is_what_the_server_does(opened, tmp_path):

@@ -4,12 +4,13 @@ import asyncio
 import logging
 
 import pytest
+from msgspec.structs import replace
 from websockets.asyncio.server import serve
 
 from streamd.destinations.delivery import Delivery, DeliveryError
 from streamd.destinations.obs import Obs, address_of, answer_to
 from streamd.errors import ConfigError
-from streamd.events import EndReason
+from streamd.events import EndReason, SpeakerName
 from streamd.streams.hub import Hub
 from tests.support.loop import turns
 from tests.support.receivers import Studio, studio
@@ -65,6 +66,22 @@ async def test_a_caption_lasts_until_the_next_is_said():
     parts = obs.parts(spoken(SPEECH, word_ms=300))
     assert parts[-1].lasts_ms == 0
     assert 0 < sum(part.lasts_ms for part in parts) < 300 * len(SPEECH.split())
+
+
+async def test_speakers_have_the_names_that_they_are_given():
+    obs = Obs("ws://127.0.0.1:1", "", {1: "Ana"})
+    events = (
+        with_speaker(spoken("Hello."), 1),
+        SpeakerName(speaker=2, name="Bob"),
+        with_speaker(spoken("Hi.", start_ms=2000, seq=2), 2),
+        with_speaker(spoken("So.", start_ms=4000, seq=3), 2),
+    )
+    shown = [part.content for event in events for part in obs.parts(event)]
+    assert shown == ["Ana: Hello.", "Bob: Hi.", "So."]
+
+
+def with_speaker(final, speaker):
+    return replace(final, words=tuple(replace(word, speaker=speaker) for word in final.words))
 
 
 @pytest.mark.parametrize(

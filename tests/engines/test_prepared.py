@@ -389,3 +389,49 @@ def test_the_runtime_reports_to_nobody(tmp_path, small, first):
     subprocess.run([sys.executable, "-c", code], env=environ, check=True)
     assert (tmp_path / "streamd").exists()
     assert [path.name for path in tmp_path.iterdir()] == ["streamd"]
+
+
+PREPARES = """
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from streamd.engines.onnx import save
+from streamd.models import ModelDimensions
+from streamd.models.model import parameter_shapes
+from tests.daemon.test_memory import most_resident
+
+dims = ModelDimensions(80, 64, 512, 8, int(sys.argv[2]), 300, 64, 512, 8, 1)
+shapes = parameter_shapes(dims)
+
+
+class Zeros(Mapping):
+    def __getitem__(self, name):
+        return np.zeros(shapes[name], np.float32)
+
+    def __iter__(self):
+        return iter(shapes)
+
+    def __len__(self):
+        return len(shapes)
+
+
+save(
+    Path(sys.argv[1]), dims, Zeros(), alignment_heads=[(0, 0)], silence=None, precision="int8"
+)
+print(most_resident())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc tells the memory")
+def test_what_is_prepared_is_in_memory_once(tmp_path):
+    """ONNX Runtime copies each matrix that it gets in memory, and packs it: three times in all."""
+
+    def most(n_layers: int) -> int:
+        command = [sys.executable, "-c", PREPARES, str(tmp_path), str(n_layers)]
+        return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+    more_layers, layer_bytes = 24, 12 * 512 * 512
+    assert most(2 + more_layers) - most(2) < 1.6 * more_layers * layer_bytes

@@ -20,7 +20,8 @@ def streamd(*args):
 
 def test_a_recording_is_kept_with_its_speakers_and_its_sound(tmp_path):
     keep, file = ("--keep", tmp_path / "library"), tmp_path / "demo.json"
-    options = ("-m", "tiny.en", "--num-speakers", 2, "-q", "-o", file)
+    text = tmp_path / "demo.txt"
+    options = ("-m", "tiny.en", "--num-speakers", 2, "-q", "-o", file, "-o", text)
     assert streamd("transcribe", *keep, *options, SPEECH).returncode == 0
     shelf = Shelf(tmp_path / "library")
     (kept,) = shelf.sessions()
@@ -39,8 +40,20 @@ def test_a_recording_is_kept_with_its_speakers_and_its_sound(tmp_path):
     assert "incredulity" in streamd("library", "search", *keep, "epoch of", "belief").stdout
     shown = streamd("library", "show", *keep, "--names", "1=Ana", "demo").stdout
     assert shown.startswith("Ana: It was the best of times")
+    again = tmp_path / "again.txt"
+    assert streamd("library", "export", *keep, "-o", again, "demo").returncode == 0
+    assert again.read_text() == text.read_text()
     refused = streamd("library", "export", *keep, "demo")
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+    talk = tmp_path / "talk.md"
+    named = ("--names", "1=Ana", "--anonymous", "-o", talk, "-o", tmp_path / "talk.docx")
+    exported = streamd("library", "export", *keep, *named, "demo")
+    assert (exported.returncode, exported.stderr.count("\n")) == (0, 1)
+    assert talk.read_text().startswith("**Person 1:** It was the best of times")
+    assert "And Mr. Name 1 had then leisure" in talk.read_text()
+    replaced = (tmp_path / "talk.replaced.csv").read_text()
+    assert "Name 1,John Dashwood,1\n" in replaced
+    assert (tmp_path / "talk.docx").read_bytes()[:2] == b"PK"
     assert streamd("library", "delete", *keep, "demo").stdout.startswith("deleted 1, demo of")
     assert shelf.sessions() == []
     assert streamd("library", "lost", *keep).returncode == 2

@@ -2,17 +2,27 @@
 
 import json
 from contextlib import asynccontextmanager
+from functools import partial
 
 import numpy as np
 import pytest
 from msgspec.structs import replace
 from playwright.async_api import Page, expect
 
+from streamd.config import Config
+from streamd.daemon.display import written
+from streamd.daemon.editing import Listeners
+from streamd.errors import SourceError
+from streamd.events import Correction, Final, Partial
 from streamd.library.additions import Addition
+from streamd.library.jobs import Jobs
+from streamd.library.jobs_rest import JobsRest
 from streamd.library.rest import LibraryRest
 from streamd.library.shelf import Shelf
 from streamd.library.tables import opened
-from streamd.options import BindOptions
+from streamd.options import BindOptions, ServerLimits
+from streamd.server import Rest
+from tests.daemon.test_queued import FakeUploads, running
 from tests.library.test_shelf import OPTIONS, said
 from tests.support.browser import HOSTILE, browser, needs_chromium, visit
 from tests.support.serving import CountingStreams, serving
@@ -38,9 +48,12 @@ async def page(tmp_path):
 
 
 @asynccontextmanager
-async def library_page(folder, **bind):
-    async with serving(CountingStreams(), bind=BindOptions(port=0, **bind)) as server:
-        server.library = LibraryRest(Shelf(folder))
+async def library_page(folder, streams=None, files=None, **bind):
+    streams = streams or CountingStreams()
+    async with serving(streams, bind=BindOptions(port=0, **bind)) as server:
+        files = files and JobsRest(files, Rest(None, ServerLimits()))
+        write = partial(written, Config())
+        server.library = LibraryRest(Shelf(folder), write, Listeners(streams), files)
         async with browser() as chromium:
             context = await chromium.new_context(viewport={"width": 1000, "height": 700})
             page, wrong = await visit(context, f"http://127.0.0.1:{server.port}/library")
@@ -76,41 +89,96 @@ async def test_what_was_said_is_found_and_heard(page):
     await expect(page.locator(".word.now.low")).to_have_text("<b>bold</b>")
 
 
-async def test_words_are_corrected_and_speakers_named_in_place(page):
+async def edit(page: Page, text: str, key: str = "Enter"):
+    """Edit the sentence with the marked word."""
+    await page.keyboard.press("e")
+    await page.fill(".sentence textarea", text)
+    await page.keyboard.press(key)
+
+
+async def test_sentences_are_edited_and_speakers_named_in_place(page):
     await page.goto(f"{page.url}#1@1000")
     await expect(page.locator(".word.now")).to_have_text("Anna")
-    await page.keyboard.press("e")
-    await page.fill("#text", "Ana")
-    await page.keyboard.press("Enter")
-    await expect(page.locator(".word.changed")).to_have_text("Ana")
+    await edit(page, "Nobody", "Escape")
+    await expect(page.locator(".sentence")).to_have_count(0)
+    await edit(page, "Ana Botín spoke loudly first.")
+    await expect(page.locator(".word.changed")).to_have_text(["Ana Botín spoke loudly"])
+    await expect(page.locator("#heard")).to_have_text("heard: Anna Bottin spoke")
     await page.locator(".who").nth(1).click()
-    await page.fill("#text", "Zoë")
+    await page.fill("#name", "Zoë")
     await page.keyboard.press("Enter")
-    await expect(page.locator(".who")).to_have_text(["Speaker 1", "Zoë", "Zoë"])
+    await expect(page.locator(".turn .who")).to_have_text(["Speaker 1", "Zoë", "Zoë"])
     await page.reload()
-    await expect(page.locator(".word.changed")).to_have_text("Ana")
+    await expect(page.locator(".word.changed")).to_have_text(["Ana Botín spoke loudly"])
     await expect(page.locator(".who").nth(1)).to_have_text("Zoë")
-    await page.keyboard.press("e")
-    await page.fill("#text", "Hannah")
-    await page.keyboard.press("Enter")
-    await expect(page.locator(".word.changed")).to_have_text("Hannah")
+    await edit(page, "Anna Bottin first.")
+    await expect(page.locator(".said del")).to_have_text("spoke")
     await page.keyboard.press("u")
-    await expect(page.locator(".word.changed")).to_have_text("Ana")
+    await expect(page.locator(".said").first).to_have_text("Ana Botín spoke loudly first.")
+    await page.keyboard.press("y")
+    await expect(page.locator(".said del")).to_have_text("spoke")
 
 
-async def test_the_later_save_says_that_it_came_too_late(page):
+async def test_speakers_are_merged_and_split_at_a_word(page):
+    await page.goto(f"{page.url}#1@20000")
+    await expect(page.locator(".word.now")).to_have_text("Then")
+    await page.keyboard.press("s")
+    await page.locator("#splitting button.main").click()
+    await expect(page.locator(".turn .who")).to_have_text(["Speaker 1"] * 2 + ["Speaker 2"])
+    await page.keyboard.press("u")
+    await expect(page.locator(".turn .who")).to_have_text(["Speaker 1"] + ["Speaker 2"] * 2)
+    await page.locator(".word", has_text="came").click()
+    await page.keyboard.press("k")
+    await page.keyboard.press("s")
+    await page.select_option("#speaker", "3")
+    await page.locator("#splitting button.main").click()
+    names = ["Speaker 1", "Speaker 2", "Speaker 3", "Speaker 2"]
+    await expect(page.locator(".turn .who")).to_have_text(names)
+    await page.locator(".who", has_text="Speaker 3").click()
+    await page.select_option("#same", "1")
+    await page.locator("#naming button.main").click()
+    await expect(page.locator(".turn .who").nth(2)).to_have_text("Speaker 1")
+    await page.keyboard.press("u")
+    await expect(page.locator(".turn .who")).to_have_text(names)
+
+
+async def test_the_later_save_says_that_it_came_too_late_and_keeps_what_was_written(page):
     await page.goto(f"{page.url}#1@1000")
     await expect(page.locator(".word.now")).to_have_text("Anna")
-    other = {"seq": 1, "first": 1, "last": 1, "text": "Botín", "revision": 0}
+    other = {"revision": 0, "sentences": [{"seq": 1, "text": "Anna Botín spoke first."}]}
     await page.evaluate(
-        "body => fetch('v1/library/sessions/1/corrections', {method: 'POST', body})",
+        "body => fetch('v1/library/sessions/1/edits', {method: 'POST', body})",
         json.dumps(other),
     )
-    await page.keyboard.press("e")
-    await page.fill("#text", "Ana")
+    await edit(page, "Ana Bottin spoke first.")
+    await expect(page.locator("#toast")).to_contain_text("Somebody else has edited")
+    await expect(page.locator(".sentence .heard")).to_have_text("now: Anna Botín spoke first.")
+    await expect(page.locator(".sentence textarea")).to_have_value("Ana Bottin spoke first.")
+    await page.fill(".sentence textarea", "Ana Botín spoke first.")
     await page.keyboard.press("Enter")
-    await expect(page.locator("#toast")).to_contain_text("Somebody else has corrected")
-    await expect(page.locator(".word.changed")).to_have_text("Botín")
+    await expect(page.locator(".said").first).to_have_text("Ana Botín spoke first.")
+
+
+async def test_one_finds_words_doubtful_ones_and_speakers_in_a_session(page):
+    await page.goto(f"{page.url}#1@1000")
+    await expect(page.locator(".word.now")).to_have_text("Anna")
+    await page.keyboard.press("f")
+    await page.keyboard.type("CAFE")
+    await expect(page.locator("#count")).to_have_text("1 found")
+    await expect(page.locator(".hit")).to_have_text("café.")
+    await page.keyboard.press("Enter")
+    await expect(page.locator(".word.now")).to_have_text("café.")
+    await page.keyboard.press("Escape")
+    await page.keyboard.press("n")
+    await expect(page.locator(".word.now.low")).to_have_text("<b>bold</b>")
+    await page.keyboard.press("b")
+    await expect(page.locator("#toast")).to_have_text("No doubtful word comes before")
+    await page.keyboard.press("o")
+    await expect(page.locator(".word.now")).to_have_text("Anna")
+    await page.keyboard.press("p")
+    await expect(page.locator(".word.now")).to_have_text("Then")
+    await page.keyboard.press("?")
+    await expect(page.locator("#help dt")).to_contain_text(["K, space"])
 
 
 async def test_who_deletes_a_session_has_to_write_its_name(page):
@@ -122,3 +190,71 @@ async def test_who_deletes_a_session_has_to_write_its_name(page):
         if left == 2:
             await expect(page.locator("#toast")).to_contain_text("It was not deleted")
     await expect(page.locator("#view li strong")).to_have_text(["talk"])
+
+
+async def test_a_session_that_goes_on_is_read_heard_and_edited_meanwhile(tmp_path):
+    with opened(tmp_path) as library:
+        talk, streams = Addition(library, OPTIONS, "live"), CountingStreams()
+        streams.live = talk.hub
+        talk.hear(np.zeros((3000, 320), np.float32))
+        talk.hub.publish(said("Who is there?", start_ms=50_000))
+        async with library_page(tmp_path, streams) as page:
+            await expect(page.locator("#view li")).to_contain_text("goes on")
+            await page.locator("#view li a").click()
+            await expect(page.locator(".said")).to_have_text(["Who is there?"])
+            await expect(page.locator("#replay")).to_be_visible()
+            partial = Partial(seg=2, rev=1, start_ms=56_000, end_ms=57_000, text="An", stable=0)
+            talk.hub.publish(partial)
+            await expect(page.locator("#live")).to_have_text("An")
+            await page.keyboard.press("r")
+            await expect(page.locator("#play")).to_have_text("Pause")
+            await page.evaluate(
+                "new Promise((heard) => sound.addEventListener('timeupdate', heard))"
+            )
+            assert await page.evaluate("sound.duration") >= 59
+            talk.hub.publish(said("Anna Bottin.", start_ms=56_000))
+            await expect(page.locator(".said")).to_have_text(["Who is there?", "Anna Bottin."])
+            await page.keyboard.press("k")
+            await page.locator(".word", has_text="Bottin").click()
+            await page.keyboard.press("k")
+            await edit(page, "Ana Botín.")
+            await expect(page.locator(".said").nth(1)).to_have_text("Ana Botín.")
+            with talk.hub.subscribe(0) as late:
+                events = [late.pop() for _ in range(3)]
+            assert [type(event) for event in events] == [Final, Final, Correction]
+            refused = await page.evaluate(
+                "fetch('v1/library/sessions/1', {method: 'DELETE'}).then((answer) => answer.status)"
+            )
+            assert refused == 409
+            talk.hub.close("end")
+            talk.end("end")
+            await expect(page.locator("#live")).to_be_hidden()
+            await expect(page.locator("#replay")).to_be_hidden()
+            await expect(page.locator(".said").nth(1)).to_have_text("Ana Botín.")
+
+
+async def test_files_are_sent_and_transcribed_and_their_words_appear_as_they_come(tmp_path):
+    jobs = Jobs(Shelf(tmp_path))
+    with opened(tmp_path) as library:
+        uploads = FakeUploads(library, stop_before=1)
+        async with running(jobs, uploads) as queue, library_page(tmp_path, files=queue) as page:
+            await page.locator("#files summary").click()
+            await page.fill("#spoken", "en")
+            files = [{"name": f"{name}.mp3", "mimeType": "", "buffer": b"x"} for name in "ab"]
+            await page.set_input_files("#chosen", files)
+            await uploads.stopped.wait()
+            await expect(page.locator("#queue li")).to_have_count(2)
+            await expect(page.locator("#queue li").nth(0)).to_contain_text("of 0:03")
+            await expect(page.locator("#queue li").nth(1)).to_contain_text("waits")
+            await page.locator("#queue a").click()
+            await expect(page.locator(".said")).to_have_text("one")
+            uploads.go_on()
+            await expect(page.locator(".said")).to_have_text("one two three", timeout=10_000)
+            await page.locator("#home").click()
+            await expect(page.locator("#queue li")).to_have_count(0)
+            await expect(page.locator("#view li strong")).to_have_text(["b", "a"])
+            uploads.error = SourceError("there is no sound in it")
+            await page.set_input_files("#chosen", files[:1])
+            await expect(page.locator("#queue .failed")).to_have_text("there is no sound in it")
+            await page.get_by_role("button", name="Remove: a.mp3").click()
+            await expect(page.locator("#queue li")).to_have_count(0)

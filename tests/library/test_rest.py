@@ -1,10 +1,15 @@
 """The library over HTTP, as its page and programs read it."""
 
 import json
+from functools import partial
+from io import BytesIO
 
+import docx
 import httpx2
 import pytest
 
+from streamd.config import Config
+from streamd.daemon.display import written
 from streamd.library.rest import LibraryRest
 from streamd.library.shelf import Shelf
 from streamd.library.tables import SOUNDS
@@ -20,7 +25,7 @@ async def client(tmp_path):
     fill(tmp_path, {"talk": TALK})
     bind = BindOptions(port=0, token="secret", listen_token="ears")
     async with serving(CountingStreams(), bind=bind) as server:
-        server.library = LibraryRest(Shelf(tmp_path))
+        server.library = LibraryRest(Shelf(tmp_path), partial(written, Config()))
         address = f"http://127.0.0.1:{server.port}/v1/library/"
         headers = {"Authorization": "Bearer secret"}
         async with httpx2.AsyncClient(base_url=address, headers=headers, trust_env=False) as client:
@@ -42,19 +47,67 @@ async def test_sessions_are_listed_read_searched_renamed_and_deleted(client):
     assert (await client.get("sessions/1")).status_code == 404
 
 
-async def test_the_later_of_two_corrections_does_not_overwrite_the_first(client):
-    amendment = {"seq": 1, "first": 0, "last": 1, "text": "Ana Botín", "revision": 0}
-    first = await client.post("sessions/1/corrections", content=json.dumps(amendment))
-    assert (first.status_code, first.json()) == (201, {"revision": 1})
-    later = await client.post("sessions/1/corrections", content=json.dumps(amendment))
+def edits(text, revision=0, **more):
+    sentences = [{"seq": 1, "text": text}] if text is not None else []
+    return json.dumps({"revision": revision, "sentences": sentences, **more})
+
+
+async def test_the_later_of_two_edits_does_not_overwrite_the_first(client):
+    meant = "Ana Botín spoke first."
+    first = await client.post("sessions/1/edits", content=edits(meant))
+    assert (first.status_code, first.json()["revision"]) == (201, 1)
+    later = await client.post("sessions/1/edits", content=edits("Nobody spoke first."))
     assert (later.status_code, later.json()["revision"]) == (409, 1)
-    assert len((await client.get("search?q=botin")).json()["hits"]) == 1
-    wrong = {**amendment, "last": 9, "revision": 1}
-    answer = await client.post("sessions/1/corrections", content=json.dumps(wrong))
-    assert (answer.status_code, answer.text) == (
-        404,
-        "session 1 of the library has no such words\n",
-    )
+    (hit,) = (await client.get('search?q="ana botin spoke"')).json()["hits"]
+    assert hit["text"] == meant
+    wrong = json.dumps({"revision": 1, "sentences": [{"seq": 9, "text": ""}]})
+    answer = await client.post("sessions/1/edits", content=wrong)
+    assert (answer.status_code, answer.text) == (404, "the session has no final 9\n")
+
+
+async def test_what_undoes_an_edit_comes_with_its_answer(client):
+    named = {"speakers": [{"speaker": 3, "seq": 1, "was": 2}]}
+    for text, more, query in (("Ana and Botín.", {}, "spoke"), (None, named, "speaker:2")):
+        before = (await client.get(f"search?q={query}")).json()["hits"]
+        assert len(before) == 1
+        revision = (await client.get("sessions/1")).json()["revision"]
+        made = await client.post("sessions/1/edits", content=edits(text, revision, **more))
+        now = (await client.get(f"search?q={query}")).json()["hits"]
+        assert [hit["text"] for hit in now] == ([text] if text else [])
+        undone = await client.post("sessions/1/edits", content=json.dumps(made.json()["undo"]))
+        assert undone.status_code == 201
+        assert (await client.get(f"search?q={query}")).json()["hits"] == before
+    assert (await client.get("search?q=botin")).json()["hits"] == []
+
+
+async def test_speakers_are_found_listed_and_exported_as_somebody_has_given_them(client, tmp_path):
+    split = {"speaker": 3, "seq": 1, "first": 2, "to_seq": 1, "last": 3}
+    await client.post("sessions/1/edits", content=edits(None, 0, speakers=[split]))
+    assert len((await client.get("search?q=speaker:3")).json()["hits"]) == 1
+    (talk,) = (await client.get("sessions")).json()["sessions"]
+    assert talk["speakers"] == ["Speaker 1", "Speaker 2", "Speaker 3"]
+    said = Shelf(tmp_path).read(1)
+    assert [word.speaker for word in said[0].words] == [1, 1, 3, 3]
+
+
+async def test_a_session_comes_as_a_file_with_its_names_or_without(client):
+    await client.put("sessions/1/names", content=json.dumps({"1": "Ana Ruiz"}))
+    amendment = {"seq": 1, "first": 0, "last": 1, "text": "Ana", "revision": 0}
+    await client.post("sessions/1/corrections", content=json.dumps(amendment))
+    text = await client.get("sessions/1/transcript?format=txt")
+    assert text.text == "Ana Ruiz: Ana spoke first.\nSpeaker 2: Then came the café.\n"
+    assert text.headers["Content-Disposition"] == 'attachment; filename="talk.txt"'
+    table = await client.get("sessions/1/transcript?format=csv")
+    assert table.text.splitlines()[0] == "start,end,speaker,text"
+    word = await client.get("sessions/1/transcript?format=docx&anonymous=true")
+    assert word.headers["Content-Disposition"] == 'attachment; filename="session-1.docx"'
+    lines = [each.text for each in docx.Document(BytesIO(word.content)).paragraphs]
+    assert lines[:2] == ["session-1", "Person 1: [0:00:00] Person 1 spoke first."]
+    listed = await client.get("sessions/1/replaced")
+    assert listed.text == "label,was,times\nPerson 1,Ana,1\nPerson 1,Ana Ruiz,0\n"
+    refused = await client.get("sessions/1/transcript?format=doc")
+    assert (refused.status_code, "docx, eaf" in refused.text) == (400, True)
+    assert (await client.get("sessions/9/transcript?format=txt")).status_code == 404
 
 
 async def test_audio_comes_in_ranges(client):
@@ -103,7 +156,7 @@ async def test_hours_of_audio_come_whole_to_who_asks_for_no_range(client, tmp_pa
         ("GET", "search?limit=0", 400),
         ("GET", "elsewhere", 404),
         ("POST", "sessions/1", 405),
-        ("POST", "sessions/1/corrections", 400),
+        ("POST", "sessions/1/edits", 400),
     ],
 )
 async def test_what_is_wrong_is_said(client, method, path, status):
@@ -113,7 +166,7 @@ async def test_what_is_wrong_is_said(client, method, path, status):
 async def test_a_body_that_cannot_be_read_is_said_to_be_wrong(client):
     deep = b'{"x":' + b"[" * 5000 + b"]" * 5000 + b"}"
     for body in (b"\xff", b'{"1":"\xff"}', deep):
-        for method, path in (("PUT", "names"), ("POST", "corrections")):
+        for method, path in (("PUT", "names"), ("POST", "edits")):
             answer = await client.request(method, f"sessions/1/{path}", content=body)
             assert answer.status_code == 400
 

@@ -14,7 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from streamd.errors import ConfigError
-from streamd.events import Correction, SpeakerTurn, SpeakerTurns
+from streamd.events import Correction, SpeakerName, SpeakerTurn, SpeakerTurns
 from streamd.library.additions import Addition
 from streamd.library.shelf import Shelf, sought
 from streamd.library.sounds import SoundWriter
@@ -247,3 +247,20 @@ writer.close()
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert (done.returncode, done.stderr.count("\n")) == (0, 1)
     assert "talk.opus: File too large; the recording ends here" in done.stderr
+
+
+def test_what_somebody_was_called_in_a_session_is_what_they_are_called_in_the_library(tmp_path):
+    with opened(tmp_path) as library:
+        addition = Addition(library, OPTIONS, "talk.wav")
+        addition.hub.publish(said("We met.", 2))
+        for name in ("Bob", "Ana Botín"):
+            addition.hub.publish(SpeakerName(speaker=2, name=name))
+        addition.hub.close("end")
+        addition.end("end")
+    shelf = Shelf(tmp_path)
+    assert shelf.names(1) == {2: "Ana Botín"}
+    assert [kept.speakers for kept in shelf.sessions()] == [("Ana Botín",)]
+    assert found(shelf, 'speaker:"ana botin"') == ["We met."]
+    assert not found(shelf, "speaker:bob")
+    shelf.rename(1, 2, "")
+    assert shelf.names(1) == {}

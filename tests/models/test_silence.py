@@ -16,9 +16,9 @@ from streamd.models.model import Model
 from streamd.models.silence import (
     MARGIN,
     STRIDE,
+    Average,
     Extent,
     SilenceStates,
-    average,
     bias,
     extend,
     kept_positions,
@@ -96,12 +96,12 @@ def test_without_a_bank_the_full_context_is_computed():
 
 
 def test_an_average_has_every_position_from_the_windows_that_were_silent_there():
-    shape = (DIMS.n_audio_layer + 1, FULL, DIMS.n_audio_state)
-    silence = average([(10, np.full(shape, 1.0)), (200, np.full(shape, 3.0))], DIMS)
+    shape = FULL, DIMS.n_audio_state
+    states = Average([10, 200], DIMS)([np.full(shape, 1.0), np.full(shape, 3.0)])
     kept = kept_positions(FULL)
-    assert silence.states.shape == silence_shape(DIMS)
-    assert (silence.states[:, (kept >= 26) & (kept < 216)] == 1).all()
-    assert (silence.states[:, kept >= 216] == 2).all()
+    assert states.shape == silence_shape(DIMS)[1:]
+    assert (states[(kept >= 26) & (kept < 216)] == 1).all()
+    assert (states[kept >= 216] == 2).all()
 
 
 @cache
@@ -187,15 +187,17 @@ def test_a_bank_is_made_from_windows_at_the_full_context():
     model, samples = tiny(), speech(1.0)
     n = len(samples) // FRAME
     mel = log_mel(np.pad(samples, (0, FULL * FRAME - len(samples))))
-    silence = make_silence_states(
+    made = make_silence_states(
         model.dims, model.weights, [(n, mel)], threads=2, precision="float32"
     )
+    silence = np.stack([*made])
+    assert silence.shape == silence_shape(model.dims)
     reference = ReferenceEngine(model.dims, model.weights, alignment_heads=model.alignment_heads)
     kept = kept_positions(FULL)
     ours = kept >= n + 16
     encoded = reference.encode(mel).states[-1]
-    np.testing.assert_allclose(silence.states[-1, ours], encoded[kept[ours]], atol=0.02)
-    assert (silence.states[:, ~ours] == 0).all()
+    np.testing.assert_allclose(silence[-1, ours], encoded[kept[ours]], atol=0.02)
+    assert (silence[:, ~ours] == 0).all()
 
 
 def test_a_damaged_bank_is_refused(tmp_path):

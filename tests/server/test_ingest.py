@@ -627,6 +627,50 @@ async def test_whoever_may_send_audio_corrects_the_servers_own_session_and_no_me
     assert streams.stream.corrected == [("Zoë", False)]
 
 
+async def test_whoever_may_correct_names_speakers_for_all_readers():
+    streams, own = CountingStreams(), "a-long-and-random-token"
+    bind = BindOptions(port=0, token=own, listen_token="ears", share="speak")
+    name = {"type": "name", "speaker": 2, "name": "Ana Botín"}
+    async with (
+        Server(bind, sessions=streams, info=INFO) as server,
+        client(server.port, "token=ears") as reader,
+        client(server.port, f"token={guest_token(own)}") as guest,
+        client(server.port, f"token={own}&role=both&session=talk") as speaker,
+    ):
+        for each in (reader, guest, speaker):
+            await each.get()
+        for each in (guest, speaker):
+            await each.say(name)
+            assert await each.get() == name
+            await each.say({**name, "name": "refused"})
+            assert (await each.get())["code"] == "bad_option"
+        assert await reader.get() == name
+        await reader.say(name)
+        assert (await reader.rest())[-1]["code"] == "not_ingest"
+        await speaker.say({**name, "name": "a" * 101})
+        *_, fault = await speaker.until("error")
+        assert (fault["code"], fault["fatal"]) == ("bad_message", True)
+
+
+async def test_only_the_owner_has_voices_kept_and_only_where_they_are():
+    streams, own = CountingStreams(), "a-long-and-random-token"
+    bind = BindOptions(port=0, token=own, share="speak")
+    tries = ((None, own, []), (object, guest_token(own), []), (object, own, ["Ana"]))
+    async with Server(bind, sessions=streams, info=INFO) as server:
+        for speaker, (keeper, token, kept) in enumerate(tries, 1):
+            streams.new_keeper, streams.stream.kept = keeper, []
+            async with client(server.port, f"token={token}") as talker:
+                assert (await talker.get()).get("keeps_voices", False) == bool(kept)
+                name = {"type": "name", "speaker": speaker, "name": "Ana"}
+                await talker.say({**name, "keep": True})
+                while await talker.get() != name:
+                    pass  # what the others were called
+                if token != own:
+                    assert (await talker.get())["code"] == "bad_option"
+            if keeper is not None:
+                assert streams.stream.kept == kept
+
+
 async def test_what_guests_teach_is_for_their_session_only():
     """The link of `--sharing speak` is not the server's own token, with which words are kept."""
     streams, own = CountingStreams(), "a long and random token"

@@ -13,9 +13,9 @@ from msgspec.structs import replace
 
 from streamd.errors import ConfigError, EngineError, SourceError, WireError
 from streamd.events import Final, TimedWord
+from streamd.labels import by_speaker
 from streamd.options import BindOptions
 from streamd.server import Recording, Server, Wanted
-from streamd.sinks.text import by_speaker
 from tests.support.loop import turn, turns
 from tests.support.serving import INFO, CountingStreams, client, serving
 from tests.support.uploads import PATH, answer, form, head, post
@@ -47,7 +47,10 @@ class Echo:
             raise
         if self.failure:
             raise self.failure
-        return Recording(1500, self.finals(), self.warnings)
+        return Recording(1500, self.finals(), self.warnings, model="tiny.en")
+
+    def models(self) -> Sequence[str]:
+        return ("tiny.en", "base")
 
     async def finals(self) -> AsyncIterator[Final]:
         for i, line in enumerate(self._lines):
@@ -104,7 +107,9 @@ async def test_the_form_arrives_and_the_text_comes_back():
             {"text": "one two", "usage": {"type": "duration", "seconds": 2}},
         )
         assert "Connection: close" in headers
-        wanted = Wanted(task="transcribe", language="de", prompt="Ä", temperature=0.2)
+        wanted = Wanted(
+            task="transcribe", model="whisper-1", language="de", prompt="Ä", temperature=0.2
+        )
         assert echo.asked == [("a.wav", wanted)]
         await post(server.port, form(), path="/v1/audio/translations")
         assert echo.asked[1] == ("a.wav", Wanted(task="translate"))
@@ -129,7 +134,9 @@ async def test_deepgrams_clients_send_the_recording_alone():
         assert b"addresses are not fetched" in await reader.read()
         writer.close()
     hotwords = "Ada, Kubernetes"
-    wanted = Wanted(task="transcribe", language="en", hotwords=hotwords, speakers=True)
+    wanted = Wanted(
+        task="transcribe", model="nova-3", language="en", hotwords=hotwords, speakers=True
+    )
     assert echo.asked == [("the recording", wanted)]
     got = json.loads(body)
     best = got["results"]["channels"][0]["alternatives"][0]

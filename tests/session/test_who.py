@@ -6,12 +6,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import UNSET
 
-from streamd.events import Final, Gap, Partial, SpeakerTurn, SpeakerTurns, TimedWord, Vad
+from streamd.events import (
+    Final,
+    Gap,
+    Partial,
+    SpeakerName,
+    SpeakerTurn,
+    SpeakerTurns,
+    TimedWord,
+    Vad,
+)
+from streamd.labels import by_speaker
 from streamd.options import SessionOptions
 from streamd.session.timeline import Timeline
 from streamd.session.who import WhoSpeaks
-from streamd.sinks.text import by_speaker
 from streamd.speakers import HeardVoices, HearingRequest, HearingStep, Roster
+from streamd.speakers.people import Person
 from streamd.streams.journal.lines import JournalLine, read_line
 from streamd.types import FRAME, ResumeState
 from tests.support.fakes import (
@@ -121,6 +131,22 @@ def test_words_that_vanish_again_take_no_number():
     assert [word.speaker for word in partial.words] == [1, 1, 1, 2]
     _, named = who.name([final(("Me.", 1600, 1900))])
     assert [word.speaker for word in named.words] == [1]
+
+
+def test_a_speaker_whose_voice_is_known_has_a_name_with_the_first_word():
+    who = WhoSpeaks()
+    before = after(Roster(), (2, 98, BEN))
+    who.meet([Person("Ben", before.voiceprints[0], before.lengths[0])])
+    heard(who, (2, 36, ANA), (45, 98, BEN))
+    _, told, named = who.name([final(("Who?", 100, 500), ("Me.", 1000, 1900))])
+    assert told == SpeakerName(speaker=2, name="Ben")
+    assert [word.speaker for word in named.words] == [1, 2]
+    assert who.voice(2) == (before.voiceprints[0], 53)
+    assert who.voice(3) is None
+    assert who.name([final(("Me.", 1000, 1900))])[:-1] == []  # it is told once
+    # More of the voice is heard, and it is somebody else's.
+    who.hear([after(Roster(), (2, 36, ANA), (45, 98, CLEO))])
+    assert SpeakerName(speaker=2, name="") in who.name([])
 
 
 def test_what_was_taken_for_one_voice_gets_a_number_when_it_turns_out_to_be_two():

@@ -5,12 +5,14 @@ from hypothesis import strategies as st
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from streamd.events import TimedWord, of_channel
+from streamd.events import TimedWord
+from streamd.labels import of_channel
+from streamd.language import belongs
 from streamd.options import CueLayout
 from streamd.sinks import cues as cut
 from streamd.sinks.cues import MAX_CUE_MS, Cues, cues
 from streamd.sinks.formats import FORMATS, Srt
-from streamd.sinks.text import belongs, width
+from streamd.sinks.text import width
 from streamd.sinks.writing import FileSink
 from tests.support.said import SPEECH, final, spoken, written
 

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamd.errors import ConfigError, StreamdError
-from streamd.events import Correction, Eos, Fault, SpeakerTurn, SpeakerTurns
+from streamd.events import Correction, Eos, Fault, SpeakerName, SpeakerTurn, SpeakerTurns
 from streamd.options import CueLayout
 from streamd.sinks.formats import FORMATS, Text
 from streamd.sinks.text import Look
@@ -61,7 +61,9 @@ def test_after_each_revision_the_file_is_what_it_would_be_at_the_end(name, data)
         turn = SpeakerTurn(start_ms=since, end_ms=end_ms, speaker=data.draw(st.integers(1, 3)))
         turns = SpeakerTurns(start_ms=since, end_ms=end_ms, turns=(turn,))
         meant = data.draw(st.sampled_from(["a", "several other words"]))
-        events += [event, GAP, turns, Correction(text=meant, seq=seq, first=first, last=2)]
+        called = data.draw(st.sampled_from(["", "Ana", "Bob"]))
+        named = SpeakerName(speaker=data.draw(st.integers(1, 3)), name=called)
+        events += [event, GAP, turns, Correction(text=meant, seq=seq, first=first, last=2), named]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "live")
         with contextlib.closing(file_sink(path, name)) as sink:
@@ -71,6 +73,22 @@ def test_after_each_revision_the_file_is_what_it_would_be_at_the_end(name, data)
                 # Until the end, footers of JSON are short.
                 assert path.read_text().rstrip(" ") == now or name.startswith("json")
         assert path.read_text() == now
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_name_stands_in_the_whole_file_also_before_it_was_given(tmp_path, name):
+    path = tmp_path / "live"
+    sink = file_sink(path, name)
+    said = spoken("words were said")
+    words = tuple(msgspec.structs.replace(word, speaker=1) for word in said.words)
+    sink.write(msgspec.structs.replace(said, words=words))
+    for called in ("Bob", "Ana Botín"):
+        sink.write(SpeakerName(speaker=1, name=called))
+        text = path.read_text(encoding="utf-8")
+        # Lyrics have no place for it; a table needs its column (`Table.add_speakers`).
+        assert (called in text) == (name not in ("lrc", "csv", "tsv"))
+    assert "Bob" not in text
+    sink.close()
 
 
 @pytest.mark.parametrize("name", ["json", "json-full"])

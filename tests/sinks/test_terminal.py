@@ -17,12 +17,13 @@ from streamd.events import (
     Gap,
     Lag,
     Partial,
+    SpeakerName,
     SpeakerTurn,
     SpeakerTurns,
     TimedWord,
     Vad,
-    of_channel,
 )
+from streamd.labels import of_channel
 from streamd.options import OutputOptions
 from streamd.sinks.terminal import TerminalSink
 from streamd.sinks.text import Look, Span, blank_between, confidence_ramp, width, wrapped
@@ -579,3 +580,22 @@ def test_no_word_is_lost_or_doubled_by_corrections(said, told, columns):
             sink.write(talks((min(at, i) * 1000, 1000 * i + 900, who)))
     shown = " ".join(emulator.rows())
     assert [word for word in shown.replace("Speaker ", "").split() if word[-1] != ":"] == texts
+
+
+def test_a_name_replaces_the_number_in_rows_that_can_still_be_changed():
+    emulator, sink = terminal(40, 8)
+    sink.write(of_channel(final_with_words("Good morning."), 1))
+    sink.write(SpeakerName(speaker=1, name="Ana"))
+    assert emulator.rows() == ["Ana: Good morning."]
+    sink.write(SpeakerName(speaker=1, name=""))
+    assert emulator.rows() == ["Speaker 1: Good morning."]
+
+
+def final_with_words(text):
+    words = [
+        TimedWord(text=word, start_ms=100 * n, end_ms=100 * n + 100, prob=1.0, final=True)
+        for n, word in enumerate(text.split())
+    ]
+    return Final(
+        seq=1, seg=1, start_ms=0, end_ms=1000, text=text, language="en", words=tuple(words)
+    )

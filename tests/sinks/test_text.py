@@ -7,14 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from wcwidth import iter_graphemes
 
-from streamd.events import Final, Partial, TimedWord
+from streamd.events import Final, Partial, TimedWord, aligned
+from streamd.labels import by_speaker
+from streamd.language import belongs
 from streamd.sinks.text import (
     SPEAKERS,
     Look,
     Span,
-    aligned,
-    belongs,
-    by_speaker,
     caption,
     chunks,
     clean,

@@ -16,12 +16,13 @@ from streamd.events import (
     Missed,
     Partial,
     SessionEvent,
+    SpeakerName,
     SpeakerTurn,
     SpeakerTurns,
     TimedWord,
     Vad,
-    of_channel,
 )
+from streamd.labels import of_channel
 from streamd.streams.hub import Hub, Subscription
 from tests.support.loop import turn
 
@@ -187,6 +188,19 @@ def test_corrections_after_the_end_are_known_to_who_comes_later():
     hub.amend(Correction(text="meant", seq=1, first=0, last=0))
     _, correction, eos = drain(hub.subscribe(0))
     assert (correction.text, eos.reason) == ("meant", "end")
+
+
+def test_what_speakers_are_called_is_told_to_whoever_comes_and_only_the_newest():
+    hub = Hub("live")
+    early = hub.subscribe()
+    for speaker, name in ((1, "Ana"), (2, "Bob"), (1, "Ana Botín"), (2, "")):
+        hub.publish(SpeakerName(speaker=speaker, name=name))
+    hub.publish(final(0))
+    assert [event.name for event in drain(early)[:-1]] == ["Ana", "Bob", "Ana Botín", ""]
+    assert [hub.named(speaker) for speaker in (1, 2, 3)] == ["Ana Botín", "", ""]
+    # Whoever comes back may know Bob by a name that was taken back meanwhile.
+    for replayed in (drain(hub.subscribe()), drain(hub.subscribe(0))[1:]):
+        assert [(event.speaker, event.name) for event in replayed] == [(1, "Ana Botín"), (2, "")]
 
 
 def test_a_replay_longer_than_the_bound_is_not_slow():
@@ -394,3 +408,33 @@ def test_the_partial_of_a_channel_replaces_and_ends_no_others():
     hub.publish(newer)
     hub.publish(of_channel(final(3), 2))
     assert newer in drain(subscription)
+
+
+async def test_what_is_put_behind_a_replay_comes_before_what_waits_and_wakes_who_waits():
+    hub = Hub("live")
+    hub.publish(final(0))
+    subscription = hub.subscribe(0)
+    subscription.behind([Vad(speech=False, t_ms=40)])
+    hub.publish(final(1))
+    kinds = [type(event) for event in drain(subscription)]
+    assert kinds == [Final, Vad, Final]
+    waiting = asyncio.ensure_future(anext(subscription))
+    await turn()
+    subscription.behind([Vad(speech=True, t_ms=60)])
+    assert await waiting == Vad(speech=True, t_ms=60)
+
+
+def test_many_events_behind_a_replay_do_not_make_a_subscriber_slow():
+    hub = Hub("live", bound=4)
+    subscription = hub.subscribe(0)
+    subscription.behind([Vad(speech=False, t_ms=t_ms) for t_ms in range(100)])
+    assert not subscription.slow
+    assert len(drain(subscription)) == 100
+
+
+def test_nothing_is_put_behind_the_end():
+    hub = Hub("live")
+    subscription = hub.subscribe()
+    subscription.close()
+    subscription.behind([Vad(speech=False, t_ms=40)])
+    assert drain(subscription) == []

@@ -19,7 +19,7 @@ from websockets.exceptions import ConnectionClosed
 from streamd.config import Config
 from streamd.daemon.display import written
 from streamd.errors import WireError
-from streamd.events import Correction, Final, Partial, TimedWord
+from streamd.events import Correction, Final, Partial, SpeakerName, TimedWord
 from streamd.options import BindOptions, Choices, ServerLimits
 from streamd.server import Recordings, Server, ServerInfo, Transcripts
 from streamd.streams.hub import Hub
@@ -48,6 +48,7 @@ class CountingIngest:
         self.asked_to_flush = asyncio.Event()
         self.finished = ""
         self.corrected: list[tuple[str, bool]] = []
+        self.kept: list[str] = []  # names of those whose voices are
         self.updates: list[Mapping[str, object]] = []
         self._done = 0
         self._seg = 0
@@ -79,6 +80,12 @@ class CountingIngest:
         await self.choose({"hotwords": correction.text}, secret="")
         self.corrected.append((correction.text, keep))
         self.hub.publish(correction)
+
+    def rename(self, naming: SpeakerName, *, keep: bool = False) -> None:
+        if naming.name == "refused":
+            raise WireError("bad_option", "name: not allowed")
+        self.hub.publish(naming)
+        self.kept += [naming.name] * keep
 
     def feed(self, frames: Frames) -> None:
         if self.is_over:
@@ -165,6 +172,7 @@ class CountingStreams:
         self.metrics = Metrics(version="", model="fake")
         self.lag_ms = 0
         self.has_failed = False
+        self.new_keeper: Callable[[], object] | None = None
 
     async def prepare(self, session: str, **asked: object) -> None:
         pass
@@ -174,6 +182,9 @@ class CountingStreams:
             return self.live
         ingest = self.ingests.get(session)
         return None if ingest is None else ingest.hub
+
+    def in_memory(self, session: str) -> Hub | None:
+        return self.hub(session)
 
     def own(self, session: str) -> CountingIngest | None:
         return self.stream if session == "live" else None
@@ -248,12 +259,13 @@ async def serving(
     token: str | None = None,
     bind: BindOptions | None = None,
     recordings: Recordings | None = None,
+    info: ServerInfo = INFO,
     **limits: int,
 ) -> AsyncIterator[Server]:
     async with Server(
         bind or BindOptions(port=port, token=token),
         sessions=streams,
-        info=INFO,
+        info=info,
         recordings=recordings,
         limits=ServerLimits(**limits),
     ) as server:

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import threading
+import time
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -49,6 +50,17 @@ def workers() -> list[int]:
     rows = subprocess.run(listed, capture_output=True, text=True, check=True).stdout.splitlines()
     ours = (row.split(maxsplit=2) for row in rows if PROCESS_NAME in row)
     return [int(pid) for pid, parent, _ in ours if int(parent) == os.getpid()]
+
+
+def left() -> list[int]:
+    """The workers that are still there although all were killed.
+
+    On a busy machine, one may take longer to end than its handle waits for.
+    """
+    until_s = time.monotonic() + 100
+    while (found := workers()) and time.monotonic() < until_s:
+        pass
+    return found
 
 
 def is_due(folder: Path, call: str) -> str:

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache
+from itertools import accumulate
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -141,6 +143,25 @@ class Graph:
     model: bytes
     tensors: Mapping[str, NDArray[Any]]
 
+    def write(self, folder: Path) -> Path:
+        """Write the model and its arrays into a folder; return the model's file."""
+        with (folder / _TENSORS).open("wb") as file:
+            for offset, values in zip(_offsets(self.tensors), self.tensors.values(), strict=True):
+                file.seek(offset)
+                file.write(np.ascontiguousarray(values).data)
+        path = folder / "graph.onnx"
+        path.write_bytes(self.model)
+        return path
+
+
+_TENSORS, _PAGE = "tensors", 4096
+
+
+def _offsets(tensors: Mapping[str, NDArray[Any]]) -> list[int]:
+    """Return where each tensor begins in a file that has all, each on a page to be mapped."""
+    sizes = (-(-values.nbytes // _PAGE) * _PAGE for values in tensors.values())
+    return [*accumulate(sizes, initial=0)][:-1]
+
 
 @dataclass(slots=True)
 class GraphBuilder:
@@ -158,12 +179,13 @@ class GraphBuilder:
 
     def graph(self) -> Graph:
         """Return the finished model."""
-        placeholders = map(proto.placeholder, self._tensors, self._tensors.values())
+        places = zip(self._tensors.items(), _offsets(self._tensors), strict=True)
+        initializers = (proto.external(*named, _TENSORS, at) for named, at in places)
         model = proto.model(
             self._nodes,
             inputs=self._inputs,
             outputs=self._outputs,
-            initializers=[*placeholders, *self._constants.values()],
+            initializers=[*initializers, *self._constants.values()],
             opsets={"": OPSET, CONTRIB: 1},
         )
         return Graph(model, self._tensors)

@@ -7,7 +7,8 @@ which writes keys and values into the caller's memory and reads them there. Only
 are quantised, and keys and values of the sound where windows are decoded together.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import product
 from typing import Any, Protocol
 
@@ -41,11 +42,13 @@ def graphs(
     alignment_heads: Sequence[tuple[int, int]],
     silence: SilenceStates | None,
     precision: Precision,
-) -> Iterator[Graph]:
-    """Yield the encoder's graph, then the decoder's; not both at once, to save memory."""
-    yield encoder_graph(dims, weights, _ENCODER[precision], biased=silence is not None)
-    kind, heads = _DECODER[precision], sorted(alignment_heads)
-    yield decoder_graph(dims, weights, kind, alignment_heads=heads)
+) -> tuple[Callable[[], Graph], Callable[[], Graph]]:
+    """Return what builds the encoder's graph, and the decoder's: each takes much memory."""
+    kinds, heads = (_ENCODER[precision], _DECODER[precision]), sorted(alignment_heads)
+    return (
+        partial(encoder_graph, dims, weights, kinds[0], biased=silence is not None),
+        partial(decoder_graph, dims, weights, kinds[1], alignment_heads=heads),
+    )
 
 
 def encoder_graph(dims: ModelDimensions, weights: Weights, kind: Linear, *, biased: bool) -> Graph:
@@ -124,22 +127,29 @@ def silence_rows(
     return rows if precision == "float32" else {n: r.astype(np.float16) for n, r in rows.items()}
 
 
-def states_graph(dims: ModelDimensions, weights: Weights, precision: Precision) -> Graph:
-    """Build an encoder whose outputs are what `SilenceStates` are averaged over.
+def layer_graphs(dims: ModelDimensions, weights: Weights, precision: Precision) -> Iterator[Graph]:
+    """Yield an encoder for the full context in parts, whose outputs are of what it has of silence.
 
-    Input ``mel`` (1, n_mels, 2 * n_audio_ctx); outputs ``state_<layer>`` (n_audio_ctx, n_state),
-    the normalised input of each block's attention, then the encoder's output.
+    The first part has the input ``mel`` (1, n_mels, 2 * n_audio_ctx) and the output ``next``
+    (n_audio_ctx, n_state), which is the input ``x`` of the next part. Each block is a part, with
+    outputs ``state``, the normalised input of its attention, and ``next``; the last part has only
+    ``state``, the encoder's output. All are of this shape.
     """
+    shape: Shape = [dims.n_audio_ctx, dims.n_audio_state]
     g = GraphBuilder(dims, weights, _ENCODER[precision])
     x = _convolutions(g, g.input("mel", [1, dims.n_mels, 2 * dims.n_audio_ctx]))
-    x = g.add(x, g.parameter("encoder.positional_embedding"))
-    names = [f"encoder.blocks.{layer}.attn_ln" for layer in range(dims.n_audio_layer)]
-    for layer, name in enumerate((*names, "encoder.ln_post")):
-        state = g.output(f"state_{layer}", [dims.n_audio_ctx, dims.n_audio_state])
-        g.layer_norm(x, name, to=state)
-        if layer < dims.n_audio_layer:
-            x = _encoder_block(g, x, layer, biased=False, stored=False)
-    return g.graph()
+    g.op("Add", [x, g.parameter("encoder.positional_embedding")], to=g.output("next", shape))
+    yield g.graph()
+    for layer in range(dims.n_audio_layer):
+        g = GraphBuilder(dims, weights, _ENCODER[precision])
+        x = g.input("x", shape)
+        g.layer_norm(x, f"encoder.blocks.{layer}.attn_ln", to=g.output("state", shape))
+        x = _encoder_block(g, x, layer, biased=False, stored=False)
+        g.op("Identity", [x], to=g.output("next", shape))
+        yield g.graph()
+    g = GraphBuilder(dims, weights, _ENCODER[precision])
+    g.layer_norm(g.input("x", shape), "encoder.ln_post", to=g.output("state", shape))
+    yield g.graph()
 
 
 def decoder_graph(

@@ -123,13 +123,14 @@ def constant(name: str, values: NDArray[Any]) -> bytes:
     return _tensor(name, values) + _field(9, little_endian.tobytes())
 
 
-def placeholder(name: str, values: NDArray[Any]) -> bytes:
-    """Encode a ``TensorProto`` whose values the runtime gets when it loads the graph.
+def external(name: str, values: NDArray[Any], file: str, offset: int) -> bytes:
+    """Encode a ``TensorProto`` whose values are in a file beside the graph's, from `offset` on.
 
-    ONNX demands a location, which the runtime does not use then.
+    The runtime does not look there if it gets them when it loads the graph.
     """
-    location = _field(1, "location") + _field(2, "tensors")
-    return _tensor(name, values) + _field(13, location) + _field(14, _EXTERNAL)
+    place = {"location": file, "offset": f"{offset}", "length": f"{values.nbytes}"}
+    entries = (_field(13, _field(1, key) + _field(2, text)) for key, text in place.items())
+    return _tensor(name, values) + b"".join(entries) + _field(14, _EXTERNAL)
 
 
 def _tensor(name: str, values: NDArray[Any]) -> bytes:

@@ -2,7 +2,6 @@
 
 import weakref
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -134,34 +133,35 @@ def new_session(
     threads: int,
     *,
     tensors: Mapping[str, NDArray[Any]] | None = None,
-    save: Path | None = None,
-    saved_weights: str = "",
     arena: bool = True,
 ) -> InferenceSession:
     """Load a model whose weights are in `tensors`.
 
-    The caller keeps the arrays while the session lives. If `save` is given, the optimised graph is
-    written there, and its weights beside it, in a file of their own or `saved_weights`. Without
-    `arena`, memory comes from the heap. Raises `EngineError` if ONNX Runtime refuses the model.
+    The caller keeps the arrays while the session lives. Without `arena`, memory comes from the
+    heap. Raises `EngineError` if ONNX Runtime refuses the model.
     """
     options = _options(threads, arena=arena)
     values = {name: OrtValue.ortvalue_from_numpy(array) for name, array in (tensors or {}).items()}
     if values:
         options.add_external_initializers(list(values), list(values.values()))
-    if save:
-        saved = "session.optimized_model_external_initializers"
-        name = saved_weights or save.name + WEIGHTS
-        options.add_session_config_entry(f"{saved}_file_name", name)
-        # so that two decoders' files have the same weights, although one needs a vector less
-        options.add_session_config_entry(f"{saved}_min_size_in_bytes", "8192")
-        # in the kernels' order, so that they can be used where they are mapped
-        options.add_session_config_entry(
-            "session.save_external_prepacked_constant_initializers", "1"
-        )
-    with ExitStack() as names:
-        if save:
-            options.optimized_model_filepath = names.enter_context(in_utf8(save))
-        return _load(model, options)
+    return _load(model, options)
+
+
+def save_optimised(source: Path, place: Path, *, weights: str) -> None:
+    """Write a graph from a file as ONNX Runtime optimises it, and its weights beside it.
+
+    Raises `EngineError` if ONNX Runtime refuses the graph, or cannot write there.
+    """
+    options = _options(1, arena=True)
+    saved = "session.optimized_model_external_initializers"
+    options.add_session_config_entry(f"{saved}_file_name", weights)
+    # so that two decoders' files have the same weights, although one needs a vector less
+    options.add_session_config_entry(f"{saved}_min_size_in_bytes", "8192")
+    # in the kernels' order, so that they can be used where they are mapped
+    options.add_session_config_entry("session.save_external_prepacked_constant_initializers", "1")
+    with in_utf8(source) as read, in_utf8(place) as written:
+        options.optimized_model_filepath = written
+        _load(read, options)
 
 
 def open_session(file: Path, threads: int, *, by_priority: bool) -> InferenceSession:

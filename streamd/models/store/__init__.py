@@ -141,7 +141,7 @@ def best(
     imported one is preferred to a downloaded and a bundled one. Downloaded models that are not in
     the catalog are ignored: other programs share the cache.
     """
-    possible = [each for each in _candidates(here) if suits(each[1], wanted) and among(*each)]
+    possible = [each for each in installed(here) if suits(each[1], wanted) and among(*each)]
     while possible:
         name, outline = max(possible, key=lambda each: quality(each[1]))
         smaller = [each for each in possible if quality(each[1]) < quality(outline)]
@@ -167,8 +167,8 @@ def best_family(
     return next((each.name for each in present if keeps_up(each.like)), None)
 
 
-def _candidates(here: StorePaths) -> Iterator[tuple[str, Outline]]:
-    """Yield names and outlines of all models, the preferred ones first."""
+def installed(here: StorePaths) -> Iterator[tuple[str, Outline]]:
+    """Yield names and outlines of all Whispers that are here, the preferred ones first."""
     for name, path in imports.every(here.imported):
         with suppress(ModelError):
             yield name, layout_of(path).outline(path)

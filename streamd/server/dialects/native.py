@@ -6,7 +6,16 @@ from itertools import islice
 import msgspec
 
 from streamd.errors import WireError
-from streamd.events import Fault, Final, Missed, Partial, SessionEvent, TurnEvent, Vad
+from streamd.events import (
+    Fault,
+    Final,
+    Missed,
+    Partial,
+    SessionEvent,
+    Translation,
+    TurnEvent,
+    Vad,
+)
 from streamd.server.dialects.dialect import Close, Tell
 from streamd.server.wire import (
     Command,
@@ -19,7 +28,7 @@ from streamd.server.wire import (
     unknown_fields,
 )
 
-_SPOKEN = (Partial, Final, Vad, TurnEvent, Missed)
+_SPOKEN = (Partial, Final, Translation, Vad, TurnEvent, Missed)
 """What a client does not get that only feeds a session."""
 
 

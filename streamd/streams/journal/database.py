@@ -335,11 +335,14 @@ class Database:
         journal = self.recall(session)
         return self.begin(session) if journal is None or journal.ended else journal
 
-    def begin(self, session: str) -> DatabaseJournal:
-        """Return the journal of a new run of a session. Raises as `open`."""
+    def begin(self, session: str, *, epoch: str = "") -> DatabaseJournal:
+        """Return the journal of a new run of a session; `epoch` names it, unless it is empty.
+
+        Raises as `open`.
+        """
         started = datetime.fromtimestamp(self.clock(), UTC)
         return DatabaseJournal(
-            self, Run(session=session, epoch=secrets.token_hex(4), started=started)
+            self, Run(session=session, epoch=epoch or secrets.token_hex(4), started=started)
         )
 
     def recall(self, session: str) -> DatabaseJournal | None:

@@ -239,10 +239,12 @@ def transcript(folder: Path, session: str) -> Iterator[Lasting]:
     numbers = [number for number, run in runs(folder) if run.session == session]
     if not numbers:
         raise JournalError(f"{folder} holds no session {session!r}; streamd export lists them")
-    return _events(folder / NAME, numbers[-1])
+    return events_of(folder, numbers[-1])
 
 
-def _events(path: Path, run: int) -> Iterator[Lasting]:
+def events_of(folder: Path, run: int) -> Iterator[Lasting]:
+    """Give the events of the run with this number; see `transcript`."""
+    path = folder / NAME
     for number, data in _surviving(path, "events", "event", f"AND run = {run}"):
         if (event := event_of(data)) is not None:
             yield event

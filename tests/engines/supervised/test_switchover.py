@@ -16,7 +16,7 @@ from streamd.engines.supervised.worker import Worker
 from streamd.errors import EngineError
 from streamd.whisper.engine import Pass, run_in_order
 from streamd.whisper.longform.schedule import OneByOne
-from tests.support.supervised import FaultyCandidate, reference, workers
+from tests.support.supervised import FaultyCandidate, left, reference, workers
 
 pytestmark = pytest.mark.timeout(200)
 
@@ -202,7 +202,7 @@ def test_an_engine_that_fails_again_and_again_is_left_alone_for_a_while(
     assert_right(switching)
     assert not isinstance(switching.current, RemoteEngine)
     assert candidate.n_loads == 2
-    assert workers() == []
+    assert left() == []
 
 
 def test_after_the_pause_it_is_tried_again(switching, candidate, caplog):
@@ -335,7 +335,7 @@ def test_one_that_is_not_faster_ends_its_stage(switching, candidate, tmp_path, c
     assert other.n_loads == 0
     assert warnings(caplog) == []
     assert "not using the faulty device: a step takes 20 ms, on the CPU 10" in caplog.messages
-    assert workers() == []
+    assert left() == []
 
 
 @pytest.mark.parametrize("moment", ["load", "judge", "again"])
@@ -371,7 +371,7 @@ def test_no_engine_is_left_if_the_program_ends_meanwhile(candidate, tmp_path, mo
     go_on.set()
     thread.join(100)
     assert not thread.is_alive()
-    assert workers() == []
+    assert left() == []
     assert switching.name == ""
     assert_right(switching)
 
@@ -424,7 +424,7 @@ def test_the_cpu_serves_if_there_is_no_other_way(switching, candidate, caplog, f
     started(switching, candidate)
     assert caplog.messages[-1] == "captions stay on the CPU"
     assert_right(switching)
-    assert workers() == []
+    assert left() == []
 
 
 def test_the_cpus_own_errors_are_raised(candidate):
@@ -446,7 +446,7 @@ def test_the_worker_ends_with_the_engine(candidate):
     gc.collect()
     thread.join(100)
     assert not thread.is_alive()
-    assert workers() == []
+    assert left() == []
 
 
 def test_several_threads_share_an_engine_that_dies(switching, candidate):

@@ -1,0 +1,205 @@
+"""How well a voice that is kept is known again: false acceptance against miss.
+
+    python benchmarks/people.py --lines LINES.jsonl [MANIFEST.jsonl...] [--enrol S] [--seed N]
+
+LINES are as for ``speakers.py``; a MANIFEST has single clips with ``path``, ``speaker`` and
+``duration_s``. What a speaker says is divided into two sessions, of different scenes where these
+are known, and of different recordings always. The first gives the voice that is kept, from at most
+``--enrol`` seconds of speech; of the second, pieces of 1.5, 3 and 6 s of speech are heard as live
+captions hear them (`streamd.engines.voices.hear`), and compared with every voice that is kept. Half
+of the speakers are those that the thresholds of `streamd.speakers.people` were chosen with; the
+other half judges. Two voices are compared only if they are of one kind of recording: a channel is
+told apart more easily than a voice. The unnamed persons of one
+game count as themselves only: one actor has several of them (up to 0.73 is the cosine of two, as
+of one voice). Prints a line of JSON for each length and half: the miss at
+a false acceptance of 0.3, 1, 3 and 10 %, with the thresholds, and both at the threshold in use.
+"""
+
+import argparse
+import json
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from dialogues import _ONE_VOICE, _decoded
+from streamd.config import Config
+from streamd.daemon import build
+from streamd.engines.voices import hear
+from streamd.speakers import HearingSteps, Roster
+from streamd.speakers.people import likeness_of, threshold
+from streamd.system.processor import machine
+from streamd.types import FRAME, SAMPLE_RATE
+
+LENGTHS_S = (1.5, 3.0, 6.0)
+RATES = (0.003, 0.01, 0.03, 0.1)
+UNNAMED = "PERSON_"
+PAUSE = np.zeros(SAMPLE_RATE // 2, np.float32)
+_MOST_PIECES = 12
+"""Of a speaker and a length: some have hundreds of lines."""
+
+
+class Print(NamedTuple):
+    """A voice: who it is, the kind of recording, what is kept of it, and of how many frames."""
+
+    speaker: str
+    kind: str
+    data: bytes
+    n: int
+
+
+def clips(lines: Path, manifests: Sequence[Path]) -> dict[tuple[str, str], list[dict[str, Any]]]:
+    """Return what each speaker says, by name and kind of recording."""
+    found: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for path in (lines, *manifests):
+        for text in path.read_text(encoding="utf-8").splitlines():
+            line = json.loads(text)
+            speaker = line["speaker"]
+            if speaker in {"unknown", "pv", "en", *_ONE_VOICE}:  # of several people, or one twice
+                continue
+            kind = line.get("game") or "reading"
+            whole = [0.0, line.get("duration_s", 0.0)]
+            each = {"path": path.parent / line["path"], "speech": line.get("speech", whole)}
+            each["scene"] = line.get("scene") or line["path"]
+            found.setdefault((speaker, kind), []).append(each)
+    return found
+
+
+def sessions(said: Sequence[dict[str, Any]], rng: np.random.Generator) -> list[list[Any]]:
+    """Divide what somebody says into two sessions: of different scenes, if there are several."""
+    by_scene = [[*each] for _, each in groupby(sorted(said, key=_scene), key=_scene)]
+    if len(by_scene) < 2:
+        by_scene = [[each] for each in said]
+    halves: list[list[Any]] = [[], []]
+    for scene in (by_scene[i] for i in rng.permutation(len(by_scene))):
+        halves.sort(key=_seconds)
+        halves[0] += scene
+    return sorted(halves, key=_seconds, reverse=True)
+
+
+def _scene(line: dict[str, Any]) -> str:
+    return str(line["scene"])
+
+
+def _seconds(said: Sequence[dict[str, Any]]) -> float:
+    return sum(each["speech"][1] - each["speech"][0] for each in said)
+
+
+def speech(line: dict[str, Any]) -> NDArray[np.float32]:
+    """Return a line without the silence around it."""
+    first, after = (round(SAMPLE_RATE * at) for at in line["speech"])
+    return _decoded(line["path"])[first:after]
+
+
+def pieces(said: Sequence[Any], length_s: float, most: int) -> Iterator[NDArray[np.float32]]:
+    """Yield pieces of speech of one length; shorter lines follow each other after a pause."""
+    n, piece, n_yielded = round(length_s * SAMPLE_RATE), [], 0
+    left = n
+    for line in said:
+        sound = speech(line)[:left]
+        piece += [sound, PAUSE]
+        left -= len(sound)
+        if left <= 0:
+            yield np.concatenate(piece)
+            piece, left, n_yielded = [], n, n_yielded + 1
+            if n_yielded == most:
+                return
+
+
+def heard(sound: NDArray[np.float32]) -> tuple[bytes, int] | None:
+    """Return what is known of who says most of a sound, heard as live captions hear it."""
+    sound = np.concatenate([PAUSE, sound, PAUSE, PAUSE])
+    frames = sound[: len(sound) // FRAME * FRAME].reshape(-1, FRAME)
+    gate, steps, roster = build.gate(Config()), HearingSteps(), Roster()
+    for end, frame in enumerate(frames, 1):
+        (decided,) = gate.feed(frame[None])
+        steps.push(end, decided.silence, decided.late)
+        for step in steps.take(end):
+            hear(roster, step, sound, start=0)
+    known = max(zip(roster.lengths, roster.voiceprints, strict=True), default=None)
+    return (known[1], known[0]) if known and known[0] else None
+
+
+def prints(
+    found: dict[tuple[str, str], list[dict[str, Any]]], enrol_s: float, seed: int
+) -> tuple[list[Print], dict[float, list[Print]]]:
+    """Return the voices that are kept, and those of the pieces, by their length."""
+    kept: list[Print] = []
+    tried: dict[float, list[Print]] = {length: [] for length in LENGTHS_S}
+    rng = np.random.default_rng(seed)
+    for (speaker, kind), said in sorted(found.items()):
+        first, second = sessions(said, rng)
+        whole = min(enrol_s, _seconds(first))
+        if whole >= LENGTHS_S[1]:
+            for piece in pieces(first, whole - 0.05, 1):
+                known = heard(piece)
+                kept += [Print(speaker, kind, *known)] if known else []
+        for length_s, of in tried.items():
+            for piece in pieces(second, length_s, _MOST_PIECES):
+                known = heard(piece)
+                of += [Print(speaker, kind, *known)] if known else []
+    return kept, tried
+
+
+def compared(kept: Sequence[Print], tried: Sequence[Print]) -> dict[str, Any]:
+    """Return miss and false acceptance."""
+    same, other, labelled, at = [], [], [], {"miss": 0, "accepted": 0}
+    for piece in tried:
+        for voice in kept:
+            is_same = voice.speaker == piece.speaker
+            is_unsure = any(each.speaker.startswith(UNNAMED) for each in (voice, piece))
+            if voice.kind != piece.kind:
+                continue
+            score = likeness_of(voice.data, piece.data)
+            is_known = score >= threshold(piece.n)
+            labelled += [] if is_same else [is_known]
+            if is_unsure and not is_same:
+                continue
+            (same if is_same else other).append(score)
+            at["miss"] += is_same and not is_known
+            at["accepted"] += not is_same and is_known
+    own, others = np.array(same), np.sort(other)[::-1]
+    curve = {}
+    for rate in RATES:
+        least = others[min(len(others) - 1, int(rate * len(others)))]
+        miss = round(100 * float((own <= least).mean()), 1)
+        curve[f"{100 * rate:g}"] = {"miss": miss, "threshold": round(float(least), 3)}
+    return {
+        "same": len(own),
+        "others": len(others),
+        "curve": curve,
+        "miss": round(100 * at["miss"] / len(own), 1),
+        "accepted": round(100 * at["accepted"] / len(others), 2),
+        "accepted_as_labelled": round(100 * float(np.mean(labelled)), 2),
+        "frames": int(np.median([piece.n for piece in tried])),
+    }
+
+
+def main() -> None:
+    """Hear all speakers, and compare them by halves."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("manifests", nargs="*", type=Path)
+    parser.add_argument("--lines", type=Path, required=True)
+    parser.add_argument("--enrol", type=float, default=20.0)
+    parser.add_argument("--seed", type=int, default=0)
+    args = parser.parse_args()
+    found = clips(args.lines, args.manifests)
+    print(json.dumps({"machine": msgspec.to_builtins(machine()), "speakers": len(found)}))
+    kept, tried = prints(found, args.enrol, args.seed)
+    names = sorted({speaker for speaker, _ in found})
+    order = np.random.default_rng(args.seed).permutation(len(names))
+    for half, chosen in (("design", order[::2]), ("judge", order[1::2])):
+        inside = {names[i] for i in chosen}
+        voices = [each for each in kept if each.speaker in inside]
+        for length_s, of in tried.items():
+            own = [each for each in of if each.speaker in inside]
+            facts = {"half": half, "speech_s": length_s, "kept": len(voices)}
+            print(json.dumps(facts | compared(voices, own)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,161 @@
+// The captions in the reader's language: which one, and where the translations stand.
+//
+// The server sends them sentence by sentence (`translation` of docs/protocol.md). Those of older
+// paragraphs stand in these, those of the newest paragraph behind what is being said.
+
+import { store, stored } from "./storage.js";
+import { paragraphOf } from "./view.js";
+
+const $ = (id) => document.getElementById(id);
+const known = new Map(); // complete sentences, by run and number of the last final: {key, last, ...}
+const open = new Map(); // those that may change, by channel
+let waiting = new Set(); // keys of sentences that are not in a paragraph for good
+let epoch = ""; // the run of the session
+let send = () => {};
+let failed = false;
+
+const named = (code) => new Intl.DisplayNames([code], { type: "language", fallback: "code" }).of(code);
+const upper = (text, code) => text.charAt(0).toLocaleUpperCase(code) + text.slice(1);
+
+/** What the reader has chosen: {into, mode}, "" and "" for the original alone. */
+function chosen() {
+  const [into = "", mode = ""] = $("into").value.split(" ");
+  return { into, mode: into && !failed ? mode : "" };
+}
+
+/** Forget all translations: another session is shown. */
+export function clear() {
+  known.clear();
+  open.clear();
+  waiting.clear();
+  $("translating").replaceChildren();
+}
+
+/** Take a message of the server; `reply` sends one. */
+export function apply(message, reply) {
+  if (message.type === "hello") {
+    epoch = message.epoch;
+    send = reply;
+    offer(message.translates ?? []);
+    choose();
+  }
+  if (message.type === "error" && message.code === "translation") {
+    failed = true;
+    arrange();
+  }
+  if (message.type !== "translation" || message.into !== chosen().into) return;
+  const slot = message.channel ?? 0;
+  if (!message.complete) {
+    open.set(slot, message);
+    return;
+  }
+  if (open.get(slot)?.seg === message.seg) open.delete(slot);
+  const key = `${epoch} ${message.last}`;
+  known.set(key, { ...message, key, run: epoch });
+  waiting.add(key);
+}
+
+/** Offer the languages of a server, and choose what this browser's user chose before. */
+function offer(languages) {
+  const options = languages.flatMap((code) => {
+    const name = upper(named(code), code);
+    const each = [new Option(name, `${code} only`), new Option(`${name} + original`, `${code} both`)];
+    for (const option of each) option.lang = code;
+    return each;
+  });
+  const before = $("into").options.length > 1 ? $("into").value : stored("into");
+  $("into").replaceChildren(new Option("Original", ""), ...options);
+  $("into").value = options.some(({ value }) => value === before) ? before : "";
+  $("reading").hidden = languages.length === 0;
+}
+
+/** Ask for what is chosen. */
+function choose() {
+  failed = false;
+  const { into } = chosen();
+  clear();
+  for (const old of document.querySelectorAll("#log .translation")) old.remove();
+  if (into || send.asked) send({ type: "translate", into, after: 0 });
+  send.asked = into !== "";
+  arrange();
+}
+
+function arrange() {
+  const { into, mode } = chosen();
+  $("text").dataset.reading = mode;
+  $("machine").hidden = !into;
+  $("machine").textContent = failed ? "no translation" : "translated by a machine";
+  // Who reads the translation alone hears it, too; otherwise the original is read aloud.
+  $("translating").ariaLive = mode === "only" ? "polite" : "off";
+}
+
+$("into").onchange = () => {
+  store("into", $("into").value);
+  choose();
+};
+
+function sentence({ text, into, last, key }) {
+  const made = document.createElement("span");
+  made.lang = into;
+  made.textContent = text;
+  if (key !== undefined) Object.assign(made.dataset, { last, key });
+  return made;
+}
+
+/** Remove a sentence with the blank behind it. */
+function remove(made) {
+  made.nextSibling?.remove();
+  made.remove();
+}
+
+/** Put a sentence into its place among others, which are in the order of their finals. */
+function insert(block, made) {
+  const after = [...block.children].find((each) => Number(each.dataset.last ?? Infinity) > Number(made.dataset.last));
+  block.insertBefore(made, after ?? null);
+  made.after(" ");
+}
+
+function blockOf(paragraph, lang) {
+  const there = paragraph.querySelector(":scope > .translation");
+  if (there !== null) return there;
+  const block = document.createElement("span");
+  block.className = "translation";
+  block.lang = lang;
+  block.dir = "auto";
+  paragraph.append(block);
+  return block;
+}
+
+/** Show the translations of these items; `isNew`: paragraphs were made anew. */
+export function show(items, { isNew = false } = {}) {
+  const line = $("translating");
+  if (chosen().into === "") return;
+  if (isNew) waiting = new Set(known.keys());
+  // What is being said may go on with the newest paragraph, or begin another one.
+  const newest = $("partial").classList.contains("alone") ? null : $("log").lastElementChild;
+  const early = newest?.querySelector(":scope > .translation");
+  for (const { dataset } of early?.children ?? []) waiting.add(dataset.key);
+  early?.remove();
+  if (waiting.size > 0) {
+    const numbers = new Map(items.map(({ run, seq }, n) => [`${run} ${seq}`, n]));
+    const shown = new Map([...line.children].map((each) => [each.dataset.key, each]));
+    for (const key of [...waiting]) {
+      const n = numbers.get(key);
+      const paragraph = n === undefined ? null : paragraphOf(n);
+      if (paragraph === null) continue; // the final comes first, unless this page has cleared it
+      const isLast = paragraph === newest;
+      if (isLast && shown.has(key)) continue;
+      if (shown.has(key)) remove(shown.get(key));
+      const block = isLast ? line : blockOf(paragraph, chosen().into);
+      insert(block, sentence(known.get(key)));
+      if (!isLast) waiting.delete(key);
+    }
+  }
+  for (const old of line.querySelectorAll(".open")) remove(old);
+  for (const message of open.values()) {
+    const made = sentence(message);
+    made.className = "open";
+    made.ariaHidden = "true"; // it is read aloud when it does not change any more
+    line.append(made, " ");
+  }
+}

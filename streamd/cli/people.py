@@ -1,0 +1,77 @@
+"""``streamd people``: whose voices are known again (``--people``), on the command line."""
+
+import asyncio
+from collections.abc import Iterator
+
+from streamd.config import Config
+from streamd.daemon import build
+from streamd.daemon.people import PeopleFolder, VoiceKeeper
+from streamd.engines.voices import RecordedVoices
+from streamd.errors import ConfigError, SourceError
+from streamd.events import encode
+from streamd.labels import name_from
+from streamd.sinks.text import clean
+from streamd.sources import Lost
+from streamd.sources.file import FileSource
+from streamd.types import mixed, ms_from_frames
+
+
+def _folder(config: Config) -> PeopleFolder:
+    return PeopleFolder(config.decoding.people)
+
+
+def listed(config: Config) -> Iterator[str]:
+    """Yield a line for each person: how much of the voice is known, since when, and the name."""
+    for path, each in _folder(config).files():
+        if config.output.json:
+            yield encode({"name": each.name, "frames": each.frames, "file": str(path)})
+            continue
+        heard, day = ms_from_frames(each.frames) / 1000, f"{each.written.astimezone():%Y-%m-%d}"
+        n = "1 session" if each.sessions == 1 else f"{each.sessions} sessions"
+        yield f"{clean(each.name)}  {heard:.0f} s, {n}, {day}  {path}"
+
+
+def delete(config: Config, *names: str) -> Iterator[str]:
+    """Forget people, and yield a line for each. Raises `ConfigError` if one is not known."""
+    folder = _folder(config)
+    for name in names:
+        folder.delete(name)
+        yield f"forgotten: {clean(name)}"
+
+
+def rename(config: Config, old: str, new: str) -> None:
+    """Call a person by another name. Raises `ConfigError` if that is not possible."""
+    _folder(config).rename(old, _name(new))
+
+
+def enroll(config: Config, name: str, file: str) -> None:
+    """Keep the voice of the one person who speaks in a recording.
+
+    Raises `SourceError` if it cannot be read, `ConfigError` if too little is said in it.
+    """
+    voiceprint, n = asyncio.run(_heard(config, file))
+    VoiceKeeper(_folder(config)).keep(_name(name), voiceprint, n)
+
+
+def _name(text: str) -> str:
+    try:
+        name = name_from(text)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    if not name:
+        raise ConfigError("a name has at least one character")
+    return name
+
+
+async def _heard(config: Config, file: str) -> tuple[bytes, int]:
+    """Return the voiceprint of who speaks in a recording, and of how many frames."""
+    voices, gate = RecordedVoices(), build.gate(config)
+    async with FileSource(file, realtime=False) as source:
+        async for item in source:
+            if not isinstance(item, Lost):
+                frames = mixed(item)
+                voices.feed(frames, [(heard.silence, heard.late) for heard in gate.feed(frames)])
+    voices.turns(1)
+    if not (known := voices.prints):
+        raise SourceError(f"{file}: nobody speaks in it")
+    return known[0]

@@ -1,0 +1,164 @@
+"""The folder of voices that are known again (``--people``): a small file for each person.
+
+It exists because somebody who may has said so, by name. A file has a voiceprint of 256 bytes, from
+which no speech can be made, how much speech it is of, and when it was written. Only its owner can
+read it. ``streamd people`` lists and deletes them.
+"""
+
+import hashlib
+import logging
+import os
+import re
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from streamd.errors import ConfigError, os_error_as
+from streamd.speakers import VOICEPRINT_BYTES
+from streamd.speakers.people import LEAST_KEPT, Person, with_more
+from streamd.system.disk import put_file, user_folder, warn_of_writers
+from streamd.types import ms_from_frames
+
+_MODEL = "community-1"
+"""Voiceprints of other models cannot be compared with those of this one (models/community-1)."""
+_MOST_BYTES = 4_096
+"""Of a file: a name and 256 bytes in base64 are less than 1,000."""
+
+log = logging.getLogger(__name__)
+
+
+class PersonFile(Struct, frozen=True, kw_only=True):
+    """What a file holds: `frames` of 20 ms are what the voiceprint was made of."""
+
+    name: str
+    model: str
+    voiceprint: bytes
+    frames: int
+    sessions: int = 1
+    written: datetime
+
+    @property
+    def person(self) -> Person:
+        """Who it is, to be recognised."""
+        return Person(self.name, self.voiceprint, self.frames)
+
+
+_decoder = msgspec.json.Decoder(PersonFile)
+
+
+class PeopleFolder:
+    """The people of a folder, read when they are asked for: another process may change them."""
+
+    def __init__(self, wanted: str, environ: Mapping[str, str] = os.environ) -> None:
+        own = user_folder("data", environ) / "people"
+        self.folder = own if wanted in ("", "auto") else Path(os.path.expanduser(wanted))
+        warn_of_writers("--people", self.folder)
+
+    def files(self) -> Iterator[tuple[Path, PersonFile]]:
+        """Give the files that can be read, by name; others are logged."""
+        found: list[tuple[Path, PersonFile]] = []
+        for path in sorted(self.folder.glob("*.json")):
+            try:
+                with path.open("rb") as file:
+                    each = _decoder.decode(file.read(_MOST_BYTES))
+            except (OSError, ValueError) as error:
+                log.warning("--people: %s cannot be read, and is left out: %s", path, error)
+                continue
+            if each.model != _MODEL or len(each.voiceprint) != VOICEPRINT_BYTES:
+                log.warning("--people: %s is of another model of voices, and is left out", path)
+                continue
+            found.append((path, each))
+        yield from sorted(found, key=lambda pair: pair[1].name.casefold())
+
+    @property
+    def people(self) -> tuple[Person, ...]:
+        """Those who are known."""
+        return tuple(each.person for _, each in self.files())
+
+    def find(self, name: str) -> tuple[Path, PersonFile] | None:
+        """Return the file of a person, if there is one."""
+        wanted = name.casefold()
+        return next((pair for pair in self.files() if pair[1].name.casefold() == wanted), None)
+
+    def keep(self, name: str, voiceprint: bytes, n: int, before: PersonFile | None) -> Path:
+        """Keep a voice, of which `n` frames were heard in this session, beside those `before`.
+
+        Raises `ConfigError` if that is too little, or if the file cannot be written.
+        """
+        if n < LEAST_KEPT:
+            heard, least = ms_from_frames(n) / 1000, ms_from_frames(LEAST_KEPT) / 1000
+            what = f"the voice of {name} is known from {heard:.1f} s, of at least {least:g}"
+            raise ConfigError(f"keep: {what}")
+        person, sessions = Person(name, voiceprint, n), 1
+        if before is not None:
+            person, sessions = with_more(before.person, voiceprint, n), before.sessions + 1
+        path = self.folder / _file_name(name)
+        self._write(
+            path,
+            PersonFile(
+                name=name,
+                model=_MODEL,
+                voiceprint=person.voiceprint,
+                frames=person.n,
+                sessions=sessions,
+                written=datetime.now(UTC).replace(microsecond=0),
+            ),
+        )
+        return path
+
+    def delete(self, name: str) -> None:
+        """Forget a person. Raises `ConfigError` if there is none, or if that fails."""
+        path, _ = self._known(name)
+        with os_error_as(ConfigError, f"{path} cannot be deleted"):
+            path.unlink()
+
+    def rename(self, old: str, new: str) -> None:
+        """Call a person by another name. Raises `ConfigError` if that is not possible."""
+        path, known = self._known(old)
+        if old.casefold() != new.casefold() and self.find(new) is not None:
+            raise ConfigError(f"{new} is somebody else: delete one of the two first")
+        target = self.folder / _file_name(new)
+        self._write(target, replace(known, name=new))
+        if target != path:
+            with os_error_as(ConfigError, f"{path} cannot be deleted"):
+                path.unlink()
+
+    def _known(self, name: str) -> tuple[Path, PersonFile]:
+        if (found := self.find(name)) is None:
+            raise ConfigError(f"nobody is called {name} here: streamd people lists them")
+        return found
+
+    def _write(self, path: Path, content: PersonFile) -> None:
+        with os_error_as(ConfigError, f"{path} cannot be written"):
+            put_file(path, msgspec.json.encode(content))
+
+
+def _file_name(name: str) -> str:
+    """Return a name for a file that any file system takes, and of which people see whose it is."""
+    readable = re.sub(r"[^a-z0-9]+", "-", name.casefold()).strip("-")[:40]
+    return f"{readable}-{hashlib.sha256(name.casefold().encode()).hexdigest()[:8]}.json"
+
+
+class VoiceKeeper:
+    """Keeps voices of one session: what it keeps of one again replaces what it has kept before."""
+
+    def __init__(self, folder: PeopleFolder) -> None:
+        self._folder = folder
+        self._before: dict[str, PersonFile | None] = {}
+
+    def keep(self, name: str, voiceprint: bytes, n: int) -> None:
+        """Keep a voice as far as it is known by now, and say so. Raises `ConfigError`."""
+        if name not in self._before:
+            found = self._folder.find(name)
+            self._before[name] = found[1] if found else None
+        path = self._folder.keep(name, voiceprint, n, self._before[name])
+        heard = ms_from_frames(n) / 1000
+        log.info(
+            "the voice of %s (%.1f s) is kept in %s, to be known again: only with their consent; "
+            "forget it with: streamd people delete %r",
+            *(name, heard, path, name),
+        )

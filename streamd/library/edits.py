@@ -1,0 +1,257 @@
+"""What somebody has edited in a session of the library, as notes, and how it is undone.
+
+A sentence is sent as a whole. Only the words in it that differ from those that were heard are
+corrected, so that all others keep their times, and what was heard stands beside each change.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from difflib import SequenceMatcher
+from itertools import pairwise
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from streamd.errors import ConfigError
+from streamd.events import Attribution, Correction, Final, Note, aligned
+from streamd.library.tables import UNSPACED
+from streamd.sinks.transcripts import attributed, corrected, in_effect
+
+_MOST_EDITS = 5_000
+"""In a request: one that undoes the merge of two speakers names each stretch between them."""
+_MOST_LETTERS = 10_000
+"""Of a sentence."""
+_MOST_LEARNED = 5
+"""Words of a correction that is taken for a name or a term; a longer one is a sentence."""
+_MARKS = " .,;:!?…\"'«»„“”()[]¿¡。，、！？"
+_PIECE = re.compile(rf"{UNSPACED.pattern}|(?:(?!{UNSPACED.pattern})\S)+")
+
+
+class Sentence(Struct, frozen=True, kw_only=True):
+    """What was said, in place of all of the text of final `seq`; empty: nothing was."""
+
+    seq: Annotated[int, Meta(ge=1)]
+    text: Annotated[str, Meta(max_length=_MOST_LETTERS)]
+
+
+class Speaking(Struct, frozen=True, kw_only=True):
+    """Who says which words: see `Attribution`."""
+
+    speaker: Annotated[int, Meta(ge=0, le=9_999)]
+    seq: Annotated[int, Meta(ge=1)]
+    first: Annotated[int, Meta(ge=0)] = 0
+    to_seq: Annotated[int, Meta(ge=0)] = 0
+    last: Annotated[int, Meta(ge=0)] = 0
+    was: Annotated[int, Meta(ge=0, le=9_999)] = 0
+
+    @property
+    def attribution(self) -> Attribution:
+        """The note that says so."""
+        return Attribution(
+            speaker=self.speaker,
+            seq=self.seq,
+            first=self.first,
+            to_seq=self.to_seq,
+            last=self.last,
+            was=self.was,
+        )
+
+
+class Edits(Struct, frozen=True, kw_only=True):
+    """What somebody changes at once; `revision` is that of the session which they have seen.
+
+    With `keep`, words that were corrected are expected in later sessions.
+    """
+
+    revision: Annotated[int, Meta(ge=0)]
+    sentences: Annotated[tuple[Sentence, ...], Meta(max_length=_MOST_EDITS)] = ()
+    speakers: Annotated[tuple[Speaking, ...], Meta(max_length=_MOST_EDITS)] = ()
+    keep: bool = False
+
+
+class EditedText:
+    """The finals of a session and the notes about them, for somebody who edits it.
+
+    Raises `ConfigError` where it has no such final or words.
+    """
+
+    def __init__(self, events: Iterable[object]) -> None:
+        self._finals: dict[int, Final] = {}
+        self._corrections: dict[int, list[Correction]] = {}
+        self._attributions: list[Attribution] = []
+        self.revision = 0
+        """The number of notes so far."""
+        for event in events:
+            if isinstance(event, Final):
+                self._finals[event.seq] = event
+            elif isinstance(event, Note):
+                self._take(event)
+
+    def _take(self, note: Note) -> None:
+        self.revision += 1
+        if isinstance(note, Attribution):
+            self._attributions.append(note)
+        elif isinstance(note, Correction):
+            self._corrections.setdefault(note.seq, []).append(note)
+
+    def edit(self, wanted: Edits) -> tuple[list[Note], Edits]:
+        """Take what is wanted; return the notes that say so, and the edits that undo it."""
+        notes: list[Note] = []
+        before: list[Sentence] = []
+        for sentence in wanted.sentences:
+            final = self._final(sentence.seq)
+            before.insert(0, Sentence(seq=final.seq, text=self._as_corrected(final).text))
+            notes += self._rewritten(final, sentence.text)
+        speakers: list[Speaking] = []
+        for speech in wanted.speakers:
+            self._check(speech)
+            speakers[:0] = self._speakers(speech.attribution)
+            self._take(speech.attribution)
+            notes.append(speech.attribution)
+        undo = Edits(revision=self.revision, sentences=tuple(before), speakers=tuple(speakers))
+        return notes, undo
+
+    def said(self, final: Final) -> Final:
+        """Return a final as it stands: by whom it was said, and what was corrected."""
+        return self._as_corrected(attributed(final, self._attributions))
+
+    def texts(self, notes: Iterable[Note]) -> Iterator[tuple[int, str, str]]:
+        """Give number, text as it was heard, and text as it stands, of what notes correct."""
+        for seq in {note.seq for note in notes if isinstance(note, Correction)}:
+            final = self._final(seq)
+            yield seq, final.text, self._as_corrected(final).text
+
+    def learned(self, notes: Iterable[Note]) -> Iterator[str]:
+        """Give the words of corrections that are worth being expected in later sessions."""
+        for note in notes:
+            if not isinstance(note, Correction):
+                continue
+            words = self._final(note.seq).words[note.first : note.last + 1]
+            heard, meant = (
+                [bare for each in texts if (bare := each.strip(_MARKS))]
+                for texts in ([word.text for word in words], note.text.split())
+            )
+            while heard and meant and heard[0] == meant[0]:
+                heard, meant = heard[1:], meant[1:]
+            while heard and meant and heard[-1] == meant[-1]:
+                heard, meant = heard[:-1], meant[:-1]
+            if 0 < len(meant) <= _MOST_LEARNED:
+                yield " ".join(meant)
+
+    def _final(self, seq: int) -> Final:
+        if (final := self._finals.get(seq)) is None:
+            raise ConfigError(f"the session has no final {seq}")
+        return final
+
+    def _check(self, speech: Speaking) -> None:
+        begin, end = self._final(speech.seq), self._final(speech.to_seq or speech.seq)
+        is_backward = speech.to_seq and (speech.to_seq, speech.last) < (speech.seq, speech.first)
+        if is_backward or max(speech.first - len(begin.words), speech.last - len(end.words)) >= 0:
+            raise ConfigError(f"final {speech.seq} has no such words")
+
+    def _as_corrected(self, final: Final) -> Final:
+        return corrected(final, self._corrections.get(final.seq, ()))
+
+    def _rewritten(self, final: Final, text: str) -> Iterator[Correction]:
+        """Give the corrections after which a final has a text."""
+        wanted = [*_differences(final, " ".join(text.split()))]
+        known = in_effect(final, self._corrections.get(final.seq, ()))
+        for each in known:
+            is_replaced = any(_overlap(each, other) for other in wanted)
+            if each not in wanted and not is_replaced:
+                wanted.append(_as_heard(final, each))
+        for each in wanted:
+            if each not in known:
+                self._take(each)
+                yield each
+
+    def _speakers(self, change: Attribution) -> list[Speaking]:
+        """Return who says now the words that a change is about."""
+        found: list[Speaking] = []
+        for final in self._finals.values():
+            now = attributed(final, self._attributions)
+            later = attributed(now, [change])
+            for i, (word, other) in enumerate(zip(now.words, later.words, strict=True)):
+                if word == other:
+                    continue
+                speaker, last = word.speaker or 0, found[-1] if found else None
+                begin = i
+                if last and (last.seq, last.last + 1, last.speaker) == (final.seq, i, speaker):
+                    begin = found.pop().first
+                found.append(
+                    Speaking(speaker=speaker, seq=final.seq, first=begin, to_seq=final.seq, last=i)
+                )
+        return found
+
+
+def _differences(final: Final, text: str) -> Iterator[Correction]:
+    """Give exact corrections of the words in a final after which it has a text."""
+    places = [(start, end) for start, end, _ in aligned(final.text, final.words)]
+    if not places:
+        if text != final.text:
+            raise ConfigError(f"final {final.seq} has no words that can be corrected")
+        return
+    same = _unchanged(final.text, text, places)
+    anchors = [-1, *sorted(same), len(places)]
+    starts = {each: start for each, (start, _) in same.items()} | {len(places): len(text)}
+    ends = {each: end for each, (_, end) in same.items()} | {-1: 0}
+    # Words that follow the last that has a place stay as they are, at the end of the text.
+    tail = final.text[places[-1][1] :].strip()
+    if tail:
+        if not text.endswith(tail):
+            raise ConfigError(
+                f"final {final.seq} cannot be corrected behind its {len(places)} words"
+            )
+        starts[len(places)] = len(text) - len(tail)
+    changed = _inserted(anchors, starts, ends, text)
+    for before, after in pairwise(each for each in anchors if each not in changed):
+        if after > before + 1:
+            meant = text[ends[before] : starts[after]].strip()
+            first, last = before + 1, after - 1
+            yield Correction(text=meant, seq=final.seq, first=first, last=last, exact=True)
+
+
+def _inserted(
+    anchors: Sequence[int], starts: Mapping[int, int], ends: Mapping[int, int], text: str
+) -> set[int]:
+    """Return unchanged words, one beside each place where words were inserted between two."""
+    return {
+        before if before >= 0 else after
+        for before, after in pairwise(anchors)
+        if after == before + 1 and text[ends[before] : starts[after]].strip()
+    }
+
+
+def _unchanged(
+    before: str, after: str, places: Sequence[tuple[int, int]]
+) -> dict[int, tuple[int, int]]:
+    """Return the words that are the same in two texts, with their places in the second."""
+    old = [(each.start(), each.end()) for each in _PIECE.finditer(before)]
+    new = [(each.start(), each.end()) for each in _PIECE.finditer(after)]
+    matcher = SequenceMatcher(
+        None, [before[i:j] for i, j in old], [after[i:j] for i, j in new], autojunk=False
+    )
+    moved: dict[int, int] = {}  # place in the first text: in the second
+    for old_n, new_n, n in matcher.get_matching_blocks():
+        for k in range(n):
+            (start, end), (there, _) = old[old_n + k], new[new_n + k]
+            moved |= {at: there + at - start for at in range(start, end)}
+    found: dict[int, tuple[int, int]] = {}
+    for i, (start, end) in enumerate(places):
+        letters = [moved.get(at) for at in range(start, end) if not before[at].isspace()]
+        begin = letters[0] if letters else None
+        is_whole = begin is not None and after[begin : begin + end - start] == before[start:end]
+        if begin is not None and is_whole and None not in letters:
+            found[i] = begin, begin + end - start
+    return found
+
+
+def _as_heard(final: Final, correction: Correction) -> Correction:
+    places = list(aligned(final.text, final.words))
+    text = final.text[places[correction.first][0] : places[correction.last][1]]
+    first, last = correction.first, correction.last
+    return Correction(text=text, seq=final.seq, first=first, last=last, exact=True)
+
+
+def _overlap(one: Correction, other: Correction) -> bool:
+    return one.first <= other.last and other.first <= one.last

@@ -1,0 +1,153 @@
+"""Files for the library over HTTP: they are received, listed with their progress, and removed."""
+
+import asyncio
+from pathlib import Path
+from typing import Annotated, Any, Protocol
+from urllib.parse import parse_qsl
+
+import msgspec
+from msgspec import Meta, Struct
+from msgspec.structs import replace
+from websockets.http11 import Request, Response
+
+from streamd.errors import WireError
+from streamd.library.jobs import Jobs, QueuedFile
+from streamd.server.exchange import Exchange, in_json, plain, respond
+from streamd.server.rest import STATUS, Rest, Task, Wanted
+from streamd.server.wire import naming_field
+from streamd.system.disk import is_nearly_full
+
+
+class _Sent(Struct, frozen=True, kw_only=True):
+    """What a client says of a file that it sends."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=200)]
+    task: Task = "transcribe"
+    language: Annotated[str, Meta(max_length=100)] = ""
+    hotwords: Annotated[str, Meta(max_length=10_000)] = ""
+    speakers: bool = False
+
+    @property
+    def wanted(self) -> Wanted:
+        """How it is to be transcribed."""
+        return Wanted(
+            task=self.task,
+            language=self.language or None,
+            hotwords=self.hotwords or None,
+            speakers=self.speakers,
+        )
+
+
+class QueueProgress(Protocol):
+    """Which job is being done, and how far it is; 0 as duration: its file is read."""
+
+    @property
+    def job(self) -> int: ...  # noqa: D102
+    @property
+    def reached_ms(self) -> int: ...  # noqa: D102
+    @property
+    def duration_ms(self) -> int: ...  # noqa: D102
+
+
+class Queue(Protocol):
+    """What does the jobs, one after the other. Any thread may call it."""
+
+    @property
+    def jobs(self) -> Jobs:
+        """Those that wait, and that which is being done."""
+
+    @property
+    def now(self) -> QueueProgress | None:
+        """What is being done."""
+
+    def wake(self) -> None:
+        """Look for jobs again."""
+
+    def cancel(self, job: int) -> None:
+        """Do a job no longer."""
+
+
+class JobsRest:
+    """Answers requests for the files of a `queue`; `rest` states how large they may be."""
+
+    def __init__(self, queue: Queue, rest: Rest) -> None:
+        self._queue, self._rest = queue, rest
+
+    def is_doing(self, epoch: str) -> bool:
+        """Whether a session is being made by a job."""
+        now = self._queue.now
+        return now is not None and any(
+            job.id == now.job and job.epoch == epoch for job in self._queue.jobs.listed()
+        )
+
+    async def receive(self, exchange: Exchange, request: Request) -> None:
+        """Receive a file, whose name and wishes are in the query, and put it into the queue."""
+        try:
+            query = request.path.partition("?")[2]
+            sent = msgspec.convert(dict(parse_qsl(query)), _Sent, strict=False)
+            received = await self._received(exchange, request)
+            jobs = self._queue.jobs
+            job = await asyncio.to_thread(jobs.add, received, sent.name, sent.wanted)
+        except msgspec.ValidationError as error:
+            await exchange.respond(plain(400, naming_field(error, _Sent)))
+        except WireError as error:
+            await exchange.respond(plain(STATUS[error.code], str(error)))
+        else:
+            self._queue.wake()
+            await exchange.respond(in_json(201, {"id": job.id}))
+
+    async def _received(self, exchange: Exchange, request: Request) -> Path:
+        path = await asyncio.to_thread(self._queue.jobs.new_file)
+        is_whole = False
+        try:
+            with path.open("xb") as file:
+                path.chmod(0o600)
+                async for part in self._rest.body(request.headers, exchange):
+                    if is_nearly_full(path.parent):
+                        raise WireError("storage", "the disk of the library is nearly full")
+                    await asyncio.to_thread(file.write, part)
+            is_whole = path.stat().st_size > 0
+        finally:
+            if not is_whole:
+                path.unlink(missing_ok=True)
+        if not is_whole:
+            raise WireError("bad_form", "the file is empty")
+        return path
+
+    def answer(self, method: str, number: str) -> Response:
+        """List the files, or remove one from the queue, or try one again; may block."""
+        jobs = self._queue.jobs
+        if not number and method in ("GET", "HEAD"):
+            return in_json(200, {"uploads": [self._shown(job) for job in jobs.listed()]})
+        job = next((each for each in jobs.listed() if str(each.id) == number), None)
+        if job is None:
+            return plain(404, f"no file number {number} is in the queue")
+        if method == "DELETE":
+            self._remove(job)
+            return respond(204, b"", {})
+        if method == "POST" and job.state == "failed":
+            jobs.change(replace(job, state="waiting", error=""))
+            self._queue.wake()
+            return respond(204, b"", {})
+        return plain(405, "the methods here are: GET; DELETE; POST to try a failed one again")
+
+    def _remove(self, job: QueuedFile) -> None:
+        now = self._queue.now
+        if now is not None and now.job == job.id:
+            self._queue.cancel(job.id)  # which removes it
+        else:
+            self._queue.jobs.forget_session(job)
+            self._queue.jobs.remove(job)
+
+    def _shown(self, job: QueuedFile) -> dict[str, Any]:
+        now = self._queue.now if self._queue.now and self._queue.now.job == job.id else None
+        return {
+            "id": job.id,
+            "name": job.name,
+            "size": job.size,
+            "state": job.state,
+            "error": job.error,
+            "session": self._queue.jobs.session(job) if job.state != "waiting" else 0,
+            "reached_ms": now.reached_ms if now else 0,
+            "duration_ms": now.duration_ms if now else 0,
+        }

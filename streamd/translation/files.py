@@ -1,0 +1,92 @@
+"""Transcripts in another language: a sink before that of a file."""
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
+
+from msgspec.structs import replace
+
+from streamd.events import Event, Final, Note, Partial, SpeakerTurns, TimedWord
+from streamd.sinks import Sink
+from streamd.translation.sentences import Sentences
+from streamd.translation.translator import Translator
+
+
+class TranslatedSink:
+    """Gives a sink the whole sentences of a stream, translated `into` a language, as finals.
+
+    It waits for the translator, and raises what that raises. What revises finals is left out: their
+    words are others.
+    """
+
+    def __init__(
+        self, sink: Sink, translator: Translator, into: str, names: Sequence[str] = ()
+    ) -> None:
+        self._sink, self._translator = sink, translator
+        self._into, self._names = into, names
+        self._sentences, self._n_written = Sentences(), 0
+
+    def write(self, event: Event) -> None:
+        """Keep the beginning of a sentence, or write what is complete."""
+        for sentence in self._sentences.take(event):
+            if sentence.is_complete:
+                self._sink.write(self._translated(sentence.said))
+        if not isinstance(event, Final | Partial | Note | SpeakerTurns):
+            self._sink.write(event)
+
+    def close(self) -> None:
+        """Complete the output."""
+        self._sink.close()
+
+    def _translated(self, said: Final) -> Final:
+        text = self._translator.translate(
+            said.text, source=said.language, target=self._into, names=self._names
+        ).result()
+        self._n_written += 1
+        same = text == said.text
+        return replace(
+            said,
+            seq=self._n_written,
+            text=text,
+            language=self._into,
+            words=said.words if same else spread(text, said),
+        )
+
+
+def spread(text: str, said: Final) -> tuple[TimedWord, ...]:
+    """Return the words of a translation, each at the time at which as much of `said` was spoken.
+
+    So a translation stays behind the pauses of who speaks. There are none without times of words.
+    """
+    words = text.split()
+    if not words or not said.words:
+        return ()
+    marks = [0.0, *accumulate(len(word) + 1 for word in words)]
+    edges = [mark / marks[-1] for mark in marks]
+    ends = [*accumulate(len(word.text) + 1 for word in said.words)]
+    speaker = (
+        said.words[0] if said.speaker is None else replace(said.words[0], speaker=said.speaker)
+    )
+    return tuple(
+        replace(
+            speaker,
+            text=word,
+            start_ms=_spoken(begin, said.words, ends, is_end=False),
+            end_ms=_spoken(end, said.words, ends, is_end=True),
+            prob=1.0,
+            final=True,
+        )
+        for word, (begin, end) in zip(words, pairwise(edges), strict=True)
+    )
+
+
+def _spoken(share: float, words: Sequence[TimedWord], ends: Sequence[int], *, is_end: bool) -> int:
+    """Return when this share of the letters of words was spoken: at the end of one, or a start."""
+    letters = share * ends[-1]
+    # A word that ends where another one begins ends before the pause between them.
+    i = bisect_left(ends, letters - 1e-6 if is_end else letters + 1e-6)
+    i = min(i, len(words) - 1)
+    begin = ends[i - 1] if i else 0
+    word = words[i]
+    part = (letters - begin) / (ends[i] - begin)
+    return round(word.start_ms + (word.end_ms - word.start_ms) * min(max(part, 0.0), 1.0))

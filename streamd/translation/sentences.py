@@ -1,0 +1,120 @@
+"""What can be translated of a stream: sentences, and the committed clauses of one in progress.
+
+A model translates a sentence better than its parts, but readers cannot wait for the end of a long
+one. So the committed words of a sentence are given out again and again, each time from its
+beginning, whenever there is another clause of them.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+
+from streamd.events import Eos, Event, Final, Gap, Partial, TimedWord, aligned
+from streamd.language import ends_sentence
+from streamd.sinks.writing import goes_on, joined_finals
+from streamd.whisper.marks import MARKS
+
+MOST_WAITING = 8
+"""Committed words after which the end of a clause is not waited for. With 8, the median word waits
+0.6 to 1.1 s; with 4, half as long, but two to four times as many words are taken back; without a
+limit up to 2 s, and one word in twenty 3.3 to 9.7 s (benchmarks/RESULTS.md, "Translation")."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    """A sentence, or the committed beginning of one.
+
+    `said` is its text with its words; its `seq` is the number of its first final, and `last` that
+    of the newest one, both 0 as long as none is final. `is_complete`: it does not change any more.
+    """
+
+    said: Final
+    last: int
+    is_complete: bool
+
+
+class Sentences:
+    """Joins the captions of a stream to sentences, each channel's for itself.
+
+    `language` is that of the stream, if it is known before the first final.
+    """
+
+    def __init__(self, language: str = "") -> None:
+        self._language = language
+        self._begun: dict[int, Sentence] = {}  # whose finals do not end a sentence, by channel
+        self._n_given: dict[int, int] = {}  # words of the present partial, by channel
+
+    def take(self, event: Event) -> Iterator[Sentence]:
+        """Yield what is new after this event, in order; a sentence replaces its beginnings."""
+        match event:
+            case Final() if event.text.strip():
+                yield from self._final(event)
+            case Partial():
+                yield from self._partial(event)
+            case Gap() | Eos():
+                for channel in list(self._begun):
+                    yield from self._end(channel)
+
+    def _end(self, channel: int) -> Iterator[Sentence]:
+        """Yield what has begun in a channel, as a sentence whose end nobody has said."""
+        if begun := self._begun.pop(channel, None):
+            yield replace(begun, is_complete=True)
+
+    def _final(self, final: Final) -> Iterator[Sentence]:
+        channel = final.channel or 0
+        said = final
+        begun = self._begun.get(channel)
+        if begun is not None and goes_on(begun.said, final):
+            said = joined_finals(begun.said, final)
+        else:
+            yield from self._end(channel)
+        self._language = final.language
+        self._n_given[channel] = 0
+        self._begun[channel] = sentence = Sentence(said, final.seq, is_complete=False)
+        if final.continues or ends_sentence(final.text):
+            yield from self._end(channel)
+        else:
+            yield sentence
+
+    def _partial(self, partial: Partial) -> Iterator[Sentence]:
+        channel = partial.channel or 0
+        begun = self._begun.get(channel)
+        language = begun.said.language if begun else self._language
+        n_words = _clauses(partial.words, self._n_given.get(channel, 0))
+        if not language or n_words <= self._n_given.get(channel, 0):
+            return
+        self._n_given[channel] = n_words
+        said = _beginning(partial, n_words, language)
+        if begun is not None and goes_on(begun.said, said):
+            yield Sentence(joined_finals(begun.said, said), begun.last, is_complete=False)
+            return
+        yield from self._end(channel)
+        yield Sentence(said, 0, is_complete=False)
+
+
+def _clauses(words: Sequence[TimedWord], n_given: int) -> int:
+    """Return how many committed words can be translated, of which `n_given` were.
+
+    The mark behind the last committed word may still change, so it ends no clause.
+    """
+    n_committed = sum(word.final for word in words)
+    if n_committed - n_given >= MOST_WAITING:
+        return n_committed
+    ends = (n for n in range(n_committed - 1, 0, -1) if words[n - 1].text.endswith(tuple(MARKS)))
+    return next(ends, 0)
+
+
+def _beginning(partial: Partial, n_words: int, language: str) -> Final:
+    """Return the first words of a partial, as a final that has no number yet."""
+    words = partial.words[:n_words]
+    end = max((end for _, end, _ in aligned(partial.text, words)), default=0)
+    return Final(
+        seg=partial.seg,
+        start_ms=partial.start_ms,
+        end_ms=words[-1].end_ms,
+        text=partial.text[:end],
+        language=language,
+        words=words,
+        channel=msgspec.UNSET if partial.channel is msgspec.UNSET else partial.channel,
+    )

@@ -1,0 +1,330 @@
+"""The models of translations on this machine, a folder for each direction; where they come from.
+
+The folder has what Mozilla publishes, unpacked: the model, a shortlist of words, and one vocabulary
+or two. They are downloaded from Mozilla's own registry, which lists the SHA-256 of each file, and
+only if the user says so. fxtranslate could download them from the service of Firefox, which is not
+meant for other programs.
+"""
+
+import hashlib
+import logging
+import re
+import shutil
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from streamd.errors import EngineError, ModelError, how_to_install, os_error_as
+from streamd.models.store.cache import StorePaths
+from streamd.system.disk import locked, put_folder
+from streamd.translation.translator import OneWay
+from streamd.version import __version__
+
+REGISTRY = (
+    "https://storage.googleapis.com/moz-fx-translations-data--303e-prod-translations-data"
+    "/db/models.json"
+)
+"""Where Mozilla says which models there are: https://mozilla.github.io/translations/firefox-models/
+shows the same."""
+LICENCE = "MPL-2.0, by Mozilla"
+PREFIX = "translate:"
+"""Of the names of these models on the command line."""
+_FOLDER = ".translate"  # no speech model can be called so
+_NAME = re.compile(r"translate:([a-z]{2,3})-([a-z]{2,3})")
+_MOST_BYTES = 300 << 20
+"""Of a file; the largest model has 60 MB."""
+_TIMEOUT_S = 10
+
+log = logging.getLogger(__name__)
+
+OnProgress = Callable[[int, int], object]
+"""Called with the bytes that are here, and all bytes."""
+
+
+def direction_of(name: str) -> tuple[str, str] | None:
+    """Return the languages of ``translate:en-pt``; None for other models."""
+    found = _NAME.fullmatch(name)
+    return (found[1], found[2]) if found else None
+
+
+def directions(here: StorePaths) -> list[tuple[str, str]]:
+    """Return the directions of which a model is here, in alphabetical order."""
+    named = (direction_of(PREFIX + path.name) for path in (here.imported / _FOLDER).glob("*"))
+    return sorted(each for each in named if each)
+
+
+def folder(here: StorePaths, source: str, target: str) -> Path:
+    """Return where the model of a direction is, or would be."""
+    return here.imported / _FOLDER / f"{source}-{target}"
+
+
+class _Firefox:
+    """A model of Firefox, whose library panics rather than raises where its files are wrong."""
+
+    def __init__(self, path: Path, model: OneWay) -> None:
+        self._path, self._model = path, model
+
+    def translate(self, text: str) -> str:
+        try:
+            return self._model.translate(text)
+        except BaseException as error:
+            raise _engine_error(self._path, error) from error
+
+
+def _engine_error(path: Path, error: BaseException) -> BaseException:
+    if isinstance(error, KeyboardInterrupt | SystemExit):
+        return error
+    return EngineError(f"{path}: the model failed ({error})")
+
+
+def open_model(here: StorePaths, source: str, target: str) -> OneWay:
+    """Open the model of a direction; raises `ModelError` if it is missing or damaged."""
+    path = folder(here, source, target)
+    found = _Files.of(path)
+    try:
+        from fxtranslate import Translator
+    except ImportError as error:
+        needs = f"translating needs a library: {how_to_install('translate')}"
+        raise ModelError(needs) from error
+    with os_error_as(ModelError, f"{path}: cannot be read"):
+        model, shortlist, own, other = (each.read_bytes() for each in found)
+    try:
+        return _Firefox(path, Translator(model, own, other, shortlist))
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt | SystemExit):
+            raise
+        raise ModelError(f"{path}: the model is damaged ({error})") from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Files:
+    """The files of a model."""
+
+    model: Path
+    shortlist: Path
+    source: Path
+    target: Path
+
+    def __iter__(self) -> Iterator[Path]:
+        return iter((self.model, self.shortlist, self.source, self.target))
+
+    @classmethod
+    def of(cls, path: Path) -> "_Files":
+        """Find them in a folder; raises `ModelError` if one is missing."""
+        if not path.is_dir():
+            name = path.name
+            raise ModelError(f"no model {name} is here; run: streamd models get {PREFIX}{name}")
+
+        def one(pattern: str, what: str) -> Path:
+            found = sorted(path.glob(pattern))
+            if len(found) != 1:
+                raise ModelError(
+                    f"{path}: expected one {what} ({pattern}), found {len(found)}; a model has "
+                    "model.*.bin, lex.*.bin, and vocab.*.spm, or srcvocab.*.spm and trgvocab.*.spm"
+                )
+            return found[0]
+
+        shared = list(path.glob("vocab.*.spm"))
+        return cls(
+            model=one("model.*.bin", "model"),
+            shortlist=one("lex.*.bin", "shortlist"),
+            source=one("vocab.*.spm" if shared else "srcvocab.*.spm", "vocabulary"),
+            target=one("vocab.*.spm" if shared else "trgvocab.*.spm", "vocabulary"),
+        )
+
+
+def add(here: StorePaths, path: Path, source: str, target: str) -> Path:
+    """Copy a model's folder into the store, after it was opened; raises `ModelError`."""
+    found, goal = _Files.of(path), folder(here, source, target)
+    if goal.exists():
+        raise ModelError(
+            f"{PREFIX}{goal.name} is here already; run: streamd models remove {PREFIX}{goal.name}"
+        )
+
+    def fill(new: Path) -> None:
+        for each in dict.fromkeys(found):
+            shutil.copyfile(each, new / each.name)
+
+    with os_error_as(ModelError, f"{path} cannot be copied to {goal}"):
+        goal.parent.mkdir(parents=True, exist_ok=True)
+        put_folder(goal, fill)
+    try:
+        open_model(here, source, target)
+    except ModelError:
+        shutil.rmtree(goal)
+        raise
+    return goal
+
+
+def remove(here: StorePaths, source: str, target: str) -> bool:
+    """Delete a model; return whether it was here. Raises `ModelError`."""
+    path = folder(here, source, target)
+    if not path.exists():
+        return False
+    with os_error_as(ModelError, f"{path} cannot be removed"):
+        shutil.rmtree(path)
+    return True
+
+
+class _Listed(msgspec.Struct, frozen=True, rename="camel"):
+    """A file in Mozilla's registry: packed with gzip, and what it is when unpacked."""
+
+    path: Annotated[str, msgspec.Meta(pattern=r"\A[\w./-]{1,300}\Z")]
+    uncompressed_hash: Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{64}\Z")]
+    uncompressed_size: Annotated[int, msgspec.Meta(ge=1, le=_MOST_BYTES)] = 0
+
+    @property
+    def name(self) -> str:
+        """What it is called here; never a path."""
+        return self.path.rpartition("/")[2].removesuffix(".gz")
+
+
+class _Entry(msgspec.Struct, frozen=True, rename="camel"):
+    """A model in Mozilla's registry, of one of several architectures."""
+
+    architecture: str
+    release_status: str
+    files: dict[str, msgspec.Raw]
+
+
+class _Registry(msgspec.Struct, frozen=True, rename="camel"):
+    base_url: Annotated[str, msgspec.Meta(pattern=r"\Ahttps?://[^\s]+\Z")]
+    models: dict[str, list[_Entry]]
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A model that can be downloaded: its languages, its architecture, and its files."""
+
+    source: str
+    target: str
+    architecture: str
+    base: str
+    files: tuple[_Listed, ...]
+
+    @property
+    def n_bytes(self) -> int:
+        """The size of all files together, unpacked, as far as the registry says it."""
+        return sum(file.uncompressed_size for file in self.files)
+
+
+_FILES = ("model", "lexicalshortlist", "vocab", "srcvocab", "trgvocab")
+_ORDER = ("base-memory", "tiny", "base")
+"""Firefox's own preference: the first is the best that a phone has room for."""
+
+
+def look_up(here: StorePaths, source: str, target: str) -> Published:
+    """Ask Mozilla's registry for the model of a direction.
+
+    Raises `ModelError` if it cannot be reached, is damaged, or has none.
+    """
+    pair = f"{source}-{target}"
+    try:
+        known = msgspec.json.decode(b"".join(_content(here, REGISTRY)), type=_Registry)
+        released = [
+            entry
+            for entry in known.models.get(pair, ())
+            if entry.release_status.lower().startswith("release") and entry.architecture in _ORDER
+        ]
+        if not released:
+            raise ModelError(
+                f"{PREFIX}{pair}: Mozilla has no such model; most languages have one from and "
+                "into English (en)"
+            )
+        best = min(released, key=lambda entry: _ORDER.index(entry.architecture))
+        files = [
+            msgspec.json.decode(about, type=_Listed)
+            for name, about in best.files.items()
+            if name.lower() in _FILES
+        ]
+    except msgspec.DecodeError as error:
+        raise ModelError(f"{PREFIX}{pair}: Mozilla's registry is damaged ({error})") from error
+    return Published(source, target, best.architecture, known.base_url.rstrip("/"), tuple(files))
+
+
+def fetch(
+    here: StorePaths, offer: Published, *, on_progress: OnProgress = lambda n_here, n_all: None
+) -> Path:
+    """Download a model and verify the SHA-256 of all its files; return its folder.
+
+    Raises `ModelError` if that fails; then nothing of it is left.
+    """
+    goal = folder(here, offer.source, offer.target)
+
+    def fill(new: Path) -> None:
+        n_before = 0
+        for file in offer.files:
+            _get(here, f"{offer.base}/{file.path}", file, new / file.name)
+            n_before += file.uncompressed_size
+            on_progress(n_before, offer.n_bytes)
+        _Files.of(new)
+
+    with (
+        os_error_as(ModelError, f"{goal} cannot be written"),
+        locked(here.imported / ".lock", f"downloading {PREFIX}{goal.name}"),
+    ):
+        goal.parent.mkdir(exist_ok=True)
+        shutil.rmtree(goal, ignore_errors=True)
+        put_folder(goal, fill)
+    return goal
+
+
+def _get(here: StorePaths, address: str, file: _Listed, path: Path) -> None:
+    """Download a file, unpack it and compare its hash."""
+    digest, most = hashlib.sha256(), file.uncompressed_size or _MOST_BYTES
+    try:
+        with path.open("wb") as out:
+            for part in _unpacked(_content(here, address), most):
+                out.write(part)
+                digest.update(part)
+    except zlib.error as error:
+        raise ModelError(f"{address} is corrupt ({error}); try again") from error
+    if digest.hexdigest() != file.uncompressed_hash:
+        raise ModelError(f"{address} is corrupt: checksum mismatch; nothing was kept, try again")
+
+
+def _unpacked(chunks: Iterator[bytes], most: int) -> Iterator[bytes]:
+    """Yield what was packed with gzip, or already unpacked on its way; a byte over `most` at most.
+
+    A few bytes may stand for gigabytes.
+    """
+    unpacker, n_bytes = None, 0
+    for i, chunk in enumerate(chunks):
+        if i == 0 and chunk.startswith(b"\x1f\x8b"):
+            unpacker = zlib.decompressobj(wbits=31)
+        left = most + 1 - n_bytes
+        part = unpacker.decompress(chunk, left) if unpacker else chunk[:left]
+        n_bytes += len(part)
+        yield part
+        if n_bytes > most:
+            return
+
+
+def _content(here: StorePaths, address: str) -> Iterator[bytes]:
+    """Yield what is at an address. Raises `ModelError`."""
+    # Imported here because httpx2 takes long to import, and most starts need no download.
+    import httpx2
+
+    if here.offline:
+        raise ModelError("nothing is downloaded while HF_HUB_OFFLINE is set")
+    n_bytes, headers = 0, {"User-Agent": f"streamd/{__version__}"}
+    trusted = httpx2.create_ssl_context()
+    try:
+        with (
+            httpx2.Client(verify=trusted, follow_redirects=True, timeout=_TIMEOUT_S) as client,
+            client.stream("GET", address, headers=headers) as response,
+        ):
+            if response.status_code != httpx2.codes.OK:
+                raise ModelError(f"{address}: error {response.status_code}; try again later")
+            for chunk in response.iter_bytes():
+                n_bytes += len(chunk)
+                if n_bytes > _MOST_BYTES:
+                    raise ModelError(f"{address}: more than {_MOST_BYTES >> 20} MB; it is no model")
+                yield chunk
+    except (httpx2.HTTPError, httpx2.InvalidURL, ValueError) as error:
+        why = " ".join(str(error).split()) or type(error).__name__
+        raise ModelError(f"{address} cannot be reached ({why}); check the network") from error

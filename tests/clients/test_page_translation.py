@@ -1,0 +1,125 @@
+"""The page in the reader's language."""
+
+import pytest
+from axe_playwright_python.async_playwright import Axe
+from playwright.async_api import Page, expect
+
+from streamd.server import ServerInfo
+from streamd.translation.service import Translations
+from streamd.translation.translator import Translator
+from tests.support.browser import final, needs_chromium, visit
+from tests.support.serving import CountingStreams, serving
+from tests.support.translating import partial, shouting
+
+pytestmark = [pytest.mark.page, needs_chromium, pytest.mark.asyncio(loop_scope="module")]
+
+
+def info(*languages: str) -> ServerInfo:
+    translator, _ = shouting(*(f"en-{each}" for each in languages))
+    return ServerInfo("fake", "en", Translations(translator, languages))
+
+
+async def choose(page: Page, value: str) -> None:
+    await expect(page.locator("#reading")).to_be_visible()
+    await page.locator("#into").select_option(value)
+
+
+async def test_a_reader_chooses_a_language_and_reads_it_beside_the_original(context):
+    streams = CountingStreams()
+    streams.live.publish(final("Said before.", 0, seg=1))
+    async with serving(streams, info=info("pt", "de")) as server:
+        page, wrong = await visit(context, f"http://127.0.0.1:{server.port}/")
+        await choose(page, "pt both")
+        await expect(page.locator("#machine")).to_have_text("translated by a machine")
+        line = page.get_by_role("log", name="Translation")
+        await expect(line).to_have_text("pt:SAID BEFORE.")
+        assert await line.locator("span").first.get_attribute("lang") == "pt"
+        streams.live.publish(final("And now.", 1_000, seg=2))
+        await expect(line).to_have_text("pt:SAID BEFORE. pt:AND NOW.")
+        # A new paragraph: the old one keeps its translation.
+        streams.live.publish(final("Much later.", 60_000, seg=3))
+        await expect(page.locator("#log .translation")).to_have_text("pt:SAID BEFORE. pt:AND NOW.")
+        await expect(line).to_have_text("pt:MUCH LATER.")
+        await expect(page.locator("#log .text").first).to_be_visible()
+        assert wrong == []
+
+
+async def test_what_is_being_said_is_replaced_and_not_read_aloud(context):
+    streams = CountingStreams()
+    async with serving(streams, info=info("pt")) as server:
+        page, _ = await visit(context, f"http://127.0.0.1:{server.port}/")
+        await choose(page, "pt only")
+        streams.live.publish(partial("it may rain here, we said", 5))
+        moving = page.locator("#translating .open")
+        await expect(moving).to_have_text("pt:IT MAY RAIN HERE, WE")
+        assert await moving.get_attribute("aria-hidden") == "true"
+        streams.live.publish(final("It may rain here, we said.", 0, seg=1))
+        await expect(moving).to_have_count(0)
+        await expect(page.locator("#translating")).to_have_text("pt:IT MAY RAIN HERE, WE SAID.")
+        assert await page.locator("#translating").get_attribute("aria-live") == "polite"
+
+
+async def test_alone_it_takes_the_place_of_the_original_and_back(context):
+    streams = CountingStreams()
+    for seg, text in enumerate(["One.", "Two."], 1):
+        streams.live.publish(final(text, 60_000 * seg, seg=seg))
+    async with serving(streams, info=info("pt")) as server:
+        page, _ = await visit(context, f"http://127.0.0.1:{server.port}/")
+        await choose(page, "pt only")
+        await expect(page.locator("#log .translation")).to_have_text("pt:ONE.")
+        for text in await page.locator("#log .text").all():
+            await expect(text).to_be_hidden()
+        await choose(page, "")
+        await expect(page.locator("#log .text").first).to_be_visible()
+        await expect(page.locator("#translating")).to_be_hidden()
+        await expect(page.locator("#machine")).to_be_hidden()
+
+
+async def test_the_choice_outlives_a_visit(context):
+    streams = CountingStreams()
+    streams.live.publish(final("One.", 0, seg=1))
+    async with serving(streams, info=info("pt")) as server:
+        page, _ = await visit(context, f"http://127.0.0.1:{server.port}/")
+        await choose(page, "pt both")
+        await expect(page.locator("#translating")).to_have_text("pt:ONE.")
+        await page.reload()
+        await expect(page.locator("#into")).to_have_value("pt both")
+        await expect(page.locator("#translating")).to_have_text("pt:ONE.")
+
+
+async def test_arabic_has_its_own_direction_and_nobody_is_shut_out(context):
+    streams = CountingStreams()
+
+    class Arabic:
+        def translate(self, text: str) -> str:
+            return "مرحبا بالعالم."
+
+    translator = Translator(lambda source, target: Arabic(), [("en", "ar")])
+    translations = Translations(translator, ["ar"])
+    async with serving(streams, info=ServerInfo("fake", "en", translations)) as server:
+        page, _ = await visit(context, f"http://127.0.0.1:{server.port}/")
+        await choose(page, "ar both")
+        streams.live.publish(final("Hello world.", 0, seg=1))
+        streams.live.publish(final("Bye world.", 60_000, seg=2))
+        block = page.locator("#log .translation")
+        await expect(block).to_have_text("مرحبا بالعالم.")
+        assert await block.evaluate("(e) => getComputedStyle(e).direction") == "rtl"
+        found = await Axe().run(page)
+        assert found.violations_count == 0, found.generate_report()
+
+
+async def test_if_translating_fails_the_original_is_shown(context):
+    streams = CountingStreams()
+    async with serving(streams, info=info("pt")) as server:
+        page, _ = await visit(context, f"http://127.0.0.1:{server.port}/")
+        await choose(page, "pt only")
+        streams.live.publish(final("panic", 0, seg=1))
+        await expect(page.locator("#machine")).to_have_text("no translation")
+        await expect(page.locator("#log .text")).to_be_visible()
+
+
+async def test_without_an_offer_nothing_is_shown(context):
+    async with serving(CountingStreams()) as server:
+        page, _ = await visit(context, f"http://127.0.0.1:{server.port}/")
+        await expect(page.locator("#status")).to_have_text("live")
+        await expect(page.locator("#reading")).to_be_hidden()

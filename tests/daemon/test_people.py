@@ -1,0 +1,125 @@
+"""The folder of voices that are known again, and what keeps voices of a session."""
+
+import json
+import logging
+import stat
+from functools import partial
+
+import numpy as np
+import pytest
+
+from streamd.cli import main
+from streamd.config import load
+from streamd.daemon import build
+from streamd.daemon.people import PeopleFolder, VoiceKeeper
+from streamd.errors import ConfigError, WireError
+from streamd.events import SpeakerName
+from streamd.speakers.people import MOST_KEPT
+from streamd.streams import Streams
+
+
+def voiceprint(seed: int) -> bytes:
+    return np.random.default_rng(seed).integers(-127, 128, 256).astype(np.int8).tobytes()
+
+
+def test_a_person_is_a_small_file_that_only_the_owner_reads(tmp_path):
+    folder = PeopleFolder(str(tmp_path / "people"))
+    path = folder.keep("Ana Botín / x", voiceprint(1), 400, None)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    assert path.stat().st_size < 1000
+    (person,) = folder.people
+    assert (person.name, person.voiceprint, person.n) == ("Ana Botín / x", voiceprint(1), 400)
+
+
+def test_what_is_kept_again_in_a_session_replaces_what_that_session_has_kept(tmp_path):
+    folder = PeopleFolder(str(tmp_path))
+    first = VoiceKeeper(folder)
+    for n in (100, 300):
+        first.keep("Ana", voiceprint(1), n)
+    assert [each.n for each in folder.people] == [300]
+    second = VoiceKeeper(folder)
+    for n in (150, 200):
+        second.keep("Ana", voiceprint(1), n)
+    ((_, kept),) = folder.files()
+    assert (kept.frames, kept.sessions) == (500, 2)
+    assert kept.person.n < MOST_KEPT
+
+
+def test_too_little_of_a_voice_is_not_kept(tmp_path):
+    with pytest.raises(ConfigError, match=r"the voice of Ana is known from 1\.0 s, of at least 2"):
+        VoiceKeeper(PeopleFolder(str(tmp_path))).keep("Ana", voiceprint(1), 50)
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize("damaged", [b"", b"{", b"[]", b'{"name":1}', b"\xff"])
+def test_a_damaged_file_costs_one_person(damaged, tmp_path, caplog):
+    folder = PeopleFolder(str(tmp_path))
+    folder.keep("Ana", voiceprint(1), 100, None)
+    (tmp_path / "bob.json").write_bytes(damaged)
+    path = folder.keep("Zoë", voiceprint(2), 100, None)
+    path.write_bytes(path.read_bytes().replace(b"community-1", b"community-2"))
+    with caplog.at_level(logging.WARNING):
+        assert [person.name for person in folder.people] == ["Ana"]
+    assert "bob.json cannot be read" in caplog.text
+    assert "of another model" in caplog.text
+
+
+def test_people_are_listed_renamed_and_forgotten(tmp_path, capsys):
+    folder = PeopleFolder(str(tmp_path))
+    for seed, name in enumerate(("Bob", "Ana")):
+        folder.keep(name, voiceprint(seed), 200, None)
+    given = ["--people", str(tmp_path)]
+    assert main(["people", *given]) == 0
+    assert [line.split("  ")[0] for line in capsys.readouterr().out.splitlines()] == ["Ana", "Bob"]
+    assert main(["people", "rename", "ana", "Ana Botín", *given]) == 0
+    assert main(["people", "rename", "Bob", "ana botín", *given]) == 2
+    assert main(["people", "rename", "Bob", "\x1b[2J", *given]) == 2
+    assert main(["people", "rename", "Bob", *given]) == 2
+    assert main(["people", "delete", "BOB", *given]) == 0
+    assert main(["people", "delete", "Bob", *given]) == 2
+    assert "nobody is called Bob here" in capsys.readouterr().err
+    assert main(["people", "list", "--json", *given]) == 0
+    (line,) = capsys.readouterr().out.splitlines()
+    assert json.loads(line)["name"] == "Ana Botín"
+    assert len([*tmp_path.iterdir()]) == 1
+
+
+class OneVoice:
+    """A session in which speaker 1 has a voice, of which more and more is heard."""
+
+    def __init__(self) -> None:
+        self.n = 0
+
+    def voice(self, speaker: int) -> tuple[bytes, int] | None:
+        return (voiceprint(7), self.n) if speaker == 1 and self.n else None
+
+
+def test_a_voice_is_kept_when_it_is_named_and_again_at_the_end(tmp_path, monkeypatch):
+    folder, said = PeopleFolder(str(tmp_path)), OneVoice()
+    streams = Streams(build.session_factory(load({}, {})), max_backlog=1, max_ingest=1)
+    streams.new_keeper = partial(VoiceKeeper, folder)
+    stream = streams.open("talk")
+    monkeypatch.setattr(stream.session, "voice", said.voice)
+    for n, problem in ((0, "too little of Ana"), (60, "too little of Ana"), (150, "")):
+        said.n = n
+        named = SpeakerName(speaker=1, name="Ana")
+        if problem:
+            with pytest.raises(WireError, match=problem):
+                stream.rename(named, keep=True)
+            assert stream.hub.named(1) == "Ana"
+        else:
+            stream.rename(named, keep=True)
+        assert [each.n for each in folder.people] == ([] if problem else [150])
+    said.n = 400
+    stream.end("stop", resumable=False)
+    assert [(each.name, each.n) for each in folder.people] == [("Ana", 400)]
+
+
+def test_a_name_that_somebody_gives_is_not_replaced_by_that_of_a_voice(tmp_path):
+    streams = Streams(build.session_factory(load({}, {})), max_backlog=1, max_ingest=1)
+    stream = streams.open("talk")
+    with pytest.raises(WireError, match="start it with --people"):
+        stream.rename(SpeakerName(speaker=1, name="Ana"), keep=True)
+    stream._publish([SpeakerName(speaker=number, name="Bob") for number in (1, 2)])
+    assert [stream.hub.named(number) for number in (1, 2)] == ["Ana", "Bob"]

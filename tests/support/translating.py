@@ -1,0 +1,69 @@
+"""A translator without a model, whose translations tell what it was given."""
+
+from streamd.errors import EngineError
+from streamd.events import Final, Partial, TimedWord
+from streamd.translation.translator import Translator
+
+
+class Shouting:
+    """Translates by capitals, behind the language; "panic" makes it fail."""
+
+    def __init__(self, target: str, seen: list[str]) -> None:
+        self.target, self.seen = target, seen
+
+    def translate(self, text: str) -> str:
+        self.seen.append(text)
+        if "panic" in text:
+            raise EngineError("the model failed")
+        return f"{self.target}:{text.upper()}"
+
+
+def shouting(*directions: str) -> tuple[Translator, list[str]]:
+    """A translator with models such as "en-pt", and the texts that these have translated."""
+    seen: list[str] = []
+    pairs = [tuple(each.split("-")) for each in directions]
+    return Translator(lambda source, target: Shouting(target, seen), pairs), seen
+
+
+def words(text: str, start_ms: int, *, n_final: int | None = None) -> tuple[TimedWord, ...]:
+    """The words of a text, each 300 ms long."""
+    said = text.split()
+    return tuple(
+        TimedWord(
+            text=word,
+            start_ms=start_ms + 300 * i,
+            end_ms=start_ms + 300 * i + 300,
+            prob=1.0,
+            final=n_final is None or i < n_final,
+        )
+        for i, word in enumerate(said)
+    )
+
+
+def final(text: str, *, seg: int = 1, start_ms: int = 0, seq: int = 0, **more: object) -> Final:
+    known = words(text, start_ms)
+    end_ms = known[-1].end_ms if known else start_ms
+    return Final(
+        seq=seq,
+        seg=seg,
+        start_ms=start_ms,
+        end_ms=end_ms,
+        text=text,
+        words=known,
+        **{"language": "en", **more},
+    )
+
+
+def partial(text: str, n_final: int, *, seg: int = 1, start_ms: int = 0, **more: object) -> Partial:
+    known = words(text, start_ms, n_final=n_final)
+    stable = len(" ".join(text.split()[:n_final]))
+    return Partial(
+        seg=seg,
+        rev=0,
+        start_ms=start_ms,
+        end_ms=known[-1].end_ms,
+        text=text,
+        stable=stable,
+        words=known,
+        **more,
+    )
