@@ -24,6 +24,8 @@ _MOST_WAITING = 200
 """Parts that wait: a quarter of an hour of captions, at a part in 4 s."""
 _PAUSES_S = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0)
 """Between tries; the last one repeats."""
+_LONGEST_LIVE_S = 5.0
+"""Between tries for a screen, which may begin to show captions at any moment: OBS as it streams."""
 _LAST_PAUSE_S = 1.0
 """Between tries once the session has ended: there are seconds left."""
 _MOST_REFUSALS = 3
@@ -182,6 +184,8 @@ class Delivery(Generic[ParcelT]):
 
     async def _pause(self) -> None:
         pause_s = self._pauses_s[min(self._n_failures, len(self._pauses_s)) - 1]
+        if self._to.is_live:
+            pause_s = min(pause_s, _LONGEST_LIVE_S)
         if self._ended.is_set():
             await asyncio.sleep(min(pause_s, _LAST_PAUSE_S))
             return

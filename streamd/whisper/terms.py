@@ -64,7 +64,8 @@ _JOINING = frozenset(
         "ibn",
     ]
 )
-_ADDRESS = re.compile(r"\S*(?:://|@|\\)\S*|\S+/\S+/\S*")
+_LONGEST = 100
+"""Letters without a blank; more are no word of a language that has blanks."""
 _WORD = re.compile(r"[^\W\d_](?:\w|['’-](?=\w))*")
 _SENTENCE_END = re.compile(r"(?<=[.!?…])[\"'”’»)\]]*\s+|\n+|[\t;:•|]")
 _POSSESSIVE = re.compile(r"['’]s$")
@@ -172,7 +173,13 @@ class _Line(NamedTuple):
 
 
 def _sentences(text: str) -> list[str]:
-    return _SENTENCE_END.split(_ADDRESS.sub(" ", text))
+    return _SENTENCE_END.split(re.sub(r"\S+", _without_addresses, text))
+
+
+def _without_addresses(found: re.Match[str]) -> str:
+    piece = found.group()
+    is_address = piece.count("/") > 1 or any(mark in piece for mark in ("://", "@", "\\"))
+    return "" if is_address or len(piece) > _LONGEST else piece
 
 
 def _words_of(sentence: str) -> _Line:
@@ -188,11 +195,12 @@ def _known_words(lines: Sequence[_Line]) -> Mapping[str, _Uses]:
     """Return the uses of each word, by its small letters."""
     known: dict[str, _Uses] = {}
     for line in lines:
+        is_title, is_item = line.is_title, line.is_item  # asked once: lines may be long
         for place, word in enumerate(line.words):
             uses = known.setdefault(word.lower(), _Uses())
-            if line.is_item:
+            if is_item:
                 uses.items[word] += 1
-            elif place == 0 or (line.is_title and _is_capital(word)):
+            elif place == 0 or (is_title and _is_capital(word)):
                 uses.n_first += 1
             else:
                 uses.inside[word] += 1

@@ -93,6 +93,11 @@ def test_a_long_text_has_a_bounded_list():
     assert len(kept) > 200
 
 
+@pytest.mark.parametrize("piece", ["a", "'", "x@", "/", "a-", "a.", "A b ", "xq ", ". ", "a\n"])
+def test_no_text_takes_the_square_of_its_length(piece):
+    assert len(terms(piece * 200_000, GPT2)) <= 1
+
+
 @given(text=st.text(max_size=400))
 def test_each_term_is_a_phrase_that_is_not_risky(text):
     for term in terms(text, GPT2):
