@@ -159,7 +159,11 @@ class Delivery(Generic[ParcelT]):
         except DeliveryError as error:
             self._fail(error)
         while (waiting := await self._queue.get()) is not None:
-            await self._send(waiting)
+            try:
+                await self._send(waiting)
+            except asyncio.CancelledError:  # the time is over
+                self.n_lost += 1
+                raise
 
     async def _send(self, waiting: _QueuedParcel[ParcelT]) -> None:
         """Send a part as often as it takes; give up if it is stale or was refused thrice."""

@@ -123,7 +123,7 @@ async def test_captions_do_not_wait_for_a_destination_that_is_away():
             await turns(1)
         assert hub.queued < 256
     assert delivery.n_sent == 0
-    assert delivery.n_lost >= 2990
+    assert delivery.n_lost == 3000
 
 
 async def test_at_the_end_there_is_one_more_try_and_then_the_rest_is_counted(caplog):
@@ -134,7 +134,7 @@ async def test_at_the_end_there_is_one_more_try_and_then_the_rest_is_counted(cap
         hub.publish(spoken("two"))
         await fake.changed.wait()
     assert delivery.n_sent == 0
-    assert caplog.records[-1].getMessage() in ("there: 0 sent, 1 not", "there: 0 sent, 2 not")
+    assert caplog.records[-1].getMessage() == "there: 0 sent, 2 not"
 
 
 async def test_what_waited_for_a_destination_is_sent_at_the_end():
