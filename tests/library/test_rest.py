@@ -92,8 +92,7 @@ async def test_speakers_are_found_listed_and_exported_as_somebody_has_given_them
 
 async def test_a_session_comes_as_a_file_with_its_names_or_without(client):
     await client.put("sessions/1/names", content=json.dumps({"1": "Ana Ruiz"}))
-    amendment = {"seq": 1, "first": 0, "last": 1, "text": "Ana", "revision": 0}
-    await client.post("sessions/1/corrections", content=json.dumps(amendment))
+    await client.post("sessions/1/edits", content=edits("Ana spoke first.", 0))
     text = await client.get("sessions/1/transcript?format=txt")
     assert text.text == "Ana Ruiz: Ana spoke first.\nSpeaker 2: Then came the café.\n"
     assert text.headers["Content-Disposition"] == 'attachment; filename="talk.txt"'
