@@ -126,7 +126,7 @@ function refuse({ code, message }) {
 addEventListener("resize", () => rollUp.clear());
 const listening = new Listening(options.get("session") ?? "live", transcript, {
   changed: (kind, message) => {
-    if (into && message.type === "hello") listening.send({ type: "translate", into });
+    if (into && message.type === "hello") listening.say({ type: "translate", into });
     if (into && message.type === "error") refuse(message);
     if (message.type === "translation") showTranslated(message);
     else if (kind === "item" && (!into || transcript.items.at(-1).type !== "final")) show(transcript.items.at(-1));
