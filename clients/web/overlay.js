@@ -91,6 +91,7 @@ function show(item) {
     rollUp.settle(marked.text, marked.classAt);
     speaker = marked.last;
   }
+  if (item?.type === "sound") rollUp.settle(`\n[${item.label}]`);
   const partial = !partials ? null : into ? translated : transcript.partial;
   const { text, stable, classAt } = withSpeakers(partial ?? { text: "" }, partial?.stable);
   const isSame = partial?.seg === before.seg;
@@ -126,11 +127,13 @@ function refuse({ code, message }) {
 addEventListener("resize", () => rollUp.clear());
 const listening = new Listening(options.get("session") ?? "live", transcript, {
   changed: (kind, message) => {
+    const { newest } = transcript;
+    transcript.newest = null;
     if (into && message.type === "hello") listening.say({ type: "translate", into });
     if (into && message.type === "error") refuse(message);
     if (message.type === "translation") showTranslated(message);
-    else if (kind === "item" && (!into || transcript.items.at(-1).type !== "final")) show(transcript.items.at(-1));
     else if (kind === "partial" && !into) show();
+    else if (kind !== "partial" && newest !== null && (!into || newest.type !== "final")) show(newest);
     if (transcript.items.length > 50) transcript.items.splice(0, transcript.items.length - 10);
   },
   status: () => {},

@@ -54,9 +54,6 @@ class _LibraryQuery(Struct, frozen=True, kw_only=True):
     anonymous: bool = False
 
 
-Names = dict[Annotated[int, Meta(ge=1, le=9_999)], Annotated[str, Meta(max_length=100)]]
-
-_names_decoder: msgspec.json.Decoder[Names] = msgspec.json.Decoder(Names, strict=False)
 _edits_decoder = msgspec.json.Decoder(Edits)
 
 
@@ -183,16 +180,11 @@ class LibraryRest:
                 return in_json(200, self._whole(number, asked.after))
             case "DELETE", "":
                 return self._delete(number)
-            case "PUT", "names":
-                shelf.run(number)
-                for speaker, name in decoded(body, _names_decoder, "names").items():
-                    shelf.rename(number, speaker, name)
-                return in_json(200, {"names": shelf.names(number)})
             case (("GET" | "HEAD"), "replaced"):
                 return replaced_list(shelf, number)
             case "POST", "edits":
                 return self._edit(number, decoded(body, _edits_decoder, "edits"))
-        return plain(405, "the methods here are: GET, DELETE; PUT names; POST edits")
+        return plain(405, "the methods here are: GET, DELETE; POST edits")
 
     def _delete(self, number: int) -> Response:
         run = self._shelf.run(number)
