@@ -197,3 +197,12 @@ async def test_what_whisper_translates_is_english():
     hub.publish(final("Good morning.", language="de"))
     assert texts(await translated(subscription, 1)) == ["pt:GOOD MORNING."]
     service.close()
+
+
+async def test_who_comes_while_somebody_speaks_gets_the_sentence_so_far():
+    hub, (translator, _) = Hub("talk", choices=ENGLISH), shouting("en-pt")
+    hub.publish(partial("it may rain here, we said", 5))
+    service, subscription = Translations(translator, ["pt"]), hub.subscribe()
+    service.read(hub, "pt", subscription, after=None)
+    assert texts(await translated(subscription, 1)) == ["pt:IT MAY RAIN HERE,"]
+    service.close()
