@@ -247,6 +247,7 @@ class FileSink:
             self._put_again(changed)
         elif isinstance(event, SpeakerName) and self._begun and self._is_regular:
             self._put("")  # the end of some formats has all names
+            self._cut()
 
     def _note(self, event: Event) -> None:
         """Make a checkpoint before an event, if there was none for a minute."""
@@ -285,6 +286,10 @@ class FileSink:
         self._form.names = self._names
         header = "" if end else self._form.header
         self._put(header + "".join(map(self._form.append, self._revised.since(n_items))))
+        self._cut()
+
+    def _cut(self) -> None:
+        """Leave out the blanks that have covered the rest of a longer end."""
         with os_error_as(StreamdError, self._problem):
             self._footer = self._footer.rstrip(b" ")
             self._file.truncate(self._end + len(self._footer))
