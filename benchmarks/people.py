@@ -1,6 +1,7 @@
 """How well a voice that is kept is known again: false acceptance against miss.
 
     python benchmarks/people.py --lines LINES.jsonl [MANIFEST.jsonl...] [--enrol S] [--seed N]
+                                [-m MODEL]
 
 LINES are as for ``speakers.py``; a MANIFEST has single clips with ``path``, ``speaker`` and
 ``duration_s``. What a speaker says is divided into two sessions, of different scenes where these
@@ -27,13 +28,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dialogues import _ONE_VOICE, _decoded
-from streamd.config import Config
+from streamd.config import Config, load
 from streamd.daemon import build
-from streamd.engines.voices import hear
+from streamd.daemon.opening import open_model
+from streamd.engines.voices import Listener, hear
+from streamd.events import SpeakerName
 from streamd.speakers import HearingSteps, Roster
-from streamd.speakers.people import likeness_of, threshold
+from streamd.speakers.people import Person, likeness_of, threshold
 from streamd.system.processor import machine
-from streamd.types import FRAME, SAMPLE_RATE
+from streamd.types import FRAME, SAMPLE_RATE, Frames
 
 LENGTHS_S = (1.5, 3.0, 6.0)
 RATES = (0.003, 0.01, 0.03, 0.1)
@@ -145,6 +148,38 @@ def prints(
     return kept, tried
 
 
+def delays(
+    kept: Sequence[Print], found: dict[tuple[str, str], list[dict[str, Any]]], seed: int, model: str
+) -> Iterator[float]:
+    """Yield for each voice that is kept how much of 6 s of speech came before the name; 99: all.
+
+    It is captioned live, on a clock on which computing takes no time.
+    """
+    config = load({"model": model, "language": "en", "speakers": "true"}, {})
+    listener = Listener(build.recognizer(config, *open_model(config, wait=True)))
+    people = [Person(each.speaker, each.data, each.n) for each in kept]
+    rng = np.random.default_rng(seed)
+    second = {key: sessions(said, rng)[1] for key, said in sorted(found.items())}
+    for voice in kept:
+        piece = next(pieces(second[voice.speaker, voice.kind], LENGTHS_S[-1], 1), None)
+        if piece is None:
+            continue
+        session: Any = build.new_session(config)
+        session.meet(people)
+        frames = piece[: len(piece) // FRAME * FRAME].reshape(-1, FRAME)
+        yield _named_after(session, frames, listener, voice.speaker)
+
+
+def _named_after(session: Any, frames: Frames, listener: Listener, name: str) -> float:  # noqa: ANN401
+    for at in range(0, len(frames), 5):
+        events = [*session.feed(frames[at : at + 5])]
+        while (window := session.next_window()) is not None:
+            events += session.accept(window, listener.recognize(window))
+        if any(isinstance(event, SpeakerName) and event.name == name for event in events):
+            return (at + 5) * FRAME / SAMPLE_RATE
+    return 99.0
+
+
 def compared(kept: Sequence[Print], tried: Sequence[Print]) -> dict[str, Any]:
     """Return miss and false acceptance."""
     same, other, labelled, at = [], [], [], {"miss": 0, "accepted": 0}
@@ -186,10 +221,16 @@ def main() -> None:
     parser.add_argument("--lines", type=Path, required=True)
     parser.add_argument("--enrol", type=float, default=20.0)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("-m", "--model", help="caption, too: how soon a name comes")
     args = parser.parse_args()
     found = clips(args.lines, args.manifests)
     print(json.dumps({"machine": msgspec.to_builtins(machine()), "speakers": len(found)}))
     kept, tried = prints(found, args.enrol, args.seed)
+    if args.model:
+        waits = sorted(delays(kept, found, args.seed, args.model))
+        soon = sum(wait <= 3 for wait in waits)
+        facts = {"voices": len(waits), "median_s": waits[len(waits) // 2], "within_3_s": soon}
+        print(json.dumps(facts | {"not": sum(wait == 99 for wait in waits)}), flush=True)
     names = sorted({voice.speaker for voice in kept})
     order = np.random.default_rng(args.seed).permutation(len(names))
     for half, chosen in (("design", order[::2]), ("judge", order[1::2])):

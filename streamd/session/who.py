@@ -24,7 +24,7 @@ class WhoSpeaks:
     """Tells the speakers of a session apart, if that is wanted; otherwise it changes nothing.
 
     Readers see numbers of its own: a voice gets the next one with the first word that is final. So
-    who only coughs or laughs takes none.
+    who only coughs or laughs takes none. A voice that is known gets one with any word.
     """
 
     def __init__(self) -> None:
@@ -36,7 +36,8 @@ class WhoSpeaks:
         self._words: list[TimedWord] = []  # the final ones of the last minute
         self._people: tuple[Person, ...] = ()
         self._called: dict[int, str] = {}  # by the numbers that readers see
-        self._compared: tuple[Roster | None, int] = None, 0  # what was compared with the people
+        self._compared: Roster | None = None  # whose voices were compared with the people's
+        self._who_is: dict[int, str] = {}  # by the numbers of the roster
 
     def resume(self, voiceprints: tuple[bytes, ...] | UnsetType) -> None:
         """Know the speakers of an earlier process."""
@@ -135,7 +136,9 @@ class WhoSpeaks:
         others = [event for event in events if not isinstance(event, SpeakerTurns)]
         captions = [event for event in others if isinstance(event, Partial | Final)]
         self._words += [word for event in captions if event.is_final for word in event.words]
-        if self._number(word for event in captions for word in event.words if word.final):
+        self._recognise()
+        words = (word for event in captions for word in event.words)
+        if self._number(word for word in words if word.final or self._is_known(word)):
             turns.append(self._tell(self._roster.heard, self._roster.heard))
         numbers = dict(self._numbers)  # words that are not final may vanish again
         told: list[SessionEvent] = [*turns, *self._greeted()]
@@ -151,19 +154,29 @@ class WhoSpeaks:
             for event in others
         ]
 
+    def _recognise(self) -> None:
+        """Compare the voices of a new roster with those of people."""
+        if not self._people or self._roster is None or self._roster is self._compared:
+            return
+        self._compared = self._roster
+        known = zip(self._roster.voiceprints, self._roster.lengths, strict=True)
+        self._who_is = {
+            voice: recognised(*each, self._people, self._who_is.get(voice, ""))
+            for voice, each in enumerate(known, 1)
+        }
+
+    def _is_known(self, word: TimedWord) -> bool:
+        """Whether who says a word is known: nobody else's cough takes their number."""
+        if not any(self._who_is.values()):
+            return False
+        return bool(self._who_is.get(with_speaker(word, self._turns).speaker or 0))
+
     def _greeted(self) -> list[SpeakerName]:
         """Return who was recognised since, and who is not who they seemed to be."""
-        now = self._roster, len(self._numbers)
-        if not self._people or self._roster is None or now == self._compared:
-            return []
-        self._compared = now
-        known = dict(enumerate(zip(self._roster.voiceprints, self._roster.lengths, strict=True), 1))
         told = []
         for voice, number in self._numbers.items():
-            before = self._called.get(number, "")
-            print_, n = known.get(voice, (b"", 0))
-            name = recognised(print_, n, self._people, before)
-            if name != before:
+            name = self._who_is.get(voice, "")
+            if name != self._called.get(number, ""):
                 self._called[number] = name
                 told.append(SpeakerName(speaker=number, name=name))
         return told

@@ -149,6 +149,21 @@ def test_a_speaker_whose_voice_is_known_has_a_name_with_the_first_word():
     assert SpeakerName(speaker=2, name="") in who.name([])
 
 
+def test_who_is_known_gets_a_number_with_words_that_may_still_vanish():
+    who = WhoSpeaks()
+    before = after(Roster(), (2, 98, BEN))
+    who.meet([Person("Ben", before.voiceprints[0], before.lengths[0])])
+    heard(who, (2, 36, ANA), (45, 98, BEN))
+    timed = tuple(
+        msgspec.structs.replace(word, final=False)
+        for word in final(("Who?", 100, 500), ("Me.", 1000, 1900)).words
+    )
+    shown = Partial(seg=1, rev=1, start_ms=0, end_ms=1900, text="Who? Me.", stable=0, words=timed)
+    _, told, partial = who.name([shown])
+    assert told == SpeakerName(speaker=1, name="Ben")  # Ana has no number yet
+    assert [word.speaker for word in partial.words] == [2, 1]
+
+
 def test_what_was_taken_for_one_voice_gets_a_number_when_it_turns_out_to_be_two():
     who = WhoSpeaks()
     heard(who, (2, 98, ANA))
