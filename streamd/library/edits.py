@@ -28,7 +28,7 @@ _MARKS = " .,;:!?…\"'«»„“”()[]¿¡。，、！？"
 _PIECE = re.compile(rf"{UNSPACED.pattern}|(?:(?!{UNSPACED.pattern})\S)+")
 
 
-class Sentence(Struct, frozen=True, kw_only=True):
+class EditedSentence(Struct, frozen=True, kw_only=True):
     """What was said, in place of all of the text of final `seq`; empty: nothing was."""
 
     seq: Annotated[int, Meta(ge=1)]
@@ -72,7 +72,7 @@ class Edits(Struct, frozen=True, kw_only=True):
     """
 
     revision: Annotated[int, Meta(ge=0)]
-    sentences: Annotated[tuple[Sentence, ...], Meta(max_length=_MOST_EDITS)] = ()
+    sentences: Annotated[tuple[EditedSentence, ...], Meta(max_length=_MOST_EDITS)] = ()
     speakers: Annotated[tuple[Speaking, ...], Meta(max_length=_MOST_EDITS)] = ()
     names: Annotated[tuple[Naming, ...], Meta(max_length=_MOST_EDITS)] = ()
     keep: bool = False
@@ -110,10 +110,10 @@ class EditedText:
     def edit(self, wanted: Edits) -> tuple[list[Note], Edits]:
         """Take what is wanted; return the notes that say so, and the edits that undo it."""
         notes: list[Note] = []
-        before: list[Sentence] = []
+        before: list[EditedSentence] = []
         for sentence in wanted.sentences:
             final = self._final(sentence.seq)
-            before.insert(0, Sentence(seq=final.seq, text=self._as_corrected(final).text))
+            before.insert(0, EditedSentence(seq=final.seq, text=self._as_corrected(final).text))
             notes += self._rewritten(final, sentence.text)
         speakers: list[Speaking] = []
         for speech in wanted.speakers:

@@ -214,7 +214,7 @@ class Connection:
             rate=SAMPLE_RATE,
             corrects=self._ingest is not None or self._own is not None,
             keeps_voices=self._keeps_voices or msgspec.UNSET,
-            translates=info.translating.languages if info.translating else (),
+            translates=(info.translating and info.translating.languages) or msgspec.UNSET,
             limits=limits,
         )
         self._subscription = self._hub.subscribe(

@@ -96,7 +96,7 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="he
     rate: int
     corrects: bool = False
     keeps_voices: bool | msgspec.UnsetType = msgspec.UNSET
-    translates: tuple[str, ...] = ()
+    translates: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
     limits: Limits
     started: datetime | None = None
 

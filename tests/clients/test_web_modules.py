@@ -9,7 +9,7 @@ import pytest
 from playwright._impl._driver import compute_driver_executable
 
 from streamd.events import Final, TimedWord, encode
-from streamd.library.edits import EditedText, Edits, Sentence, Speaking
+from streamd.library.edits import EditedSentence, EditedText, Edits, Speaking
 
 WEB = Path(__file__).parents[2] / "clients" / "web"
 
@@ -226,7 +226,7 @@ def edited():
                 last=last,
                 was=draw.randrange(3),
             )
-            sentence = Sentence(seq=1, text=" ".join(meant))
+            sentence = EditedSentence(seq=1, text=" ".join(meant))
             events += session.edit(Edits(revision=0, sentences=(sentence,), speakers=(who,)))[0]
             now = session.said(final)
         found.append((events, now))

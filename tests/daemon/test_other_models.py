@@ -127,7 +127,7 @@ async def test_a_model_in_use_is_not_closed_for_another(others, monkeypatch):
     ("error", "told"),
     [
         (ConfigError("--language de: base.en knows en only"), "model: --language de"),
-        (ModelError("/home/x/base is damaged"), "model: base cannot be used: see the log"),
+        (ModelError("/srv/base is damaged"), "model: base cannot be used: see the log"),
         (EngineError("no memory"), "model: base cannot be used: see the log"),
     ],
 )

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from streamd.errors import ConfigError
 from streamd.events import Attribution, Correction, Final, TimedWord
-from streamd.library.edits import EditedText, Edits, Naming, Sentence, Speaking
+from streamd.library.edits import EditedSentence, EditedText, Edits, Naming, Speaking
 from streamd.sinks.transcripts import Revised
 
 
@@ -40,7 +40,7 @@ def as_it_stands(*events):
 
 def edited(final, text):
     notes, undo = EditedText([final]).edit(
-        Edits(revision=0, sentences=(Sentence(seq=1, text=text),))
+        Edits(revision=0, sentences=(EditedSentence(seq=1, text=text),))
     )
     (now,) = as_it_stands(final, *notes)
     return now, notes, undo
@@ -113,11 +113,15 @@ def test_what_was_edited_before_is_edited_again_and_undone():
     final = heard(SAID)
     session = EditedText([final])
     first, undo_first = session.edit(
-        Edits(revision=0, sentences=(Sentence(seq=1, text="We met Ana Botín, in the old house."),))
+        Edits(
+            revision=0,
+            sentences=(EditedSentence(seq=1, text="We met Ana Botín, in the old house."),),
+        )
     )
     second, undo_second = session.edit(
         Edits(
-            revision=0, sentences=(Sentence(seq=1, text="They met Anna Botín, in the old house."),)
+            revision=0,
+            sentences=(EditedSentence(seq=1, text="They met Anna Botín, in the old house."),),
         )
     )
     notes = [*first, *second]
@@ -171,7 +175,7 @@ def test_a_word_may_have_no_speaker_and_a_correction_keeps_the_one_it_has():
 @pytest.mark.parametrize(
     "wanted",
     [
-        Edits(revision=0, sentences=(Sentence(seq=2, text="x"),)),
+        Edits(revision=0, sentences=(EditedSentence(seq=2, text="x"),)),
         Edits(revision=0, speakers=(Speaking(speaker=1, seq=2),)),
         Edits(revision=0, speakers=(Speaking(speaker=1, seq=1, first=8),)),
         Edits(revision=0, speakers=(Speaking(speaker=1, seq=1, first=3, to_seq=1, last=2),)),
@@ -193,7 +197,7 @@ def test_words_that_were_misheard_are_learned_but_not_marks_and_sentences():
         ("Nothing of this is what anybody said then.", []),
     ):
         session = EditedText([final])
-        notes, _ = session.edit(Edits(revision=0, sentences=(Sentence(seq=1, text=meant),)))
+        notes, _ = session.edit(Edits(revision=0, sentences=(EditedSentence(seq=1, text=meant),)))
         assert list(session.learned(notes)) == learned
 
 
@@ -206,7 +210,7 @@ def test_any_text_becomes_any_other_and_is_undone(said, meant):
     session, notes, undos = EditedText([final]), [], []
     for words in meant:
         text = " ".join(words)
-        new, undo = session.edit(Edits(revision=0, sentences=(Sentence(seq=1, text=text),)))
+        new, undo = session.edit(Edits(revision=0, sentences=(EditedSentence(seq=1, text=text),)))
         notes += new
         undos.append(undo)
         (now,) = as_it_stands(final, *notes)

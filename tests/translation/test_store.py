@@ -100,7 +100,11 @@ def test_what_was_unpacked_on_its_way_is_taken_as_it_is(monkeypatch, tmp_path):
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == dict(FILES.values())
 
 
-@pytest.mark.parametrize("content", [gzip.compress(b"evil" * 1000), b"\x1f\x8b garbage", b""])
+@pytest.mark.parametrize(
+    "content",
+    [gzip.compress(b"evil" * 1000), b"\x1f\x8b garbage", b""],
+    ids=["another", "damaged", "empty"],
+)
 def test_nothing_is_kept_of_a_model_with_a_wrong_file(monkeypatch, tmp_path, content):
     def damage(registry, paths):
         paths["/" + listed(registry)["vocab"]["path"]] = content
