@@ -190,7 +190,7 @@ def main() -> None:
     found = clips(args.lines, args.manifests)
     print(json.dumps({"machine": msgspec.to_builtins(machine()), "speakers": len(found)}))
     kept, tried = prints(found, args.enrol, args.seed)
-    names = sorted({speaker for speaker, _ in found})
+    names = sorted({voice.speaker for voice in kept})
     order = np.random.default_rng(args.seed).permutation(len(names))
     for half, chosen in (("design", order[::2]), ("judge", order[1::2])):
         inside = {names[i] for i in chosen}

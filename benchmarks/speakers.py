@@ -2,11 +2,12 @@
 
     python benchmarks/speakers.py [-m MODEL] [--snr DB] [--wordless] SOUND.flac...
     python benchmarks/speakers.py ... --lines LINES.jsonl [--sizes 2 4 8] [--seed N] [--count N]
+    python benchmarks/speakers.py --wordless --pipeline PLDA SOUND.flac...
 
 A SOUND has its speakers beside it, in SOUND.rttm, and its words in SOUND.json (``segments`` with
 ``speaker`` and ``ref_words``; without SOUND.rttm, their ``start`` and ``end`` say who talks). Of
 LINES, single lines with ``path``, ``speaker``, ``speech`` (its bounds in s), ``game`` and ``text``,
-dialogues of 2, 4 and 8 speakers are built (`dialogues`).
+dialogues of 2, 4 and 8 speakers are built (`dialogues`); `readers` builds others.
 ``--snr`` adds white noise. The package meeteval has to be installed (the group ``speakers``).
 
 Who talks when depends on the audio alone, so it is measured without a recognizer, live in steps and
@@ -14,7 +15,9 @@ offline at once; with ``--wordless`` nothing else is. DER: missed, invented and 
 without a collar and with overlap, in % of the speakers' time, by the last word of the events
 ``speakers``; `known`: offline, if it is said how many they are. The others are of captions, live on
 a clock on which computing takes no time (`lab.replay`): `program`: their DER; `said`: that of the
-words of finals, as they were published, mostly without overlap. cpWER: by the same words. delay:
+words of finals, as they were published, mostly without overlap. `words`: % of the true words in
+whose middle the right speaker talks. `pipeline`: DER of pyannote's, with the files of its PLDA
+(`pipeline`), and `words` of it. cpWER: by the same words. delay:
 from the beginning of a turn until a caption shows a word of it under the right number. CPU: of the
 models that tell speakers apart, for a second of sound. Prints a line of JSON for each.
 """
@@ -36,12 +39,13 @@ import numpy as np
 import soundfile
 from meeteval.wer.wer.cp import cp_word_error_rate
 from numpy.typing import NDArray
-from scipy.optimize import linear_sum_assignment
 from whisper_normalizer.english import EnglishTextNormalizer
 
+from attributed import error_rate, right_words, words_of
 from dialogues import Talk, built
 from lab.eventlog import Began, Said
 from lab.replay import replay
+from pipeline import Plda, features, told_apart, turns
 from streamd.config import Config, load
 from streamd.daemon import build
 from streamd.daemon.opening import open_model
@@ -53,8 +57,6 @@ from streamd.system.processor import machine
 from streamd.types import FRAME, SAMPLE_RATE, ms_from_frames
 
 STREAMD = Path(sys.executable).with_name("streamd")
-STEP_S = 0.01
-"""Resolution of the error rate."""
 normal = EnglishTextNormalizer()
 
 
@@ -65,6 +67,7 @@ class Dialogue(NamedTuple):
     sound: NDArray[np.float32]
     talk: list[Talk]
     texts: dict[str, str]
+    words: list[Talk]
 
 
 def read(path: Path) -> Dialogue:
@@ -80,7 +83,14 @@ def read(path: Path) -> Dialogue:
     for segment in segments:
         speaker = segment["speaker"]
         texts[speaker] = f"{texts.get(speaker, '')} {segment['ref_words']}"
-    return Dialogue(path.stem, sound, talk, texts)
+    words = [
+        word
+        for each in segments
+        for word in words_of(
+            Talk(each["start"], each["end"], each["speaker"], f"{each['ref_words']}")
+        )
+    ]
+    return Dialogue(path.stem, sound, talk, texts, words)
 
 
 def built_dialogue(lines: Path, n_speakers: int, seed: int) -> Dialogue:
@@ -89,7 +99,8 @@ def built_dialogue(lines: Path, n_speakers: int, seed: int) -> Dialogue:
     texts: dict[str, str] = {}
     for talk in made.talk:
         texts[talk.speaker] = f"{texts.get(talk.speaker, '')} {talk.text}"
-    return Dialogue(made.name, made.sound, [*made.talk], texts)
+    words = [word for talk in made.talk for word in words_of(talk)]
+    return Dialogue(made.name, made.sound, [*made.talk], texts, words)
 
 
 def with_noise(dialogue: Dialogue, snr_db: float) -> Dialogue:
@@ -98,34 +109,6 @@ def with_noise(dialogue: Dialogue, snr_db: float) -> Dialogue:
     power = float(np.square(sound[np.abs(sound) > 1e-3]).mean()) * 10 ** (-snr_db / 10)
     noise = np.random.default_rng(0).standard_normal(len(sound)) * power**0.5
     return dialogue._replace(sound=(sound + noise).astype(np.float32))
-
-
-def error_rate(
-    truth: Sequence[Talk], found: Sequence[Talk]
-) -> tuple[dict[str, float], dict[str, str]]:
-    """Return the DER and its parts in %, and which speaker that was found is which true one."""
-    n = round(max(talk.end for talk in (*truth, *found)) / STEP_S) + 1
-    true_names, names = (sorted({talk.speaker for talk in each}) for each in (truth, found))
-    true, said = _active(truth, true_names, n), _active(found, names, n)
-    shared = true.astype(np.int64) @ said.T.astype(np.int64)
-    rows, columns = linear_sum_assignment(-shared)
-    n_true, n_said = true.sum(0), said.sum(0)
-    frames = {
-        "missed": np.maximum(n_true - n_said, 0).sum(),
-        "invented": np.maximum(n_said - n_true, 0).sum(),
-        "confused": np.minimum(n_true, n_said).sum() - shared[rows, columns].sum(),
-    }
-    frames["der"] = sum(frames.values())
-    mapping = {names[j]: true_names[i] for i, j in zip(rows, columns, strict=True)}
-    return {k: round(100 * float(v) / float(true.sum()), 1) for k, v in frames.items()}, mapping
-
-
-def _active(talk: Iterable[Talk], names: Sequence[str], n: int) -> NDArray[np.bool_]:
-    active = np.zeros((len(names), n), np.bool_)
-    for each in talk:
-        inside = slice(round(each.start / STEP_S), round(each.end / STEP_S))
-        active[names.index(each.speaker), inside] = True
-    return active
 
 
 def spoken(words: Iterable[dict[str, Any]]) -> tuple[list[Talk], dict[str, str]]:
@@ -202,7 +185,7 @@ def heard(sound: NDArray[np.float32]) -> tuple[list[SpeakerTurns], RecordedVoice
     return events, voices, spent
 
 
-def by_voices(dialogue: Dialogue) -> dict[str, Any]:
+def by_voices(dialogue: Dialogue, plda: Plda | None = None) -> dict[str, Any]:
     """Tell the speakers of a dialogue apart, live and at once, and compare."""
     events, voices, spent = heard(dialogue.sound)
     live = turns_of(msgspec.to_builtins(events))
@@ -211,9 +194,14 @@ def by_voices(dialogue: Dialogue) -> dict[str, Any]:
         [Talk(t.start / 50, t.end / 50, str(t.speaker)) for t in voices.turns(n)]
         for n in (0, n_speakers)
     )
-    return {
+    words = {
+        "live": right_words(dialogue.words, live),
+        "offline": right_words(dialogue.words, offline),
+    }
+    facts: dict[str, Any] = {
         "sound": dialogue.name,
         "speakers": n_speakers,
+        "words": words,
         "live": error_rate(dialogue.talk, live)[0],
         "found": len({talk.speaker for talk in live}),
         "offline": error_rate(dialogue.talk, offline)[0],
@@ -221,6 +209,13 @@ def by_voices(dialogue: Dialogue) -> dict[str, Any]:
         "known": error_rate(dialogue.talk, known)[0]["der"],
         "cpu_ms": round(1000 * spent / (len(dialogue.sound) / SAMPLE_RATE), 1),
     }
+    if plda is not None:
+        local, embedded = features(dialogue.sound)
+        theirs = turns(local, told_apart(local, embedded, plda))
+        words["pipeline"] = right_words(dialogue.words, theirs)
+        facts["pipeline"] = error_rate(dialogue.talk, theirs)[0]["der"]
+        facts["found_pipeline"] = len({talk.speaker for talk in theirs})
+    return facts
 
 
 def captioned(dialogue: Dialogue, model: str) -> list[dict[str, Any]]:
@@ -278,6 +273,7 @@ def main() -> None:
     parser.add_argument("-m", "--model", default="tiny.en")
     parser.add_argument("--lines", type=Path)
     parser.add_argument("--sizes", nargs="+", type=int, default=[2, 4, 8])
+    parser.add_argument("--pipeline", type=Path, metavar="PLDA")
     parser.add_argument("--wordless", action="store_true")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--count", type=int, default=2, help="dialogues of each size")
@@ -287,11 +283,12 @@ def main() -> None:
     if args.lines:
         seeds = range(args.seed, args.seed + args.count)
         dialogues += [built_dialogue(args.lines, n, seed) for n in args.sizes for seed in seeds]
+    plda = Plda(args.pipeline) if args.pipeline else None
     facts = msgspec.to_builtins(machine())
     print(json.dumps({"machine": facts, "model": args.model, "snr_db": args.snr}))
     for dialogue in dialogues:
         noisy = dialogue if args.snr is None else with_noise(dialogue, args.snr)
-        facts = by_voices(noisy)
+        facts = by_voices(noisy, plda)
         if not args.wordless:
             facts |= by_program(noisy, args.model)
         print(json.dumps(facts), flush=True)

@@ -55,6 +55,7 @@ from streamd.events import (
     Gap,
     Lag,
     Partial,
+    Sound,
     SpeakerName,
     SpeakerTurns,
     TurnEvent,
@@ -133,6 +134,7 @@ AnyEvent = (
     | TurnEvent
     | SpeakerTurns
     | SpeakerName
+    | Sound
     | Unclear
     | Lag
     | Gap
@@ -202,6 +204,7 @@ class Captioner:
             deadline_s=config.decoding.engine_deadline_ms / 1000,
         )
         self._streams.rules = self._rules
+        self._streams.new_hearing = build.hearing()
         self._streams.follow(self._auto_step)
         choices = build.default_choices(config)
         self._streams.choices = structs.replace(choices, split=self._split or UNSET)

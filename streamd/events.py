@@ -258,6 +258,32 @@ class Correction(Event, frozen=True, kw_only=True, tag="correction"):
     exact: bool | msgspec.UnsetType = msgspec.UNSET
 
 
+class Sound(Event, _InSeconds, frozen=True, kw_only=True, tag="sound"):
+    """Something that is no speech was heard: `label` names it, such as ``music``.
+
+    It comes as soon as the sound is certain, with the end so far, and once more when the sound is
+    over; the later one, with the same `label` and `start_ms`, replaces the other. `prob` is how
+    sure the classifier was where it was most sure, 0..1.
+    """
+
+    label: str
+    start_ms: int
+    end_ms: int
+    prob: float
+
+
+class Notice(Event, _InSeconds, frozen=True, kw_only=True, tag="notice"):
+    """What somebody waits for was heard: `wanted` as it was asked for, and the `text` that was it.
+
+    Each occurrence is told once, from words that do not change any more. It is not stored.
+    """
+
+    wanted: str
+    text: str
+    start_ms: int
+    end_ms: int
+
+
 class SpeakerName(Event, frozen=True, kw_only=True, tag="name"):
     """Somebody says what a speaker is called, or their voice is known from an earlier session.
 
@@ -284,7 +310,7 @@ class Attribution(Event, frozen=True, kw_only=True, tag="attribution"):
     was: int = 0
 
 
-Note = Correction | SpeakerName | Attribution
+Note = Correction | SpeakerName | Attribution | Sound
 """What is added to finals, or stands beside them: it is stored, and replayed behind them, in the
 order in which it came. A new kind of note is a struct of its own in this union."""
 
@@ -323,12 +349,14 @@ class SpeakerTurns(Event, frozen=True, kw_only=True, tag="speakers"):
     """Who talks from `start_ms` to `end_ms`; replaces what earlier events said of that time.
 
     `turns` are in order of their beginnings, and overlap where people talk at the same time.
-    A speaker who has said no word yet is in none of them.
+    A speaker who has said no word yet is in none of them. `channel` is as in `Partial`: words of
+    other channels are not meant.
     """
 
     start_ms: int
     end_ms: int
     turns: tuple[SpeakerTurn, ...]
+    channel: int | msgspec.UnsetType = msgspec.UNSET
 
 
 class Vad(Event, frozen=True, kw_only=True, tag="vad"):
@@ -382,6 +410,10 @@ class Gap(Event, frozen=True, kw_only=True, tag="gap"):
     t_ms: int
     duration_ms: int
     why: str
+
+
+Item = Final | Gap | Sound
+"""What a transcript consists of."""
 
 
 class Missed(Event, frozen=True, kw_only=True, tag="missed"):
@@ -454,6 +486,8 @@ SessionEvent = (
     Partial
     | Final
     | Correction
+    | Sound
+    | Notice
     | SpeakerName
     | Attribution
     | Translation

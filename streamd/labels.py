@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from streamd.events import (
     Final,
-    Gap,
+    Item,
     Partial,
     SpeakerName,
     SpeakerTurn,
@@ -72,7 +72,7 @@ def revised(turns: Sequence[SpokenTurn], event: SpeakerTurns) -> list[SpokenTurn
     ]
 
 
-ItemT = TypeVar("ItemT", Final, Final | Gap)
+ItemT = TypeVar("ItemT", Final, Item)
 CaptionT = TypeVar("CaptionT", Partial, Final, Partial | Final)
 
 
@@ -85,7 +85,8 @@ def revise(
     """
     changed, since = [], frames_from_ms(event.start_ms)
     for i in reversed(range(len(items))):
-        if not isinstance(final := items[i], Final):
+        final = items[i]
+        if not isinstance(final, Final) or final.channel != event.channel:
             continue
         if frames_from_ms(final.end_ms) <= since - REMEMBERED:
             break
@@ -187,6 +188,26 @@ def _part(event: CaptionT, first: int, start: int, after: int, end: int) -> Capt
             event, text=text, words=words, start_ms=start_ms, end_ms=end_ms, stable=stable
         )
     return replace(event, text=text, words=words, start_ms=start_ms, end_ms=end_ms, details=UNSET)
+
+
+VoicesT = TypeVar("VoicesT", SpeakerTurns, SpeakerName, Partial | Final, SpeakerTurns | SpeakerName)
+
+
+def behind(event: VoicesT, channel: int) -> VoicesT:
+    """Return an event of a channel in which speakers are told apart.
+
+    Their numbers follow those of the channels before it, each of which is one speaker.
+    """
+    n = channel - 1
+    if isinstance(event, SpeakerName):
+        return replace(event, speaker=event.speaker + n)
+    if isinstance(event, SpeakerTurns):
+        turns = tuple(replace(turn, speaker=turn.speaker + n) for turn in event.turns)
+        return replace(event, turns=turns, channel=channel)
+    words = tuple(
+        replace(word, speaker=word.speaker + n) if word.speaker else word for word in event.words
+    )
+    return replace(event, words=words, channel=channel)
 
 
 Names = Mapping[int, str]

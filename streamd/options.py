@@ -56,7 +56,6 @@ class Option:
     allowed: str = ""  # what values are allowed, where the type cannot say it
     synonyms: Mapping[str, str] = field(default_factory=dict, hash=False)  # in lower case -> value
     secret: bool = False  # whether it may have a password, which must not be shown
-    commas: bool = False  # whether commas separate the items of a list of texts, also in one flag
     unset: str = "none"  # how None is written, if the field may be that
 
 
@@ -99,7 +98,7 @@ class InputOptions:
         str,
         "ID|NAME",
         Option(
-            "microphone by number or name; monitor: what plays",
+            "microphone; monitor: what plays; mic+system: both",
             flags=("-d", "-c", "--capture"),
             common=True,
         ),
@@ -460,6 +459,10 @@ class ModelOptions:
     """Of two files with the same words, the later one counts. ``streamd dictate`` has commands
     unless something else is chosen."""
     speakers: Annotated[bool, Option("tell speakers apart", common=True)] = False
+    sounds: Annotated[
+        bool, Option("show sounds that are not speech: [music], [laughter]", common=True)
+    ] = False
+    """After ``streamd models get sounds``."""
     people: Annotated[
         str, "DIR", Option("tell speakers apart, and know voices of this folder again; auto: yours")
     ] = ""
@@ -540,7 +543,7 @@ class OutputOptions:
         Meta(pattern=r"^(|[a-z]{2,3}(,[a-z]{2,3})*)\Z"),
         "CODE",
         Option(
-            "languages for readers and files: pt,de; needs models",
+            "translations for readers and files: pt,de",
             common=True,
             allowed="languages: pt,de",
             synonyms=LANGUAGE_CODES,
@@ -550,11 +553,7 @@ class OutputOptions:
     names: Annotated[
         tuple[Annotated[str, Meta(pattern=r"^[1-9][0-9]{0,3}=\s*\S.{0,999}\Z")], ...],
         "1=NAME",
-        Option(
-            "what speakers are called: 1=Ana,2=Bob",
-            allowed="numbers and names: 1=Ana,2=Bob",
-            commas=True,
-        ),
+        Option("what speakers are called: 1=Ana,2=Bob", allowed="numbers and names: 1=Ana,2=Bob"),
     ] = ()
     verbose: Annotated[
         int,
@@ -572,6 +571,25 @@ class OutputOptions:
     def languages(self) -> tuple[str, ...]:
         """What `translate_into` names, each once."""
         return tuple(dict.fromkeys(filter(None, self.translate_into.split(","))))
+
+
+AwaitedText = Annotated[str, Meta(min_length=1, max_length=200)]
+
+
+@dataclass(frozen=True, slots=True)
+class NoticeOptions:
+    """What somebody waits for (`streamd.notices`)."""
+
+    notify: Annotated[
+        tuple[AwaitedText, ...],
+        "WORD|@NAME|sound:LABEL",
+        Option("tell when a word, speaker or sound is heard; may be repeated", common=True),
+    ] = ()
+    until: Annotated[
+        tuple[AwaitedText, ...],
+        "WORD|@NAME|sound:LABEL",
+        Option("end when a word, speaker or sound is heard; may be repeated", common=True),
+    ] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -776,7 +794,7 @@ class JournalOptions:
         str,
         "DIR",
         Option(
-            "folder in which to keep sessions; auto: the default one",
+            "folder to keep sessions in; auto: the default one",
             name="library",
             flags=("--keep",),
             common=True,
@@ -807,5 +825,6 @@ class Choices(Struct, frozen=True, kw_only=True):
     endpoint: EndpointRule = _ENDPOINT.rule
     endpoint_ms: int = _ENDPOINT.plain * FRAME_MS
     speakers: bool | UnsetType = UNSET
+    sounds: bool | UnsetType = UNSET
     split: bool | UnsetType = UNSET
     """Whether each channel has captions of its own."""

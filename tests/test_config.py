@@ -142,7 +142,7 @@ def test_nothing_said_means_the_defaults():
 def test_names_and_variables_are_unique():
     flags = [flag for option in OPTIONS.values() for flag in option.every_flag]
     assert len(set(flags)) == len(flags)
-    assert len([option for option in OPTIONS.values() if option.flags]) <= 68
+    assert len([option for option in OPTIONS.values() if option.flags]) <= 71
     assert len(SETTINGS) <= 40
     paths = [(field.part, field.attribute) for field in FIELDS.values()]
     assert len(set(paths)) == len(paths)
@@ -569,15 +569,3 @@ def test_reference_has_everything():
             assert f"`{flag}`" in page
     for name in SETTINGS:
         assert f"`{name}` `" in page
-
-
-@pytest.mark.parametrize(
-    ("given", "environ"),
-    [
-        ({"names": ["1=Ana,2=Bob"]}, {}),
-        ({"names": ["1=Ana", "2=Bob"]}, {}),
-        ({}, {"STREAMD_NAMES": "1=Ana,2=Bob"}),
-    ],
-)
-def test_names_of_speakers_are_separated_by_commas_or_in_flags_of_their_own(given, environ):
-    assert load(given, environ).output.names == ("1=Ana", "2=Bob")

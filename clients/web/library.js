@@ -4,6 +4,7 @@
 import { $, day, element, fetched, hour } from "./asking.js";
 import { storeToken } from "./connection.js";
 import * as editing from "./editing.js";
+import * as exporting from "./exporting.js";
 import * as finding from "./finding.js";
 import * as reading from "./reading.js";
 import { stored } from "./storage.js";
@@ -121,6 +122,7 @@ function openTools(isOpen) {
 $("more").onclick = () => openTools(!$("player").classList.contains("open"));
 $("player").addEventListener("keydown", ({ key }) => key === "Escape" && openTools(false));
 $("view").addEventListener("pointerdown", () => openTools(false));
+$("export").onclick = () => exporting.open(reading.session.id);
 $("keys").onclick = () => $("help").showModal();
 
 function find() {
@@ -147,6 +149,7 @@ const KEYS = [
   [["e"], "E", "edit the sentence", editing.edit],
   [["s"], "S", "somebody else speaks from this word on", editing.split],
   [["w"], "W", "who is this speaker?", () => reading.current()?.turn.speaker && editing.name(reading.current().turn.speaker)],
+  [["x"], "X", "save as a file", () => exporting.open(reading.session.id)],
   [["u"], "U", "undo", editing.undo],
   [["y"], "Y", "do it again", editing.redo],
 ];

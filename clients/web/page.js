@@ -5,6 +5,7 @@ import { appearance, keepAwake } from "./appearance.js";
 import { Archive } from "./archive.js";
 import { ask, storeToken, token, unreachable, Listening } from "./connection.js";
 import { Microphone } from "./microphone.js";
+import { offerNotices, tellNotice } from "./notices.js";
 import { asText, copy, save } from "./saving.js";
 import { showInvitation } from "./share.js";
 import { named, namesOf, offerNames, tellNamesBy } from "./speakers.js";
@@ -93,6 +94,7 @@ function changed(kind, message) {
   if (message.type === "name") named(transcript.epoch, message);
   if (message.type === "correction" && message.text === meant) toast(`Expected from now on: ${meant}`);
   if (message.type === "error" && message.code === "bad_option") toast(message.message, 8000);
+  if (transcript.seq >= transcript.caughtUpAt) tellNotice(message, (text) => toast(text, 8000));
   if (kind === "revised") revisedFrom = Math.min(revisedFrom, transcript.revised);
   if (message.type === "hello") keep();
   translation.apply(message, (wanted) => listening?.say(wanted));
@@ -411,6 +413,7 @@ async function begin() {
 
 appearance(view.scrollToEnd);
 choices();
+offerNotices();
 offerMicrophone(true);
 devices();
 begin();

@@ -3,6 +3,8 @@
 // Pass it every message of streamd.v1 (docs/protocol.md) in order. It survives reconnects: replayed
 // finals that it already has are ignored, so no line appears twice.
 
+import { isSound, placeOf, sameSound } from "./sounds.js";
+
 const UNSPACED = /[\p{sc=Han}\p{sc=Hira}\p{sc=Kana}\p{sc=Thai}\p{sc=Laoo}\p{sc=Khmr}\p{sc=Mymr}]/u;
 
 const REMEMBERED_MS = 60_000; // for which the server may revise who talked
@@ -26,6 +28,7 @@ export class Transcript {
     this.turns = []; // who talks when, as far as the server may still revise it
     this.nReplayed = 0; // attributions that the server has sent since its last hello
     this.revised = 0; // the first item of which that was revised last
+    this.newest = null; // the item that was added last
     this.caughtUpAt = 0; // the final with which a replay ends
     this.lagMs = null;
     this.speech = false;
@@ -65,6 +68,8 @@ export class Transcript {
         return this.#speakers(message);
       case "correction":
         return this.#correction(message);
+      case "sound":
+        return this.#sound({ ...moved(message, this.offsetMs), run: this.epoch });
       case "attribution":
         return this.#attribution(message);
       case "gap":
@@ -114,9 +119,17 @@ export class Transcript {
     this.partials = this.partials.filter(({ channel, seg }) => channel !== final.channel || seg > final.seg);
     if (final.seq <= this.seq) return "state";
     this.seq = final.seq;
-    const item = { ...later(final, this.offsetMs), run: this.epoch };
-    if (this.attributions.length > 0) item.words = (item.words ?? []).map((word, n) => this.#attributed(word, n, item.seq));
-    return this.#add(item);
+    const said = { ...later(final, this.offsetMs), run: this.epoch };
+    if (this.attributions.length > 0) said.words = (said.words ?? []).map((word, n) => this.#attributed(word, n, said.seq));
+    return this.#add(said, placeOf(this.items, said.start_ms, this.#begun, isSound));
+  }
+
+  /** Put a sound where it began; a later message says where it ended. */
+  #sound(sound) {
+    const known = sameSound(this.items, sound, this.#begun);
+    if (known < 0) return this.#add(sound, placeOf(this.items, sound.start_ms, this.#begun));
+    this.items[known] = sound;
+    return "state";
   }
 
   #partial(partial) {
@@ -139,7 +152,7 @@ export class Transcript {
     for (let i = revised - 1; i >= 0 && !(this.items[i].end_ms <= from - REMEMBERED_MS); i--) {
       const { type, words = [], seq } = this.items[i];
       if (type === "divider") break; // times before it are not of this session
-      if (type !== "final") continue;
+      if (type !== "final" || this.items[i].channel !== message.channel) continue;
       const again = words.map((word, n) => named(word, n, seq));
       if (again.every(({ speaker }, n) => speaker === words[n].speaker)) continue;
       this.items[i] = { ...this.items[i], words: again };
@@ -214,11 +227,17 @@ export class Transcript {
     return {};
   }
 
-  #add(item) {
-    if (this.divider !== null) this.items.push(this.divider);
-    this.divider = null;
-    this.items.push(item);
-    return "item";
+  #add(item, at = this.items.length) {
+    this.newest = item;
+    if (this.divider !== null || at === this.items.length) {
+      if (this.divider !== null) this.items.push(this.divider);
+      this.divider = null;
+      this.items.push(item);
+      return "item";
+    }
+    this.items.splice(at, 0, item);
+    this.revised = at;
+    return "revised";
   }
 }
 

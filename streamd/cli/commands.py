@@ -61,10 +61,12 @@ def call(command: Command, config: Config, operands: tuple[str, ...]) -> int | N
 def _find_microphone(config: Config) -> None:
     """Raise `SourceError` before a model is offered for download, or prepared, for nothing."""
     if config.input.source and not config.input.files:
+        from streamd.sources.call import sides_of
         from streamd.sources.microphone import choose, list_devices
 
         try:
-            choose(list_devices(), config.input.device or None)
+            for device in sides_of(config.input.device) or (config.input.device or None,):
+                choose(list_devices(), device)
         except SourceError as error:
             swallowed = config.decoding.hotwords
             if swallowed and Path(swallowed).is_file():
@@ -179,7 +181,7 @@ COMMANDS = (
         "live captions of the microphone, or of FILEs and addresses (- is stdin)",
         target="streamd.daemon:run",
         operand="[FILE...]",
-        takes=("input", *_LIVE, "output"),
+        takes=("input", *_LIVE, "output", "notify"),
         lacks=("skip-existing", "json"),
         needs_model=True,
         needs_microphone=True,
@@ -188,7 +190,7 @@ COMMANDS = (
         "serve",
         "caption only what clients send over the network",
         target="streamd.daemon:run",
-        takes=(*_LIVE, "translate-into", *_LOG),
+        takes=(*_LIVE, "notify", "translate-into", *_LOG),
         lacks=("server",),
         for_clients=True,
         needs_model=True,
@@ -219,7 +221,7 @@ COMMANDS = (
         "show the captions of another streamd",
         target="streamd.cli.viewing:show",
         operand="URL",
-        takes=("output", "token-file"),
+        takes=("output", "until", "token-file"),
         lacks=("json",),
     ),
     Command(

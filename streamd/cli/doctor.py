@@ -41,9 +41,9 @@ from streamd.models.catalog import dimensions
 from streamd.models.families import FAMILY_MODELS, has_library
 from streamd.models.store import cache, imports
 from streamd.models.store.cache import places
-from streamd.sources import Lost
+from streamd.sources import Lost, Source
 from streamd.sources.confined import missing_confinement
-from streamd.sources.microphone import Microphone, list_devices, silence_fix
+from streamd.sources.microphone import list_devices, silence_fix
 from streamd.system import stdio
 from streamd.system.disk import CACHE_VARIABLE, asset, cache_folder, megabytes
 from streamd.system.processor import machine
@@ -299,7 +299,7 @@ def _microphone(config: Config) -> Iterator[Finding]:
         yield Finding("--", "none found", "connect one; files and clients need none")
 
 
-async def _loudest(microphone: Microphone) -> float:
+async def _loudest(microphone: Source) -> float:
     """Record for a while; return the largest sample. Raises `SourceError`."""
     largest, n_left = 0.0, _LISTEN_S * 1000 // FRAME_MS
     async with microphone:

@@ -17,7 +17,7 @@ from streamd.daemon.display import (
 )
 from streamd.daemon.phrases import read
 from streamd.errors import ConfigError, os_error_as
-from streamd.events import Final, Gap, encode
+from streamd.events import Item, encode
 from streamd.labels import names_of
 from streamd.library.anonymous import Replaced, anonymised, as_csv
 from streamd.library.migration import imported
@@ -53,7 +53,10 @@ def path(config: Config) -> Iterator[str]:
 
 def listed(config: Config) -> Iterator[str]:
     """Yield a line for each session: number, beginning, length, name, first words."""
-    for kept in reversed(_shelf(config).sessions()):
+    shelf = _shelf(config)
+    if not (sessions := shelf.sessions()):
+        log.warning("%s holds no session: streamd --keep keeps them", shelf.folder)
+    for kept in reversed(sessions):
         if config.output.json:
             yield encode(kept)
             continue
@@ -100,14 +103,12 @@ def _write(config: Config, session: str, *, is_shown: bool) -> None:
     listed: list[Replaced] | None = None
     segments = has_segments(said)
     if config.export.anonymous:
-        phrases, named = (
-            read(config.decoding.vocabulary).splitlines(),
-            names_of(config.output.names),
-        )
-        said, named, listed = anonymised(said, named, phrases)
+        phrases = read(config.decoding.vocabulary).splitlines()
+        names = names_of(config.output.names)
+        said, names, listed = anonymised(said, names, phrases)
         title = f"session-{number}"
         config = replace(config, output=replace(config.output, names=()))
-        config = with_names(config, named)
+        config = with_names(config, names)
     speakers = any(map(tells_who, said))
     config = replace(config, decoding=replace(config.decoding, speakers=speakers))
     if is_shown:
@@ -121,7 +122,7 @@ def _write(config: Config, session: str, *, is_shown: bool) -> None:
         _put_list(listed, next(iter(transcripts(config, title))))
 
 
-def _put(said: Sequence[Final | Gap], sinks: Sequence[Sink]) -> None:
+def _put(said: Sequence[Item], sinks: Sequence[Sink]) -> None:
     for sink in sinks:
         for event in said:
             sink.write(event)

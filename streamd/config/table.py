@@ -133,8 +133,6 @@ class Field:
         raw = self._without_synonyms(found) if isinstance(found, str) else found
         if is_text and isinstance(self.type, inspect.VarTupleType):
             raw = str(found).split(",") if found else []
-        if self.opt.commas and isinstance(raw, list) and not typed:
-            raw = [part for each in raw for part in str(each).split(",")]
         try:
             value = msgspec.convert(raw, self.annotation, strict=not is_text)
         except msgspec.ValidationError:
@@ -230,6 +228,7 @@ class Config:
     dictation: options.DictationOptions = field(default_factory=options.DictationOptions)
     output: options.OutputOptions = field(default_factory=options.OutputOptions)
     cues: Annotated[options.CueLayout, "output"] = field(default_factory=options.CueLayout)
+    notices: options.NoticeOptions = field(default_factory=options.NoticeOptions)
     export: options.ExportOptions = field(default_factory=options.ExportOptions)
     bind: Annotated[options.BindOptions, "server"] = field(default_factory=options.BindOptions)
     limits: Annotated[options.ServerLimits, "server"] = field(default_factory=options.ServerLimits)
@@ -244,6 +243,7 @@ SECTIONS: Mapping[str, str] = {
     "longform": "How whole recordings are transcribed",
     "dictation": "When streamd dictate types",
     "output": "Where the text goes",
+    "notices": "What somebody waits for",
     "export": "How a session of the library is handed on",
     "server": "What clients may do over the network",
     "journal": "What is kept on disk",

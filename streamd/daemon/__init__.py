@@ -30,12 +30,14 @@ from streamd.errors import SourceError, StreamdError, for_clients
 from streamd.events import EndReason, Fault, GapReason, SpeakerName
 from streamd.labels import names_of
 from streamd.server import LIVE, TELL_S
+from streamd.session.channels import SplitSession
 from streamd.sinks import Sink
 from streamd.sinks.dictation import TypingSink, typists
 from streamd.sinks.loudspeaker import loudspeaker
 from streamd.sinks.tally import Tally
 from streamd.sinks.terminal import is_terminal
 from streamd.sources import Lost, Source
+from streamd.sources.call import SIDES
 from streamd.sources.file import FileSource
 from streamd.streams import Chooser, Streams
 from streamd.streams.inference import EngineThread, WindowRecognizer
@@ -67,6 +69,7 @@ async def run(
     new_session = build.session_factory(config, auto_step)
     known, control = phrases.read(config.decoding.vocabulary), Control()
     rules = phrases.read_replacements(config.decoding.replace)
+    new_notices = build.notices(config)
     with serving.storage(config) as storage, control.signals():
         streams = Streams(
             new_session,
@@ -77,6 +80,8 @@ async def run(
             metrics=Metrics(version=__version__, model=config.decoding.model),
         )
         streams.rules = rules
+        streams.new_hearing = build.hearing()
+        streams.new_notices = new_notices
         streams.follow(auto_step)
         streams.choices = build.default_choices(config)
         streams.learn = partial(phrases.add, path=phrases.own_file())
@@ -165,8 +170,7 @@ async def _live(
         if live is not None:
             live.broken = control.stop  # which raises it when the others have ended in order
             running.append(tasks.create_task(_end_in_time(streams, control, end_by)))
-            for number, name in names_of(config.output.names).items():
-                live.rename(SpeakerName(speaker=number, name=name))
+            _introduce(config, live)
             _show(config, live, control, tasks, sinks)
         async with AsyncExitStack() as stack:
             stack.callback(first.close)
@@ -216,6 +220,16 @@ def _show(
         tasks.create_task(stored_or_told(live.hub, transcript, lost))
     if is_terminal(sys.stdout, os.environ) and not config.input.files:
         live.heard = screen.heard
+
+
+def _introduce(config: Config, live: Stream) -> None:
+    """Give speakers of the program's own source names; of a call, hear nobody twice."""
+    if build.is_call(config) and isinstance(live.session, SplitSession):
+        live.session.guard()
+    known = SIDES[:1] if config.decoding.speakers else SIDES  # they may be several
+    sides = dict(enumerate(known, 1)) if build.is_call(config) else {}
+    for number, name in {**sides, **names_of(config.output.names)}.items():
+        live.rename(SpeakerName(speaker=number, name=name))
 
 
 async def supervise(

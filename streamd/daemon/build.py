@@ -5,7 +5,7 @@ import math
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,13 +15,14 @@ from msgspec import UNSET
 from streamd.config import OPTIONS, Config
 from streamd.daemon import phrases
 from streamd.daemon.people import PeopleFolder
-from streamd.engines import smart_turn, voices
+from streamd.engines import smart_turn, voices, yamnet
 from streamd.engines.silero import Silero
 from streamd.engines.smart_turn import begin_smart_turn, has_smart_turn
 from streamd.engines.voices import Listener
 from streamd.errors import ConfigError, SourceError
 from streamd.models.model import Model
 from streamd.models.store import known_language
+from streamd.notices import Notices, parse
 from streamd.options import Choices, DecodingOptions
 from streamd.session import Session
 from streamd.session.channels import AnySession, SplitSession
@@ -30,6 +31,7 @@ from streamd.session.gate import Gate, WebRtcVad, any_sound
 from streamd.session.rules import RuleNote
 from streamd.session.segmenter import Segmenter
 from streamd.sources import Source
+from streamd.sources.call import BothSides, sides_of
 from streamd.sources.ffmpeg import is_url
 from streamd.sources.file import FileSource
 from streamd.sources.microphone import Microphone
@@ -37,7 +39,8 @@ from streamd.sources.stdin import StdinSource
 from streamd.sources.tracks import Selection
 from streamd.streams import Chooser
 from streamd.streams.auto_step import AutoStep
-from streamd.streams.inference import WindowRecognizer
+from streamd.streams.hearing import SoundHearing, Told
+from streamd.streams.inference import EngineThread, WindowRecognizer
 from streamd.system.processor import usable_threads
 from streamd.types import FRAME_MS, frames_from_ms, ms_from_frames
 from streamd.whisper.engine import Engine
@@ -67,6 +70,7 @@ def default_choices(config: Config) -> Choices:
         endpoint=config.endpoint.rule,
         endpoint_ms=ms_from_frames(config.endpoint.plain),
         speakers=o.speakers or UNSET,
+        sounds=o.sounds or UNSET,
     )
 
 
@@ -79,6 +83,7 @@ def with_choices(config: Config, choices: Choices) -> Config:
         prompt=choices.prompt,
         hotwords=choices.hotwords,
         speakers=choices.speakers is True,
+        sounds=False,  # the answers have no place for them
     )
     endpoint = replace(config.endpoint, plain=frames_from_ms(choices.endpoint_ms))
     return replace(config, decoding=decoding, endpoint=endpoint)
@@ -102,11 +107,17 @@ def session_factory(
     Without what `auto_step` returns, an automatic step is the usual one.
     """
     endpoint = config.endpoint
+    if config.decoding.sounds:
+        yamnet.check_sounds()
     if endpoint.is_smart and not has_smart_turn():
         raise ConfigError("--endpoint smart: this installation lacks smart-turn's weights")
 
     def make(choices: Choices) -> AnySession:
-        return SplitSession(partial(of_one, choices)) if choices.split is True else of_one(choices)
+        if choices.split is not True:
+            return of_one(choices)
+        plain = msgspec.structs.replace(choices, speakers=UNSET)
+        theirs = partial(of_one, choices) if choices.speakers is True else None
+        return SplitSession(partial(of_one, plain), theirs)
 
     def of_one(choices: Choices) -> Session:
         plain = frames_from_ms(choices.endpoint_ms)
@@ -166,6 +177,8 @@ def any_chooser(model: NamedModel, *, check: Callable[[str], object]) -> Chooser
             values |= {"split": True, "speakers": UNSET}
         if "endpoint_ms" in values:  # read as frames
             values["endpoint_ms"] = ms_from_frames(values["endpoint_ms"])
+        if values.get("sounds") is True:
+            yamnet.check_sounds()
         choices = msgspec.structs.replace(before, **values)
         n_phrases = len(phrases.one_a_line(values.get("hotwords", "")).splitlines())
         if n_phrases > _MOST_PHRASES:
@@ -227,8 +240,10 @@ def own_sources(config: Config) -> list[Source]:
     return [_source(config, name) for name in config.input.files]
 
 
-def microphone(config: Config, *, again: bool = False) -> Microphone:
-    """Return the user's device; `again` after it was lost."""
+def microphone(config: Config, *, again: bool = False) -> Source:
+    """Return the user's device, or the two of a call; `again` after it was lost."""
+    if (sides := sides_of(config.input.device)) is not None:
+        return BothSides(*sides, refresh=again)
     return Microphone(config.input.device or None, refresh=again, split=is_split(config))
 
 
@@ -253,7 +268,13 @@ def selection(config: Config) -> Selection:
 
 def is_split(config: Config) -> bool:
     """Whether the channels of the program's own source have captions of their own."""
-    return config.input.channels == "split"
+    return config.input.channels == "split" or is_call(config)
+
+
+def is_call(config: Config) -> bool:
+    """Whether the program's own source are both sides of a call."""
+    has_device = config.input.source and not config.input.files
+    return has_device and sides_of(config.input.device) is not None
 
 
 def recognizer(
@@ -300,9 +321,25 @@ def vocabularies(config: Config, model: Model, expected: Vocabulary | None) -> V
 
 
 def release_small_models() -> None:
-    """Free the models that hear turns and voices; they are loaded again when they are needed."""
+    """Free the models that hear turns, voices and sounds; who needs them loads them again."""
     smart_turn.release()
     voices.release()
+    yamnet.release()
+
+
+def hearing() -> Callable[[Told, int], SoundHearing]:
+    """Return what makes the hearing of sounds of a session; all share a thread."""
+    thread = cache(EngineThread)
+    return lambda told, since_ms: SoundHearing(yamnet.classify, thread(), told, since_ms=since_ms)
+
+
+def notices(config: Config) -> Callable[[], Notices | None]:
+    """Return what makes the notices of a session; raises `ConfigError` for what cannot be heard."""
+    wanted = config.notices.notify
+    Notices(wanted)
+    if config.decoding.sounds is False and any(parse(each).kind == "sound" for each in wanted):
+        raise ConfigError("--notify sound: sounds are heard with --sounds")
+    return lambda: Notices(wanted) if wanted else None
 
 
 def check_windows(config: Config, model: Model) -> None:

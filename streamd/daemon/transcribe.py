@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 import sys
+from collections import deque
 from collections.abc import Callable
 from contextlib import closing, nullcontext
 from functools import partial
@@ -24,6 +25,7 @@ from streamd.daemon.opening import open_any
 from streamd.daemon.recording import RecordingTranscriber
 from streamd.daemon.screen import Screen, show
 from streamd.daemon.serving import library
+from streamd.engines.yamnet import check_sounds
 from streamd.errors import ConfigError, OneSessionError, SourceError, StreamdError, is_bug
 from streamd.events import EndReason, Fault, SpeakerName
 from streamd.labels import names_of
@@ -102,7 +104,9 @@ def _is_done(config: Config, file: str) -> bool:
 
 
 def check(config: Config) -> None:
-    """Refuse options that contradict each other. Raises `ConfigError`."""
+    """Refuse options that contradict each other or need what is not here; raises `StreamdError`."""
+    if config.decoding.sounds:
+        check_sounds()
     if not config.longform.word_timestamps:
         for flag, wanted in (
             ("--highlight-words", config.cues.highlight),
@@ -208,6 +212,7 @@ class _Batch:
         heard = self._addition.hear if self._addition else lambda item: None
         await file.read(source, heard)  # what came before damage is transcribed
         self._duration_ms = max(self._duration_ms, file.duration_ms)
+        sounds = deque(await self._in_thread(file.sounds))
         stopped, windows = self._control.stopped, transcriber.transcribe(file)
         was_stopped = stopped.is_set()  # which ends a pipe, but means that a file is not wanted
         is_wanted = not was_stopped or source.duration_ms is None
@@ -216,12 +221,16 @@ class _Batch:
             window = await self._in_thread(following, deadline_s=self._deadline_s)
             if window is None:
                 self._is_whole = True
+                for sound in sounds:
+                    hub.publish(sound)
                 break
             self._reached_ms = window.reached_ms
             for note in window.names:
                 if not hub.named(note.speaker):  # the user's names count
                     hub.publish(note)
             for final in window.finals:
+                while sounds and sounds[0].start_ms < final.start_ms:
+                    hub.publish(sounds.popleft())
                 hub.publish(final)
             progress.update(window.reached_ms, file.duration_ms)
         if file.damage is not None:

@@ -16,7 +16,7 @@ from typing import Any
 from msgspec import Struct
 
 from streamd.errors import ConfigError, StreamdError, os_error_as
-from streamd.events import Final, Gap, Note, SpeakerName
+from streamd.events import Final, Gap, Item, Note, SpeakerName
 from streamd.library.edits import EditedText, Edits
 from streamd.library.tables import NAME, SOUNDS, merge, spaced, written
 from streamd.sinks.text import speaker_name
@@ -208,7 +208,7 @@ class Shelf:
                 raise ConfigError(f"session {number} of the library is damaged: {error}") from None
         raise ConfigError(f"the library has no session {number}")
 
-    def read(self, number: int) -> list[Final | Gap]:
+    def read(self, number: int) -> list[Item]:
         """Return the text of a session as it was corrected."""
         text = Revised()
         for event in self.events(number):

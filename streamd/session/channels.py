@@ -1,9 +1,9 @@
 """A stream whose channels are a person each: a session for each channel, on one clock.
 
 It has the methods of a `Session` that a stream needs. The speaker of every word is the number of
-its channel, from 1. All channels hear the same frames at the same time, so that the times of their
-events are those of one clock. Windows of the channels take turns; each channel may have one that
-is being transcribed.
+its channel, from 1, unless the second channel has several. All channels hear the same frames at the
+same time, so that the times of their events are those of one clock. Windows of the channels take
+turns; each channel may have one that is being transcribed.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -12,8 +12,19 @@ from typing import TypeVar
 import numpy as np
 from msgspec.structs import replace
 
-from streamd.events import Final, Gap, GapReason, Partial, SessionEvent, TurnEvent, Vad
-from streamd.labels import of_channel
+from streamd.events import (
+    Final,
+    Gap,
+    GapReason,
+    Partial,
+    SessionEvent,
+    SpeakerName,
+    SpeakerTurns,
+    TurnEvent,
+    Vad,
+)
+from streamd.labels import behind, of_channel
+from streamd.session.echo import SYSTEM, EchoGuard
 from streamd.session.session import Session
 from streamd.types import FRAME, Frames, Hypothesis, ResumeState, Window
 
@@ -21,24 +32,46 @@ NumberedT = TypeVar("NumberedT", Partial, Final, TurnEvent, Partial | Final)
 
 
 class SplitSession:
-    """The sessions of the channels of one stream; `new_session` makes them when frames come."""
+    """The sessions of the channels of one stream; `new_session` makes them when frames come.
 
-    def __init__(self, new_session: Callable[[], Session]) -> None:
-        self.new_session = new_session
+    With `new_theirs` the second one is made by that, and tells its speakers apart by their voices:
+    they have the numbers from 2 on.
+    """
+
+    def __init__(
+        self, new_session: Callable[[], Session], new_theirs: Callable[[], Session] | None = None
+    ) -> None:
+        self.new_session, self.new_theirs = new_session, new_theirs
         self.channels: list[Session] = []
         self._begins = ResumeState(), 0
         self._out: dict[int, tuple[Window, Session]] = {}  # windows that recognizers have
         self._turns: list[Session] = []  # those whose window was taken longest ago come first
         self._seg = 1  # of the next segment of any channel
         self._segs: dict[tuple[int, int], int] = {}  # by channel and number in its session
+        self._guard: EchoGuard | None = None
+
+    def guard(self) -> None:
+        """Take the first channel for a microphone that may hear what is in the second."""
+        self._guard = EchoGuard()
+
+    def _told(self, events: list[SessionEvent]) -> list[SessionEvent]:
+        """Return what may be told of the events by now, and of those that were held back."""
+        if self._guard is None or len(self.channels) < SYSTEM:
+            return events
+        theirs = self.channels[SYSTEM - 1]
+        read_ms = theirs.now_ms if theirs.idle else theirs.finalised_ms
+        is_over = all(session.idle for session in self.channels)
+        return self._guard.take(events, read_ms, is_over=is_over)
 
     def resume(self, state: ResumeState, finalised_ms: int, seg: int) -> None:
         """Go on after `finalised_ms`; see `Session.resume`. The channels begin anew."""
         self._begins, self._seg = (ResumeState(start_ms=state.start_ms), finalised_ms), seg
 
     def voice(self, speaker: int) -> tuple[bytes, int] | None:
-        """Return nothing: a channel is not a voice."""
-        return None
+        """Return the voiceprint of a speaker, as `Session`; a channel as such is no voice."""
+        has_voices = self.new_theirs is not None and len(self.channels) >= SYSTEM
+        has_voice = has_voices and speaker >= SYSTEM
+        return self.channels[SYSTEM - 1].voice(speaker - 1) if has_voice else None
 
     @property
     def resume_state(self) -> ResumeState:
@@ -73,7 +106,8 @@ class SplitSession:
     @property
     def idle(self) -> bool:
         """Whether all speech so far is final."""
-        return all(session.idle for session in self.channels)
+        is_told = self._guard is None or self._guard.is_idle
+        return is_told and all(session.idle for session in self.channels)
 
     @property
     def finalised_ms(self) -> int:
@@ -95,19 +129,22 @@ class SplitSession:
         frames = frames if frames.ndim == 3 else frames[:, np.newaxis]
         self._grow(frames.shape[1])
         silence = np.zeros((len(frames), FRAME), np.float32)
-        return self._all(
+        told = self._all(
             session.feed(frames[:, i] if i < frames.shape[1] else silence)
             for i, session in enumerate(self.channels)
         )
+        if self._guard is not None:
+            self._guard.hear(frames, self.now_ms)
+        return self._told(told)
 
     def gap(self, duration_ms: int, why: GapReason) -> list[SessionEvent]:
         """Note that audio of this length was lost before it got here."""
         self._grow(1)
-        return self._all(session.gap(duration_ms, why) for session in self.channels)
+        return self._told(self._all(session.gap(duration_ms, why) for session in self.channels))
 
     def flush(self) -> list[SessionEvent]:
         """End the utterances here; see `Session.flush`."""
-        return self._all(session.flush() for session in self.channels)
+        return self._told(self._all(session.flush() for session in self.channels))
 
     def next_window(self) -> Window | None:
         """Return a window that a final waits for, or that of the channel that has waited longest.
@@ -127,7 +164,7 @@ class SplitSession:
         for channel, (out, session) in self._out.items():
             if out is window:
                 del self._out[channel]
-                return self._of(channel, session.accept(window, hypothesis))
+                return self._told(self._of(channel, session.accept(window, hypothesis)))
         raise RuntimeError("this window did not come from next_window()")
 
     def _grow(self, n_channels: int) -> None:
@@ -135,10 +172,15 @@ class SplitSession:
         if self.channels:  # a source with more channels follows one with fewer
             state, finalised_ms = ResumeState(start_ms=self.now_ms), self.now_ms
         while len(self.channels) < n_channels:
-            session = self.new_session()
+            session = self.new(len(self.channels) + 1)
             session.resume(state, finalised_ms, 1)
             self.channels.append(session)
             self._turns.append(session)
+
+    def new(self, channel: int) -> Session:
+        """Make a session for a channel."""
+        has_voices = channel == SYSTEM and self.new_theirs is not None
+        return self.new_theirs() if has_voices and self.new_theirs else self.new_session()
 
     def _all(self, events: Iterable[Sequence[SessionEvent]]) -> list[SessionEvent]:
         """Return the events of all channels; what all of them lost is told once."""
@@ -154,9 +196,13 @@ class SplitSession:
     def _of(self, channel: int, events: Sequence[SessionEvent]) -> list[SessionEvent]:
         """Return the events of a channel as those of the stream."""
         told: list[SessionEvent] = []
+        has_voices = channel == SYSTEM and self.new_theirs is not None
         for event in events:
             if isinstance(event, Partial | Final):
-                told.append(self._numbered(channel, of_channel(event, channel)))
+                own = behind(event, channel) if has_voices else of_channel(event, channel)
+                told.append(self._numbered(channel, own))
+            elif has_voices and isinstance(event, SpeakerTurns | SpeakerName):
+                told.append(behind(event, channel))
             elif isinstance(event, TurnEvent):
                 told.append(self._numbered(channel, event))
             else:
@@ -179,8 +225,8 @@ AnySession = Session | SplitSession
 def adopt(session: AnySession, other: AnySession) -> None:
     """Go on with the options of another session of the same kind; see `Session.adopt`."""
     if isinstance(session, SplitSession) and isinstance(other, SplitSession):
-        session.new_session = other.new_session
-        for channel in session.channels:
-            channel.adopt(session.new_session())
+        session.new_session, session.new_theirs = other.new_session, other.new_theirs
+        for number, channel in enumerate(session.channels, 1):
+            channel.adopt(session.new(number))
     elif isinstance(session, Session) and isinstance(other, Session):
         session.adopt(other)

@@ -7,19 +7,20 @@ file is made.
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
 
 from streamd.errors import ConfigError, StreamdError, how_to_install, os_error_as
-from streamd.events import EndReason, Eos, Event, Final, Gap
+from streamd.events import EndReason, Eos, Event, Item, SpeakerName
+from streamd.labels import renamed
 from streamd.sinks.elan import annotations
 from streamd.sinks.transcripts import Revised
 from streamd.sinks.word_document import About, word_document
 from streamd.sinks.writing import OutputError, cut_short
 
-Make = Callable[[Sequence[Final | Gap], "About"], bytes]
+Make = Callable[[Sequence[Item], "About"], bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,8 @@ def document(events: Iterable[Event], name: str, about: About) -> bytes:
     text = Revised()
     for event in events:
         text.take(event)
-    return form.make([*text.since(0)], about)
+    names = {**text.names, **about.names}  # of whoever asks for it, first of all
+    return form.make([*text.since(0)], replace(about, names=names))
 
 
 def _checked(name: str) -> WholeFormat:
@@ -84,10 +86,12 @@ class WholeFile:
     def write(self, event: Event) -> None:
         """Remember what is said, and what revises it."""
         self._text.take(event)
+        if isinstance(event, SpeakerName):
+            self._about = replace(self._about, names=renamed(self._about.names, event))
         if isinstance(event, Eos):
             self._is_cut = event.reason == EndReason.STOP
             self._is_worth_it |= event.reason == EndReason.END
-        self._is_worth_it |= isinstance(event, Final | Gap)
+        self._is_worth_it |= isinstance(event, Item)
 
     def close(self) -> None:
         """Write the document; raises `StreamdError` if that fails."""

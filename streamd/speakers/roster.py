@@ -27,7 +27,7 @@ from streamd.speakers.boundaries import (
     shifts,
     turning,
 )
-from streamd.speakers.clustering import SAME, WHOLE_SAME, Embedding, clustered, likeness
+from streamd.speakers.clustering import Embedding, clustered, likeness
 from streamd.speakers.steps import HearingStep
 from streamd.speakers.turns import REMEMBERED, SpokenTurn
 
@@ -335,9 +335,9 @@ class Roster:
         clear = [number for number, voice in self._voices.items() if voice.n >= CLEAR]
         voices = [*self._forgotten.values(), *(self._voices[number] for number in clear)]
         if voices:
-            most, same = (0, WHOLE_SAME) if self._whole else (MOST, SAME)
             totals, ns = np.stack([voice.total for voice in voices]), [voice.n for voice in voices]
-            labels = clustered(totals, np.array(ns), same=same, n_clusters=n_speakers, most=most)
+            most = 0 if self._whole else MOST
+            labels = clustered(totals, np.array(ns), n_clusters=n_speakers, most=most)
             speakers = self._numbered(labels, voices)
             voices = [
                 replace(voice, speaker=speakers[label])

@@ -114,7 +114,7 @@ def rows(capsys) -> dict[str, str]:
     assert main(["models", "list"]) == 0
     shown = capsys.readouterr().out
     assert max(map(len, shown.splitlines())) <= 80
-    (head, *lines), families = (part.splitlines() for part in shown.split("\n\n"))
+    (head, *lines), families, _ = (part.splitlines() for part in shown.split("\n\n"))
     assert head.split() == ["NAME", "SIZE", "RAM", "LANG", "HERE", "FROM"]
     assert families[0].split()[2:] == ["SIZE", "LANGUAGES", "HERE", "LIVE", "WER", "LICENCE"]
     return {line[2:].split()[0]: line for line in (*lines, *families[1:])}

@@ -184,6 +184,39 @@ def test_a_correction_stands_for_words_of_this_run_only():
     ]
 
 
+def test_sounds_stand_where_they_began_however_late_they_are_told():
+    shown = node(f"""
+    const {{ Transcript }} = await import("{WEB / "transcript.js"}");
+    const final = (seq, start_ms) => (
+      {{ type: "final", seq, seg: seq, start_ms, end_ms: start_ms + 900, text: "t", words: [] }}
+    );
+    const sound = (end_ms) => ({{ type: "sound", label: "music", start_ms: 5000, end_ms }});
+    const seen = ({{ items }}) => items.map((each) => each.seq ?? each.end_ms);
+    const transcript = new Transcript();
+    const hear = (...messages) => messages.map((each) => transcript.apply(each));
+    const live = [hello, final(1, 0), sound(5500), final(2, 4000), sound(9000), final(3, 8000)];
+    const kinds = hear(...live);
+    const later = new Transcript();
+    const replay = [hello, final(1, 0), final(2, 4000), final(3, 8000), sound(5500), sound(9000)];
+    for (const each of [...replay, ...replay]) later.apply(each);
+    console.log(JSON.stringify([kinds, seen(transcript), transcript.revised, seen(later)]));
+    """)
+    kinds = ["state", "item", "item", "revised", "state", "item"]
+    assert shown == [kinds, [1, 2, 9000, 3], 1, [1, 2, 9000, 3]]
+
+
+def test_a_reader_waits_for_a_phrase_of_their_own():
+    found = node(f"""
+    globalThis.document = {{ getElementById: () => null }};
+    const {{ says }} = await import("{WEB / "notices.js"}");
+    const said = "Did Zoë’s friend, Ana Botín, call?";
+    const words = said.split(" ").map((text) => ({{ text }}));
+    const phrases = ["zoe", "ANA BOTIN", "call", "ana", "an", "friend Botín", "", "?"];
+    console.log(JSON.stringify(phrases.filter((each) => says(words, each))));
+    """)
+    assert found == ["zoe", "ANA BOTIN", "call", "ana"]
+
+
 @pytest.fixture(scope="module")
 def edited():
     """Sessions that somebody has edited at random: [(events, final as it stands)]."""

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from streamd.events import aligned
 from streamd.library.anonymous import anonymised, as_csv
-from streamd.sinks.text import aligned
 from tests.library.test_shelf import said
 from tests.support.said import GAP
 

@@ -1,8 +1,10 @@
 """The page of the library in a real browser."""
 
+import asyncio
 import json
 from contextlib import asynccontextmanager
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -179,6 +181,26 @@ async def test_one_finds_words_doubtful_ones_and_speakers_in_a_session(page):
     await expect(page.locator(".word.now")).to_have_text("Then")
     await page.keyboard.press("?")
     await expect(page.locator("#help dt")).to_contain_text(["K, space"])
+
+
+async def test_a_session_is_saved_as_a_file_without_its_names(page):
+    await page.goto(f"{page.url}#1@1000")
+    await expect(page.locator(".word.now")).to_have_text("Anna")
+    await page.keyboard.press("x")
+    await page.select_option("#format", "txt")
+    files = []
+    page.on("download", lambda file: files.append(file))
+    await page.check("#without")
+    async with page.expect_download(lambda file: file.suggested_filename.endswith(".csv")):
+        await page.click("#exporting button.main")
+    paths = [Path(await file.path()) for file in files]
+    text, listed = [await asyncio.to_thread(path.read_text) for path in paths]
+    assert [file.suggested_filename for file in files] == [
+        "session-1.txt",
+        "session-1.replaced.csv",
+    ]
+    assert "Speaker 1: Name 1 spoke first." in text
+    assert "Name 1,Anna Bottin,1" in listed
 
 
 async def test_who_deletes_a_session_has_to_write_its_name(page):

@@ -151,6 +151,12 @@ async def test_a_session_comes_as_a_file_with_its_names_or_without(client):
     assert lines[:2] == ["session-1", "Person 1: [0:00:00] Person 1 spoke first."]
     listed = await client.get("sessions/1/replaced")
     assert listed.text == "label,was,times\nPerson 1,Ana,1\nPerson 1,Ana Ruiz,0\n"
+    for form in ("json", "docx", "eaf", "csv", "vtt"):
+        data = (await client.get(f"sessions/1/transcript?format={form}&anonymous=true")).content
+        assert data
+        assert b"Bottin" not in data, "what was heard before the correction"
+        assert b"Ruiz" not in data
+    assert "Bottin" in (await client.get("sessions/1/transcript?format=json")).text
     refused = await client.get("sessions/1/transcript?format=doc")
     assert (refused.status_code, "docx, eaf" in refused.text) == (400, True)
     assert (await client.get("sessions/9/transcript?format=txt")).status_code == 404

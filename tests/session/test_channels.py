@@ -7,7 +7,18 @@ from hypothesis import strategies as st
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from streamd.events import Final, Gap, GapReason, Partial, TurnEvent, Vad
+from streamd.events import (
+    Final,
+    Gap,
+    GapReason,
+    Partial,
+    SpeakerName,
+    SpeakerTurn,
+    SpeakerTurns,
+    TurnEvent,
+    Vad,
+)
+from streamd.labels import revise, revised
 from streamd.options import EndpointOptions
 from streamd.session.channels import SplitSession
 from streamd.types import ResumeState
@@ -20,6 +31,7 @@ from tests.support.fakes import (
     scripted_session,
     speech_of,
 )
+from tests.support.said import spoken
 
 stretches = st.lists(st.tuples(st.integers(1, 200), st.integers(0, 200)), max_size=4)
 
@@ -156,3 +168,38 @@ def test_a_pause_is_told_of_the_segment_whose_speaker_pauses():
     events = captions(session, frames, range(0, 600, 20))
     finals = {event.seg for event in events if isinstance(event, Final)}
     assert {event.seg for event in events if isinstance(event, TurnEvent)} <= finals
+
+
+class Told:
+    """A session in which each frame tells what it is given."""
+
+    def __init__(self, *events):
+        self.events, self.now, self.now_ms, self.idle = events, 0, 0, True
+
+    def resume(self, state, finalised_ms, seg):
+        pass
+
+    def feed(self, frames):
+        return list(self.events)
+
+    def voice(self, speaker):
+        return b"voice", speaker
+
+
+def test_voices_of_the_other_side_have_the_numbers_behind_that_of_the_microphone():
+    said = spoken("yes indeed")
+    words = (replace(said.words[0], speaker=1), replace(said.words[1], speaker=2))
+    turns = SpeakerTurns(
+        start_ms=0, end_ms=600, turns=(SpeakerTurn(start_ms=0, end_ms=300, speaker=1),)
+    )
+    theirs = Told(turns, SpeakerName(speaker=2, name="Bob"), replace(said, words=words))
+    session = SplitSession(lambda: Told(said), lambda: theirs)
+    mine, told, named, final = session.feed(side_by_side([True], [True]))
+    assert [word.speaker for word in mine.words] == [1, 1]
+    assert [word.speaker for word in final.words] == [2, 3]
+    assert (final.channel, told.channel, told.turns[0].speaker) == (2, 2, 2)
+    assert (named.speaker, named.name) == (3, "Bob")
+    assert (session.voice(1), session.voice(3)) == (None, (b"voice", 2))
+    finals = [mine, final]
+    assert revise(finals, revised([], told), told) == [1]  # who is at the microphone stays
+    assert [word.speaker for word in finals[0].words] == [1, 1]

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from pympi import Eaf
 
 from streamd.errors import ConfigError
-from streamd.events import Correction, Eos, SpeakerTurn, SpeakerTurns
+from streamd.events import Correction, Eos, SpeakerName, SpeakerTurn, SpeakerTurns
 from streamd.sinks.text import speaker_name
 from streamd.sinks.whole import WholeFile, document
 from streamd.sinks.word_document import About
@@ -94,6 +94,7 @@ def test_what_was_corrected_and_who_it_was_after_all_is_written(tmp_path, name):
         said("Anna Bottin spoke.", 1, seq=1),
         Correction(text="Ana Botín", seq=1, first=0, last=1),
         SpeakerTurns(start_ms=0, end_ms=900, turns=(turn,)),
+        SpeakerName(speaker=2, name="Zoë"),
         Eos(seq=1, reason="end"),
     ):
         file.write(event)
@@ -102,9 +103,9 @@ def test_what_was_corrected_and_who_it_was_after_all_is_written(tmp_path, name):
     assert [each.name for each in tmp_path.iterdir()] == [path.name]
     if name == "docx":
         text = docx.Document(str(path)).paragraphs[1].text
-        assert text == "Speaker 2: [0:00:00] Ana Botín spoke."
+        assert text == "Zoë: [0:00:00] Ana Botín spoke."
     else:
-        ((start_ms, end_ms, text),) = Eaf(path).get_annotation_data_for_tier("Speaker 2")
+        ((start_ms, end_ms, text),) = Eaf(path).get_annotation_data_for_tier("Zoë")
         assert (start_ms, end_ms, text) == (0, 900, "Ana Botín spoke.")
 
 

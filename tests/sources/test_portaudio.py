@@ -9,9 +9,10 @@ import soundfile
 
 from streamd.errors import SourceError
 from streamd.sources import Lost
-from streamd.sources.microphone import Microphone, list_devices
+from streamd.sources.call import BothSides
+from streamd.sources.microphone import MONITOR, Microphone, list_devices
 from streamd.types import SAMPLE_RATE
-from tests.support.pulseaudio import DEVICE
+from tests.support.pulseaudio import DEVICE, SINK
 
 pytestmark = pytest.mark.portaudio
 
@@ -109,3 +110,20 @@ async def test_the_device_disappears(null_sink):
 async def test_leaving_without_having_stopped(null_sink):
     async with Microphone(DEVICE) as microphone:
         await anext(aiter(microphone))
+
+
+async def test_both_sides_of_a_call_are_two_channels_of_one_stream(null_sink, recording):
+    """The default output plays one recording; another comes out of what stands for a microphone."""
+    null_sink.add_output("room")
+    async with BothSides(DEVICE, MONITOR) as both:
+        for sink in (SINK, "room"):
+            await asyncio.to_thread(null_sink.play, recording, sink)
+        both.stop()
+        items = [item async for item in both]
+    assert not any(isinstance(item, Lost) for item in items)
+    frames = np.concatenate(items)
+    assert frames.shape[1:] == (2, 320)
+    for side in (0, 1):
+        assert_is_ramp(frames[:, side].reshape(-1))
+    first, second = (np.flatnonzero(frames[:, side])[0] for side in (0, 1))
+    assert second > first + len(RAMP)  # it was played behind the other

@@ -1,10 +1,11 @@
 """Which voices are alike: the clustering, without its models."""
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamd.speakers.clustering import FEW, SAME, clustered
+from streamd.speakers.clustering import FEW, OWN, SAME, clustered
 
 
 def voices(*cosines):
@@ -22,13 +23,27 @@ def pair(cosine, n):
 
 
 def test_voices_are_one_speakers_if_they_are_alike():
-    assert len(set(pair(SAME, 10_000))) == 1
-    assert len(set(pair(SAME - 0.01, 10_000))) == 2
+    assert len(set(pair(SAME * OWN, 1_000_000))) == 1
+    assert len(set(pair(SAME * OWN - 0.01, 1_000_000))) == 2
 
 
 def test_of_little_speech_less_likeness_is_enough():
-    assert len(set(pair(SAME / 2 + 0.01, FEW))) == 1
-    assert len(set(pair(SAME / 2 - 0.01, FEW))) == 2
+    assert len(set(pair(SAME * OWN / 4 + 0.01, FEW))) == 1
+    assert len(set(pair(SAME * OWN / 4 - 0.01, FEW))) == 2
+
+
+@pytest.mark.parametrize(("own", "n_speakers"), [(0.5, 2), (0.3, 1)])
+def test_two_voices_are_two_people_by_how_alike_each_is_to_itself_in_this_recording(
+    own, n_speakers
+):
+    between = 0.25  # the cosine of a voice of one and a voice of the other
+    people = np.zeros((2, 256), np.float32)
+    people[:, :2] = [1, 0], [between / own, np.sqrt(1 - (between / own) ** 2)]
+    found = np.repeat(own**0.5 * people, 6, axis=0)
+    found[:, 2:14] = (1 - own) ** 0.5 * np.eye(12)
+    labels = clustered(FEW * found, np.full(12, FEW))
+    assert len(set(labels)) == n_speakers
+    assert len(set(labels[:6])) == len(set(labels[6:])) == 1
 
 
 def test_a_number_of_speakers_is_kept_to():

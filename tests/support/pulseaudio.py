@@ -36,10 +36,17 @@ class NullSink:
     server: str
     environment: dict[str, str]
 
-    def play(self, path):
+    def play(self, path, sink=SINK):
         """Play a sound file to its end, from the server's memory: it never runs dry in between."""
-        command = ["paplay", f"--server={self.server}", f"--device={SINK}", "--latency-msec=60000"]
+        command = ["paplay", f"--server={self.server}", f"--device={sink}", "--latency-msec=60000"]
         subprocess.run([*command, path], env=self.environment, check=True)
+
+    def add_output(self, name):
+        """Make another null sink the default output, whose monitor is what the computer plays."""
+        sink = [f"sink_name={name}", "rate=16000", "format=float32le", "channels=1", "norewinds=1"]
+        for command in (["load-module", "module-null-sink", *sink], ["set-default-sink", name]):
+            pactl = ["pactl", f"--server={self.server}", *command]
+            subprocess.run(pactl, env=self.environment, check=True, stdout=subprocess.DEVNULL)
 
     def quit(self):
         """End the server while it is in use."""

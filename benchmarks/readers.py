@@ -1,0 +1,197 @@
+"""Dialogues built from LibriSpeech clips, as sounds that `speakers.py` measures.
+
+    python benchmarks/readers.py CLIPS OUT [--half design|judge]
+
+CLIPS has clips SPEAKER-CHAPTER-NUMBER.flac anywhere below it, and SPEAKERS.TXT, which says the
+sexes. (The samples in the repository Resemblyzer do: 260 speakers, CC BY 4.0.) Clips are cut at
+pauses; the pieces of several speakers are put in turn, one turn in eight beginning before the end
+of the one before. OUT gets NAME.flac and NAME.json: telephone calls of two people whose sexes are
+alike, rooms, meetings in which one says little, and people alone. No speaker of the half
+``design``, which numbers were chosen with, is in the half ``judge``. There are no texts. The
+packages scipy and pyroomacoustics have to be installed (the groups ``speakers`` and ``rooms``).
+"""
+
+import argparse
+import hashlib
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import soundfile
+from numpy.typing import NDArray
+from scipy.signal import butter, sosfilt
+
+import channels
+
+RATE, FRAME = channels.SAMPLE_RATE, 320
+LONGEST_S = 100
+"""The length of dialogues of speakers with several clips; others end when nothing is left."""
+HALVES = ("design", "judge")
+
+Sound = NDArray[np.floating[Any]]
+Said = tuple[float, float, str]
+"""Start and end in s, and the speaker."""
+
+
+class Plan(NamedTuple):
+    """What to build: `count` dialogues of `n` speakers, who have one clip or `several`."""
+
+    channel: str
+    name: str
+    count: int
+    n: int
+    several: bool = False
+
+
+PLANS = (
+    Plan("phone", "2same", 10, 2),
+    Plan("phone", "2opp", 3, 2),
+    Plan("clean", "2same", 4, 2),
+    Plan("room", "2same", 4, 2),
+    Plan("clean", "3few", 3, 3),
+    Plan("room", "4few", 3, 4),
+    Plan("clean", "4", 2, 4),
+    Plan("phone", "3", 2, 3),
+    Plan("clean", "8", 1, 8),
+    Plan("room", "6", 1, 6),
+    Plan("phone", "1", 2, 1, several=True),
+    Plan("clean", "1", 2, 1, several=True),
+    Plan("room", "1", 1, 1, several=True),
+    Plan("phone", "2long", 2, 2, several=True),
+    Plan("room", "3long", 1, 3, several=True),
+    Plan("clean", "1short", 3, 1),
+    Plan("phone", "1short", 3, 1),
+)
+
+
+def pieces(clip: Path, rng: np.random.Generator) -> list[Sound]:
+    """Cut a clip at pauses, equally loud, into pieces of at least 0.5 s."""
+    sound, _ = soundfile.read(clip, dtype="float32")
+    sound = sound / np.sqrt((sound**2).mean()) * 0.06
+    frames = sound[: len(sound) // FRAME * FRAME].reshape(-1, FRAME)
+    levels = 10 * np.log10((frames**2).mean(1) + 1e-9)
+    spoken = levels > np.percentile(levels, 95) - 28
+    found, begin, silent = [], -1, 0
+    for at, speaks in enumerate(spoken):
+        if speaks:
+            begin, silent = at if begin < 0 else begin, 0
+        elif begin >= 0:
+            silent += 1
+            if silent >= 8 and (at - silent - begin) * 0.02 >= rng.choice([0.7, 1.2, 2.0, 3.0]):
+                found.append((begin, at - silent + 1))
+                begin = -1
+    if begin >= 0 and (len(spoken) - begin) * 0.02 > 0.5:
+        found.append((begin, len(spoken)))
+    return [sound[max(0, first - 2) * FRAME : (after + 2) * FRAME] for first, after in found]
+
+
+def built(
+    left: dict[str, list[Sound]], rng: np.random.Generator, longest_s: float
+) -> tuple[Sound, list[Said]]:
+    """Put what speakers have `left` to say in turn."""
+    sound, end, last = np.zeros(RATE * 400, np.float32), 0.5, ""
+    said: list[Said] = []
+    while end < longest_s:
+        able = [name for name in left if left[name] and name != last]
+        if not (able := able or [name for name in left if left[name]]):
+            break
+        weights = np.array([sum(map(len, left[name])) for name in able], float)
+        last = able[rng.choice(len(able), p=weights / weights.sum())]
+        overlaps = said and rng.random() < 0.12
+        for turn in range(rng.integers(1, 4)):
+            if not left[last]:
+                break
+            part = left[last].pop(0)
+            if overlaps and not turn:
+                start = end - rng.uniform(0.2, 0.6)
+            else:
+                start = end + (rng.uniform(0.1, 0.35) if turn else rng.uniform(0.05, 0.8))
+            start = max(start, said[-1][0] + 0.2 if said else 0)
+            first = round(RATE * start)
+            sound[first : first + len(part)] += part
+            end = start + len(part) / RATE
+            said.append((start, end, last))
+    n = round(RATE * (end + 1))
+    return sound[:n] + 1e-5 * rng.standard_normal(n).astype(np.float32), said
+
+
+def through(sound: Sound, channel: str, rng: np.random.Generator) -> Sound:
+    """The sound over some telephone, or in some room."""
+    if channel == "phone":
+        narrow = sosfilt(butter(4, [300, 3400], "bandpass", fs=RATE, output="sos"), sound)
+        loud = np.clip(narrow * rng.uniform(0.5, 1.5), -1, 1)
+        heard = channels.telephone(loud, str(rng.choice(["g711", "gsm", "amr"])))
+        return heard + 10 ** (-rng.uniform(45, 60) / 20) * rng.standard_normal(len(heard))
+    if channel == "room":
+        heard = channels.room(sound.astype(np.float64), str(rng.choice(["table", "hall"])))
+        return np.clip(heard, -1, 1) + 0.5 * 10 ** (-55 / 20) * rng.standard_normal(len(heard))
+    return sound
+
+
+def chosen(
+    plan: Plan, names: list[str], sexes: dict[str, str], seed: int, rng: np.random.Generator
+) -> list[str]:
+    """Choose the speakers of a dialogue."""
+    mixed = [*names]
+    rng.shuffle(mixed)
+    if plan.name == "2same":
+        mixed = [name for name in mixed if sexes[name] == "FM"[seed % 2]]
+    if plan.name == "2opp":
+        mixed = [next(name for name in mixed if sexes[name] == sex) for sex in "FM"]
+    return mixed[: plan.n]
+
+
+def dialogue(
+    plan: Plan, half: str, seed: int, clips: dict[str, list[Path]], sexes: dict[str, str]
+) -> tuple[Sound, list[Said]]:
+    """Build a dialogue of a plan."""
+    kind = int(hashlib.md5((plan.channel + plan.name).encode()).hexdigest()[:6], 16)
+    rng = np.random.default_rng([HALVES.index(half), seed, kind])
+    names = [name for name in clips if half_of(name) == half]
+    names = [name for name in names if (len(clips[name]) > 1) == plan.several]
+    names = chosen(plan, names, sexes, seed, rng)
+    left = {name: [each for clip in clips[name] for each in pieces(clip, rng)] for name in names}
+    if plan.name.endswith("few"):  # the last one says 3 to 7 s in all
+        starts = np.cumsum([0, *map(len, left[names[-1]])]) / RATE
+        every = zip(starts[:-1], left[names[-1]], strict=True)
+        left[names[-1]] = [part[: 4 * RATE] for start, part in every if start < 3]
+    sound, said = built(left, rng, LONGEST_S if plan.several else np.inf)
+    return through(sound, plan.channel, rng), said
+
+
+def half_of(speaker: str) -> str:
+    """Return the half in which a speaker is."""
+    return HALVES[int(hashlib.md5(speaker.encode()).hexdigest(), 16) % 2]
+
+
+def main() -> None:
+    """Build the dialogues of one half or both."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("clips", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--half", choices=HALVES)
+    args = parser.parse_args()
+    lines = next(args.clips.rglob("SPEAKERS.TXT")).read_text(encoding="utf-8").splitlines()
+    rows = [[field.strip() for field in line.split("|")] for line in lines if line[0] != ";"]
+    sexes = {row[0]: row[1] for row in rows}
+    clips: dict[str, list[Path]] = {}
+    for path in sorted(args.clips.rglob("*-*-*.flac")):
+        clips.setdefault(path.name.partition("-")[0], []).append(path)
+    args.out.mkdir(parents=True, exist_ok=True)
+    for half in (args.half,) if args.half else HALVES:
+        for plan in PLANS:
+            for seed in range(plan.count):
+                sound, said = dialogue(plan, half, seed, clips, sexes)
+                path = args.out / f"{half}-{plan.channel}-{plan.name}-{seed}.flac"
+                soundfile.write(path, np.clip(sound, -1, 1), RATE)
+                segments = [
+                    {"start": start, "end": end, "speaker": who, "ref_words": ""}
+                    for start, end, who in said
+                ]
+                path.with_suffix(".json").write_text(json.dumps({"segments": segments}))
+                print(path, flush=True)
+
+
+if __name__ == "__main__":
+    main()
