@@ -17,7 +17,7 @@ from websockets.http11 import Request, Response
 
 from streamd.errors import ConfigError, WireError, for_clients
 from streamd.events import Note
-from streamd.library.edits import Edits
+from streamd.library.edits import Edit, Edits
 from streamd.library.files import replaced_list, transcript_file
 from streamd.library.jobs_rest import JobsRest
 from streamd.library.shelf import OvertakenEditError, Shelf, UnreadableQueryError, sought
@@ -208,7 +208,7 @@ class LibraryRest:
 
     def _whole(self, number: int, after: int) -> dict[str, Any]:
         run, rows = self._shelf.run(number), [*self._shelf.rows(number, after)]
-        before = self._shelf.n_notes(number, after) if after else 0
+        before = self._shelf.n_edits(number, after) if after else 0
         return {
             "id": number,
             "name": run.session,
@@ -219,7 +219,7 @@ class LibraryRest:
             "is_over": bool(run.ended),
             "names": {str(key): name for key, name in self._shelf.names(number).items()},
             "sounds": self._shelf.sounds(number),
-            "revision": before + sum(isinstance(event, Note) for _, event in rows),
+            "revision": before + sum(isinstance(event, Edit) for _, event in rows),
             "last": rows[-1][0] if rows else after,
             "events": [event for _, event in rows],
         }

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from streamd.errors import ConfigError, StreamdError, os_error_as
 from streamd.events import Final, Gap, Item, Note, SpeakerName
-from streamd.library.edits import EditedText, Edits
+from streamd.library.edits import Edit, EditedText, Edits
 from streamd.library.tables import NAME, SOUNDS, merge, spaced, written
 from streamd.sinks.text import speaker_name
 from streamd.sinks.transcripts import Revised
@@ -132,7 +132,7 @@ class Edited:
     """
 
     revision: int
-    notes: tuple[Note, ...]
+    notes: tuple[Edit, ...]
     undo: Edits
     learned: tuple[str, ...]
 
@@ -296,10 +296,10 @@ class Shelf:
         found = {note.speaker for note in named if folded(note.name) == folded(speaker)}
         return found | ({int(numbered[1])} if numbered else set())
 
-    def n_notes(self, number: int, upto: int) -> int:
-        """Return how many notes a session has up to a row of the library."""
+    def n_edits(self, number: int, upto: int) -> int:
+        """Return how many edits a session has up to a row of the library."""
         query = "SELECT event FROM events WHERE run = ? AND id <= ? AND seq IS NULL"
-        return sum(isinstance(event_of(data), Note) for (data,) in self._rows(query, number, upto))
+        return sum(isinstance(event_of(data), Edit) for (data,) in self._rows(query, number, upto))
 
     def _notes(self, number: int) -> Iterator[Note]:
         query = "SELECT event FROM events WHERE run = ? AND seq IS NULL ORDER BY id"
