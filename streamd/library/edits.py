@@ -13,13 +13,11 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from streamd.errors import ConfigError, WireError
-from streamd.events import Attribution, Correction, Final, SpeakerName, aligned
+from streamd.events import Attribution, Correction, Edit, Final, SpeakerName, aligned
 from streamd.labels import MOST_NAME, Names, name_from, renamed
 from streamd.library.tables import UNSPACED
 from streamd.sinks.transcripts import attributed, corrected, in_effect
 
-Edit = Attribution | Correction | SpeakerName
-"""The notes that somebody makes; others come with what is heard, and do not change the revision."""
 _MOST_EDITS = 5_000
 """In a request: one that undoes the merge of two speakers names each stretch between them."""
 _MOST_LETTERS = 10_000

@@ -16,8 +16,8 @@ from msgspec.structs import replace
 from websockets.http11 import Request, Response
 
 from streamd.errors import ConfigError, WireError, for_clients
-from streamd.events import Note
-from streamd.library.edits import Edit, Edits
+from streamd.events import Edit
+from streamd.library.edits import Edits
 from streamd.library.files import replaced_list, transcript_file
 from streamd.library.jobs_rest import JobsRest
 from streamd.library.shelf import OvertakenEditError, Shelf, UnreadableQueryError, sought
@@ -63,7 +63,7 @@ class Around(Protocol):
     def is_live(self, run: Run) -> bool:
         """Whether a client can listen to a session by its name."""
 
-    def tell(self, run: Run, notes: Sequence[Note]) -> None:
+    def tell(self, run: Run, notes: Sequence[Edit]) -> None:
         """Tell those who listen to a session of its new notes."""
 
     def learn(self, phrase: str) -> None:
@@ -76,7 +76,7 @@ class _Alone:
     def is_live(self, run: Run) -> bool:
         return False
 
-    def tell(self, run: Run, notes: Sequence[Note]) -> None:
+    def tell(self, run: Run, notes: Sequence[Edit]) -> None:
         pass
 
     def learn(self, phrase: str) -> None:
