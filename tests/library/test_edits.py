@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from streamd.errors import ConfigError
-from streamd.events import Attribution, Correction, Final, TimedWord
+from streamd.events import Attribution, Correction, Final, Sound, TimedWord
 from streamd.library.edits import EditedSentence, EditedText, Edits, Naming, Speaking
 from streamd.sinks.transcripts import Revised
 
@@ -170,6 +170,12 @@ def test_a_word_may_have_no_speaker_and_a_correction_keeps_the_one_it_has():
     ]
     (now,) = as_it_stands(final, *notes)
     assert [word.speaker or 0 for word in now.words] == [1, 0, 2, 2, 1, 1, 1, 1]
+
+
+def test_what_is_heard_besides_is_no_edit():
+    sound = Sound(label="music", start_ms=0, end_ms=900, prob=0.9)
+    text = EditedText([heard(SAID), sound, Correction(text="Ana", seq=1, first=2, last=2)])
+    assert text.revision == 1
 
 
 @pytest.mark.parametrize(
