@@ -52,7 +52,7 @@ from streamd.models.store.cache import places
 from streamd.translation import sentences, store
 from streamd.translation.files import spread
 from streamd.translation.protection import numbers
-from streamd.translation.sentences import Sentence, Sentences
+from streamd.translation.sentences import Sentences, SentenceSoFar
 from streamd.translation.translator import Translator, parts
 from tables import table
 
@@ -62,7 +62,7 @@ class Shown:
     """A translation, when it was there, and how many words of the stream were in its text."""
 
     t_ms: float
-    sentence: Sentence
+    sentence: SentenceSoFar
     text: str
     n_words: int
 
@@ -87,7 +87,7 @@ class Reader:
     def __init__(self, translator: Translator, source: str, target: str) -> None:
         self._translator, self._source, self._target = translator, source, target
         self._sentences = Sentences(source)
-        self._waiting: OrderedDict[int, tuple[float, Sentence, int]] = OrderedDict()
+        self._waiting: OrderedDict[int, tuple[float, SentenceSoFar, int]] = OrderedDict()
         self._free_ms = 0.0
         self._n_before = self._n_complete = 0  # words of finals, of complete sentences
         self.played = Played()

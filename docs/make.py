@@ -18,7 +18,7 @@ from streamd.config import CONFIG_VARIABLE, OPTIONS, SECTIONS, SET_VARIABLE, SET
 from streamd.config.table import Field
 from streamd.events import PROTOCOL, SessionEvent
 from streamd.server.wire import Command, Hello
-from streamd.sinks.documents import JsonFullSegment, JsonGap, JsonSegment
+from streamd.sinks.documents import JsonFullSegment, JsonGap, JsonSegment, JsonSound
 from streamd.sinks.terminal import TerminalSink
 from streamd.sinks.text import FAINT, SPEAKERS, Look
 
@@ -130,6 +130,7 @@ class Result(Struct, frozen=True, kw_only=True):
     """
 
     segments: tuple[JsonSegment, ...]
+    sounds: tuple[JsonSound, ...] | msgspec.UnsetType = msgspec.UNSET
     text: str
     language: str
     speakers: dict[str, str] | UnsetType = UNSET
@@ -146,6 +147,7 @@ class FullResult(Struct, frozen=True, kw_only=True):
 
     transcription: tuple[JsonFullSegment, ...]
     gaps: tuple[JsonGap, ...]
+    sounds: tuple[JsonSound, ...] | msgspec.UnsetType = msgspec.UNSET
     text: str
     result: ResultLanguage
     speakers: dict[str, str] | UnsetType = UNSET

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from streamd.events import Flushed as Flushed
     from streamd.events import Gap as Gap
     from streamd.events import Lag as Lag
+    from streamd.events import Sound as Sound
     from streamd.events import SpeakerName as SpeakerName
     from streamd.events import SpeakerTurns as SpeakerTurns
     from streamd.events import TimedWord as TimedWord
@@ -47,7 +48,16 @@ if TYPE_CHECKING:
 _HOMES = {
     "errors": ("ConfigError", "EngineError", "ModelError", "SourceError", "StreamdError"),
     "events": (
-        *("Flushed", "Gap", "Lag", "SpeakerName", "SpeakerTurns", "TimedWord", "TurnEvent"),
+        *(
+            "Flushed",
+            "Gap",
+            "Lag",
+            "Sound",
+            "SpeakerName",
+            "SpeakerTurns",
+            "TimedWord",
+            "TurnEvent",
+        ),
         "Unclear",
     ),
     "captioner": (

@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 
 from streamd.config import Config, of_options, suggestion
 from streamd.daemon import MAX_BACKLOG, build, caption, phrases, supervise
+from streamd.daemon.context import with_context
 from streamd.daemon.control import Control
 from streamd.daemon.display import open_files
 from streamd.daemon.opening import best_model, open_any
@@ -55,6 +56,7 @@ from streamd.events import (
     Gap,
     Lag,
     Partial,
+    Sound,
     SpeakerName,
     SpeakerTurns,
     TurnEvent,
@@ -133,6 +135,7 @@ AnyEvent = (
     | TurnEvent
     | SpeakerTurns
     | SpeakerName
+    | Sound
     | Unclear
     | Lag
     | Gap
@@ -192,7 +195,7 @@ class Captioner:
     def __enter__(self) -> Self:
         if self._thread is not None:
             raise RuntimeError("a Captioner can be entered only once")
-        config = self._config = _with_model(self._config)
+        config = self._config = with_context(_with_model(self._config))
         self._opened = open_any(config, self._known)
         ready = self._opened.recognizers()
         self._streams = Streams(
@@ -202,6 +205,7 @@ class Captioner:
             deadline_s=config.decoding.engine_deadline_ms / 1000,
         )
         self._streams.rules = self._rules
+        self._streams.new_hearing = build.hearing()
         self._streams.follow(self._auto_step)
         choices = build.default_choices(config)
         self._streams.choices = structs.replace(choices, split=self._split or UNSET)

@@ -258,6 +258,32 @@ class Correction(Event, frozen=True, kw_only=True, tag="correction"):
     exact: bool | msgspec.UnsetType = msgspec.UNSET
 
 
+class Sound(Event, _InSeconds, frozen=True, kw_only=True, tag="sound"):
+    """Something that is no speech was heard: `label` names it, such as ``music``.
+
+    It comes as soon as the sound is certain, with the end so far, and once more when the sound is
+    over; the later one, with the same `label` and `start_ms`, replaces the other. `prob` is how
+    sure the classifier was where it was most sure, 0..1.
+    """
+
+    label: str
+    start_ms: int
+    end_ms: int
+    prob: float
+
+
+class Notice(Event, _InSeconds, frozen=True, kw_only=True, tag="notice"):
+    """What somebody waits for was heard: `wanted` as it was asked for, and the `text` that was it.
+
+    Each occurrence is told once, from words that do not change any more. It is not stored.
+    """
+
+    wanted: str
+    text: str
+    start_ms: int
+    end_ms: int
+
+
 class SpeakerName(Event, frozen=True, kw_only=True, tag="name"):
     """Somebody says what a speaker is called, or their voice is known from an earlier session.
 
@@ -284,7 +310,9 @@ class Attribution(Event, frozen=True, kw_only=True, tag="attribution"):
     was: int = 0
 
 
-Note = Correction | SpeakerName | Attribution
+Edit = Correction | SpeakerName | Attribution
+"""What somebody changes in a transcript; finals stay as they were sent."""
+Note = Edit | Sound
 """What is added to finals, or stands beside them: it is stored, and replayed behind them, in the
 order in which it came. A new kind of note is a struct of its own in this union."""
 
@@ -386,6 +414,10 @@ class Gap(Event, frozen=True, kw_only=True, tag="gap"):
     why: str
 
 
+Item = Final | Gap | Sound
+"""What a transcript consists of."""
+
+
 class Missed(Event, frozen=True, kw_only=True, tag="missed"):
     """A replay has a hole here, and only here.
 
@@ -456,6 +488,8 @@ SessionEvent = (
     Partial
     | Final
     | Correction
+    | Sound
+    | Notice
     | SpeakerName
     | Attribution
     | Translation

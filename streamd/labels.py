@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from streamd.events import (
     Final,
-    Gap,
+    Item,
     Partial,
     SpeakerName,
     SpeakerTurn,
@@ -72,7 +72,7 @@ def revised(turns: Sequence[SpokenTurn], event: SpeakerTurns) -> list[SpokenTurn
     ]
 
 
-ItemT = TypeVar("ItemT", Final, Final | Gap)
+ItemT = TypeVar("ItemT", Final, Item)
 CaptionT = TypeVar("CaptionT", Partial, Final, Partial | Final)
 
 

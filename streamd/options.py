@@ -30,10 +30,14 @@ CREDENTIALS = r"(^|,|//)([^:/@]*:)?(?:(?!//).)*@"
 any character, or a token alone. The groups are what stands before it, and the user."""
 _URL_CREDENTIALS = r"^([a-z]+://)([^:/?#]*:)?[^/?#]*@"
 """The same in the address of a file."""
+_KEYED = r"^((?:youtube|zoom|webhook):https?://)(?:[^/?#]*@)?([^/?#]*).*"
+"""A destination whose address is a key as a whole, but for its host."""
 
 
 def without_password(name: str) -> str:
-    """The name of a file; the password in an address is replaced by ``***``."""
+    """The name of a file or a destination; what is secret in an address is replaced by ``***``."""
+    if re.match(_KEYED, name, flags=re.DOTALL):
+        return re.sub(_KEYED, r"\1\2/***", name, flags=re.DOTALL)
     return re.sub(_URL_CREDENTIALS, r"\1\2***@", name, flags=re.IGNORECASE)
 
 
@@ -451,6 +455,15 @@ class ModelOptions:
     ] = ""
     """A line may end in a weight: ``JetStream:1.5``. Empty: the user's own vocabulary.txt, if there
     is one."""
+    context: Annotated[
+        tuple[str, ...],
+        "FILE",
+        Option(
+            "document whose names and rare words to expect: txt, md, html, docx, pptx, pdf",
+            common=True,
+        ),
+    ] = ()
+    """May be repeated."""
     replace: Annotated[
         tuple[str, ...],
         "FILE",
@@ -459,6 +472,10 @@ class ModelOptions:
     """Of two files with the same words, the later one counts. ``streamd dictate`` has commands
     unless something else is chosen."""
     speakers: Annotated[bool, Option("tell speakers apart", common=True)] = False
+    sounds: Annotated[
+        bool, Option("show sounds that are not speech: [music], [laughter]", common=True)
+    ] = False
+    """After ``streamd models get sounds``."""
     people: Annotated[
         str, "DIR", Option("tell speakers apart, and know voices of this folder again; auto: yours")
     ] = ""
@@ -530,6 +547,28 @@ class OutputOptions:
         FormatName,
         Option("format on stdout", values={"--jsonl": "jsonl"}, synonyms={"text": "txt"}),
     ] = "txt"
+    afterwards: Annotated[
+        bool,
+        Option(
+            "write a better transcript when the session has ended: talk.better.txt", common=True
+        ),
+    ] = False
+    """By the largest model that is here, beside each file of ``-o`` or ``--output-dir``."""
+    to: Annotated[
+        tuple[
+            Annotated[
+                str, Meta(pattern=r"^(obs(:.+)?|(youtube|zoom|webhook):https?://.+|hls:.+)\Z")
+            ],
+            ...,
+        ],
+        "obs|KIND:WHERE",
+        Option(
+            "also send captions to obs, youtube:URL, zoom:URL, hls:FOLDER, webhook:URL",
+            allowed="obs, obs:HOST:PORT, youtube:URL, zoom:URL, hls:FOLDER or webhook:URL",
+            secret=True,
+        ),
+    ] = ()
+    """May be repeated."""
     json: Annotated[bool, Option("print JSON, for programs", common=True)] = False
     timestamps: Annotated[
         Literal["off", "rel", "clock"], Option("time at the start of each line", common=True)
@@ -539,7 +578,7 @@ class OutputOptions:
         Meta(pattern=r"^(|[a-z]{2,3}(,[a-z]{2,3})*)\Z"),
         "CODE",
         Option(
-            "languages for readers and files: pt,de; needs models",
+            "translations for readers and files: pt,de",
             common=True,
             allowed="languages: pt,de",
             synonyms=LANGUAGE_CODES,
@@ -567,6 +606,25 @@ class OutputOptions:
     def languages(self) -> tuple[str, ...]:
         """What `translate_into` names, each once."""
         return tuple(dict.fromkeys(filter(None, self.translate_into.split(","))))
+
+
+AwaitedText = Annotated[str, Meta(min_length=1, max_length=200)]
+
+
+@dataclass(frozen=True, slots=True)
+class NoticeOptions:
+    """What somebody waits for (`streamd.notices`)."""
+
+    notify: Annotated[
+        tuple[AwaitedText, ...],
+        "WORD|@NAME|sound:LABEL",
+        Option("tell when a word, speaker or sound is heard; may be repeated", common=True),
+    ] = ()
+    until: Annotated[
+        tuple[AwaitedText, ...],
+        "WORD|@NAME|sound:LABEL",
+        Option("end when a word, speaker or sound is heard; may be repeated", common=True),
+    ] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -771,7 +829,7 @@ class JournalOptions:
         str,
         "DIR",
         Option(
-            "folder in which to keep sessions; auto: the default one",
+            "folder to keep sessions in; auto: the default one",
             name="library",
             flags=("--keep",),
             common=True,
@@ -802,5 +860,6 @@ class Choices(Struct, frozen=True, kw_only=True):
     endpoint: EndpointRule = _ENDPOINT.rule
     endpoint_ms: int = _ENDPOINT.plain * FRAME_MS
     speakers: bool | UnsetType = UNSET
+    sounds: bool | UnsetType = UNSET
     split: bool | UnsetType = UNSET
     """Whether each channel has captions of its own."""

@@ -2,10 +2,10 @@
 // answers each change with what undoes it, and refuses one if somebody else was faster.
 
 import { $, changed, element, fetched, saved, toast } from "./asking.js";
-import { current, draw, fill, nameOf, paragraphs, refill, refresh, rename, session, shown, wordOf, wordsOf } from "./reading.js";
+import { current, draw, fill, nameOf, paragraphs, refill, refresh, session, shown, wordOf, wordsOf } from "./reading.js";
 
-let done = []; // what undoes the changes, the newest last: {edits} or {names}
-let undone = []; // what does them again
+let done = []; // edits that undo what was edited, the newest last
+let undone = []; // edits that do it again
 let editing = null; // {turn, final, form}
 
 export function forget() {
@@ -20,26 +20,15 @@ function offer() {
   $("redo").hidden = undone.length === 0;
 }
 
-const json = (method, body) => ({ method, body: JSON.stringify(body) });
-
-/** Send edits, or names; returns what undoes them, null if they were not taken. */
-async function send({ edits, names }) {
-  const { id } = session;
-  if (names !== undefined) {
-    const before = Object.fromEntries(Object.keys(names).map((each) => [each, session.names[each] ?? ""]));
-    const answer = await fetched(`sessions/${id}/names`, json("PUT", names));
-    if (!answer) return null;
-    rename(answer.names);
-    return { names: before };
-  }
-  const answer = await fetched(`sessions/${id}/edits`, json("POST", { ...edits, revision: session.revision }));
+/** Send edits; returns those that undo them, null if they were not taken. */
+async function send(edits) {
+  const body = JSON.stringify({ ...edits, revision: session.revision });
+  const answer = await fetched(`sessions/${session.id}/edits`, { method: "POST", body });
   if (!answer) return null;
   await refresh();
-  if (answer.isOvertaken) {
-    toast("Somebody else has edited this session meanwhile: look at it, then save again");
-    return null;
-  }
-  return { edits: answer.undo };
+  if (!answer.isOvertaken) return answer.undo;
+  toast("Somebody else has edited this session meanwhile: look at it, then save again");
+  return null;
 }
 
 async function make(change) {
@@ -118,7 +107,7 @@ export function edit() {
     const meant = box.value.trim().replace(/\s+/g, " ");
     if (meant === text) return leave();
     save.disabled = true;
-    const isDone = await make({ edits: { sentences: [{ seq: final.seq, text: meant }], keep: box2.checked } });
+    const isDone = await make({ sentences: [{ seq: final.seq, text: meant }], keep: box2.checked });
     save.disabled = false;
     if (isDone) return leave();
     keepOpen();
@@ -155,8 +144,8 @@ export async function name(speaker) {
   $("same").closest("label").hidden = others.length === 0;
   if (!(await saved($("naming")))) return;
   const [called, same] = [$("name").value.trim(), Number($("same").value)];
-  if (same) await make({ edits: { speakers: [{ seq: paragraphs()[0].parts[0].final.seq, was: speaker, speaker: same }] } });
-  else if (called !== (session.names[speaker] ?? "")) await make({ names: { [speaker]: called } });
+  if (same) await make({ speakers: [{ seq: paragraphs()[0].parts[0].final.seq, was: speaker, speaker: same }] });
+  else if (called !== (session.names[speaker] ?? "")) await make({ names: [{ speaker, name: called }] });
 }
 
 /** Say that somebody else speaks from the marked word on, to the end of its paragraph. */
@@ -171,7 +160,7 @@ export async function split() {
   $("speaker").replaceChildren(...known.map((each) => option(each, nameOf(each))), option(next, `somebody else (${nameOf(next)})`));
   if (!(await saved($("splitting")))) return;
   const speaker = Number($("speaker").value);
-  await make({ edits: { speakers: [{ seq: from.final.seq, first: from.first, to_seq: to.final.seq, last: to.last, speaker }] } });
+  await make({ speakers: [{ seq: from.final.seq, first: from.first, to_seq: to.final.seq, last: to.last, speaker }] });
 }
 
 $("edit").onclick = edit;

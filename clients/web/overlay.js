@@ -1,7 +1,7 @@
 // Captions over a picture, for OBS's browser source: no controls, reconnects by itself.
 //
 // /overlay?session=live&lines=2&size=48&width=24em&font=Roboto&outline=3&align=top-center
-//         &color=white&bg=transparent&box=%23000a&fade=6&partials=1&calm=0&speakers=dash
+//         &color=white&bg=transparent&box=%23000a&fade=6&partials=1&calm=0&speakers=dash&translate=pt
 
 import { Listening } from "./connection.js";
 import { agreed, RollUp } from "./rollup.js";
@@ -12,7 +12,7 @@ const options = new URLSearchParams(location.search);
 const lines = document.getElementById("lines");
 const style = document.documentElement.style;
 
-const NAMES = "session lines size width font outline align color bg box fade partials calm speakers".split(" ");
+const NAMES = "session lines size width font outline align color bg box fade partials calm speakers translate".split(" ");
 const PLACES = "top middle bottom left center right".split(" ");
 const wrong = [...options.keys()].filter((name) => !NAMES.includes(name)).map((name) => `${name} is no option`);
 
@@ -53,6 +53,9 @@ const MARKS = { dash: "\n– ", color: "\n", off: "" };
 const marks = options.get("speakers") ?? "dash";
 if (!(marks in MARKS)) wrong.push(`speakers must be dash, color or off, got ${marks}`);
 
+const into = options.get("translate") ?? "";
+let translated = null; // the newest sentence in that language, while it may change
+
 let fading = null;
 let speaker; // of the final that was shown last
 let before = { seg: undefined, text: "" }; // the last guess
@@ -88,7 +91,8 @@ function show(item) {
     rollUp.settle(marked.text, marked.classAt);
     speaker = marked.last;
   }
-  const partial = partials ? transcript.partial : null;
+  if (item?.type === "sound") rollUp.settle(`\n[${item.label}]`);
+  const partial = !partials ? null : into ? translated : transcript.partial;
   const { text, stable, classAt } = withSpeakers(partial ?? { text: "" }, partial?.stable);
   const isSame = partial?.seg === before.seg;
   rollUp.show(calm ? agreed(text, isSame ? before.text : "", stable ?? 0) : text, stable, classAt);
@@ -104,11 +108,32 @@ if (wrong.length > 0) {
   rollUp.settle(wrong.join("; "));
   lines.classList.remove("silent");
 }
+
+/** Show a sentence of the language that was asked for, in place of what was said. */
+function showTranslated(message) {
+  const caption = { seg: message.seg, text: message.text, stable: message.text.length, words: [] };
+  lines.lang = message.into;
+  translated = message.complete ? null : caption;
+  show(message.complete ? { type: "final", ...caption } : undefined);
+}
+
+/** Say on the overlay what is wrong with the language. */
+function refuse({ code, message }) {
+  if (code !== "bad_option" && code !== "translation") return;
+  rollUp.settle(message);
+  lines.classList.remove("silent");
+}
+
 addEventListener("resize", () => rollUp.clear());
-new Listening(options.get("session") ?? "live", transcript, {
-  changed: (kind) => {
-    if (kind === "item") show(transcript.items.at(-1));
-    if (kind === "partial") show();
+const listening = new Listening(options.get("session") ?? "live", transcript, {
+  changed: (kind, message) => {
+    const { newest } = transcript;
+    transcript.newest = null;
+    if (into && message.type === "hello") listening.say({ type: "translate", into });
+    if (into && message.type === "error") refuse(message);
+    if (message.type === "translation") showTranslated(message);
+    else if (kind === "partial" && !into) show();
+    else if (kind !== "partial" && newest !== null && (!into || newest.type !== "final")) show(newest);
     if (transcript.items.length > 50) transcript.items.splice(0, transcript.items.length - 10);
   },
   status: () => {},

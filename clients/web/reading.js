@@ -131,9 +131,8 @@ function tag(speaker) {
   return made;
 }
 
-/** Show other names of the speakers. */
-export function rename(names) {
-  session.names = names;
+/** Show the names that speakers have now. */
+function rename() {
   for (const each of document.querySelectorAll(".turn .who")) each.textContent = nameOf(each.dataset.speaker);
   for (const tell of watching) tell();
 }
@@ -389,7 +388,7 @@ function follow() {
       if (session?.id !== id) return;
       if (message.type === "hello" && message.epoch !== session.epoch) return over();
       if (["item", "revised"].includes(kind)) draw();
-      if (["correction", "attribution"].includes(message.type)) refresh();
+      if (["correction", "attribution", "name"].includes(message.type)) refresh();
       $("live").hidden = false;
       $("live").textContent = transcript.partial?.text ?? "…";
       if (message.type === "final" && session.sounds.length === 0) refresh();
@@ -417,7 +416,9 @@ export async function refresh() {
   if (!answer || session?.id !== id) return;
   const { events, ...known } = answer;
   Object.assign(session, known);
-  for (const event of events) transcript.apply(event);
+  rename();
+  // Of a session to which one listens, they have come, or will.
+  if (listening === null) for (const event of events) transcript.apply(event);
   askMs = events.length > 0 ? ASKS_MS : Math.min(2 * askMs, MOST_ASKS_MS);
   if (events.length > 0) draw();
   offerSound();

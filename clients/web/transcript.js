@@ -3,6 +3,8 @@
 // Pass it every message of streamd.v1 (docs/protocol.md) in order. It survives reconnects: replayed
 // finals that it already has are ignored, so no line appears twice.
 
+import { isSound, placeOf, sameSound } from "./sounds.js";
+
 const UNSPACED = /[\p{sc=Han}\p{sc=Hira}\p{sc=Kana}\p{sc=Thai}\p{sc=Laoo}\p{sc=Khmr}\p{sc=Mymr}]/u;
 
 const REMEMBERED_MS = 60_000; // for which the server may revise who talked
@@ -14,6 +16,7 @@ const NOTHING = {
   epoch: null,
   seq: 0, // of the last final
   divider: null, // to be added before the next item: the session began again
+  attributions: [], // who talks after all, as somebody has said, the newest last
 };
 
 export class Transcript {
@@ -23,8 +26,9 @@ export class Transcript {
     Object.assign(this, NOTHING, { items: [] }, saved);
     this.partials = []; // the current ones, oldest first: one, or one of each channel
     this.turns = []; // who talks when, as far as the server may still revise it
-    this.attributions = []; // who talks after all, as somebody has said, the newest last
+    this.nReplayed = 0; // attributions that the server has sent since its last hello
     this.revised = 0; // the first item of which that was revised last
+    this.newest = null; // the item that was added last
     this.caughtUpAt = 0; // the final with which a replay ends
     this.lagMs = null;
     this.speech = false;
@@ -33,8 +37,8 @@ export class Transcript {
 
   /** What another transcript needs to go on, besides the items. */
   get state() {
-    const { origin, offsetMs, epoch, seq, divider } = this;
-    return { origin, offsetMs, epoch, seq, divider };
+    const { origin, offsetMs, epoch, seq, divider, attributions } = this;
+    return { origin, offsetMs, epoch, seq, divider, attributions };
   }
 
   /** The query parameters with which the next connection resumes. */
@@ -64,6 +68,8 @@ export class Transcript {
         return this.#speakers(message);
       case "correction":
         return this.#correction(message);
+      case "sound":
+        return this.#sound({ ...moved(message, this.offsetMs), run: this.epoch });
       case "attribution":
         return this.#attribution(message);
       case "gap":
@@ -104,6 +110,7 @@ export class Transcript {
     this.epoch = hello.epoch;
     this.ended = null;
     this.partials = []; // the server sends them again
+    this.nReplayed = 0;
     if (isAgain) this.turns = this.attributions = [];
     return "state";
   }
@@ -112,9 +119,17 @@ export class Transcript {
     this.partials = this.partials.filter(({ channel, seg }) => channel !== final.channel || seg > final.seg);
     if (final.seq <= this.seq) return "state";
     this.seq = final.seq;
-    const item = { ...later(final, this.offsetMs), run: this.epoch };
-    if (this.attributions.length > 0) item.words = (item.words ?? []).map((word, n) => this.#attributed(word, n, item.seq));
-    return this.#add(item);
+    const said = { ...later(final, this.offsetMs), run: this.epoch };
+    if (this.attributions.length > 0) said.words = (said.words ?? []).map((word, n) => this.#attributed(word, n, said.seq));
+    return this.#add(said, placeOf(this.items, said.start_ms, this.#begun, isSound));
+  }
+
+  /** Put a sound where it began; a later message says where it ended. */
+  #sound(sound) {
+    const known = sameSound(this.items, sound, this.#begun);
+    if (known < 0) return this.#add(sound, placeOf(this.items, sound.start_ms, this.#begun));
+    this.items[known] = sound;
+    return "state";
   }
 
   #partial(partial) {
@@ -150,6 +165,8 @@ export class Transcript {
 
   /** Give words of a session the speaker that somebody has said. */
   #attribution(message) {
+    // A server that one returns to sends all of them again. Each changes what those before it have made.
+    if (this.nReplayed++ < this.attributions.length) return "nothing";
     this.attributions = [...this.attributions, message];
     const revised = this.items.length;
     let first = revised;
@@ -210,11 +227,17 @@ export class Transcript {
     return {};
   }
 
-  #add(item) {
-    if (this.divider !== null) this.items.push(this.divider);
-    this.divider = null;
-    this.items.push(item);
-    return "item";
+  #add(item, at = this.items.length) {
+    this.newest = item;
+    if (this.divider !== null || at === this.items.length) {
+      if (this.divider !== null) this.items.push(this.divider);
+      this.divider = null;
+      this.items.push(item);
+      return "item";
+    }
+    this.items.splice(at, 0, item);
+    this.revised = at;
+    return "revised";
   }
 }
 

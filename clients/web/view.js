@@ -1,6 +1,7 @@
 // The transcript on the page, as paragraphs. Text from the network is only ever set as text, never
 // as HTML.
 
+import { isSound, soundNote } from "./sounds.js";
 import { nameTag, parts } from "./speakers.js";
 import { clock, corrected, isUnspaced, placed, script } from "./transcript.js";
 
@@ -45,6 +46,7 @@ function* marked(event, from, to, n) {
 }
 
 function note(item) {
+  if (isSound(item)) return soundNote(item);
   if (item.type === "gap") {
     const seconds = (item.duration_ms / 1000).toFixed(1);
     return element("p", "note", `${seconds} s of audio lost (${GAPS[item.why] ?? item.why})`);

@@ -17,7 +17,7 @@ from streamd.daemon.display import (
 )
 from streamd.daemon.phrases import read
 from streamd.errors import ConfigError, os_error_as
-from streamd.events import Final, Gap, encode
+from streamd.events import Item, encode
 from streamd.labels import names_of
 from streamd.library.anonymous import Replaced, anonymised, as_csv
 from streamd.library.migration import imported
@@ -122,7 +122,7 @@ def _write(config: Config, session: str, *, is_shown: bool) -> None:
         _put_list(listed, next(iter(transcripts(config, title))))
 
 
-def _put(said: Sequence[Final | Gap], sinks: Sequence[Sink]) -> None:
+def _put(said: Sequence[Item], sinks: Sequence[Sink]) -> None:
     for sink in sinks:
         for event in said:
             sink.write(event)

@@ -17,11 +17,11 @@ from typing import NamedTuple
 from streamd.cli.asking import agreed, can_ask
 from streamd.config import Config
 from streamd.daemon.opening import assumed_precision, best_model
-from streamd.engines import memory
+from streamd.engines import memory, yamnet
 from streamd.engines.prepared import prepared_bytes
 from streamd.errors import ConfigError, ModelError
 from streamd.events import encode
-from streamd.models import store
+from streamd.models import sounds, store
 from streamd.models.catalog import CATALOG, ENGLISH, entry, languages, offered
 from streamd.models.families import (
     FAMILY_MODELS,
@@ -205,6 +205,11 @@ def _tenths(name: str) -> Callable[[int, int], None]:
 
 def get(config: Config, name: str) -> None:
     """Download a model's missing or changed files, and verify the others; raises `ModelError`."""
+    if name == sounds.NAME:
+        log.info("getting YAMNet, which is under the licence %s, from", sounds.LICENCE)
+        log.info("%s", sounds.ADDRESS)
+        _said_kept(sounds.fetch())
+        return
     here = places()
     if direction := translations.direction_of(name):
         _get_translation(name, direction, here, config.output)
@@ -237,10 +242,17 @@ def _get_translation(
 
 
 def add(config: Config, path: str, name: str = "") -> None:
-    """Bring a model into the store in the form that streamd reads; raises `ModelError`."""
+    """Bring a model into the store in the form that streamd reads; raises `ModelError`.
+
+    A TensorFlow Lite file is YAMNet, or refused.
+    """
     source = expanded(path).absolute()
     if not os.path.exists(source):  # Path.exists raises for a name that is too long
         raise ModelError(f"{path}: no such file or folder")
+    if source.suffix == sounds.ENDING:
+        yamnet.load(source)
+        _said_kept(sounds.keep(source))
+        return
     if source.is_file() and gguf.is_one(source):
         raise ModelError(f"{path}: a GGUF is used where it is: --model {path}")
     if direction := translations.direction_of(name):
@@ -254,8 +266,16 @@ def add(config: Config, path: str, name: str = "") -> None:
         log.info("%s means this one from now on; the hub's is %s", name, other.repository)
 
 
+def _said_kept(path: Path) -> None:
+    log.info("YAMNet is here, %s; use it with --sounds", megabytes(path.stat().st_size))
+
+
 def remove(config: Config, name: str) -> None:
     """Delete a downloaded or imported model; raises `ModelError` if that is not possible."""
+    if name == sounds.NAME:
+        sounds.remove()
+        log.info("removed YAMNet")
+        return
     here, repository = places(), repository_of(name)
     if direction := translations.direction_of(name):
         if not translations.remove(here, *direction):

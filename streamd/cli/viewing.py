@@ -15,10 +15,13 @@ from typing import cast, get_args
 from streamd.config import Config, read_token
 from streamd.daemon.display import open_display, open_files, prints, with_names
 from streamd.errors import ConfigError
-from streamd.events import Final
+from streamd.events import Final, Notice, SpeakerName
+from streamd.labels import names_of
+from streamd.notices import Notices
 from streamd.options import DocumentName, FormatName
 from streamd.server.client import watch
 from streamd.sinks import Sink
+from streamd.sinks.text import clock
 from streamd.sinks.transcripts import Revised
 from streamd.streams.journal.database import AUTO, Database, place
 from streamd.streams.journal.old_files import old_files
@@ -27,9 +30,15 @@ from streamd.system.stdio import lines_inside
 
 log = logging.getLogger(__name__)
 
+UNHEARD = 1
+"""Exit code if watching ends before what `--until` waits for."""
 
-async def show(config: Config, url: str) -> None:
+
+async def show(config: Config, url: str) -> int:
     """Show and store the events of the session at `url` until it ends or a signal arrives.
+
+    With `--until` that is over, too, when what it waits for is heard. Returns the exit code: 1 if
+    that was never heard.
 
     Raises `StreamdError` for a bad token file, if there is no such server or session, and if a file
     cannot be written; `BrokenPipeError` if standard output was closed.
@@ -41,12 +50,18 @@ async def show(config: Config, url: str) -> None:
     config = replace(config, decoding=replace(config.decoding, speakers=True))
     screen = open_display(config, sys.stdout, os.environ, started=started)
     sinks = (screen, *open_files(config, started=started))
+    awaited = Notices(config.notices.until)
+    for number, name in names_of(config.output.names).items():
+        awaited.take(SpeakerName(speaker=number, name=name))
 
-    async def follow(drawing: ThreadPoolExecutor) -> None:
+    async def follow(drawing: ThreadPoolExecutor) -> Notice | None:
         async with aclosing(watch(url, token=token)) as events:
             async for event in events:
                 for sink in sinks:
                     await loop.run_in_executor(drawing, sink.write, event)
+                for notice in awaited.take(event):
+                    return notice
+        return None
 
     # A terminal may be stopped (Ctrl-S); its own thread keeps the connection alive meanwhile.
     with (
@@ -57,13 +72,17 @@ async def show(config: Config, url: str) -> None:
         following = asyncio.ensure_future(follow(drawing))
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, following.cancel)
+        heard = None
         try:
             await asyncio.wait([following])
             if not following.cancelled():  # a signal is the usual end of watching
-                following.result()
+                heard = following.result()
         finally:
             for sink in sinks:
                 drawing.submit(sink.close)
+    if heard is not None:
+        log.info("heard at %s: %s", clock(heard.start_ms), heard.text)
+    return UNHEARD if config.notices.until and heard is None else 0
 
 
 def export(config: Config, session: str = "") -> Iterable[str]:

@@ -228,6 +228,7 @@ class Config:
     dictation: options.DictationOptions = field(default_factory=options.DictationOptions)
     output: options.OutputOptions = field(default_factory=options.OutputOptions)
     cues: Annotated[options.CueLayout, "output"] = field(default_factory=options.CueLayout)
+    notices: options.NoticeOptions = field(default_factory=options.NoticeOptions)
     export: options.ExportOptions = field(default_factory=options.ExportOptions)
     bind: Annotated[options.BindOptions, "server"] = field(default_factory=options.BindOptions)
     limits: Annotated[options.ServerLimits, "server"] = field(default_factory=options.ServerLimits)
@@ -242,6 +243,7 @@ SECTIONS: Mapping[str, str] = {
     "longform": "How whole recordings are transcribed",
     "dictation": "When streamd dictate types",
     "output": "Where the text goes",
+    "notices": "What somebody waits for",
     "export": "How a session of the library is handed on",
     "server": "What clients may do over the network",
     "journal": "What is kept on disk",

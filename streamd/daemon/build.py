@@ -5,7 +5,7 @@ import math
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,13 +15,14 @@ from msgspec import UNSET
 from streamd.config import OPTIONS, Config
 from streamd.daemon import phrases
 from streamd.daemon.people import PeopleFolder
-from streamd.engines import smart_turn, voices
+from streamd.engines import smart_turn, voices, yamnet
 from streamd.engines.silero import Silero
 from streamd.engines.smart_turn import begin_smart_turn, has_smart_turn
 from streamd.engines.voices import Listener
 from streamd.errors import ConfigError, SourceError
 from streamd.models.model import Model
 from streamd.models.store import known_language
+from streamd.notices import Notices, parse
 from streamd.options import Choices, DecodingOptions
 from streamd.session import Session
 from streamd.session.channels import AnySession, SplitSession
@@ -38,7 +39,8 @@ from streamd.sources.stdin import StdinSource
 from streamd.sources.tracks import Selection
 from streamd.streams import Chooser
 from streamd.streams.auto_step import AutoStep
-from streamd.streams.inference import WindowRecognizer
+from streamd.streams.hearing import SoundHearing, Told
+from streamd.streams.inference import EngineThread, WindowRecognizer
 from streamd.system.processor import usable_threads
 from streamd.types import FRAME_MS, frames_from_ms, ms_from_frames
 from streamd.whisper.engine import Engine
@@ -68,6 +70,7 @@ def default_choices(config: Config) -> Choices:
         endpoint=config.endpoint.rule,
         endpoint_ms=ms_from_frames(config.endpoint.plain),
         speakers=o.speakers or UNSET,
+        sounds=o.sounds or UNSET,
     )
 
 
@@ -80,6 +83,7 @@ def with_choices(config: Config, choices: Choices) -> Config:
         prompt=choices.prompt,
         hotwords=choices.hotwords,
         speakers=choices.speakers is True,
+        sounds=False,  # the answers have no place for them
     )
     endpoint = replace(config.endpoint, plain=frames_from_ms(choices.endpoint_ms))
     return replace(config, decoding=decoding, endpoint=endpoint)
@@ -103,6 +107,8 @@ def session_factory(
     Without what `auto_step` returns, an automatic step is the usual one.
     """
     endpoint = config.endpoint
+    if config.decoding.sounds:
+        yamnet.check_sounds()
     if endpoint.is_smart and not has_smart_turn():
         raise ConfigError("--endpoint smart: this installation lacks smart-turn's weights")
 
@@ -171,6 +177,8 @@ def any_chooser(model: NamedModel, *, check: Callable[[str], object]) -> Chooser
             values |= {"split": True, "speakers": UNSET}
         if "endpoint_ms" in values:  # read as frames
             values["endpoint_ms"] = ms_from_frames(values["endpoint_ms"])
+        if values.get("sounds") is True:
+            yamnet.check_sounds()
         choices = msgspec.structs.replace(before, **values)
         n_phrases = len(phrases.one_a_line(values.get("hotwords", "")).splitlines())
         if n_phrases > _MOST_PHRASES:
@@ -313,9 +321,25 @@ def vocabularies(config: Config, model: Model, expected: Vocabulary | None) -> V
 
 
 def release_small_models() -> None:
-    """Free the models that hear turns and voices; they are loaded again when they are needed."""
+    """Free the models that hear turns, voices and sounds; who needs them loads them again."""
     smart_turn.release()
     voices.release()
+    yamnet.release()
+
+
+def hearing() -> Callable[[Told, int], SoundHearing]:
+    """Return what makes the hearing of sounds of a session; all share a thread."""
+    thread = cache(EngineThread)
+    return lambda told, since_ms: SoundHearing(yamnet.classify, thread(), told, since_ms=since_ms)
+
+
+def notices(config: Config) -> Callable[[], Notices | None]:
+    """Return what makes the notices of a session; raises `ConfigError` for what cannot be heard."""
+    wanted = config.notices.notify
+    Notices(wanted)
+    if config.decoding.sounds is False and any(parse(each).kind == "sound" for each in wanted):
+        raise ConfigError("--notify sound: sounds are heard with --sounds")
+    return lambda: Notices(wanted) if wanted else None
 
 
 def check_windows(config: Config, model: Model) -> None:

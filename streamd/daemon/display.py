@@ -26,7 +26,6 @@ from streamd.sinks.whole import DOCUMENTS, WholeFile, document
 from streamd.sinks.word_document import About
 from streamd.sinks.writing import FileSink, SentenceSink, StreamSink, fitting
 from streamd.sources.ffmpeg import is_url
-from streamd.translation.files import TranslatedSink
 
 _USUAL = ("txt", "srt", "json")
 """The formats of a folder of transcripts if none are named: to read, to show, for programs."""
@@ -157,8 +156,7 @@ def open_files(
                 sinks.append(FileSink(path, new_format(config, name, started), whole=whole))
             undo.callback(sinks[-1].close)
             if into:
-                names = translating.names_in(config)
-                sinks[-1] = TranslatedSink(sinks[-1], translating.shared(), into, names)
+                sinks[-1] = translating.translated(config, sinks[-1], into)
             elif segments and name not in SEGMENTED:
                 sinks[-1] = SentenceSink(sinks[-1])
         undo.pop_all()

@@ -20,11 +20,13 @@ from streamd.daemon import build, phrases
 from streamd.daemon.people import PeopleFolder
 from streamd.engines.supervised.switchover import SwitchingEngine
 from streamd.engines.voices import RecordedVoices
+from streamd.engines.yamnet import RecordedSounds
 from streamd.errors import SourceError
 from streamd.events import (
     Details,
     Final,
     Gap,
+    Sound,
     SpeakerName,
     TimedWord,
     Token,
@@ -77,13 +79,17 @@ SoundT = TypeVar("SoundT", bound=TrackSound)
 class Track(Generic[SoundT]):
     """Sound of a file while it is read, as the model takes it, and where speech is in it.
 
-    Without `speech` that does not matter. `voices` hears who speaks.
+    Without `speech` that does not matter. `voices` hears who speaks, `noises` what else is heard.
     """
 
     def __init__(
-        self, sound: SoundT, speech: SpeechClips | None, voices: RecordedVoices | None = None
+        self,
+        sound: SoundT,
+        speech: SpeechClips | None,
+        voices: RecordedVoices | None = None,
+        noises: RecordedSounds | None = None,
     ) -> None:
-        self.sound, self.speech, self.voices = sound, speech, voices
+        self.sound, self.speech, self.voices, self.noises = sound, speech, voices, noises
 
     def take(self, frames: Frames, *, in_two_threads: bool) -> None:
         """Take the next (n, 320) frames; log-mel may be computed in another thread."""
@@ -98,6 +104,8 @@ class Track(Generic[SoundT]):
             gate = [(heard.silence, heard.late) for heard in self.speech.feed(frames)]
         if self.voices is not None:
             self.voices.feed(frames, gate)
+        if self.noises is not None:
+            self.noises.feed(frames)
         if appended is not None:
             appended.result()
 
@@ -112,7 +120,9 @@ def new_track(config: Config, sound: SoundT) -> Track[SoundT]:
             config.endpoint, pre_final=around, sentence=pause, unfinished=pause, empty=pause
         )
         speech = SpeechClips(build.gate(config), Segmenter(endpoint))
-    return Track(sound, speech, RecordedVoices() if config.decoding.speakers else None)
+    voices = RecordedVoices() if config.decoding.speakers else None
+    noises = RecordedSounds() if config.decoding.sounds else None
+    return Track(sound, speech, voices, noises)
 
 
 class AudioFile(Generic[SoundT]):
@@ -188,6 +198,12 @@ class AudioFile(Generic[SoundT]):
             self._waiting.clear()
             for channel, track in enumerate(self.tracks):
                 track.take(frames[:, channel], in_two_threads=self._in_two())
+
+    def sounds(self) -> list[Sound]:
+        """Return what was heard besides speech, in order, of a file that was read to its end."""
+        self.hand_over()
+        heard = (track.noises.sounds() for track in self.tracks if track.noises)
+        return sorted(chain(*heard), key=_start_ms)
 
     @property
     def duration_ms(self) -> int:
@@ -392,8 +408,8 @@ def _one_word(parts: Sequence[SpokenWord]) -> SpokenWord:
 _BEFORE_WORD = re.compile("(?=[ -])")
 
 
-def _start_ms(final: Final) -> int:
-    return final.start_ms
+def _start_ms(event: Final | Sound) -> int:
+    return event.start_ms
 
 
 def spoken_by(final: Final, turns: Sequence[SpokenTurn], numbers: dict[int, int]) -> Final:

@@ -8,8 +8,10 @@ from streamd.config import Config
 from streamd.daemon import build, phrases
 from streamd.errors import ConfigError, ModelError, how_to_install
 from streamd.models.store.cache import StorePaths, places
+from streamd.sinks import Sink
 from streamd.streams.hub import Hub
 from streamd.translation import store
+from streamd.translation.files import TranslatedSink
 from streamd.translation.service import Translations
 from streamd.translation.translator import Translator
 from streamd.whisper.vocabulary import parse
@@ -26,10 +28,11 @@ def check(config: Config) -> None:
     if find_spec("fxtranslate") is None:
         raise ConfigError(f"--translate-into needs a library: {how_to_install('translate')}")
     translator, spoken = shared(), build.languages_of(build.default_choices(config).language)
+    if config.decoding.task == "translate":
+        spoken = ("en",)
     for target in wanted:
         if len(spoken) == 1:
-            source = "en" if config.decoding.task == "translate" else spoken[0]
-            translator.route(source, target)
+            translator.route(spoken[0], target)
         elif not any(way[1] == target for way in store.directions(places())):
             name = f"en-{target}" if target != "en" else "es-en"
             raise ModelError(
@@ -57,6 +60,13 @@ def translations(config: Config) -> Translations | None:
         return (*known, *_phrases(phrases.one_a_line(hub.choices.hotwords)))
 
     return Translations(shared(), wanted, names) if wanted else None
+
+
+def translated(config: Config, sink: Sink, into: str) -> Sink:
+    """Return a sink that gives `sink` the captions in another language."""
+    # Whisper's translations are English, whatever was spoken.
+    written = "en" if config.decoding.task == "translate" else ""
+    return TranslatedSink(sink, shared(), into, names=names_in(config), written=written)
 
 
 def names_in(config: Config) -> Sequence[str]:

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from streamd.events import Final, Gap, TimedWord, aligned
+from streamd.events import Final, Item, TimedWord, aligned
 from streamd.language import SPACELESS, ends_sentence
 from streamd.models.model import openai_vocabulary
 from streamd.models.text_tokens import TextTokens
@@ -77,8 +77,8 @@ class _Spelled(NamedTuple):
 
 
 def anonymised(
-    said: Sequence[Final | Gap], names: Mapping[int, str], phrases: Sequence[str] = ()
-) -> tuple[list[Final | Gap], dict[int, str], list[Replaced]]:
+    said: Sequence[Item], names: Mapping[int, str], phrases: Sequence[str] = ()
+) -> tuple[list[Item], dict[int, str], list[Replaced]]:
     """Return a transcript and its speakers' names with labels in place of names and numbers.
 
     The same name has the same label everywhere, and so has the first or last name alone. `phrases`
@@ -160,7 +160,7 @@ def _begins(lead: str, gap: str) -> bool:
     return not lead or ends_sentence(lead) or bool(re.search(r"[:…♪\"“„«‘(\[—–]|\.\.|- ", gap))
 
 
-def _names(said: Sequence[Final | Gap]) -> Iterator[_Name]:
+def _names(said: Sequence[Item]) -> Iterator[_Name]:
     """Yield the names that are found by their capitals, a run of them as one."""
     for final in (each for each in said if isinstance(each, Final)):
         run: list[str] = []

@@ -12,8 +12,9 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from streamd.errors import ConfigError
-from streamd.events import Attribution, Correction, Final, Note, aligned
+from streamd.errors import ConfigError, WireError
+from streamd.events import Attribution, Correction, Edit, Final, SpeakerName, aligned
+from streamd.labels import MOST_NAME, Names, name_from, renamed
 from streamd.library.tables import UNSPACED
 from streamd.sinks.transcripts import attributed, corrected, in_effect
 
@@ -57,6 +58,13 @@ class Speaking(Struct, frozen=True, kw_only=True):
         )
 
 
+class Naming(Struct, frozen=True, kw_only=True):
+    """What a speaker is called; with an empty name, they have only a number."""
+
+    speaker: Annotated[int, Meta(ge=1, le=9_999)]
+    name: Annotated[str, Meta(max_length=MOST_NAME)]
+
+
 class Edits(Struct, frozen=True, kw_only=True):
     """What somebody changes at once; `revision` is that of the session which they have seen.
 
@@ -66,37 +74,42 @@ class Edits(Struct, frozen=True, kw_only=True):
     revision: Annotated[int, Meta(ge=0)]
     sentences: Annotated[tuple[EditedSentence, ...], Meta(max_length=_MOST_EDITS)] = ()
     speakers: Annotated[tuple[Speaking, ...], Meta(max_length=_MOST_EDITS)] = ()
+    names: Annotated[tuple[Naming, ...], Meta(max_length=_MOST_EDITS)] = ()
     keep: bool = False
 
 
 class EditedText:
     """The finals of a session and the notes about them, for somebody who edits it.
 
-    Raises `ConfigError` where it has no such final or words.
+    Raises `ConfigError` where it has no such final or words, and `WireError` for what is no name.
     """
 
     def __init__(self, events: Iterable[object]) -> None:
         self._finals: dict[int, Final] = {}
         self._corrections: dict[int, list[Correction]] = {}
         self._attributions: list[Attribution] = []
+        self.names: Names = {}
+        """What speakers are called."""
         self.revision = 0
-        """The number of notes so far."""
+        """The number of edits so far."""
         for event in events:
             if isinstance(event, Final):
                 self._finals[event.seq] = event
-            elif isinstance(event, Note):
+            elif isinstance(event, Edit):
                 self._take(event)
 
-    def _take(self, note: Note) -> None:
+    def _take(self, note: Edit) -> None:
         self.revision += 1
         if isinstance(note, Attribution):
             self._attributions.append(note)
-        elif isinstance(note, Correction):
+        elif isinstance(note, SpeakerName):
+            self.names = renamed(self.names, note)
+        else:
             self._corrections.setdefault(note.seq, []).append(note)
 
-    def edit(self, wanted: Edits) -> tuple[list[Note], Edits]:
+    def edit(self, wanted: Edits) -> tuple[list[Edit], Edits]:
         """Take what is wanted; return the notes that say so, and the edits that undo it."""
-        notes: list[Note] = []
+        notes: list[Edit] = []
         before: list[EditedSentence] = []
         for sentence in wanted.sentences:
             final = self._final(sentence.seq)
@@ -108,20 +121,32 @@ class EditedText:
             speakers[:0] = self._speakers(speech.attribution)
             self._take(speech.attribution)
             notes.append(speech.attribution)
-        undo = Edits(revision=self.revision, sentences=tuple(before), speakers=tuple(speakers))
+        names: list[Naming] = []
+        for naming in wanted.names:
+            known = self.names.get(naming.speaker, "")
+            names.insert(0, Naming(speaker=naming.speaker, name=known))
+            note = SpeakerName(speaker=naming.speaker, name=_checked(naming.name))
+            self._take(note)
+            notes.append(note)
+        undo = Edits(
+            revision=self.revision,
+            sentences=tuple(before),
+            speakers=tuple(speakers),
+            names=tuple(names),
+        )
         return notes, undo
 
     def said(self, final: Final) -> Final:
         """Return a final as it stands: by whom it was said, and what was corrected."""
         return self._as_corrected(attributed(final, self._attributions))
 
-    def texts(self, notes: Iterable[Note]) -> Iterator[tuple[int, str, str]]:
+    def texts(self, notes: Iterable[Edit]) -> Iterator[tuple[int, str, str]]:
         """Give number, text as it was heard, and text as it stands, of what notes correct."""
         for seq in {note.seq for note in notes if isinstance(note, Correction)}:
             final = self._final(seq)
             yield seq, final.text, self._as_corrected(final).text
 
-    def learned(self, notes: Iterable[Note]) -> Iterator[str]:
+    def learned(self, notes: Iterable[Edit]) -> Iterator[str]:
         """Give the words of corrections that are worth being expected in later sessions."""
         for note in notes:
             if not isinstance(note, Correction):
@@ -182,6 +207,13 @@ class EditedText:
                     Speaking(speaker=speaker, seq=final.seq, first=begin, to_seq=final.seq, last=i)
                 )
         return found
+
+
+def _checked(name: str) -> str:
+    try:
+        return name_from(name)
+    except ValueError as error:
+        raise WireError("bad_option", f"name: {error}") from None
 
 
 def _differences(final: Final, text: str) -> Iterator[Correction]:

@@ -16,8 +16,7 @@ from typing import Any
 from msgspec import Struct
 
 from streamd.errors import ConfigError, StreamdError, os_error_as
-from streamd.events import Final, Gap, Note, SpeakerName
-from streamd.labels import renamed
+from streamd.events import Edit, Final, Gap, Item, Note, SpeakerName
 from streamd.library.edits import EditedText, Edits
 from streamd.library.tables import NAME, SOUNDS, merge, spaced, written
 from streamd.sinks.text import speaker_name
@@ -36,6 +35,10 @@ from streamd.system.disk import lock_file
 _log = logging.getLogger(__name__)
 _FIRST_FINALS = 30
 """Finals of a session in which its speakers are looked for, to list it."""
+_COMPACT_BYTES = 64 << 20
+"""Size up to which a library is written anew when something is deleted, which takes two seconds: where
+its first page of text was full, SQLite has left copies of some of it, which it does not overwrite.
+"""
 _SYNTAX = re.compile(r'(?:(speaker|lang|after|before):)?("[^"]*"|\S+)', re.IGNORECASE)
 
 
@@ -128,7 +131,7 @@ class Edited:
     """
 
     revision: int
-    notes: tuple[Note, ...]
+    notes: tuple[Edit, ...]
     undo: Edits
     learned: tuple[str, ...]
 
@@ -172,7 +175,6 @@ class Shelf:
         notes = EditedText(self._notes(number))
         finals = [notes.said(event) for event in events if isinstance(event, Final)]
         found = {word.speaker for final in finals for word in final.words if word.speaker}
-        names = self.names(number)
         return Kept(
             id=number,
             name=run.session,
@@ -180,7 +182,7 @@ class Shelf:
             duration_ms=run.end_ms,
             n_finals=run.seq,
             first=next((final.text for final in finals if final.text), ""),
-            speakers=tuple(speaker_name(each, names) for each in sorted(found)),
+            speakers=tuple(speaker_name(each, notes.names) for each in sorted(found)),
             is_open=not run.ended,
         )
 
@@ -205,7 +207,7 @@ class Shelf:
                 raise ConfigError(f"session {number} of the library is damaged: {error}") from None
         raise ConfigError(f"the library has no session {number}")
 
-    def read(self, number: int) -> list[Final | Gap]:
+    def read(self, number: int) -> list[Item]:
         """Return the text of a session as it was corrected."""
         text = Revised()
         for event in self.events(number):
@@ -224,15 +226,8 @@ class Shelf:
                 yield row, event
 
     def names(self, number: int) -> Mapping[int, str]:
-        """Return what speakers of a session are called: in the library, or else since it began."""
-        names: dict[int, str] = {}
-        query = "SELECT event FROM events WHERE run = ? AND seq IS NULL ORDER BY id"
-        for (data,) in self._rows(query, number):
-            if isinstance(event := event_of(data), SpeakerName):
-                names = renamed(names, event)
-        rows = self._rows("SELECT speaker, name FROM names WHERE run = ?", number)
-        names |= {speaker: name.decode(errors="replace") for speaker, name in rows}
-        return {speaker: name for speaker, name in names.items() if name}
+        """Return what speakers of a session are called."""
+        return EditedText(self._notes(number)).names
 
     def sounds(self, number: int) -> list[AudioPart]:
         """Return the audio of a session that is there, in its order."""
@@ -275,7 +270,6 @@ class Shelf:
             query += "AND events.written < ? "
             values.append(wanted.before.timestamp())
         query += f"ORDER BY {'search.rowid' if wanted.terms else 'events.id'} DESC"
-        names: dict[int, Mapping[int, str]] = {}
         runs: dict[int, Run] = {}
         notes: dict[int, EditedText] = {}
         for number, data, said in self._rows(query, *values):
@@ -287,38 +281,30 @@ class Shelf:
                     runs[number] = run_of(data)
                 except ValueError:
                     continue
-                names[number], notes[number] = self.names(number), EditedText(self._notes(number))
-            final = notes[number].said(final)
-            if _is_by(final, wanted.speaker, names[number]):
-                yield _hit(number, runs[number], final, wanted, names[number])
+                notes[number] = EditedText(self._notes(number))
+            names, final = notes[number].names, notes[number].said(final)
+            if _is_by(final, wanted.speaker, names):
+                yield _hit(number, runs[number], final, wanted, names)
 
     def _numbers(self, speaker: str) -> set[int]:
         """Return which speakers may have a name, in any session."""
         numbered = re.fullmatch(r"(?:speaker )?(\d{1,4})", folded(speaker))
-        named = self._rows("SELECT DISTINCT speaker, name FROM names")
-        pairs = [(number, name.decode(errors="replace")) for number, name in named]
         query = "SELECT event FROM events WHERE seq IS NULL AND instr(event, ?) > 0"
         notes = (event_of(data) for (data,) in self._rows(query, '"type":"name"'))
-        pairs += [(note.speaker, note.name) for note in notes if isinstance(note, SpeakerName)]
-        found = {number for number, name in pairs if folded(name) == folded(speaker)}
+        named = (note for note in notes if isinstance(note, SpeakerName))
+        found = {note.speaker for note in named if folded(note.name) == folded(speaker)}
         return found | ({int(numbered[1])} if numbered else set())
 
-    def n_notes(self, number: int, upto: int) -> int:
-        """Return how many notes a session has up to a row of the library."""
+    def n_edits(self, number: int, upto: int) -> int:
+        """Return how many edits a session has up to a row of the library."""
         query = "SELECT event FROM events WHERE run = ? AND id <= ? AND seq IS NULL"
-        return sum(isinstance(event_of(data), Note) for (data,) in self._rows(query, number, upto))
+        return sum(isinstance(event_of(data), Edit) for (data,) in self._rows(query, number, upto))
 
-    def _notes(self, number: int) -> Iterator[Note]:
+    def _notes(self, number: int) -> Iterator[Edit]:
         query = "SELECT event FROM events WHERE run = ? AND seq IS NULL ORDER BY id"
         for (data,) in self._rows(query, number):
-            if isinstance(event := event_of(data), Note):
+            if isinstance(event := event_of(data), Edit):
                 yield event
-
-    def rename(self, number: int, speaker: int, name: str) -> None:
-        """Call a speaker of a session by a name; with an empty one, they have only a number."""
-        with written(self.path) as connection:
-            put = "INSERT OR REPLACE INTO names (run, speaker, name) VALUES (?, ?, ?)"
-            connection.execute(put, (number, speaker, name))
 
     def edit(self, number: int, edits: Edits) -> Edited:
         """Keep what somebody has edited in a session.
@@ -373,8 +359,21 @@ class Shelf:
             for sound in self.sounds(number):
                 self.sound(sound.file).unlink(missing_ok=True)
         with written(self.path) as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            # SQLite overwrites what it deletes, but not the places from which it has moved rows to
+            # others while it deleted the first of them. Rows of the same length stay in theirs.
+            for table, column, which in (
+                ("search", "text", "rowid IN (SELECT id FROM events WHERE run = ?)"),
+                ("events", "event", "run = ?"),
+            ):
+                blank = f"printf('%*s', length(CAST({column} AS BLOB)), '')"
+                query = f"UPDATE {table} SET {column} = {blank} WHERE {which}"
+                connection.execute(query, (number,))
             connection.execute("DELETE FROM runs WHERE id = ?", (number,))
+            connection.execute("COMMIT")
             merge(connection)
+            if self.path.stat().st_size < _COMPACT_BYTES:
+                connection.execute("VACUUM")
             ((is_busy, *_),) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         if is_busy:
             what = "what was deleted stays in its log until no other program reads it"

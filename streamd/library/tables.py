@@ -1,4 +1,4 @@
-"""The database of a library: the tables of a journal, an index of the words, and names.
+"""The database of a library: a journal, an index of its words, and files that wait.
 
 The index is written by triggers, in the transaction of the final. It holds scripts without blanks
 between words as single letters: so any part of a sentence is found, also one of two letters, which
@@ -10,6 +10,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 from streamd.errors import os_error_as
@@ -38,22 +39,18 @@ _MERGED_PAGES = 100
 """In a step, which took 0.14 s at most in a library of 200 hours."""
 UNSPACED = re.compile("([\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff])")
 """Letters of Thai, Lao, Burmese, Khmer, Japanese and Chinese."""
-JOBS = """
+_JOBS = """
     CREATE TABLE IF NOT EXISTS jobs (
         id INTEGER PRIMARY KEY AUTOINCREMENT,
         epoch TEXT NOT NULL UNIQUE, -- of the session that it becomes
         job TEXT NOT NULL -- a `QueuedFile` in JSON
     );
 """
+_NOTES = "CREATE INDEX IF NOT EXISTS notes ON events (run) WHERE seq IS NULL"
+"""To find names of speakers without reading all finals."""
 _TABLES = f"""
-    {JOBS}
-    CREATE TABLE names (
-        id INTEGER PRIMARY KEY,
-        run INTEGER NOT NULL,
-        speaker INTEGER NOT NULL,
-        name TEXT NOT NULL,
-        UNIQUE (run, speaker)
-    );
+    {_JOBS}
+    {_NOTES};
     CREATE TABLE sounds (
         id INTEGER PRIMARY KEY,
         run INTEGER NOT NULL,
@@ -79,7 +76,6 @@ _TABLES = f"""
         DELETE FROM search WHERE rowid = old.id;
     END;
     CREATE TRIGGER forget_run AFTER DELETE ON runs BEGIN
-        DELETE FROM names WHERE run = old.id;
         DELETE FROM sounds WHERE run = old.id;
     END;
 """
@@ -120,7 +116,6 @@ def _prepare(connection: sqlite3.Connection) -> None:
 
 _COPIED = (
     *JOURNAL.copied,
-    ("names", "run, speaker, name"),
     ("sounds", "run, file, start_ms, at_ms"),
     ("jobs", "epoch, job"),
 )
@@ -164,8 +159,13 @@ def opened(
     options = JournalOptions(days=days)
     database = Database(folder, options, clock=clock, layout=LAYOUT, option="--keep", tidy=tidy)
     database.attach = attach
-    database.write(lambda cursor: cursor.execute(JOBS))  # a library of before has none
+    for added in (_JOBS, _NOTES):  # libraries of before do not have them
+        database.write(partial(_execute, added))
     return database
+
+
+def _execute(query: str, cursor: sqlite3.Cursor) -> None:
+    cursor.execute(query)
 
 
 def _sweep(folder: Path) -> None:

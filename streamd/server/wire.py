@@ -92,6 +92,7 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="he
     endpoint: str = ""
     endpoint_ms: int = 0
     speakers: bool | msgspec.UnsetType = msgspec.UNSET
+    sounds: bool | msgspec.UnsetType = msgspec.UNSET
     split: bool | msgspec.UnsetType = msgspec.UNSET
     rate: int
     corrects: bool = False
@@ -137,6 +138,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="st
     endpoint: str | None = None
     endpoint_ms: int | None = None
     speakers: bool | None = None
+    sounds: bool | None = None
     split: bool | None = None
     words: bool | None = None
 

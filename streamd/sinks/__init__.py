@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from types import MappingProxyType
 from typing import Protocol
 
-from streamd.events import Event, Final, Gap, SpeakerName
+from streamd.events import Event, Final, Gap, Sound, SpeakerName
 from streamd.labels import Names, by_speaker, renamed
 
 
@@ -18,6 +18,8 @@ class Format(Protocol):
 
     header: str = ""
     names: Names = MappingProxyType({})
+    repeats: bool = False
+    """Whether a stream of this format tells of a sound again when it is over."""
 
     def end(self, *, complete: bool) -> str:
         """Return the end of the file; while more events may come, each event replaces it."""
@@ -36,6 +38,8 @@ class Format(Protocol):
             self.names = renamed(self.names, event)
         if isinstance(event, Gap):
             return self._gap(event)
+        if isinstance(event, Sound):
+            return self._sound(event)
         if not isinstance(event, Final) or not event.text:
             return ""
         return "".join(self._final(part) for part in self._parts(event))
@@ -48,6 +52,9 @@ class Format(Protocol):
         return ""
 
     def _gap(self, gap: Gap) -> str:
+        return ""
+
+    def _sound(self, sound: Sound) -> str:
         return ""
 
 

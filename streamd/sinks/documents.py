@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from streamd.events import Details, Final, Gap, aligned
+from streamd.events import Details, Final, Gap, Sound, aligned
 from streamd.language import SPACELESS
 from streamd.sinks import Format
 from streamd.sinks.text import clean, timestamp
@@ -111,24 +111,35 @@ class JsonGap(Struct, frozen=True, kw_only=True):
     why: str
 
 
+class JsonSound(Struct, frozen=True, kw_only=True):
+    """Something that is no speech, such as ``music``; `probability`: that of its surest second."""
+
+    label: str
+    start: Seconds
+    end: Seconds
+    probability: Prob
+
+
 _encoder = msgspec.json.Encoder()
 _TIMESTAMP = re.compile(r"<\|(\d+\.\d\d)\|>")
 _MAX_UNREADABLE = 8
 """Characters of the text that tokens without readable text of their own may stand for."""
-_MAX_FOOTER_CHARS, _MAX_FOOTER_GAPS = 4096, 32
+_MAX_FOOTER_CHARS, _MAX_FOOTER_PARTS = 4096, 32
 """Limits of what an unfinished document's footer repeats, as each segment writes it anew."""
 
 
 class Json(Format):
     """Writes json, or json-full if `full`, with one segment per line.
 
-    While a long document grows, its `text` and `gaps`, which stand at the end, are empty.
+    While a long document grows, its `text`, `gaps` and `sounds`, which stand at the end, are empty.
+    There are no `sounds` if none was heard.
     """
 
     def __init__(self, *, full: bool = False) -> None:
         self._full = full
         self.header = '{"transcription":[' if full else '{"segments":['
         self._gaps: list[JsonGap] = []
+        self._sounds: list[JsonSound] = []
         self._texts: list[str] = []
         self._n_chars = 0
         self._language = ""
@@ -136,14 +147,16 @@ class Json(Format):
     def end(self, *, complete: bool) -> str:
         """Return what completes the document, at most a few KiB of it for now."""
         texts = self._texts if complete or self._n_chars <= _MAX_FOOTER_CHARS else []
-        gaps = self._gaps if complete or len(self._gaps) <= _MAX_FOOTER_GAPS else []
+        gaps = self._gaps if complete or len(self._gaps) <= _MAX_FOOTER_PARTS else []
+        sounds = self._sounds if complete or len(self._sounds) <= _MAX_FOOTER_PARTS else []
+        heard = f',"sounds":{_json(sounds)}' if sounds else ""
         text, language = map(_json, ("".join(texts), self._language))
         called = {str(speaker): clean(name) for speaker, name in sorted(self.names.items())}
         named = f',"speakers":{_json(called)}' if called else ""
         if not self._full:
-            return f'\n],"text":{text},"language":{language}{named}}}\n'
-        lost = _json(gaps)
-        return f'\n],"gaps":{lost},"text":{text},"result":{{"language":{language}}}{named}}}\n'
+            return f'\n]{heard},"text":{text},"language":{language}{named}}}\n'
+        lost, result = _json(gaps), f'{{"language":{language}}}'
+        return f'\n],"gaps":{lost}{heard},"text":{text},"result":{result}{named}}}\n'
 
     def _parts(self, final: Final) -> Sequence[Final]:
         return (final,)
@@ -159,6 +172,13 @@ class Json(Format):
     def _gap(self, gap: Gap) -> str:
         offsets = Offsets(from_=gap.t_ms, to=gap.t_ms + gap.duration_ms)
         self._gaps.append(JsonGap(offsets=offsets, why=clean(gap.why)))
+        return ""
+
+    def _sound(self, sound: Sound) -> str:
+        start, end = sound.start_ms / 1000, sound.end_ms / 1000
+        label = clean(sound.label)
+        one = JsonSound(label=label, start=start, end=end, probability=sound.prob)
+        self._sounds.append(one)
         return ""
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from streamd.events import Final, Gap
+from streamd.events import Final, Gap, Item, Sound
 from streamd.labels import by_speaker
 from streamd.sinks.text import clean, gap_notice, speaker_name
 from streamd.sinks.word_document import About
@@ -20,7 +20,7 @@ _WORDS = "words"
 """The type of tiers whose annotations are inside those of another tier, with gaps between."""
 
 
-def annotations(said: Sequence[Final | Gap], about: About) -> bytes:
+def annotations(said: Sequence[Item], about: About) -> bytes:
     """Return a transcript as an eaf file; where it is not known who speaks, in a tier Transcript.
 
     In a tier nothing may overlap, so an annotation begins where the one before ends.
@@ -35,6 +35,9 @@ def annotations(said: Sequence[Final | Gap], about: About) -> bytes:
     for each in said:
         if isinstance(each, Gap):
             _add(eaf, "Lost audio", gap_notice(each), (each.t_ms, each.t_ms + each.duration_ms))
+            continue
+        if isinstance(each, Sound):
+            _add(eaf, f"Sound: {each.label}", each.label, (each.start_ms, each.end_ms))
             continue
         for part in by_speaker(each):
             if part.text:

@@ -12,17 +12,19 @@ from unicodedata import bidirectional
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from streamd.events import Event, Final, Gap, SpeakerName, aligned, encode
+from streamd.events import Event, Final, Gap, Item, Sound, SpeakerName, aligned, encode
 from streamd.options import CueLayout
 from streamd.sinks import Format
-from streamd.sinks.cues import Cue, Cues, Piece, joined
+from streamd.sinks.cues import MIN_CUE_MS, Cue, Cues, Piece, joined
 from streamd.sinks.documents import Json
 from streamd.sinks.markers import Markers
 from streamd.sinks.text import (
+    FAINT,
     JOINER,
     PARAGRAPH_PAUSE_MS,
     RAINBOW,
     Look,
+    Span,
     blank_between,
     caption,
     clean,
@@ -31,13 +33,14 @@ from streamd.sinks.text import (
     named,
     paint,
     rank,
+    sound_notice,
     speaker_name,
     timestamp,
 )
 
 
 class Text(Format):
-    """One line for each final, and one for each gap, which would otherwise look like silence."""
+    """One line for each final, for each sound, and for each gap, which would look like silence."""
 
     def __init__(self, look: Look | None = None) -> None:
         self._look = look or Look()
@@ -54,6 +57,9 @@ class Text(Format):
 
     def _gap(self, gap: Gap) -> str:
         return gap_notice(gap) + "\n"
+
+    def _sound(self, sound: Sound) -> str:
+        return paint([Span(sound_notice(sound), FAINT if self._look.ramp else "")]) + "\n"
 
 
 _MARKED = re.compile(r"[\\`*_\[\]<>#|~]|^\s*(?:[-+=]|\d+[.)])")
@@ -108,8 +114,15 @@ class Paragraphs(Format):
         )
 
     def _gap(self, gap: Gap) -> str:
+        return self._line(gap_notice(gap))
+
+    def _sound(self, sound: Sound) -> str:
+        return self._line(f"{self.stamp(sound.start_ms)}{sound_notice(sound)}")
+
+    def _line(self, notice: str) -> str:
+        """Return a line of its own, after which the next final begins another."""
         end, self._last = self._between if self._last else "", None
-        return f"{end}{self._plain(gap_notice(gap))}{self._between}"
+        return f"{end}{self._plain(notice)}{self._between}"
 
 
 def _escaped(found: re.Match[str]) -> str:
@@ -119,9 +132,11 @@ def _escaped(found: re.Match[str]) -> str:
 class Jsonl(Format):
     """Events as lines of JSON, in the wire form of docs/protocol.md.
 
-    A file has only the events that last: finals and gaps, and at its end what speakers are called.
-    With `everything` there are partials and all others, too, each when it came.
+    A file has only the events that last: finals, gaps and sounds, and at its end what speakers are
+    called. With `everything` there are partials and all others, too, each when it came.
     """
+
+    repeats = True
 
     def __init__(self, *, everything: bool = False) -> None:
         self._everything = everything
@@ -129,7 +144,7 @@ class Jsonl(Format):
     def append(self, event: Event) -> str:
         """Return the event as one line of JSON."""
         super().append(event)
-        if not (self._everything or isinstance(event, Final | Gap)):
+        if not (self._everything or isinstance(event, Item)):
             return ""
         return encode(replace(event, details=UNSET) if isinstance(event, Final) else event) + "\n"
 
@@ -207,6 +222,11 @@ class Html(Format):
     def _gap(self, gap: Gap) -> str:
         return f'<p class="gap">{_html(gap_notice(gap))}</p>\n'
 
+    def _sound(self, sound: Sound) -> str:
+        self._speaker = None
+        time = f'<time datetime="PT{sound.start_ms / 1000}S">{clock(sound.start_ms)}</time> '
+        return f'<p class="sound">{time}{_html(sound_notice(sound))}</p>\n'
+
 
 def _html(text: str) -> str:
     return escape(clean(text))
@@ -246,8 +266,22 @@ class _InCues(Format):
         raise NotImplementedError
 
 
+_SOUND_MS = 4_000
+"""How long a sound is shown at most: music may last for an hour, and speech is read over it."""
+
+
 class _Timed(_InCues):
     """What srt and vtt share: blocks of a line of times and the lines of text."""
+
+    def _sound_block(self, sound: Sound, point: str) -> str:
+        """Return the lines of a sound that begins, as broadcasters write it: ``[Music]``."""
+        end_ms = min(max(sound.end_ms, sound.start_ms + MIN_CUE_MS), sound.start_ms + _SOUND_MS)
+        times = f"{timestamp(sound.start_ms, point)} --> {timestamp(end_ms, point)}"
+        label = clean(sound.label).capitalize()
+        return f"{times}\n{self._marked(f'[{label}]')}\n\n"
+
+    def _marked(self, notice: str) -> str:
+        return notice
 
     def _blocks(self, cue: Cue, point: str) -> Iterator[list[str]]:
         """Yield the lines of a cue, or of each of its moments; `point` is the decimal point."""
@@ -297,6 +331,11 @@ class Srt(_Timed):
             name = ""
         return text
 
+    def _sound(self, sound: Sound) -> str:
+        before = self._written(self._cues.release(sound.start_ms))
+        self._n_blocks += 1
+        return f"{before}{self._n_blocks}\n{self._sound_block(sound, ',')}"
+
     def _label(self, speaker: int | None) -> str:
         name = speaker_name(speaker, self.names)
         return f"{_srt(name)}: " if name else ""
@@ -312,7 +351,8 @@ def _srt(text: str) -> str:
 class Vtt(_Timed):
     """WebVTT (https://www.w3.org/TR/webvtt1/). Gaps are notes, which players do not show.
 
-    Doubtful words have the classes ``p0`` (nearly impossible) to ``p5``; sure words have none.
+    Doubtful words have the classes ``p0`` (nearly impossible) to ``p5``; sure words have none. What
+    is heard besides words has the class ``sound``.
     """
 
     def __init__(self, layout: CueLayout) -> None:
@@ -331,6 +371,13 @@ class Vtt(_Timed):
         before = self._written(self._cues.release(gap.t_ms))
         note = f"{timestamp(gap.t_ms, '.')} {escape(gap_notice(gap), quote=False)}"
         return f"{before}NOTE {note}\n\n"
+
+    def _sound(self, sound: Sound) -> str:
+        before = self._written(self._cues.release(sound.start_ms))
+        return before + self._sound_block(sound, ".")
+
+    def _marked(self, notice: str) -> str:
+        return f"<c.sound>{escape(notice, quote=False)}</c>"
 
     def _draw(self, piece: Piece) -> str:
         shown = escape(piece.text, quote=False)  # of ">", too: a cue may not contain "-->"

@@ -15,7 +15,18 @@ from dataclasses import replace
 from itertools import takewhile
 from typing import TextIO
 
-from streamd.events import Event, Fault, Final, Gap, Lag, Partial, SpeakerName, SpeakerTurns
+from streamd.events import (
+    Event,
+    Fault,
+    Final,
+    Gap,
+    Lag,
+    Notice,
+    Partial,
+    Sound,
+    SpeakerName,
+    SpeakerTurns,
+)
 from streamd.labels import by_speaker, is_said_by, renamed, revised, with_speakers
 from streamd.language import ends_sentence
 from streamd.sinks.text import (
@@ -32,6 +43,7 @@ from streamd.sinks.text import (
     gap_notice,
     named,
     paint,
+    sound_notice,
     wrapped,
 )
 from streamd.speakers import SpokenTurn
@@ -51,6 +63,7 @@ _WRAP_OFF, _WRAP_ON = "\x1b[?7l", "\x1b[?7h"
 _CURSOR_OFF, _CURSOR_ON = "\x1b[?25l", "\x1b[?25h"
 
 
+_BELL = "\a"
 _MIC = "microphone"
 _METER_CELLS = 10
 _FLOOR_DB = -60
@@ -149,6 +162,7 @@ class TerminalSink:
         self._text = ""  # of the last paragraph
         # Finals, each with the paragraph that it began, from the first whole paragraph on:
         self._finals: list[tuple[Final, _Paragraph | None]] = []
+        self._begins_ms: dict[str, int] = {}  # of the last sound of each label
         self._turns: list[SpokenTurn] = []
 
     def write(self, event: Event) -> None:
@@ -170,12 +184,24 @@ class TerminalSink:
             self._rename(event)
         elif isinstance(event, Lag):
             self._behind_s = event.lag_ms // 1000
-        elif isinstance(event, Gap):
-            notice = gap_notice(event)
-        elif isinstance(event, Fault):
-            notice = f"[{clean(event.message)}]"
+        else:
+            notice = self._notice(event)
         self._open = self._open and not notice
         self._draw(notice)
+
+    def _notice(self, event: Event) -> str:
+        """Return the line that says what happened beside the words, once; empty if nothing did."""
+        match event:
+            case Gap():
+                return gap_notice(event)
+            case Fault():
+                return f"[{clean(event.message)}]"
+            case Notice():
+                self._put(_BELL)
+            case Sound() if self._begins_ms.get(event.label) != event.start_ms:
+                self._begins_ms[event.label] = event.start_ms
+                return paint([Span(sound_notice(event), FAINT if self._look.ramp else "")])
+        return ""
 
     def _add(self, final: Final) -> None:
         """Add a final, and remember where it stands while that may change."""

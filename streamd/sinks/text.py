@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 
 from wcwidth import iter_graphemes, wcswidth, wcwidth
 
-from streamd.events import Final, Gap, GapReason, Partial, TimedWord, aligned
+from streamd.events import Final, Gap, GapReason, Partial, Sound, TimedWord, aligned
 from streamd.labels import Names, name_of
 from streamd.language import belongs
 
@@ -251,6 +251,11 @@ _GAPS: Mapping[str, str] = {
 def gap_notice(gap: Gap) -> str:
     """Return the note that readers of a transcript see for a gap."""
     return f"[{gap.duration_ms / 1000:.1f} s of audio lost: {_GAPS.get(gap.why) or clean(gap.why)}]"
+
+
+def sound_notice(sound: Sound) -> str:
+    """Return what readers of a transcript see of a sound, such as ``[music]``."""
+    return f"[{clean(sound.label)}]"
 
 
 def named(speaker: int | None, look: Look) -> list[Span]:

@@ -17,6 +17,8 @@ from streamd.events import (
     Event,
     Final,
     Gap,
+    Item,
+    Sound,
     SpeakerName,
     SpeakerTurns,
     TimedWord,
@@ -29,10 +31,13 @@ from streamd.types import FRAME_MS
 
 
 class Revised:
-    """The finals and gaps of a session as they stand: who says what, and what was corrected."""
+    """The transcript of a session as it stands: who says what, and what was corrected.
+
+    Sounds have their places by when they began, whenever they were told.
+    """
 
     def __init__(self) -> None:
-        self._items: list[Final | Gap] = []
+        self._items: list[Item] = []
         self._corrections: dict[int, list[Correction]] = {}
         self._attributions: list[Attribution] = []
         self._turns: list[SpokenTurn] = []
@@ -43,9 +48,8 @@ class Revised:
         """Take the next event; return the number of the first item that is new or has changed."""
         n_items = len(self._items)
         match event:
-            case Final() | Gap():
-                self._items.append(event)
-                return n_items
+            case Final() | Gap() | Sound():
+                return self._put(event)
             case Correction():
                 self._corrections.setdefault(event.seq, []).append(event)
                 found = (i for i in reversed(range(n_items)) if self._is(i, event.seq))
@@ -63,6 +67,20 @@ class Revised:
                 return min(revise(self._items, self._turns, event), default=n_items)
         return n_items
 
+    def _put(self, item: Item) -> int:
+        """Put an item where it began, or a sound in place of what was told of it; return where.
+
+        Finals and gaps come in order, but sounds are told earlier than what is said meanwhile.
+        """
+        place = len(self._items)
+        while place and _begins_later(last := self._items[place - 1], item):
+            if isinstance(last, Sound) and isinstance(item, Sound) and _is_same(last, item):
+                self._items[place - 1] = item
+                return place - 1
+            place -= 1
+        self._items.insert(place, item)
+        return place
+
     def _is(self, i: int, seq: int) -> bool:
         item = self._items[i]
         return isinstance(item, Final) and item.seq == seq
@@ -74,7 +92,7 @@ class Revised:
     def __len__(self) -> int:
         return len(self._items)
 
-    def since(self, first: int) -> Iterator[Final | Gap]:
+    def since(self, first: int) -> Iterator[Item]:
         """Give the items from number `first` on."""
         for item in self._items[first:]:
             if isinstance(item, Final):
@@ -82,6 +100,20 @@ class Revised:
                 yield corrected(attributed(item, self._attributions), known)
             else:
                 yield item
+
+
+def _start_ms(item: Item) -> int:
+    return item.t_ms if isinstance(item, Gap) else item.start_ms
+
+
+def _begins_later(item: Item, new: Item) -> bool:
+    if isinstance(new, Sound):
+        return _start_ms(item) >= new.start_ms
+    return isinstance(item, Sound) and item.start_ms > _start_ms(new)
+
+
+def _is_same(sound: Sound, other: Sound) -> bool:
+    return (sound.label, sound.start_ms) == (other.label, other.start_ms)
 
 
 def transcript(events: Iterable[Event], form: Format) -> str:
@@ -148,7 +180,7 @@ def attributed(final: Final, attributions: Iterable[Attribution]) -> Final:
     return final if words == list(final.words) else replace(final, words=tuple(words))
 
 
-def _is_named(item: Final | Gap, event: Attribution) -> bool:
+def _is_named(item: Item, event: Attribution) -> bool:
     """Whether an attribution is about words of an item."""
     if not isinstance(item, Final) or item.seq < event.seq:
         return False

@@ -13,14 +13,14 @@ from pathlib import Path
 from types import MappingProxyType
 
 from streamd.errors import ConfigError, StreamdError, how_to_install, os_error_as
-from streamd.events import EndReason, Eos, Event, Final, Gap, SpeakerName
+from streamd.events import EndReason, Eos, Event, Item, SpeakerName
 from streamd.labels import renamed
 from streamd.sinks.elan import annotations
 from streamd.sinks.transcripts import Revised
 from streamd.sinks.word_document import About, word_document
 from streamd.sinks.writing import OutputError, cut_short
 
-Make = Callable[[Sequence[Final | Gap], "About"], bytes]
+Make = Callable[[Sequence[Item], "About"], bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class WholeFile:
         if isinstance(event, Eos):
             self._is_cut = event.reason == EndReason.STOP
             self._is_worth_it |= event.reason == EndReason.END
-        self._is_worth_it |= isinstance(event, Final | Gap)
+        self._is_worth_it |= isinstance(event, Item)
 
     def close(self) -> None:
         """Write the document; raises `StreamdError` if that fails."""

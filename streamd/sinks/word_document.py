@@ -11,7 +11,7 @@ from io import BytesIO
 from typing import TYPE_CHECKING, NamedTuple
 from unicodedata import bidirectional
 
-from streamd.events import Final, Gap, aligned
+from streamd.events import Final, Gap, Item, Sound, aligned
 from streamd.labels import by_speaker
 from streamd.language import SPACELESS, ends_sentence
 from streamd.sinks.text import (
@@ -21,6 +21,7 @@ from streamd.sinks.text import (
     clean,
     clock,
     gap_notice,
+    sound_notice,
     speaker_name,
 )
 
@@ -49,7 +50,7 @@ class _TextRun(NamedTuple):
     is_stamp: bool = False
 
 
-def word_document(said: Sequence[Final | Gap], about: About) -> bytes:
+def word_document(said: Sequence[Item], about: About) -> bytes:
     """Return a transcript as a docx file."""
     # Optional, so imported on demand.
     import docx
@@ -67,8 +68,9 @@ def word_document(said: Sequence[Final | Gap], about: About) -> bytes:
     minute = -1
     for turn in _turns(said):
         paragraph = document.add_paragraph()
-        if isinstance(turn, Gap):
-            paragraph.add_run(gap_notice(turn)).italic = True
+        if not isinstance(turn, list):
+            notice = gap_notice(turn) if isinstance(turn, Gap) else sound_notice(turn)
+            paragraph.add_run(notice).italic = True
             continue
         language = turn[0].language
         is_rightward = _is_rightward(turn[0].text)
@@ -94,7 +96,7 @@ def _number_lines(document: "Document") -> None:
     margins.addnext(numbering)  # the order of the elements is fixed (ISO 29500-1, 17.6.17)
 
 
-def _turns(said: Sequence[Final | Gap]) -> Iterator[Gap | list[Final]]:
+def _turns(said: Sequence[Item]) -> Iterator[Gap | Sound | list[Final]]:
     """Yield the paragraphs: finals of one speaker, without a long pause between them."""
     turn: list[Final] = []
     for each in said:
@@ -102,7 +104,7 @@ def _turns(said: Sequence[Final | Gap]) -> Iterator[Gap | list[Final]]:
             if turn and not (isinstance(part, Final) and _goes_on(turn, part)):
                 yield turn
                 turn = []
-            if isinstance(part, Gap):
+            if not isinstance(part, Final):
                 yield part
             elif part.text:
                 turn.append(part)

@@ -14,16 +14,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from streamd.errors import ConfigError, StreamdError, os_error_as
-from streamd.events import (
-    EndReason,
-    Eos,
-    Event,
-    Final,
-    Gap,
-    Note,
-    SpeakerName,
-    SpeakerTurns,
-)
+from streamd.events import EndReason, Eos, Event, Final, Item, Sound, SpeakerName
 from streamd.labels import Names, renamed
 from streamd.language import ends_sentence
 from streamd.sinks import CaptionSink, Format, Sink
@@ -61,7 +52,8 @@ class SentenceSink(CaptionSink):
             self._begun = event
             if not ends_sentence(event.text):
                 return
-        self._flush()
+        if not _is_within(event, self._begun):
+            self._flush()
         if not isinstance(event, Final):
             self._sink.write(event)
 
@@ -78,6 +70,11 @@ class SentenceSink(CaptionSink):
             self._sink.write(begun)
 
 
+def _is_within(event: Event, begun: Final | None) -> bool:
+    """Whether an event is of a sound during a sentence, which it does not end."""
+    return isinstance(event, Sound) and begun is not None and event.start_ms < begun.end_ms
+
+
 def sentences(finals: Sequence[Final]) -> list[Final]:
     """Return a model's segments as sentences."""
     whole: list[Final] = []
@@ -89,12 +86,12 @@ def sentences(finals: Sequence[Final]) -> list[Final]:
     return whole
 
 
-def in_sentences(said: Iterable[Final | Gap]) -> list[Final | Gap]:
+def in_sentences(said: Iterable[Item]) -> list[Item]:
     """Return a transcript for people: a recording's segments, as they are kept, as sentences."""
     text = [*said]
     if not has_segments(text):
         return text
-    whole: list[Final | Gap] = []
+    whole: list[Item] = []
     for _, group in groupby(text, key=type):
         same = [*group]
         finals = [each for each in same if isinstance(each, Final)]
@@ -102,7 +99,7 @@ def in_sentences(said: Iterable[Final | Gap]) -> list[Final | Gap]:
     return whole
 
 
-def has_segments(said: Iterable[Final | Gap]) -> bool:
+def has_segments(said: Iterable[Item]) -> bool:
     """Whether these are segments of a recording as the model wrote them."""
     return any(isinstance(each, Final) and each.details is not UNSET for each in said)
 
@@ -138,9 +135,14 @@ class StreamSink(CaptionSink):
     def __init__(self, stream: TextIO, form: Format, *, at_once: bool = False) -> None:
         self._stream, self._form, self._begun = stream, form, False
         self._at_once = at_once
+        self._begins_ms: dict[str, int] = {}  # of the last sound of each label
 
     def write(self, event: Event) -> None:
         """Append the text of `event` and flush it."""
+        if isinstance(event, Sound) and not self._form.repeats:
+            if self._begins_ms.get(event.label) == event.start_ms:
+                return
+            self._begins_ms[event.label] = event.start_ms
         text = self._form.append(event)
         if self._at_once and isinstance(event, Final):
             text += self._form.rest(event)
@@ -226,10 +228,10 @@ class FileSink:
 
     def write(self, event: Event) -> None:
         """Append the text of `event`; after a `StreamdError` the file is as it was before."""
-        is_text = isinstance(event, Final | Gap)
+        n_items = len(self._revised)
         is_whole = isinstance(event, Eos) and event.reason == EndReason.END
         self._is_cut = isinstance(event, Eos) and event.reason == EndReason.STOP
-        if not self._begun and (is_text or is_whole):
+        if not self._begun and (isinstance(event, Item) or is_whole):
             self._begun = True
             if self._is_regular:
                 self._file.truncate()
@@ -237,13 +239,14 @@ class FileSink:
         changed = self._revised.take(event)
         if isinstance(event, SpeakerName):
             self._names = self._form.names = renamed(self._names, event)
-        if is_text:
+        is_new = len(self._revised) > n_items
+        if is_new and (changed == n_items or not self._is_regular):
             self._note(event)
-            added = "".join(map(self._form.append, self._revised.since(changed)))
+            added = self._form.append(next(self._revised.since(changed)))
             if not self._is_regular and isinstance(event, Final):  # nothing is written over
                 added += self._form.rest(event)
             self._put(added)
-        elif isinstance(event, Note | SpeakerTurns) and changed < len(self._revised):
+        elif changed < len(self._revised):
             self._put_again(changed)
         elif isinstance(event, SpeakerName) and self._begun and self._is_regular:
             self._put("")  # the end of some formats has all names
@@ -252,7 +255,7 @@ class FileSink:
     def _note(self, event: Event) -> None:
         """Make a checkpoint before an event, if there was none for a minute."""
         first, *others = self._checkpoints
-        t_ms = event.start_ms if isinstance(event, Final) else 0
+        t_ms = event.start_ms if isinstance(event, Final | Sound) else 0
         if t_ms - self._checkpoints[-1].t_ms >= ms_from_frames(REMEMBERED):
             now = _Checkpoint(len(self._revised) - 1, t_ms, self._end, deepcopy(self._form))
             self._checkpoints = [first, *others[-2:], now]
@@ -289,7 +292,7 @@ class FileSink:
         self._trim()
 
     def _trim(self) -> None:
-        """Cut off what covers a longer end that was there before."""
+        """Remove the blanks with which a shorter end covers a longer one."""
         with os_error_as(StreamdError, self._problem):
             self._footer = self._footer.rstrip(b" ")
             self._file.truncate(self._end + len(self._footer))

@@ -24,6 +24,7 @@ from streamd.events import (
     Note,
     Partial,
     SessionEvent,
+    Sound,
     SpeakerName,
     SpeakerTurns,
     encode,
@@ -182,7 +183,7 @@ class Hub:
     def _remember_note(self, note: Note) -> None:
         if isinstance(note, SpeakerName):
             self._names[note.speaker] = note
-        elif note.seq:  # or else it is of no word that was shown
+        elif isinstance(note, Sound) or note.seq:  # or else it is of no word that was shown
             self._notes.append(note)
 
     def _revise(self, event: SpeakerTurns) -> None:

@@ -15,10 +15,12 @@ from msgspec.structs import replace
 
 from streamd.errors import ConfigError, ModelError, StreamdError, WireError, for_clients
 from streamd.events import EndReason, Fault
+from streamd.notices import Notices
 from streamd.options import Choices
 from streamd.rewriting import Replacements
 from streamd.session.channels import AnySession
 from streamd.streams.auto_step import AutoStep
+from streamd.streams.hearing import SoundHearing, Told
 from streamd.streams.hub import Hub
 from streamd.streams.inference import WindowRecognizer
 from streamd.streams.journal.journals import Journal, JournalError
@@ -78,12 +80,18 @@ class Streams:
             self._learn,
             lambda: self.rules,
             lambda: self.new_keeper() if self.new_keeper else None,
+            lambda told, since_ms: self.new_hearing(told, since_ms),
+            lambda: self.new_notices(),
         )
         self.learn: Callable[[str], None] | None = None
         """Keeps a phrase for later sessions; raises `ConfigError`."""
         self.new_keeper: Callable[[], KeepsVoices] | None = None
         """Makes what keeps voices of a session; None: none are kept."""
         self.rules: Replacements | None = None  # what is replaced in captions
+        self.new_hearing: Callable[[Told, int], SoundHearing | None] = lambda told, since_ms: None
+        """Makes what hears the sounds of a session that wants them (`StreamContext`)."""
+        self.new_notices: Callable[[], Notices | None] = lambda: None
+        """Makes what looks in a session for that for which somebody waits."""
         self.choices = Choices()  # the choices of sessions whose client chooses none
         self.early_model: Callable[[], str] = lambda: ""
         """Says what makes captions until the model is ready, and until when; empty once it is."""

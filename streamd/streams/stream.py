@@ -31,14 +31,17 @@ from streamd.events import (
     Lag,
     Partial,
     SessionEvent,
+    Sound,
     SpeakerName,
     Stats,
 )
 from streamd.labels import name_from
+from streamd.notices import Notices
 from streamd.options import Choices
 from streamd.rewriting import Replacements, Rewriter
 from streamd.session.channels import AnySession, SplitSession, adopt
 from streamd.speakers.people import LEAST_KEPT
+from streamd.streams.hearing import SoundHearing, Told
 from streamd.streams.hub import Hub
 from streamd.streams.journal.journals import Journal
 from streamd.streams.journal.lines import Fed, proof_of
@@ -84,7 +87,9 @@ class StreamContext:
     They call `wake` when a window is due, and `failed` when a journal cannot be written. `choose`
     checks what a client chooses, `learn` keeps a phrase; both raise `WireError`. `max_backlog`
     frames may wait for the engine before a source has to wait, too. `rules` say what is replaced,
-    `new_keeper` makes what keeps voices of a session, if they are kept.
+    `new_keeper` makes what keeps voices of a session, if they are kept. `new_hearing` makes what
+    hears sounds, given what takes them, and until when they were told; `new_notices` what looks for
+    that for which somebody waits.
     """
 
     new_session: Callable[[Choices], AnySession]
@@ -96,6 +101,8 @@ class StreamContext:
     learn: Callable[[str], Awaitable[None]]
     rules: Callable[[], Replacements | None] = lambda: None
     new_keeper: Callable[[], KeepsVoices | None] = lambda: None
+    new_hearing: Callable[[Told, int], SoundHearing | None] = lambda told, since_ms: None
+    new_notices: Callable[[], Notices | None] = lambda: None
 
 
 class Stream:
@@ -110,6 +117,8 @@ class Stream:
         self._observe = context.metrics.observer()
         self._rewriter = Rewriter(rules) if (rules := context.rules()) else None
         self._recording: Recorder | None = None
+        self._notices = context.new_notices()
+        self._hearing: SoundHearing | None = None  # of sounds, if they are wanted
         self._attached = ""  # name of the file that the journal knows
         self._waiting: list[SessionEvent] = []  # to be published first
         self._keeper = context.new_keeper()
@@ -325,8 +334,23 @@ class Stream:
             self._record(self._recording, apart)
         if self.heard is not None:
             self.heard(one)
+        self._hear(one)
         self._take(lambda: self.session.feed(apart))
         self._store_choices()
+
+    def _hear(self, frames: Frames) -> None:
+        """Have the frames heard for sounds, if the session's client, or the server, wants them."""
+        if self.hub.choices.sounds is not True:
+            self._hearing = None
+            return
+        if self._hearing is None:
+            self._hearing = self._context.new_hearing(self._tell_sounds, self._begins[1])
+        if self._hearing is not None:
+            self._hearing.feed(frames, self.session.now_ms)
+
+    def _tell_sounds(self, sounds: Sequence[Sound]) -> None:
+        self._publish(sounds)
+        self._notify()
 
     def _record(self, recording: Recorder, frames: Frames) -> None:
         """Write audio, and note in the journal where it is."""
@@ -351,6 +375,8 @@ class Stream:
         """
 
         def is_welcome() -> bool:
+            if self._hearing is not None and self._hearing.is_behind:
+                return False
             needs_more = not self._n_out and self.due_since is None
             return needs_more or self.session.backlog < self._context.max_backlog
 
@@ -497,6 +523,8 @@ class Stream:
         """Make all audio final and end the session, unless another node goes on with it."""
         if reason != EndReason.SHUTDOWN or not self.hands_over:
             await self.flush()
+        if self._hearing is not None:
+            await self._hearing.finish()
         self.end(reason, resumable=resumable or reason == EndReason.SHUTDOWN)
 
     @property
@@ -571,9 +599,15 @@ class Stream:
                         self._finalise_until(event.end_ms)
                     else:
                         self._finalise_until(self.session.finalised_ms, self.session.resume_state)
-                self.hub.publish(self._meant(event))
+                self._put(self._meant(event))
         except StreamdError as error:
             self._context.failed(error)
+
+    def _put(self, event: SessionEvent) -> None:
+        """Publish an event, and then what it has of that for which somebody waits."""
+        self.hub.publish(event)
+        for notice in self._notices.take(event) if self._notices else ():
+            self.hub.publish(notice)
 
     def _is_outvoted(self, event: SessionEvent) -> bool:
         """Whether somebody has given a speaker another name than that of a voice that is known."""

@@ -62,6 +62,23 @@ def settle() -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
+@contextmanager
+def quiet_libraries() -> Iterator[None]:
+    """Drop what native code writes to standard error in the context, and all else that is written.
+
+    So it is for moments, such as the loading of a library that tells what it has chosen.
+    """
+    sys.stderr.flush()
+    kept, nothing = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nothing)
+
+
 def leave(threads: Sequence[Thread], code: int, *, wait_s: float) -> None:
     """End the process with `code` if one of these threads computes on after `wait_s` seconds.
 

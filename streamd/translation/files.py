@@ -16,15 +16,21 @@ class TranslatedSink:
     """Gives a sink the whole sentences of a stream, translated `into` a language, as finals.
 
     It waits for the translator, and raises what that raises. What revises finals is left out: their
-    words are others.
+    words are others. `written`: as for `Sentences`.
     """
 
     def __init__(
-        self, sink: Sink, translator: Translator, into: str, names: Sequence[str] = ()
+        self,
+        sink: Sink,
+        translator: Translator,
+        into: str,
+        *,
+        names: Sequence[str] = (),
+        written: str = "",
     ) -> None:
         self._sink, self._translator = sink, translator
         self._into, self._names = into, names
-        self._sentences, self._n_written = Sentences(), 0
+        self._sentences, self._n_written = Sentences(written=written), 0
 
     def write(self, event: Event) -> None:
         """Keep the beginning of a sentence, or write what is complete."""

@@ -22,7 +22,7 @@ limit up to 2 s, and one word in twenty 3.3 to 9.7 s (benchmarks/RESULTS.md, "Tr
 
 
 @dataclass(frozen=True, slots=True)
-class Sentence:
+class SentenceSoFar:
     """A sentence, or the committed beginning of one.
 
     `said` is its text with its words; its `seq` is the number of its first final, and `last` that
@@ -37,31 +37,33 @@ class Sentence:
 class Sentences:
     """Joins the captions of a stream to sentences, each channel's for itself.
 
-    `language` is that of the stream, if it is known before the first final.
+    `language` is that of the stream, if it is known before the first final; `written` is that of
+    the captions, if they are written in another one than is spoken.
     """
 
-    def __init__(self, language: str = "") -> None:
-        self._language = language
-        self._begun: dict[int, Sentence] = {}  # whose finals do not end a sentence, by channel
+    def __init__(self, language: str = "", *, written: str = "") -> None:
+        self._language, self._written = written or language, written
+        self._begun: dict[int, SentenceSoFar] = {}  # whose finals do not end a sentence, by channel
         self._n_given: dict[int, int] = {}  # words of the present partial, by channel
 
-    def take(self, event: Event) -> Iterator[Sentence]:
+    def take(self, event: Event) -> Iterator[SentenceSoFar]:
         """Yield what is new after this event, in order; a sentence replaces its beginnings."""
         match event:
             case Final() if event.text.strip():
-                yield from self._final(event)
+                language = self._written or event.language
+                yield from self._final(msgspec.structs.replace(event, language=language))
             case Partial():
                 yield from self._partial(event)
             case Gap() | Eos():
                 for channel in list(self._begun):
                     yield from self._end(channel)
 
-    def _end(self, channel: int) -> Iterator[Sentence]:
+    def _end(self, channel: int) -> Iterator[SentenceSoFar]:
         """Yield what has begun in a channel, as a sentence whose end nobody has said."""
         if begun := self._begun.pop(channel, None):
             yield replace(begun, is_complete=True)
 
-    def _final(self, final: Final) -> Iterator[Sentence]:
+    def _final(self, final: Final) -> Iterator[SentenceSoFar]:
         channel = final.channel or 0
         said = final
         begun = self._begun.get(channel)
@@ -71,13 +73,13 @@ class Sentences:
             yield from self._end(channel)
         self._language = final.language
         self._n_given[channel] = 0
-        self._begun[channel] = sentence = Sentence(said, final.seq, is_complete=False)
+        self._begun[channel] = sentence = SentenceSoFar(said, final.seq, is_complete=False)
         if final.continues or ends_sentence(final.text):
             yield from self._end(channel)
         else:
             yield sentence
 
-    def _partial(self, partial: Partial) -> Iterator[Sentence]:
+    def _partial(self, partial: Partial) -> Iterator[SentenceSoFar]:
         channel = partial.channel or 0
         begun = self._begun.get(channel)
         language = begun.said.language if begun else self._language
@@ -87,10 +89,10 @@ class Sentences:
         self._n_given[channel] = n_words
         said = _beginning(partial, n_words, language)
         if begun is not None and goes_on(begun.said, said):
-            yield Sentence(joined_finals(begun.said, said), begun.last, is_complete=False)
+            yield SentenceSoFar(joined_finals(begun.said, said), begun.last, is_complete=False)
             return
         yield from self._end(channel)
-        yield Sentence(said, 0, is_complete=False)
+        yield SentenceSoFar(said, 0, is_complete=False)
 
 
 def _clauses(words: Sequence[TimedWord], n_given: int) -> int:

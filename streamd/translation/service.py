@@ -11,7 +11,7 @@ from streamd.events import Fault, Final, SessionEvent, Translation
 from streamd.server import LanguageReader
 from streamd.streams.hub import Hub
 from streamd.streams.subscription import Subscription
-from streamd.translation.sentences import Sentence, Sentences
+from streamd.translation.sentences import Sentences, SentenceSoFar
 from streamd.translation.translator import Translator
 
 _MOST_EARLIER = 2_000
@@ -80,8 +80,8 @@ class _Reading:
         self._translator, self._into, self._names = translator, into, names
         self._known: dict[int, Translation] = {}  # complete ones, by their first finals
         self._revisions: dict[int, int] = {}  # of what is not complete, by channel
-        self._live: dict[tuple[int, int], Sentence] = {}  # by channel and first segment
-        self._earlier: deque[Sentence] = deque(maxlen=_MOST_EARLIER)
+        self._live: dict[tuple[int, int], SentenceSoFar] = {}  # by channel and first segment
+        self._earlier: deque[SentenceSoFar] = deque(maxlen=_MOST_EARLIER)
         self._open: dict[int, Translation] = {}  # the newest that is not complete, by channel
         self._seats: set[_Seat] = set()
         self._changed, self._done = asyncio.Event(), asyncio.Event()
@@ -137,8 +137,11 @@ class _Reading:
             self._done.set()
 
     async def _follow(self, hub: Hub, upto: int) -> None:
-        languages = hub.choices.language.split(",")
-        sentences = Sentences("" if "auto" in languages or languages[1:] else languages[0])
+        language, *others = hub.choices.language.split(",")
+        known = "" if language == "auto" or others else language
+        # Whisper's translations are English, whatever was spoken.
+        written = "en" if hub.choices.task == "translate" else ""
+        sentences = Sentences(known, written=written)
         seq = 0
         while True:
             with hub.subscribe(after=seq, listens=False) as events:
@@ -150,7 +153,7 @@ class _Reading:
                     return
                 # The queue overflowed: subscribe again, which loses partials but no finals.
 
-    def _wait(self, sentence: Sentence, *, is_earlier: bool) -> None:
+    def _wait(self, sentence: SentenceSoFar, *, is_earlier: bool) -> None:
         """Note that a sentence is to be translated; one that it replaces need not be any more."""
         if sentence.said.seq in self._known:
             return
@@ -164,12 +167,12 @@ class _Reading:
                 del self._live[next(iter(self._live))]
         self._changed.set()
 
-    def _next(self) -> Sentence | None:
+    def _next(self) -> SentenceSoFar | None:
         if self._live:
             return self._live.pop(next(iter(self._live)))
         return self._earlier.pop() if self._earlier else None
 
-    async def _translate(self, hub: Hub, sentence: Sentence) -> None:
+    async def _translate(self, hub: Hub, sentence: SentenceSoFar) -> None:
         said, channel = sentence.said, sentence.said.channel or 0
         text = await asyncio.wrap_future(
             self._translator.translate(

@@ -9,11 +9,11 @@ from contextlib import contextmanager, redirect_stdout, suppress
 import pytest
 
 from streamd.cli import main
-from streamd.cli.viewing import show
+from streamd.cli.viewing import UNHEARD, show
 from streamd.config import Config
 from streamd.errors import ConfigError, StreamdError
 from streamd.events import Final
-from streamd.options import BindOptions, OutputOptions
+from streamd.options import BindOptions, NoticeOptions, OutputOptions
 from tests.support.serving import CountingStreams, serving
 
 
@@ -50,6 +50,25 @@ async def test_captions_are_shown_and_stored_until_the_session_ends(streams, cap
         await show(config, f"ws://127.0.0.1:{server.port}?after=0")
     assert capsys.readouterr().out == "One.\nTwo.\n"
     assert (tmp_path / "talk.txt").read_text() == "One.\nTwo.\n"
+
+
+async def test_it_ends_when_what_it_waits_for_is_heard(streams, capsys):
+    config = Config(notices=NoticeOptions(until=("three", "two")))
+    async with serving(streams) as server:
+        assert await show(config, f"ws://127.0.0.1:{server.port}?after=0") == 0
+    assert capsys.readouterr().out == "One.\nTwo.\n"
+
+
+async def test_it_says_so_if_that_was_never_heard(streams):
+    config = Config(notices=NoticeOptions(until=("three",)))
+    streams.live.close("done")
+    async with serving(streams) as server:
+        assert await show(config, f"ws://127.0.0.1:{server.port}?after=0") == UNHEARD
+
+
+async def test_what_can_never_be_heard_is_refused_before_it_watches():
+    with pytest.raises(ConfigError, match="no such sound"):
+        await show(Config(notices=NoticeOptions(until=("sound:thunder",))), "127.0.0.1:1")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -3,7 +3,7 @@
 import pytest
 from playwright.async_api import expect
 
-from streamd.events import Gap, Partial, Vad
+from streamd.events import Gap, Notice, Partial, Sound, Vad
 from streamd.streams.hub import Hub
 from tests.support.browser import HOSTILE, final, needs_chromium, visit, visit_over_a_line
 from tests.support.serving import CountingStreams, serving
@@ -70,3 +70,31 @@ async def test_a_screen_reader_hears_each_final_once_and_no_partial(context):
         assert await log.get_attribute("aria-relevant") == "additions"
         assert await page.locator("#partial").get_attribute("aria-hidden") == "true"
         assert await log.locator("#partial").count() == 0
+
+
+async def test_a_sound_has_its_place_and_a_notice_is_told(context):
+    streams = CountingStreams()
+    async with serving(streams) as server:
+        page, wrong = await visit(context, f"http://127.0.0.1:{server.port}/")
+        lines = page.locator("#log > p")
+        streams.live.publish(final("before", 0))
+        begun = Sound(label="music", start_ms=5000, end_ms=6000, prob=0.9)
+        streams.live.publish(begun)
+        await expect(page.locator("#log .sound")).to_have_text(["[music]"])
+        streams.live.publish(final("also before", 3000, seg=1))
+        await expect(lines).to_have_count(3)
+        await expect(lines.nth(1)).to_contain_text("also before")
+        await expect(lines.nth(2)).to_have_text("[music]")
+        streams.live.publish(Notice(wanted="doors", text="Doors", start_ms=3000, end_ms=3500))
+        await expect(page.locator("#toast")).to_have_text("Heard: Doors")
+        await page.locator("#await").evaluate(
+            "(field) => { field.value = 'more'; field.onchange(); }"
+        )
+        streams.live.publish(final("Once more.", 7000, seg=2))
+        await expect(page.locator("#toast")).to_have_text("Heard: more")
+        await expect(page.locator("body.notice")).to_have_count(1)
+        await page.reload()
+        await expect(lines).to_have_count(4)
+        await expect(lines.nth(2)).to_have_text("[music]")
+        assert await page.locator("#await").input_value() == "more"
+        assert wrong == []

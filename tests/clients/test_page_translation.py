@@ -8,6 +8,7 @@ from streamd.server import ServerInfo
 from streamd.translation.service import Translations
 from streamd.translation.translator import Translator
 from tests.support.browser import final, needs_chromium, visit
+from tests.support.loop import turn
 from tests.support.serving import CountingStreams, serving
 from tests.support.translating import partial, shouting
 
@@ -51,7 +52,7 @@ async def test_what_is_being_said_is_replaced_and_not_read_aloud(context):
         await choose(page, "pt only")
         streams.live.publish(partial("it may rain here, we said", 5))
         moving = page.locator("#translating .open")
-        await expect(moving).to_have_text("pt:IT MAY RAIN HERE, WE")
+        await expect(moving).to_have_text("pt:IT MAY RAIN HERE,")
         assert await moving.get_attribute("aria-hidden") == "true"
         streams.live.publish(final("It may rain here, we said.", 0, seg=1))
         await expect(moving).to_have_count(0)
@@ -123,3 +124,22 @@ async def test_without_an_offer_nothing_is_shown(context):
         page, _ = await visit(context, f"http://127.0.0.1:{server.port}/")
         await expect(page.locator("#status")).to_have_text("live")
         await expect(page.locator("#reading")).to_be_hidden()
+
+
+async def test_the_overlay_shows_another_language_in_place_of_what_was_said(context):
+    streams = CountingStreams()
+    async with serving(streams, info=info("pt")) as server:
+        address = f"http://127.0.0.1:{server.port}/overlay"
+        page, wrong = await visit(context, f"{address}?translate=pt&fade=0&width=40em")
+        lines = page.locator("#lines")
+        await page.wait_for_function("performance.getEntriesByType('resource').length > 0")
+        while not streams.live.listeners:
+            await turn()
+        streams.live.publish(partial("it may rain here, we said", 5))
+        await expect(lines).to_have_text("pt:IT MAY RAIN HERE,")
+        streams.live.publish(final("It may rain here, we said.", 0, seg=1))
+        await expect(lines).to_have_text("pt:IT MAY RAIN HERE, WE SAID.")
+        assert await lines.get_attribute("lang") == "pt"
+        assert wrong == []
+        other, _ = await visit(context, f"{address}?translate=xx&width=60em")
+        await expect(other.locator("#lines")).to_contain_text("this server offers pt")

@@ -184,6 +184,39 @@ def test_a_correction_stands_for_words_of_this_run_only():
     ]
 
 
+def test_sounds_stand_where_they_began_however_late_they_are_told():
+    shown = node(f"""
+    const {{ Transcript }} = await import("{WEB / "transcript.js"}");
+    const final = (seq, start_ms) => (
+      {{ type: "final", seq, seg: seq, start_ms, end_ms: start_ms + 900, text: "t", words: [] }}
+    );
+    const sound = (end_ms) => ({{ type: "sound", label: "music", start_ms: 5000, end_ms }});
+    const seen = ({{ items }}) => items.map((each) => each.seq ?? each.end_ms);
+    const transcript = new Transcript();
+    const hear = (...messages) => messages.map((each) => transcript.apply(each));
+    const live = [hello, final(1, 0), sound(5500), final(2, 4000), sound(9000), final(3, 8000)];
+    const kinds = hear(...live);
+    const later = new Transcript();
+    const replay = [hello, final(1, 0), final(2, 4000), final(3, 8000), sound(5500), sound(9000)];
+    for (const each of [...replay, ...replay]) later.apply(each);
+    console.log(JSON.stringify([kinds, seen(transcript), transcript.revised, seen(later)]));
+    """)
+    kinds = ["state", "item", "item", "revised", "state", "item"]
+    assert shown == [kinds, [1, 2, 9000, 3], 1, [1, 2, 9000, 3]]
+
+
+def test_a_reader_waits_for_a_phrase_of_their_own():
+    found = node(f"""
+    globalThis.document = {{ getElementById: () => null }};
+    const {{ says }} = await import("{WEB / "notices.js"}");
+    const said = "Did Zoë’s friend, Ana Botín, call?";
+    const words = said.split(" ").map((text) => ({{ text }}));
+    const phrases = ["zoe", "ANA BOTIN", "call", "ana", "an", "friend Botín", "", "?"];
+    console.log(JSON.stringify(phrases.filter((each) => says(words, each))));
+    """)
+    assert found == ["zoe", "ANA BOTIN", "call", "ana"]
+
+
 @pytest.fixture(scope="module")
 def edited():
     """Sessions that somebody has edited at random: [(events, final as it stands)]."""
@@ -252,3 +285,26 @@ def test_the_page_makes_the_same_of_edits_as_the_files(edited):
         times = {word.start_ms: word.speaker or None for word in now.words}
         same = [word for word in page["words"] if "was" not in word]
         assert [times[word["start_ms"]] for word in same] == [word.get("speaker") for word in same]
+
+
+def test_attributions_that_come_again_after_a_lost_connection_change_nothing():
+    said = node(f"""
+    const {{ Transcript }} = await import("{WEB / "transcript.js"}");
+    const word = (speaker, n) => ({{ text: "a", start_ms: n, end_ms: n + 1, speaker }});
+    const words = [1, 3].map(word);
+    const final = {{ type: "final", seq: 1, text: "a a", words, start_ms: 0, end_ms: 2 }};
+    const notes = [[1, 2], [3, 1]].map(([was, speaker]) =>
+      ({{ type: "attribution", seq: 1, first: 0, to_seq: 0, last: 0, was, speaker }}));
+    let transcript = new Transcript();
+    const heard = [];
+    for (let n = 0; n < 3; n++) {{
+      for (const event of [hello, final, ...notes]) transcript.apply(event);
+      heard.push(transcript.finals[0].words.map(({{ speaker }}) => speaker));
+      transcript = new Transcript({{ saved: {{ ...transcript.state, items: transcript.items }} }});
+    }}
+    const late = {{ ...notes[0], was: 2, speaker: 5 }};
+    for (const event of [hello, ...notes, late]) transcript.apply(event);
+    heard.push(transcript.finals[0].words.map(({{ speaker }}) => speaker));
+    console.log(JSON.stringify(heard));
+    """)
+    assert said == [[2, 1]] * 3 + [[5, 1]]

@@ -79,6 +79,7 @@ def test_a_translation_that_would_overwrite_another_transcript_is_refused():
     [
         ({"model": "tiny.en", "translate-into": "fr"}, "translate:en-fr"),
         ({"model": "base", "language": "pt", "translate-into": "de"}, "translate:pt-en"),
+        ({"model": "base", "task": "translate", "translate-into": "fr"}, "translate:en-fr"),
     ],
 )
 def test_a_model_that_is_missing_is_named_at_the_start(monkeypatch, given, needed):

@@ -8,7 +8,7 @@ from streamd.events import Correction
 from streamd.library.additions import Addition
 from streamd.library.shelf import Shelf
 from streamd.library.tables import opened
-from tests.library.test_shelf import OPTIONS, found, said
+from tests.library.test_shelf import OPTIONS, found, give_name, said
 
 NOISE = "The meeting went on about nothing in particular for some time."
 
@@ -39,7 +39,7 @@ def test_what_is_deleted_is_in_no_file(tmp_path_factory, is_open, data):
     with opened(folder) as library:
         for number, n_finals in enumerate(lengths, 1):
             put(library, number, n_finals)
-            shelf.rename(number, 1, f"Named{number}z")
+            give_name(shelf, number, 1, f"Named{number}z")
         if is_open:
             for number in gone:
                 shelf.delete(number)

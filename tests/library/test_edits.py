@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from streamd.errors import ConfigError
 from streamd.events import Attribution, Correction, Final, TimedWord
-from streamd.library.edits import EditedSentence, EditedText, Edits, Speaking
+from streamd.library.edits import EditedSentence, EditedText, Edits, Naming, Speaking
 from streamd.sinks.transcripts import Revised
 
 
@@ -149,6 +149,16 @@ def test_speakers_are_merged_and_split_at_a_word_and_that_is_undone():
     assert {word.speaker for word in as_it_stands(late, *merged)[0].words} == {1}
     back = [*session.edit(undo_split)[0], *session.edit(undo_merge)[0]]
     assert as_it_stands(*finals, *merged, *split, *back) == finals
+
+
+def test_speakers_are_named_and_that_is_undone():
+    text = EditedText([heard(SAID)])
+    names = tuple(Naming(speaker=1, name=name) for name in ("Bob", " Ana  Botín "))
+    notes, undo = text.edit(Edits(revision=0, names=names))
+    assert (text.names, text.revision) == ({1: "Ana Botín"}, 2)
+    assert [note.name for note in notes] == ["Bob", "Ana Botín"]
+    text.edit(undo)
+    assert text.names == {}
 
 
 def test_a_word_may_have_no_speaker_and_a_correction_keeps_the_one_it_has():

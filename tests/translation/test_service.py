@@ -187,3 +187,13 @@ async def test_names_of_the_session_are_asked_for_each_sentence():
         await translated(subscription, 1)
     assert asked == ["talk"]
     service.close()
+
+
+async def test_what_whisper_translates_is_english():
+    choices = Choices(language="de", task="translate")
+    hub, (translator, _) = Hub("talk", choices=choices), shouting("en-pt")
+    service, subscription = Translations(translator, ["pt"]), hub.subscribe()
+    service.read(hub, "pt", subscription, after=None)
+    hub.publish(final("Good morning.", language="de"))
+    assert texts(await translated(subscription, 1)) == ["pt:GOOD MORNING."]
+    service.close()

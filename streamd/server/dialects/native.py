@@ -10,8 +10,10 @@ from streamd.events import (
     Fault,
     Final,
     Missed,
+    Notice,
     Partial,
     SessionEvent,
+    Sound,
     Translation,
     TurnEvent,
     Vad,
@@ -28,7 +30,7 @@ from streamd.server.wire import (
     unknown_fields,
 )
 
-_SPOKEN = (Partial, Final, Translation, Vad, TurnEvent, Missed)
+_SPOKEN = (Partial, Final, Translation, Vad, TurnEvent, Sound, Notice, Missed)
 """What a client does not get that only feeds a session."""
 
 

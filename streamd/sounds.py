@@ -1,0 +1,178 @@
+"""Which sounds that are no speech are told, from what a classifier hears in each window.
+
+The classifier is YAMNet (`streamd.engines.yamnet`), which gives each of AudioSet's 521 classes a
+probability of its own. A sound begins and ends by thresholds with hysteresis, which each label has.
+No I/O: `streamd.streams.hearing` has it live, `streamd.engines.yamnet` for recordings.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamd.events import Sound
+from streamd.types import FRAME, FRAME_MS, SAMPLE_RATE, Frames, Samples
+
+Scores = NDArray[np.float32]
+"""(521,) probabilities of AudioSet's classes in one window."""
+Classify = Callable[[Samples], Scores]
+"""Returns the probabilities of all classes in a window of (15600,) samples."""
+
+HOP, WINDOW = 24, 15_600
+"""Frames from one window to the next (0.48 s), and samples of a window (0.975 s)."""
+_HOP_MS = HOP * FRAME_MS
+_LINGER = 6
+"""Windows without a sound after which it is over."""
+_LONG_MS = 10_000
+_SOON_MS = 3_000
+"""Silence is worth telling after a sound as long as the first, if it begins as soon as the second
+after it: pauses in speech need no label."""
+
+
+@dataclass(frozen=True, slots=True)
+class SoundClass:
+    """When a sound is told under a label.
+
+    The most probable of AudioSet's `classes` counts. The sound begins with `n_on` windows in a row
+    that have `on`, or one that has `sure`; it goes on as long as windows have `off`.
+    """
+
+    label: str
+    classes: tuple[int, ...]
+    on: float
+    sure: float
+    off: float
+    n_on: int = 2
+
+
+_SILENCE = "silence"
+# Measured (models/yamnet/README.md): in 32 minutes of speech, no class but music (0.06), dog (0.12)
+# and alarm (0.47, in one window) came above 0.05, and none in two windows in a row. Music that is
+# there has 0.8 to 1, except 0.4 in the window in which it begins. Laughs have 0.2 to 0.4. "Alarm"
+# itself also means telephones and whistles, so only kinds of alarms count.
+CLASSES = (
+    SoundClass("music", (132,), on=0.5, sure=0.95, off=0.2),
+    SoundClass("laughter", (13, 14, 15, 16, 17, 18), on=0.2, sure=0.2, off=0.1),
+    SoundClass("applause", (58, 62), on=0.4, sure=0.7, off=0.2),
+    SoundClass("cheering", (61,), on=0.4, sure=0.7, off=0.2),
+    SoundClass("bell", (195, 196, 197, 198, 200, 349, 384, 385), on=0.4, sure=0.7, off=0.2),
+    SoundClass(
+        "alarm", (304, 317, 318, 319, 389, 390, 391, 392, 393, 394), on=0.4, sure=0.7, off=0.2
+    ),
+    SoundClass("baby crying", (20,), on=0.4, sure=0.7, off=0.2),
+    SoundClass("dog", (69, 70, 71, 72, 73), on=0.4, sure=0.7, off=0.2),
+    SoundClass("door", (348, 352, 353), on=0.4, sure=0.7, off=0.2),
+    SoundClass(_SILENCE, (494,), on=0.2, sure=1.1, off=0.1, n_on=5),
+)
+LABELS = tuple(each.label for each in CLASSES)
+
+
+class SoundWindow(NamedTuple):
+    """What is heard at once; `is_last`: nothing follows at once, because of the end or a gap."""
+
+    start_ms: int
+    samples: Samples
+    is_last: bool = False
+
+
+class SoundWindows:
+    """Cuts the frames of a stream into windows, in order."""
+
+    def __init__(self) -> None:
+        self._samples = np.empty(0, np.float32)  # from the beginning of the next window on
+        self._start_ms = 0  # when they begin
+
+    def feed(self, frames: Frames, start_ms: int) -> Iterator[SoundWindow]:
+        """Yield the windows that are complete with the next (n, 320) frames, from `start_ms` on."""
+        if start_ms != self._start_ms + len(self._samples) * 1000 // SAMPLE_RATE:
+            yield from self.rest()  # audio was lost
+            self._start_ms = start_ms
+        self._samples = np.concatenate([self._samples, frames.reshape(-1)])
+        while len(self._samples) >= WINDOW:
+            yield SoundWindow(self._start_ms, self._samples[:WINDOW])
+            self._samples = self._samples[HOP * FRAME :]
+            self._start_ms += _HOP_MS
+
+    def rest(self) -> Iterator[SoundWindow]:
+        """Yield what is left, with silence behind it: nothing follows at once."""
+        if len(self._samples):
+            padded = np.pad(self._samples, (0, WINDOW - len(self._samples)))
+            yield SoundWindow(self._start_ms, padded, is_last=True)
+            self._samples = self._samples[:0]
+
+
+class SoundTracker:
+    """The sounds of one stream: `feed` it the scores of each window, in order."""
+
+    def __init__(self) -> None:
+        self._tracks = [_SoundTrack(each) for each in CLASSES]
+        self._long_end_ms = -_SOON_MS  # of the last long sound
+
+    def hear(self, windows: Iterable[SoundWindow], classify: Classify) -> Iterator[Sound]:
+        """Take the next windows; yield the sounds to tell.
+
+        Each is told when it is certain, and once more when it is over, with the same start.
+        """
+        for window in windows:
+            yield from self.feed(classify(window.samples), window.start_ms)
+            if window.is_last:
+                yield from self.end()
+
+    def feed(self, scores: Scores, start_ms: int) -> Iterator[Sound]:
+        """Take the scores of a window that begins at `start_ms`; as `hear`."""
+        for track in self._tracks:
+            track.feed(scores, start_ms)
+            is_worth = track.label != _SILENCE or track.start_ms - self._long_end_ms < _SOON_MS
+            is_over = track.is_certain and track.n_without >= _LINGER
+            if (track.is_told and is_over) or (track.is_certain and is_worth and not track.is_told):
+                track.is_told = True
+                yield track.heard()
+            if is_over:
+                if track.label != _SILENCE and track.end_ms - track.start_ms >= _LONG_MS:
+                    self._long_end_ms = track.end_ms
+                track.forget()
+
+    def end(self) -> Iterator[Sound]:
+        """Yield the sounds that go on when the stream ends or has a gap, and forget all."""
+        for track in self._tracks:
+            if track.is_told:
+                yield track.heard()
+            track.forget()
+        self._long_end_ms = -_SOON_MS
+
+
+class _SoundTrack:
+    """How one sound goes on; `n_without`: windows since the last one that has it."""
+
+    def __init__(self, sound: SoundClass) -> None:
+        self.label, self._sound = sound.label, sound
+        self.forget()
+
+    def forget(self) -> None:
+        """Wait for the sound to begin."""
+        self.is_certain = self.is_told = False
+        self.n_without = self._n_on = 0
+        self.start_ms = self.end_ms = 0
+        self._prob = 0.0
+
+    def feed(self, scores: Scores, start_ms: int) -> None:
+        """Take the scores of a window that begins at `start_ms`."""
+        prob, wanted = float(scores[list(self._sound.classes)].max()), self._sound
+        if not self.is_certain:
+            self._n_on = self._n_on + 1 if prob >= wanted.on else 0
+            self.is_certain = self._n_on >= wanted.n_on or prob >= wanted.sure
+            if self._n_on <= 1:
+                # Of this window, the first half is in the one before it, which did not have it.
+                self.start_ms, self._prob = start_ms + _HOP_MS, 0.0
+        self.n_without = 0 if prob >= wanted.off else self.n_without + 1
+        if self.n_without == 0:
+            # A sound that ends in the second half of a window is in the next one, too.
+            self.end_ms, self._prob = start_ms + _HOP_MS, max(prob, self._prob)
+
+    def heard(self) -> Sound:
+        """Return the sound so far; it lasts as long as windows are apart, at least."""
+        end_ms = max(self.end_ms, self.start_ms + _HOP_MS)
+        prob = round(self._prob, 3)
+        return Sound(label=self.label, start_ms=self.start_ms, end_ms=end_ms, prob=prob)
