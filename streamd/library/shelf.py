@@ -36,9 +36,9 @@ _log = logging.getLogger(__name__)
 _FIRST_FINALS = 30
 """Finals of a session in which its speakers are looked for, to list it."""
 _COMPACT_BYTES = 64 << 20
-"""Size up to which a library is written anew when something is deleted, which takes two seconds: where
-its first page of text was full, SQLite has left copies of some of it, which it does not overwrite.
-"""
+"""Size up to which a library is written anew when something is deleted, which takes two seconds:
+where its first page of text was full, SQLite has left copies of some of it, which it does not
+overwrite."""
 _SYNTAX = re.compile(r'(?:(speaker|lang|after|before):)?("[^"]*"|\S+)', re.IGNORECASE)
 
 
