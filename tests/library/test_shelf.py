@@ -49,7 +49,7 @@ def fill(folder, sessions, day=0):
 
 def give_name(shelf, number, speaker, called):
     """Name a speaker of a session that nobody has edited otherwise."""
-    revision = shelf.n_notes(number, 1 << 60)
+    revision = shelf.n_edits(number, 1 << 60)
     naming = Naming(speaker=speaker, name=called)
     shelf.edit(number, Edits(revision=revision, names=(naming,)))
 
