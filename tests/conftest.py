@@ -12,6 +12,8 @@ from pathlib import Path
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # Before a test imports ONNX Runtime ahead of streamd, which sets this too.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+# What a developer has once answered (`streamd.cli.asking`) is not for the servers of tests.
+os.environ["XDG_STATE_HOME"] = str(Path(tempfile.gettempdir(), "no-streamd-state"))
 
 import pytest
 from hypothesis import settings
