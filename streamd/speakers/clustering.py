@@ -17,7 +17,7 @@ OWN, PAIRS = 0.9, 30
 """How much less the cosine of one person's voices is depends on the room, the telephone and the
 mood. `OWN` is expected of it; what is found in a recording, among the voices that are already taken
 for one person's, soon outweighs these `PAIRS` pairs of FEW frames each. With OWN for every
-recording, 0.8 % more of the words of built dialogues were wrong live, and 1.0 % in recordings."""
+recording, 1.0 % more of the words of built dialogues were wrong."""
 SAME = 0.75
 """Two clusters are one speaker's from this share of the cosine of one person on; of clusters of n
 frames, the smaller one, from n / (n + FEW) of it, because one odd sentence is not a new speaker.
