@@ -1,8 +1,8 @@
 """How well expected words are heard: recall, false alarms and all wrong words over lists.
 
     python benchmarks/names.py MANIFEST... [-m tiny.en] [--runs offline live] [--half judge]
-        [--lists 0 10 100 1000 5000] [--strength 1] [--prompt] [--peer DIR] [--per-speaker 12]
-        [--out DIR]
+        [--lists 0 10 100 1000 5000] [--context script FILE...] [--strength 1] [--prompt]
+        [--peer DIR] [--per-speaker 12] [--out DIR]
 
 A MANIFEST has a line of JSON per clip: path, text, speaker, and perhaps lang. Of each speaker the
 first clips count that have a rare word: one of at least four letters that is not among the 8,000
@@ -13,7 +13,9 @@ wordfreq, every other one with a capital. A false alarm is a listed word that no
 is not there without a list. --strength is the weight of each; --prompt gives as much
 of the list as fits as a prompt instead, and --peer lets faster-whisper, if it is installed, read
 the sounds with the weights of a CTranslate2 folder in int8 and the list as its hotwords, of which
-it takes 223 tokens. Prints a table and, last, a line of JSON. Needs wordfreq.
+it takes 223 tokens. --context has the list chosen from a document, as streamd's option does;
+"script" is one with the texts of all clips of both halves. Prints a table and, last, a line of
+JSON. Needs wordfreq.
 """
 
 import argparse
@@ -36,6 +38,9 @@ from runs import Run, Trace
 from sounds import Sound
 from streamd.cli.bench import normalizers
 from streamd.events import Final
+from streamd.models.model import openai_vocabulary
+from streamd.whisper.terms import terms
+from streamd.whisper.tokenizer import Tokenizer
 from streamd.whisper.vocabulary import forms
 from tables import table
 
@@ -126,6 +131,14 @@ def score(
     }
 
 
+def of_document(name: str, every: Sequence[Clip], model: str) -> list[str]:
+    """The words that streamd expects after it has read a document."""
+    text = "\n".join(clip.sound.reference for clip in every) if name == "script" else ""
+    size = 51_864 if "en" in Path(model).name.split(".") else 51_865
+    words = Tokenizer(openai_vocabulary(Path(name), size), size, multilingual=size != 51_864)
+    return [term.text for term in terms(text or Path(name).read_text(encoding="utf-8"), words)]
+
+
 def hotwords(folder: Path, spoken: Sequence[Clip], listed: Sequence[str]) -> list[Trace]:
     """What faster-whisper makes of the clips with the list as its hotwords, greedily."""
     from faster_whisper import WhisperModel  # in no environment of ours
@@ -171,6 +184,7 @@ def main() -> None:
     parser.add_argument("--strength", type=float, nargs="+", default=[1.0])
     parser.add_argument("--prompt", action="store_true", help="the list as a prompt")
     parser.add_argument("--peer", type=Path, metavar="DIR", help="faster-whisper's hotwords")
+    parser.add_argument("--context", nargs="+", default=[], metavar="FILE", help='or "script"')
     parser.add_argument("--per-speaker", type=int, default=12)
     parser.add_argument("--out", type=Path, default=Path("build/names"), help="keeps the runs")
     args = parser.parse_args()
@@ -179,30 +193,37 @@ def main() -> None:
     except ImportError:
         sys.exit("names.py needs wordfreq: pip install wordfreq")
     words = top_n_list("en", _RARE[1])
+    others = [word for word in words[_RARE[0] :] if word.isalpha() and len(word) > 4][::8]
     every = clips(args.manifests, set(words[:_COMMON]))
     spoken = chosen(every, args.half, args.per_speaker)
-    others = [word for word in words[_RARE[0] :] if word.isalpha() and len(word) > 4][::8]
-    ranked = phrases(spoken, every, others)
+    lists = _lists(args, phrases(spoken, every, others), every)
     args.out.mkdir(parents=True, exist_ok=True)
     rows = []
     for kind in ["faster-whisper"] if args.peer else args.runs:
         plain: list[Trace] = []
-        for n in args.lists:
-            for strength in args.strength if n and not (args.prompt or args.peer) else [0.0]:
-                listed = ranked[:n]
-                name = f"{kind}-{args.half}-{n}-{'prompt' if args.prompt else strength:}"
+        for label, listed in lists:
+            has_weight = listed and not (args.prompt or args.peer)
+            for strength in args.strength if has_weight else [0.0]:
+                name = f"{kind}-{args.half}-{label}-{'prompt' if args.prompt else strength:}"
                 if args.peer:
                     traces = hotwords(args.peer, spoken, listed)
                 else:
                     option = _option(args.out, listed, strength, as_prompt=args.prompt)
                     run = Run(f"{name}:{option}", args.model, args.out)
                     traces = list(run.traces([clip.sound for clip in spoken]))
-                plain = plain if n else traces
+                plain = plain if listed else traces
                 rows.append({"run": name} | score(spoken, traces, listed, plain or traces))
                 print(rows[-1], file=sys.stderr, flush=True)
     print(f"## {Path(args.model).name}: {len(spoken)} clips of {args.half}\n")
     print(table([*rows[0]], [tuple(row.values()) for row in rows]))
     print(json.dumps({"model": Path(args.model).name, "rows": rows}))
+
+
+def _lists(
+    args: argparse.Namespace, ranked: Sequence[str], every: Sequence[Clip]
+) -> list[tuple[object, Sequence[str]]]:
+    documents = ((name, of_document(name, every, args.model)) for name in args.context)
+    return [*((n, ranked[:n]) for n in args.lists), *documents]
 
 
 def _option(out: Path, listed: Sequence[str], strength: float, *, as_prompt: bool) -> str:

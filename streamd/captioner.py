@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 
 from streamd.config import Config, of_options, suggestion
 from streamd.daemon import MAX_BACKLOG, build, caption, phrases, supervise
+from streamd.daemon.context import with_context
 from streamd.daemon.control import Control
 from streamd.daemon.display import open_files
 from streamd.daemon.opening import best_model, open_any
@@ -194,7 +195,7 @@ class Captioner:
     def __enter__(self) -> Self:
         if self._thread is not None:
             raise RuntimeError("a Captioner can be entered only once")
-        config = self._config = _with_model(self._config)
+        config = self._config = with_context(_with_model(self._config))
         self._opened = open_any(config, self._known)
         ready = self._opened.recognizers()
         self._streams = Streams(

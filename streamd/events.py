@@ -310,7 +310,9 @@ class Attribution(Event, frozen=True, kw_only=True, tag="attribution"):
     was: int = 0
 
 
-Note = Correction | SpeakerName | Attribution | Sound
+Edit = Correction | SpeakerName | Attribution
+"""What somebody changes in a transcript; finals stay as they were sent."""
+Note = Edit | Sound
 """What is added to finals, or stands beside them: it is stored, and replayed behind them, in the
 order in which it came. A new kind of note is a struct of its own in this union."""
 

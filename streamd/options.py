@@ -30,10 +30,14 @@ CREDENTIALS = r"(^|,|//)([^:/@]*:)?(?:(?!//).)*@"
 any character, or a token alone. The groups are what stands before it, and the user."""
 _URL_CREDENTIALS = r"^([a-z]+://)([^:/?#]*:)?[^/?#]*@"
 """The same in the address of a file."""
+_KEYED = r"^((?:youtube|zoom|webhook):https?://)(?:[^/?#]*@)?([^/?#]*).*"
+"""A destination whose address is a key as a whole, but for its host."""
 
 
 def without_password(name: str) -> str:
-    """The name of a file; the password in an address is replaced by ``***``."""
+    """The name of a file or a destination; what is secret in an address is replaced by ``***``."""
+    if re.match(_KEYED, name, flags=re.DOTALL):
+        return re.sub(_KEYED, r"\1\2/***", name, flags=re.DOTALL)
     return re.sub(_URL_CREDENTIALS, r"\1\2***@", name, flags=re.IGNORECASE)
 
 
@@ -451,6 +455,15 @@ class ModelOptions:
     ] = ""
     """A line may end in a weight: ``JetStream:1.5``. Empty: the user's own vocabulary.txt, if there
     is one."""
+    context: Annotated[
+        tuple[str, ...],
+        "FILE",
+        Option(
+            "document whose names and rare words to expect: txt, md, html, docx, pptx, pdf",
+            common=True,
+        ),
+    ] = ()
+    """May be repeated."""
     replace: Annotated[
         tuple[str, ...],
         "FILE",
@@ -534,6 +547,28 @@ class OutputOptions:
         FormatName,
         Option("format on stdout", values={"--jsonl": "jsonl"}, synonyms={"text": "txt"}),
     ] = "txt"
+    afterwards: Annotated[
+        bool,
+        Option(
+            "write a better transcript when the session has ended: talk.better.txt", common=True
+        ),
+    ] = False
+    """By the largest model that is here, beside each file of ``-o`` or ``--output-dir``."""
+    to: Annotated[
+        tuple[
+            Annotated[
+                str, Meta(pattern=r"^(obs(:.+)?|(youtube|zoom|webhook):https?://.+|hls:.+)\Z")
+            ],
+            ...,
+        ],
+        "obs|KIND:WHERE",
+        Option(
+            "also send captions to obs, youtube:URL, zoom:URL, hls:FOLDER, webhook:URL",
+            allowed="obs, obs:HOST:PORT, youtube:URL, zoom:URL, hls:FOLDER or webhook:URL",
+            secret=True,
+        ),
+    ] = ()
+    """May be repeated."""
     json: Annotated[bool, Option("print JSON, for programs", common=True)] = False
     timestamps: Annotated[
         Literal["off", "rel", "clock"], Option("time at the start of each line", common=True)

@@ -88,6 +88,11 @@ export class Microphone {
     this.#sending.say(message);
   }
 
+  /** Change what was chosen for the session (`update` of docs/protocol.md); nothing if there is none. */
+  update(choices) {
+    this.#sending?.update(choices);
+  }
+
   /**
    * Ask the user for the sound, and send it until `stop`.
    *
@@ -195,6 +200,11 @@ export class Sending {
   say(message) {
     if (this.#socket === null) return this.callbacks.failed("There is no connection to the server: try again soon.");
     this.#socket.send(JSON.stringify(message));
+  }
+
+  update(choices) {
+    this.choices = { ...this.choices, ...choices };
+    this.#socket?.send(JSON.stringify({ type: "update", ...choices }));
   }
 
   #drop() {

@@ -8,6 +8,7 @@ import { Microphone } from "./microphone.js";
 import { offerNotices, tellNotice } from "./notices.js";
 import { asText, copy, save } from "./saving.js";
 import { showInvitation } from "./share.js";
+import { expected, noteCorrection, offerContext } from "./context.js";
 import { named, namesOf, offerNames, tellNamesBy } from "./speakers.js";
 import { store, stored } from "./storage.js";
 import { label, Transcript } from "./transcript.js";
@@ -91,6 +92,7 @@ function unkept(error) {
 function changed(kind, message) {
   if (message.type === "hello") describe(message);
   if (message.type === "stats") tellModel(message.model);
+  if (message.type === "correction" && microphone.feeds(shown.name)) noteCorrection(message);
   if (message.type === "name") named(transcript.epoch, message);
   if (message.type === "correction" && message.text === meant) toast(`Expected from now on: ${meant}`);
   if (message.type === "error" && message.code === "bad_option") toast(message.message, 8000);
@@ -339,7 +341,7 @@ async function devices() {
 $("microphone").onclick = () => {
   if (microphone.on) return microphone.stop();
   const chosen = ["language", "task"].map((id) => [id, $(id).value]).filter(([, value]) => value !== "");
-  return microphone.start($("source").value, Object.fromEntries(chosen), shown.isOwn ? shown.name : "");
+  return microphone.start($("source").value, { ...Object.fromEntries(chosen), ...expected() }, shown.isOwn ? shown.name : "");
 };
 addEventListener("beforeunload", (event) => {
   if (microphone.on) event.preventDefault(); // the browser asks whether to leave
@@ -415,5 +417,6 @@ appearance(view.scrollToEnd);
 choices();
 offerNotices();
 offerMicrophone(true);
+offerContext({ toast, update: (choices) => microphone.update(choices) });
 devices();
 begin();

@@ -17,7 +17,9 @@ from signal import SIGHUP, SIGUSR1, SIGUSR2
 
 from streamd.config import Config
 from streamd.daemon import build, phrases, serving, translating
+from streamd.daemon.context import with_context
 from streamd.daemon.control import Control, until_first_error
+from streamd.daemon.delivering import deliver
 from streamd.daemon.display import open_display, open_files
 from streamd.daemon.first_start import FirstStart
 from streamd.daemon.opening import with_capacity
@@ -39,7 +41,7 @@ from streamd.sinks.terminal import is_terminal
 from streamd.sources import Lost, Source
 from streamd.sources.call import SIDES
 from streamd.sources.file import FileSource
-from streamd.streams import Chooser, Streams
+from streamd.streams import Chooser, SessionStorage, Streams
 from streamd.streams.inference import EngineThread, WindowRecognizer
 from streamd.streams.metrics import Metrics
 from streamd.streams.stream import Stream
@@ -64,13 +66,38 @@ async def run(
     exit code, and `BrokenPipeError` if the reader of standard output has closed it.
     """
     translating.check(config)
-    sources, config = build.own_sources(config), with_capacity(config)
+    sources, config = build.own_sources(config), with_context(with_capacity(config))
+    if not (config.output.afterwards and sources):
+        return await _captions(config, sources, also)
+    # It needs what transcribes recordings, which most runs do not.
+    from streamd.daemon.afterwards import Afterwards
+
+    better = Afterwards(config)
+    with better.folder():
+        await _captions(
+            config,
+            sources,
+            lambda control: [*also(control), better.words],
+            recording=better.recording,
+        )
+        await better.write()
+    return 0
+
+
+async def _captions(
+    config: Config,
+    sources: Sequence[Source],
+    also: Callable[[Control], Sequence[Sink]],
+    *,
+    recording: Callable[[SessionStorage], SessionStorage] = lambda storage: storage,
+) -> int:
     auto_step = build.auto_step(config)
     new_session = build.session_factory(config, auto_step)
     known, control = phrases.read(config.decoding.vocabulary), Control()
     rules = phrases.read_replacements(config.decoding.replace)
     new_notices = build.notices(config)
-    with serving.storage(config) as storage, control.signals():
+    with serving.storage(config) as stored, control.signals():
+        storage = recording(stored)
         streams = Streams(
             new_session,
             max_backlog=MAX_BACKLOG,
@@ -172,6 +199,7 @@ async def _live(
             running.append(tasks.create_task(_end_in_time(streams, control, end_by)))
             _introduce(config, live)
             _show(config, live, control, tasks, sinks)
+            deliver(config, live.hub, tasks, end_by=end_by)
         async with AsyncExitStack() as stack:
             stack.callback(first.close)
             stack.callback(uploads.others.close)

@@ -22,9 +22,10 @@ from streamd.engines.prepared import cache_key, open_engine
 from streamd.engines.supervised.switchover import SwitchingEngine
 from streamd.errors import ConfigError
 from streamd.models import ModelDimensions, store
-from streamd.models.catalog import dimensions, published_wer
-from streamd.models.model import Model
+from streamd.models.catalog import dimensions, published_wer, quality
+from streamd.models.model import Model, Outline
 from streamd.models.store.cache import StorePaths, places
+from streamd.models.store.layouts import layout_of
 from streamd.streams import Chooser
 from streamd.streams.auto_step import STEPS_MS
 from streamd.streams.inference import WindowRecognizer
@@ -119,6 +120,24 @@ def best_model(config: Config, here: StorePaths) -> str | None:
         here, config.decoding, most_wrong, keeps_up=lambda like: keeps_up_here(dimensions(like))
     )
     return streaming or whisper
+
+
+def larger_model(config: Config, here: StorePaths) -> str:
+    """Return the largest model on this machine that suits the options, if it is larger than theirs.
+
+    Otherwise theirs, as well if that is of another family than Whisper. There must be memory.
+    """
+    name = config.decoding.model
+    path = store.find(name, here)
+    if path is None or store.is_family(name, here):
+        return name
+    chosen = quality(layout_of(path).outline(path))
+
+    def is_better(_: str, other: Outline) -> bool:
+        fits = memory.fits(other.dims, assumed_precision(config))
+        return fits and quality(other) > chosen
+
+    return store.best(here, config.decoding, among=is_better) or name
 
 
 def assumed_precision(config: Config) -> Precision:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from streamd.config import Config, has_several_tokens, read_token, read_tokens
 from streamd.daemon import translating
+from streamd.daemon.context import terms_of
 from streamd.daemon.display import written
 from streamd.daemon.editing import Listeners
 from streamd.daemon.queued import FileQueue
@@ -155,6 +156,7 @@ async def server(
         ) as running:
             running.end_by = end_by
             running.transcripts = Transcripts(streams, partial(written, config))
+            running.read_words = partial(terms_of, config)
             if config.journal.keep:
                 running.library = _answers(config, streams, recordings, queue)
             yield running

@@ -5,7 +5,7 @@ import logging
 import os
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing, nullcontext
 from functools import partial
 from io import StringIO
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from streamd.config import Config
 from streamd.daemon import build, phrases, translating
+from streamd.daemon.context import with_context
 from streamd.daemon.control import INTERRUPTED, Control, until_first_error
 from streamd.daemon.display import (
     check_files,
@@ -30,6 +31,7 @@ from streamd.errors import ConfigError, OneSessionError, SourceError, StreamdErr
 from streamd.events import EndReason, Fault, SpeakerName
 from streamd.labels import names_of
 from streamd.server import LIVE
+from streamd.sinks import Sink
 from streamd.sinks.progress import Progress, transcription_line
 from streamd.sinks.terminal import TerminalSink, is_terminal
 from streamd.sinks.text import Look, clock
@@ -50,8 +52,17 @@ log = logging.getLogger(__name__)
 ResultT = TypeVar("ResultT")
 
 
-async def transcribe(config: Config) -> int:
+async def transcribe(
+    config: Config,
+    *,
+    control: Control | None = None,
+    shows: bool = True,
+    also: Sequence[Sink] = (),
+) -> int:
     """Transcribe the configured files as fast as the engine can, window by window; return 0.
+
+    Unless it `shows` them, transcripts go to files only, and to the sinks `also` named. `control`:
+    what hears the signals, if something does already.
 
     If the user has interrupted it before the end of a file, it returns 130. Of several files those
     that cannot be read, or whose transcripts cannot be written, are reported, and the others are
@@ -62,13 +73,16 @@ async def transcribe(config: Config) -> int:
     translating.check(config)
     waiting = list(zip(config.input.files, build.own_sources(config), strict=True))
     check(config)
+    config = with_context(config)
     if config.input.skip_existing:
         waiting = [each for each in waiting if not _is_done(config, each[0])]
         log.info("%d of %d files have no transcript", len(waiting), len(config.input.files))
-    control, thread, n_files, is_cut = Control(), EngineThread(), len(waiting), False
+    control = control or Control()
+    thread, n_files, is_cut = EngineThread(), len(waiting), False
     kept = library(config) if config.journal.keep else nullcontext()
     with control.signals(), closing(thread), kept:
         batch = _Batch(config, control, thread, kept)
+        batch.shows, batch.also = shows, also
         failures: list[Exception] = []
         while waiting and not control.stopped.is_set():
             try:
@@ -134,6 +148,8 @@ class _Batch:
     ) -> None:
         self._config = config
         self._control, self._thread, self._library = control, thread, library
+        self.shows = True
+        self.also: Sequence[Sink] = ()
         self._addition: Addition | None = None
         self._deadline_s = STEP_DEADLINES * config.decoding.engine_deadline_ms / 1000
         self._transcriber: RecordingTranscriber | None = None
@@ -149,7 +165,7 @@ class _Batch:
         self._reached_ms, self._duration_ms = 0, source.duration_ms or 0
         async with asyncio.TaskGroup() as tasks:
             sinks = open_files(self._config, name, whole=True, segments=True)
-            prints_it = prints(self._config, sys.stdout, os.environ)
+            prints_it = self.shows and prints(self._config, sys.stdout, os.environ)
             stdout = sys.stdout if prints_it else StringIO()
             shown = open_display(self._config, stdout, os.environ, segments=True)
             has_terminal = is_terminal(sys.stderr, os.environ)
@@ -157,7 +173,7 @@ class _Batch:
             screen = Screen(shown, TerminalSink(sys.stderr, Look()) if alone else None)
             line = partial(transcription_line, source.name)
             progress = Progress(screen.status if has_terminal else lambda _: None, line)
-            show(screen, hub, self._control, tasks, sinks=sinks)
+            show(screen, hub, self._control, tasks, sinks=[*sinks, *self.also])
             try:
                 with self._control.stopping(source.stop):  # opening may take long, too
                     async with source:
@@ -174,7 +190,7 @@ class _Batch:
                 self._addition.end(EndReason.ERROR if failure else ending)
         if failure is not None:
             raise failure
-        if not self._is_whole:
+        if not self._is_whole and self.shows:
             self._tell_cut(name, source, has_text=hub.seq > 0)
         return self._is_whole
 

@@ -13,7 +13,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from streamd.errors import ConfigError, WireError
-from streamd.events import Attribution, Correction, Final, Note, SpeakerName, aligned
+from streamd.events import Attribution, Correction, Edit, Final, SpeakerName, aligned
 from streamd.labels import MOST_NAME, Names, name_from, renamed
 from streamd.library.tables import UNSPACED
 from streamd.sinks.transcripts import attributed, corrected, in_effect
@@ -91,14 +91,14 @@ class EditedText:
         self.names: Names = {}
         """What speakers are called."""
         self.revision = 0
-        """The number of notes so far."""
+        """The number of edits so far."""
         for event in events:
             if isinstance(event, Final):
                 self._finals[event.seq] = event
-            elif isinstance(event, Note):
+            elif isinstance(event, Edit):
                 self._take(event)
 
-    def _take(self, note: Note) -> None:
+    def _take(self, note: Edit) -> None:
         self.revision += 1
         if isinstance(note, Attribution):
             self._attributions.append(note)
@@ -107,9 +107,9 @@ class EditedText:
         else:
             self._corrections.setdefault(note.seq, []).append(note)
 
-    def edit(self, wanted: Edits) -> tuple[list[Note], Edits]:
+    def edit(self, wanted: Edits) -> tuple[list[Edit], Edits]:
         """Take what is wanted; return the notes that say so, and the edits that undo it."""
-        notes: list[Note] = []
+        notes: list[Edit] = []
         before: list[EditedSentence] = []
         for sentence in wanted.sentences:
             final = self._final(sentence.seq)
@@ -140,13 +140,13 @@ class EditedText:
         """Return a final as it stands: by whom it was said, and what was corrected."""
         return self._as_corrected(attributed(final, self._attributions))
 
-    def texts(self, notes: Iterable[Note]) -> Iterator[tuple[int, str, str]]:
+    def texts(self, notes: Iterable[Edit]) -> Iterator[tuple[int, str, str]]:
         """Give number, text as it was heard, and text as it stands, of what notes correct."""
         for seq in {note.seq for note in notes if isinstance(note, Correction)}:
             final = self._final(seq)
             yield seq, final.text, self._as_corrected(final).text
 
-    def learned(self, notes: Iterable[Note]) -> Iterator[str]:
+    def learned(self, notes: Iterable[Edit]) -> Iterator[str]:
         """Give the words of corrections that are worth being expected in later sessions."""
         for note in notes:
             if not isinstance(note, Correction):

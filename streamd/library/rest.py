@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from websockets.http11 import Request, Response
 
 from streamd.errors import ConfigError, WireError, for_clients
-from streamd.events import Note
+from streamd.events import Edit
 from streamd.library.edits import Edits
 from streamd.library.files import replaced_list, transcript_file
 from streamd.library.jobs_rest import JobsRest
@@ -63,7 +63,7 @@ class Around(Protocol):
     def is_live(self, run: Run) -> bool:
         """Whether a client can listen to a session by its name."""
 
-    def tell(self, run: Run, notes: Sequence[Note]) -> None:
+    def tell(self, run: Run, notes: Sequence[Edit]) -> None:
         """Tell those who listen to a session of its new notes."""
 
     def learn(self, phrase: str) -> None:
@@ -76,7 +76,7 @@ class _Alone:
     def is_live(self, run: Run) -> bool:
         return False
 
-    def tell(self, run: Run, notes: Sequence[Note]) -> None:
+    def tell(self, run: Run, notes: Sequence[Edit]) -> None:
         pass
 
     def learn(self, phrase: str) -> None:
@@ -208,7 +208,7 @@ class LibraryRest:
 
     def _whole(self, number: int, after: int) -> dict[str, Any]:
         run, rows = self._shelf.run(number), [*self._shelf.rows(number, after)]
-        before = self._shelf.n_notes(number, after) if after else 0
+        before = self._shelf.n_edits(number, after) if after else 0
         return {
             "id": number,
             "name": run.session,
@@ -219,7 +219,7 @@ class LibraryRest:
             "is_over": bool(run.ended),
             "names": {str(key): name for key, name in self._shelf.names(number).items()},
             "sounds": self._shelf.sounds(number),
-            "revision": before + sum(isinstance(event, Note) for _, event in rows),
+            "revision": before + sum(isinstance(event, Edit) for _, event in rows),
             "last": rows[-1][0] if rows else after,
             "events": [event for _, event in rows],
         }

@@ -16,7 +16,7 @@ from typing import Any
 from msgspec import Struct
 
 from streamd.errors import ConfigError, StreamdError, os_error_as
-from streamd.events import Final, Gap, Item, Note, SpeakerName
+from streamd.events import Edit, Final, Gap, Item, Note, SpeakerName
 from streamd.library.edits import EditedText, Edits
 from streamd.library.tables import NAME, SOUNDS, merge, spaced, written
 from streamd.sinks.text import speaker_name
@@ -36,9 +36,9 @@ _log = logging.getLogger(__name__)
 _FIRST_FINALS = 30
 """Finals of a session in which its speakers are looked for, to list it."""
 _COMPACT_BYTES = 64 << 20
-"""Size up to which a library is written anew when something is deleted, which takes two seconds: where
-its first page of text was full, SQLite has left copies of some of it, which it does not overwrite.
-"""
+"""Size up to which a library is written anew when something is deleted, which takes two seconds:
+where its first page of text was full, SQLite has left copies of some of it, which it does not
+overwrite."""
 _SYNTAX = re.compile(r'(?:(speaker|lang|after|before):)?("[^"]*"|\S+)', re.IGNORECASE)
 
 
@@ -131,7 +131,7 @@ class Edited:
     """
 
     revision: int
-    notes: tuple[Note, ...]
+    notes: tuple[Edit, ...]
     undo: Edits
     learned: tuple[str, ...]
 
@@ -295,15 +295,15 @@ class Shelf:
         found = {note.speaker for note in named if folded(note.name) == folded(speaker)}
         return found | ({int(numbered[1])} if numbered else set())
 
-    def n_notes(self, number: int, upto: int) -> int:
-        """Return how many notes a session has up to a row of the library."""
+    def n_edits(self, number: int, upto: int) -> int:
+        """Return how many edits a session has up to a row of the library."""
         query = "SELECT event FROM events WHERE run = ? AND id <= ? AND seq IS NULL"
-        return sum(isinstance(event_of(data), Note) for (data,) in self._rows(query, number, upto))
+        return sum(isinstance(event_of(data), Edit) for (data,) in self._rows(query, number, upto))
 
-    def _notes(self, number: int) -> Iterator[Note]:
+    def _notes(self, number: int) -> Iterator[Edit]:
         query = "SELECT event FROM events WHERE run = ? AND seq IS NULL ORDER BY id"
         for (data,) in self._rows(query, number):
-            if isinstance(event := event_of(data), Note):
+            if isinstance(event := event_of(data), Edit):
                 yield event
 
     def edit(self, number: int, edits: Edits) -> Edited:

@@ -18,7 +18,7 @@ from websockets.typing import Subprotocol
 from streamd.errors import BindError, ConfigError, WireError
 from streamd.events import EndReason
 from streamd.options import BindOptions, ServerLimits
-from streamd.server import listen_rest
+from streamd.server import context, listen_rest
 from streamd.server.access import Access, Rights
 from streamd.server.auth import (
     SUBPROTOCOLS,
@@ -144,11 +144,11 @@ class Server:
         metrics.listeners.set_function(lambda: self._registry.count(Role.LISTEN))
         self._rest = Rest(recordings, limits) if recordings else None
         self.transcripts: Transcripts | None = None
-        """Answers requests for transcripts as files; without it there are none. It is closed with
-        the server."""
+        """Answers requests for transcripts as files, if there is one. Closed with the server."""
+        self.read_words: context.ReadWords | None = None
+        """Reads the words of documents; without it there are none."""
         self.library: LibraryAnswers | None = None
-        """Answers requests for what is kept; without it nothing is. It is closed with the server.
-        """
+        """Answers requests for what is kept, if there is one. Closed with the server."""
         self._exchanges: set[asyncio.Task[None]] = set()
         self._wyoming: list[asyncio.Server] = []
         self._uploads: set[asyncio.Task[None] | None] = set()  # of the exchanges
@@ -401,7 +401,7 @@ class Server:
             await self._answer_from_library(exchange, request)
             return
         task = UPLOADS.get(path)
-        takes_it = task is not None or path == RECORDED_PATH
+        takes_it = task is not None or path == RECORDED_PATH or self._reads(path)
         if self._rest is None or not takes_it or exchange.method != "POST":
             allowed = "POST" if takes_it else "GET, HEAD"
             answer = plain(405, f"the methods here are: {allowed}", {"Allow": allowed})
@@ -418,12 +418,17 @@ class Server:
         upload = asyncio.current_task()
         self._uploads.add(upload)
         try:
-            if task is None:
+            if self.read_words is not None and self._reads(path):
+                await context.answer(self._rest, self.read_words, request, exchange)
+            elif task is None:
                 await listen_rest.answer(self._rest, request, exchange)
             else:
                 await self._rest.answer(task, request, exchange)
         finally:
             self._uploads.discard(upload)
+
+    def _reads(self, path: str) -> bool:
+        return path == context.CONTEXT_PATH and self.read_words is not None
 
     async def _correct(self, exchange: Exchange, request: Request, session: str) -> Response:
         if (refusal := self._auth.check(request)) is not None:

@@ -26,6 +26,8 @@ class SessionStorage:
     shared: SharedJournals | None = None
     recorder: Callable[[Path], Recorder] = WavWriter
     """Begins a recording under a name without ending; raises `ConfigError`."""
+    only: str = ""
+    """The one session whose audio is recorded; empty: that of all."""
 
     @property
     def full(self) -> str:
@@ -41,6 +43,6 @@ class SessionStorage:
 
     def record(self, session: str) -> Recorder | None:
         """Begin a recording, if there is a folder for them; raises `ConfigError`."""
-        if self.recordings is None:
+        if self.recordings is None or self.only not in ("", session):
             return None
         return self.recorder(self.recordings / f"{session}~{datetime.now(UTC):%Y%m%dT%H%M%S%fZ}")

@@ -127,12 +127,13 @@ def is_nearly_full(folder: Path) -> bool:
     return usage.free < min(_SPARE_BYTES, usage.total // _SPARE_SHARE)
 
 
-def put_file(path: Path, content: bytes) -> None:
+def put_file(path: Path, content: bytes, *, mode: int = 0o600) -> None:
     """Write or replace a file, completely or not at all. Raises `OSError` if that fails."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor, new = tempfile.mkstemp(dir=path.parent, prefix=_NEW)
     try:
         with os.fdopen(descriptor, "wb") as file:
+            os.fchmod(descriptor, mode)
             file.write(content)
         os.replace(new, path)
     except OSError:

@@ -17,6 +17,7 @@ import soundfile
 from streamd.cli import main
 from streamd.cli.models import table, with_model
 from streamd.config import load
+from streamd.daemon.opening import larger_model
 from streamd.engines.precision import choose_precision
 from streamd.errors import ConfigError
 from streamd.models.catalog import CATALOG, dimensions
@@ -373,6 +374,25 @@ def test_an_import_is_judged_by_its_size_and_languages(serving):
     assert chosen() == "d-distilled"
     (places().imported / "d-distilled" / "config.json").write_text("{")
     assert chosen() == "c-small.en", "what is damaged is not taken"
+
+
+def test_a_better_transcript_is_made_by_the_largest_that_suits(serving, monkeypatch):
+    def larger(model: str, **given: str) -> str:
+        return larger_model(load({"model": model, **given}, {}), places())
+
+    assert larger("tiny.en") == "tiny.en"
+    for name in "tiny", "small":
+        outline(f"a-{name}", **huggingface_dims(name))
+    assert larger("tiny.en") == larger("a-tiny") == "a-small"
+    assert larger("a-tiny", language="de") == larger("a-tiny", task="translate") == "a-small"
+    assert larger("a-small") == "a-small"
+    outline("b-small.en", **huggingface_dims("small") | {"vocab_size": 51_864})
+    assert larger("tiny.en") == "b-small.en"
+    assert larger("a-tiny", language="de") == "a-small"
+    monkeypatch.setattr(
+        "streamd.daemon.opening.memory.fits", lambda dims, _: dims.n_audio_layer < 12
+    )
+    assert larger("tiny.en") == "tiny.en", "there is no memory for the others"
 
 
 @pytest.fixture

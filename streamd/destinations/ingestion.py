@@ -1,0 +1,118 @@
+"""Captions for YouTube and Zoom, which take them as text over HTTP at an address with a key.
+
+YouTube: support.google.com/youtube/answer/6077032. Zoom: support.zoom.com, KB0060368. Both count
+posts by ``seq``, which must increase by one for new text, and not when a post is sent again.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from urllib.parse import parse_qs, urlsplit
+
+from streamd.destinations.delivery import DeliveryError, Destination, Parcel
+from streamd.destinations.posting import HttpClient, host_of
+from streamd.destinations.shown import ShownCues
+from streamd.events import Final, SessionEvent, Stats
+from streamd.options import CueLayout
+
+_PLAIN = {"Content-Type": "text/plain; charset=UTF-8"}
+_ZOOM_LANGUAGES = {"en": "en-US", "ja": "jp-JP", "zh": "zh-CN"}
+"""As Zoom writes them; the others are as ``de-DE``."""
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+class YouTube(Destination[str]):
+    """Sends each final as one post of its cues, each with the time at which it was said.
+
+    The time of the first sample follows from how much audio there is by now, so that captions stand
+    where they were said, although they come later.
+    """
+
+    is_live = True
+
+    def __init__(
+        self,
+        url: str,
+        layout: CueLayout,
+        names: Mapping[int, str],
+        *,
+        now: Callable[[], datetime] = _now,
+    ) -> None:
+        self.name = f"YouTube ({host_of(url)})"
+        self._url, self._cues, self._now = url, ShownCues(layout, names), now
+        self._http = HttpClient()
+        self._began: datetime | None = None
+        self._seq = 1
+
+    def parts(self, event: SessionEvent) -> Sequence[Parcel[str]]:
+        """Return the body of a final's post."""
+        if isinstance(event, Stats):
+            self._began = self._now() - timedelta(milliseconds=event.audio_ms)
+        cues, body = self._cues.of(event), ""
+        for cue in cues:
+            began = self._began or self._now() - timedelta(milliseconds=cues[-1].end_ms)
+            said = (began + timedelta(milliseconds=cue.start_ms)).strftime("%Y-%m-%dT%H:%M:%S.%f")
+            # A line is a line of the post: the break within a cue is written otherwise.
+            body += f"{said[:-3]}\n{'<br>'.join(self._cues.lines(cue))}\n"
+        return [Parcel(body)] if body else ()
+
+    async def send(self, content: str) -> None:
+        """Post the cues."""
+        await self._http.post(self._url, content.encode(), _PLAIN, query={"seq": str(self._seq)})
+        self._seq += 1
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._http.close()
+
+
+class Zoom(Destination[tuple[str, str]]):
+    """Sends a post for each cue, when the one before was shown as long as it was said.
+
+    The number of the last post is asked for, since the meeting may have had some already.
+    """
+
+    is_live = True
+
+    def __init__(self, url: str, layout: CueLayout, names: Mapping[int, str]) -> None:
+        self.name = f"Zoom ({host_of(url)})"
+        self._url, self._cues = url, ShownCues(layout, names)
+        self._has_language = "lang" in parse_qs(urlsplit(url).query)
+        self._http = HttpClient()
+        self._seq: int | None = None
+
+    def parts(self, event: SessionEvent) -> Sequence[Parcel[tuple[str, str]]]:
+        """Return the language and the text of each cue of a final."""
+        paced = self._cues.paced(event)
+        code = event.language if isinstance(event, Final) else ""
+        language = _ZOOM_LANGUAGES.get(code, f"{code}-{code.upper()}")
+        return [Parcel((language, "\n".join(lines)), lasts_ms) for lines, lasts_ms in paced]
+
+    async def open(self) -> None:
+        """Ask for the number of the last post."""
+        parsed = urlsplit(self._url)
+        path = parsed.path.rstrip("/")
+        asked = parsed._replace(path=f"{path}/seq", fragment="").geturl()
+        answer = await self._http.get(asked)
+        found = re.fullmatch(rb"\s*(\d{1,9})\s*", answer)
+        self._seq = int(found[1]) + 1 if found else 0
+
+    async def send(self, content: tuple[str, str]) -> None:
+        """Post a cue."""
+        if self._seq is None:
+            # Whatever is wrong with the number, the text may be taken.
+            self._seq = 0
+            with suppress(DeliveryError):
+                await self.open()
+        language, text = content
+        query = {"seq": str(self._seq)} | ({} if self._has_language else {"lang": language})
+        await self._http.post(self._url, text.encode(), _PLAIN, query=query)
+        self._seq += 1
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._http.close()

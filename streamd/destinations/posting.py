@@ -1,0 +1,90 @@
+"""What destinations over HTTP share: one POST with limits, whose errors name no key."""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from urllib.parse import urlsplit
+
+import httpx2
+
+from streamd.destinations.delivery import DeliveryError
+from streamd.version import __version__
+
+_TIMEOUT_S = 10.0
+"""For all of a request: a service that takes longer is in trouble."""
+_MOST_BYTES = 64 << 10
+"""Of an answer, of which hardly anything is used."""
+_LATER = (408, 425, 429)
+"""Refusals that mean: not now (RFC 9110, 8470, 6585)."""
+
+
+def host_of(url: str) -> str:
+    """Return what messages may say of an address: its host; all else may be a key."""
+    return urlsplit(url).hostname or "?"
+
+
+class HttpClient:
+    """Requests to one service. Redirects are not followed: the text is meant for that address."""
+
+    def __init__(self) -> None:
+        # At -vv it would log each address with its key.
+        logging.getLogger("httpx2").setLevel(logging.WARNING)
+        agent = {"User-Agent": f"streamd/{__version__}"}
+        self._http = httpx2.AsyncClient(timeout=_TIMEOUT_S, headers=agent)
+
+    async def post(
+        self, url: str, body: bytes, headers: Mapping[str, str], *, query: Mapping[str, str] = {}
+    ) -> None:
+        """Send `body`, with `query` added to the address. Raises `DeliveryError`."""
+        await self._request("POST", url, query, body=body, headers=headers)
+
+    async def get(self, url: str) -> bytes:
+        """Return the beginning of what is there. Raises `DeliveryError`."""
+        return await self._request("GET", url, {})
+
+    async def _request(
+        self,
+        method: str,
+        url: str,
+        query: Mapping[str, str],
+        *,
+        body: bytes = b"",
+        headers: Mapping[str, str] | None = None,
+    ) -> bytes:
+        try:
+            # `params` would encode the query that is there anew, and break its signature.
+            added = str(httpx2.QueryParams(query))
+            mark = "&" if urlsplit(url).query else "?"
+            whole = f"{url}{mark}{added}" if added else url
+            async with (
+                asyncio.timeout(_TIMEOUT_S),
+                self._http.stream(method, whole, content=body, headers=headers) as answer,
+            ):
+                content = b""
+                async for block in answer.aiter_raw():
+                    content += block
+                    if len(content) > _MOST_BYTES:
+                        break
+        except TimeoutError:
+            raise DeliveryError(f"no answer within {_TIMEOUT_S:.0f} s") from None
+        except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as error:
+            # Its text may have the address.
+            raise DeliveryError(_reason(error)) from None
+        if not answer.is_success:
+            is_refusal = answer.is_client_error and answer.status_code not in _LATER
+            raise DeliveryError(f"HTTP {answer.status_code}", is_refusal=is_refusal)
+        return content
+
+    async def close(self) -> None:
+        """Close the connections."""
+        await self._http.aclose()
+
+
+def _reason(error: Exception) -> str:
+    match error:
+        case httpx2.ConnectError():
+            return "cannot connect"
+        case httpx2.TimeoutException():
+            return f"no answer within {_TIMEOUT_S:.0f} s"
+        case _:
+            return f"the request failed ({type(error).__name__})"

@@ -1,0 +1,50 @@
+"""Words from a client's document: ``POST /v1/context?name=talk.pdf`` with the file as the body."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import IO, Annotated
+
+from msgspec import Meta, Struct
+from websockets.http11 import Request
+
+from streamd.documents import DocumentError
+from streamd.errors import WireError
+from streamd.server.exchange import Exchange, in_json
+from streamd.server.rest import Rest
+from streamd.server.wire import parse_query
+from streamd.whisper.terms import Term
+
+CONTEXT_PATH = "/v1/context"
+
+ReadWords = Callable[[IO[bytes], str], Sequence[Term]]
+"""Returns the words to expect from a document of that name; raises `DocumentError`."""
+
+
+class _ContextQuery(Struct, frozen=True, kw_only=True):
+    """The query: what the document is called, of which the end says what it is."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=200)]
+
+
+async def answer(rest: Rest, read: ReadWords, request: Request, exchange: Exchange) -> None:
+    """Receive a document, and send its words, or what is wrong with it; nothing is kept."""
+
+    async def work(file: IO[bytes]) -> None:
+        try:
+            query = parse_query(request.path.partition("?")[2], _ContextQuery)
+        except WireError as error:
+            raise WireError("bad_form", str(error)) from error
+        async for data in rest.body(request.headers, exchange):
+            file.write(data)
+        file.flush()
+        try:
+            found = await exchange.unless_gone(asyncio.to_thread(read, file, query.name))
+        except DocumentError as error:
+            raise WireError("bad_form", str(error)) from error
+        words = [
+            {"text": term.text, "count": term.count, "name": term.is_name, "tokens": term.n_tokens}
+            for term in found
+        ]
+        await exchange.respond(in_json(200, {"words": words}))
+
+    await rest.unless_wrong(work, exchange)
