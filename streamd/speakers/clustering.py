@@ -17,12 +17,12 @@ OWN, PAIRS = 0.9, 30
 """How much less the cosine of one person's voices is depends on the room, the telephone and the
 mood. `OWN` is expected of it; what is found in a recording, among the voices that are already taken
 for one person's, soon outweighs these `PAIRS` pairs of FEW frames each. With OWN for every
-recording, 3.8 % more of the words of built dialogues were wrong live, and 0.5 % in recordings."""
+recording, 1.0 % more of the words of built dialogues were wrong."""
 SAME = 0.75
 """Two clusters are one speaker's from this share of the cosine of one person on; of clusters of n
 frames, the smaller one, from n / (n + FEW) of it, because one odd sentence is not a new speaker.
-0.7 and 0.8 are as good by words (0.3 points). With 0.65 a third person of conv1 is not found
-live, with 0.8 recordings have half again as many invented speakers."""
+0.7 and 0.8 are as good by words (0.3 points). With 0.65 (of 60 frames) a third person of conv1 is
+not found live, with 0.8 recordings have half again as many invented speakers."""
 
 
 def clustered(
@@ -31,15 +31,18 @@ def clustered(
     *,
     n_clusters: int = 0,
     most: int = 0,
+    learns: bool = True,
 ) -> list[int]:
     """Return a label for each of (n, 256) voices, sums of the embeddings of `ns` frames.
+
+    It `learns` from the voices how alike those of one person are here, unless they are too short.
 
     The two clusters that are most alike become one, until there are `n_clusters`, or until none are
     alike enough and there are no more than `most` (0: any number). Of more than `n_clusters` (0:
     any number) the largest are kept. Then each voice goes to the cluster that it is most like.
     """
     sums, sizes = totals.astype(np.float64), ns.astype(np.float64)
-    labels = _joined(sums, sizes, max(1, n_clusters), most)
+    labels = _joined(sums, sizes, max(1, n_clusters), most, learns)
     names, sizes_of = np.unique(labels), np.bincount(labels, sizes)
     largest = names[np.argsort(-sizes_of[names])][: n_clusters or None]
     if (others := ~np.isin(labels, largest)).any():
@@ -50,7 +53,7 @@ def clustered(
 
 
 def _joined(
-    sums: NDArray[np.float64], sizes: NDArray[np.float64], fewest: int, most: int
+    sums: NDArray[np.float64], sizes: NDArray[np.float64], fewest: int, most: int, learns: bool
 ) -> NDArray[np.int64]:
     """Return a label for each voice. Clusters are the first rows of the arrays."""
     labels, names, sizes = np.arange(len(sums)), np.arange(len(sums)), sizes.copy()
@@ -71,8 +74,9 @@ def _joined(
         is_few = not most or last < most
         if is_few and alike[a, b] < 0:
             break
-        own += products[a, b]
-        among += full[a] * full[b]
+        if learns:
+            own += products[a, b]
+            among += full[a] * full[b]
         labels[labels == names[b]] = names[a]
         for each in (products, sizes, full):
             each[a] += each[b]

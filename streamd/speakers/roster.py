@@ -337,7 +337,9 @@ class Roster:
         if voices:
             totals, ns = np.stack([voice.total for voice in voices]), [voice.n for voice in voices]
             most = 0 if self._whole else MOST
-            labels = clustered(totals, np.array(ns), n_clusters=n_speakers, most=most)
+            labels = clustered(
+                totals, np.array(ns), n_clusters=n_speakers, most=most, learns=self._whole
+            )
             speakers = self._numbered(labels, voices)
             voices = [
                 replace(voice, speaker=speakers[label])
