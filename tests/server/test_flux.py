@@ -5,9 +5,9 @@ import json
 import pytest
 
 from streamd.errors import WireError
-from streamd.events import Eos, Fault, Flushed, TurnEvent, TurnState, Vad
+from streamd.events import Eos, Fault, Flushed, Stats, TurnEvent, TurnState, Vad
 from streamd.server.dialects.flux import Flux
-from streamd.server.wire import Flush, Start, Stop, Update
+from streamd.server.wire import Encoding, Flush, Start, Stop, Update
 from tests.support.dialects import converse, final, partial, refused
 
 LISTEN = "model=flux-general-en&encoding=linear16&sample_rate=16000"
@@ -221,11 +221,30 @@ def test_a_wrong_configuration_changes_nothing(wrong):
     assert failed["description"]
 
 
+def stats(audio_ms: int) -> Stats:
+    return Stats(audio_ms=audio_ms, lag_ms=0, lost_ms=0, rtf=0, listeners=0)
+
+
+@pytest.mark.parametrize("encoding", ["", "&encoding=ogg-opus", "&encoding=opus&sample_rate=48000"])
+def test_a_turn_in_a_container_ends_by_the_time_that_the_session_tells(encoding):
+    query = f"model=flux-general-en{encoding}&eot_timeout_ms=3000&eot_threshold=1"
+    assert Flux(query).request().stats
+    assert not Flux(LISTEN).request().stats
+    spoken = (b"OggS", Vad(speech=True, t_ms=100), final("hi"), Vad(speech=False, t_ms=1000))
+    silent = [step for t_ms in (2000, 3000, 5000) for step in (stats(t_ms), b"more")]
+    start, *acts = told(query, *spoken, *silent)
+    assert (start.encoding, start.endpoint) == (Encoding.CONTAINER, "smart")
+    *turns, ended = [act for act in acts if not isinstance(act, bytes)]
+    assert (ended[0], ended[2], ended[4]) == ("EndOfTurn", "hi", "timeout")
+    assert acts[-1] == ended  # not before the last bytes
+    assert [act[0] for act in turns] == ["StartOfTurn", "Update"]
+
+
 @pytest.mark.parametrize(
     ("query", "code", "culprit"),
     [
         ("encoding=linear16", "bad_audio", "sample_rate"),
-        ("encoding=opus&sample_rate=16000", "bad_query", "encoding"),
+        ("encoding=flac&sample_rate=16000", "bad_query", "encoding"),
         (f"{LISTEN}&eot_threshold=2", "bad_query", "eot_threshold"),
         (f"{LISTEN}&eager_eot_threshold=0.9", "bad_query", "eager_eot_threshold"),
     ],

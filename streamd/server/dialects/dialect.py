@@ -256,13 +256,18 @@ class ByteStream:
 
     @property
     def heard_ms(self) -> int:
-        """How much audio has come; of a container, how much of it captions have told."""
-        if self._start.encoding is Encoding.CONTAINER:
+        """How much audio has come; of a container, how much of it is known to have come."""
+        if self.is_container:
             return self._told_ms
         return self._n_samples * 1000 // self._start.rate
 
+    @property
+    def is_container(self) -> bool:
+        """Whether the bytes do not tell how much audio they are."""
+        return self._start.encoding is Encoding.CONTAINER
+
     def told(self, end_ms: int) -> None:
-        """Note up to where a caption reaches."""
+        """Note that so much audio has come."""
         self._told_ms = max(self._told_ms, end_ms)
 
     def take(self, audio: bytes) -> Iterator[Start | bytes]:

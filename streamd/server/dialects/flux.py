@@ -1,7 +1,7 @@
 """Deepgram's Flux API for voice agents, version 2 (https://developers.deepgram.com/docs/flux)."""
 
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import msgspec
 from msgspec.structs import replace
@@ -14,6 +14,7 @@ from streamd.events import (
     Flushed,
     Partial,
     SessionEvent,
+    Stats,
     TimedWord,
     TurnEvent,
     TurnState,
@@ -22,9 +23,11 @@ from streamd.events import (
 from streamd.server.dialects.dialect import (
     ByteStream,
     Close,
+    Encodings,
     Tell,
     both,
     changes,
+    rate_of,
     start_for,
     tell,
     type_of,
@@ -58,7 +61,7 @@ class _Thresholds(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _FluxQuery(Query, frozen=True, kw_only=True):
-    encoding: Literal["linear16", "linear32", "mulaw", "alaw"] | None = None
+    encoding: Encodings = "container"
     sample_rate: int | None = None
     keyterm: tuple[str, ...] = ()
     language_hint: tuple[str, ...] = ()
@@ -129,17 +132,15 @@ class Flux:
 
     def request(self) -> Query:
         asked = both(self._text, _FluxQuery)
-        if asked.encoding is None or asked.sample_rate is None:
-            what = "containers are not decoded: send samples, and give their encoding, sample_rate"
-            raise WireError("bad_audio", what)
         try:
             self._ends = msgspec.convert(asked, _Thresholds, from_attributes=True)
         except msgspec.ValidationError as error:
             raise WireError("bad_query", str(error)) from error
-        self._encoding, self._rate = asked.encoding, asked.sample_rate
+        self._encoding, self._rate = asked.encoding, rate_of(asked.encoding, asked.sample_rate)
         self._terms, self._hints = [*asked.keyterm], [*asked.language_hint]
         self._audio = ByteStream(self._encoding, self._start())
-        return asked
+        # Only the session knows how much audio a container has brought, and says so once a second.
+        return replace(asked, stats=self._audio.is_container)
 
     def _start(self) -> Start:
         rate, tags, terms = self._rate, self._hints, self._terms
@@ -170,6 +171,8 @@ class Flux:
 
     def say(self, event: SessionEvent) -> Iterator[Tell]:
         match event:
+            case Stats():
+                self._audio.told(event.audio_ms)
             case Vad():
                 yield from self._voice(event)
             case Partial() | Final():
