@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from streamd.destinations.delivery import Destination, Parcel
 from streamd.destinations.posting import HttpClient, host_of
 from streamd.errors import ConfigError
-from streamd.events import Eos, Final, Gap, Note, SessionEvent, encode
+from streamd.events import Eos, Final, Gap, Note, Notice, SessionEvent, encode
 from streamd.streams.hub import Hub
 
 SECRET_VARIABLE = "STREAMD_WEBHOOK_SECRET"
@@ -50,7 +50,7 @@ def signature(key: bytes, *, message_id: str, sent_s: int, body: bytes) -> str:
 
 
 class Webhook(Destination[tuple[str, bytes]]):
-    """Sends each final, gap and note, and the end, one after the other, until each is taken.
+    """Sends each final, gap, note, notice and the end, one after the other, until each is taken.
 
     `key` signs them, if there is one. A message has an id that depends on nothing but the session
     and the event, so that a receiver can drop what it has had, also after a restart.
@@ -82,7 +82,7 @@ class Webhook(Destination[tuple[str, bytes]]):
                 kind = f"gap-{event.t_ms}"
             case Eos():
                 kind = f"eos-{event.seq}"
-            case _ if isinstance(event, Note):
+            case _ if isinstance(event, Note | Notice):
                 kind = self._of_note(encode(event))
             case _:
                 return ()

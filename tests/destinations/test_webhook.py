@@ -11,7 +11,7 @@ import pytest
 from streamd.destinations.delivery import Delivery
 from streamd.destinations.webhook import Webhook, key_of, signature
 from streamd.errors import ConfigError
-from streamd.events import Correction, EndReason, Gap, Vad
+from streamd.events import Correction, EndReason, Gap, Notice, Vad
 from streamd.streams.hub import Hub
 from tests.support.loop import turns
 from tests.support.receivers import Receiver, receiving
@@ -59,15 +59,17 @@ async def test_what_lasts_is_sent_in_order():
             Vad(speech=True, t_ms=0),
             spoken("Jan said hello."),
             fixed,
+            Notice(wanted="hello", text="hello", start_ms=0, end_ms=400),
             Gap(t_ms=4000, duration_ms=100, why="paused"),
         )
     bodies = [json.loads(request.body) for request in there.requests]
-    assert [body["event"]["type"] for body in bodies] == ["final", "correction", "gap", "eos"]
+    kinds = ["final", "correction", "notice", "gap", "eos"]
+    assert [body["event"]["type"] for body in bodies] == kinds
     assert bodies[0]["event"]["text"] == "Jan said hello."
     assert bodies[0]["event"]["words"][0]["text"] == "Jan"
     assert {(body["session"], body["epoch"]) for body in bodies} == {("live", "e1")}
     assert bodies[0]["id"] == "live-e1-final-1"
-    assert len({body["id"] for body in bodies}) == 4
+    assert len({body["id"] for body in bodies}) == 5
 
 
 async def test_each_request_is_signed_and_names_its_id():
