@@ -469,9 +469,7 @@ class ModelOptions:
     """Of two files with the same words, the later one counts. ``streamd dictate`` has commands
     unless something else is chosen."""
     speakers: Annotated[bool, Option("tell speakers apart", common=True)] = False
-    sounds: Annotated[
-        bool, Option("show sounds that are not speech: [music], [laughter]")
-    ] = False
+    sounds: Annotated[bool, Option("show sounds that are not speech: [music], [laughter]")] = False
     """After ``streamd models get sounds``."""
     people: Annotated[
         str, "DIR", Option("tell speakers apart, and know voices of this folder again; auto: yours")

@@ -31,7 +31,7 @@ _LAST_PAUSE_S = 1.0
 _MOST_REFUSALS = 3
 """Of one part: a receiver that cannot read it would hold up all that follow."""
 
-ParcelT = TypeVar("ParcelT")
+ContentT = TypeVar("ContentT")
 
 
 class DeliveryError(Exception):
@@ -46,14 +46,14 @@ class DeliveryError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Parcel(Generic[ParcelT]):
+class DeliveryPart(Generic[ContentT]):
     """What is sent at once. The next part is sent `lasts_ms` later, if there is one by then."""
 
-    content: ParcelT
+    content: ContentT
     lasts_ms: int = 0
 
 
-class Destination(Protocol[ParcelT]):
+class Destination(Protocol[ContentT]):
     """Turns events into parts and sends them. Each call of `send` and `open` ends in bounded time.
 
     `name` is for messages and has neither password nor key. `is_live`: text that is late is of no
@@ -67,7 +67,7 @@ class Destination(Protocol[ParcelT]):
         """Take note of the session whose events come next, notes from the first one on."""
         return
 
-    def parts(self, event: SessionEvent) -> Sequence[Parcel[ParcelT]]:
+    def parts(self, event: SessionEvent) -> Sequence[DeliveryPart[ContentT]]:
         """Return what there is to send after an event, mostly nothing."""
         ...
 
@@ -78,7 +78,7 @@ class Destination(Protocol[ParcelT]):
         """
         return
 
-    async def send(self, content: ParcelT) -> None:
+    async def send(self, content: ContentT) -> None:
         """Send a part. Raises `DeliveryError`; the same part may be sent again."""
 
     async def close(self) -> None:
@@ -87,12 +87,12 @@ class Destination(Protocol[ParcelT]):
 
 
 @dataclass(frozen=True, slots=True)
-class _QueuedParcel(Generic[ParcelT]):
+class _QueuedPart(Generic[ContentT]):
     heard_s: float
-    part: Parcel[ParcelT]
+    part: DeliveryPart[ContentT]
 
 
-class Delivery(Generic[ParcelT]):
+class Delivery(Generic[ContentT]):
     """One destination of one session; `run` does all. `n_sent` and `n_lost` count parts.
 
     `now_s` is the loop's clock, and `pauses_s` are the pauses between tries; tests have others.
@@ -100,14 +100,14 @@ class Delivery(Generic[ParcelT]):
 
     def __init__(
         self,
-        destination: Destination[ParcelT],
+        destination: Destination[ContentT],
         *,
         pauses_s: Sequence[float] = _PAUSES_S,
         now_s: Callable[[], float] | None = None,
     ) -> None:
         self._to, self._pauses_s = destination, pauses_s
         self._now_s = now_s or asyncio.get_running_loop().time
-        self._queue: asyncio.Queue[_QueuedParcel[ParcelT] | None] = asyncio.Queue(_MOST_WAITING)
+        self._queue: asyncio.Queue[_QueuedPart[ContentT] | None] = asyncio.Queue(_MOST_WAITING)
         self._ended = asyncio.Event()
         self._free_s = 0.0  # from when on the next part may be shown
         self._n_failures = 0  # in a row
@@ -141,13 +141,13 @@ class Delivery(Generic[ParcelT]):
                     if isinstance(event, Missed):
                         self.n_lost += event.to_seq - event.from_seq + 1
                     for part in self._to.parts(event):
-                        await self._put(_QueuedParcel(self._now_s(), part))
+                        await self._put(_QueuedPart(self._now_s(), part))
                     seq = event.seq if isinstance(event, Final) else seq
                 if not events.slow:
                     return
                 # So much waits that the hub's queue overflowed, too: its finals are replayed.
 
-    async def _put(self, waiting: _QueuedParcel[ParcelT]) -> None:
+    async def _put(self, waiting: _QueuedPart[ContentT]) -> None:
         if self._to.is_live and self._queue.full():
             self._queue.get_nowait()
             self.n_lost += 1
@@ -165,7 +165,7 @@ class Delivery(Generic[ParcelT]):
                 self.n_lost += 1
                 raise
 
-    async def _send(self, waiting: _QueuedParcel[ParcelT]) -> None:
+    async def _send(self, waiting: _QueuedPart[ContentT]) -> None:
         """Send a part as often as it takes; give up if it is stale or was refused thrice."""
         part, n_refusals = waiting.part, 0
         if not self._ended.is_set():

@@ -10,7 +10,7 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from urllib.parse import parse_qs, urlsplit
 
-from streamd.destinations.delivery import DeliveryError, Destination, Parcel
+from streamd.destinations.delivery import DeliveryError, DeliveryPart, Destination
 from streamd.destinations.posting import HttpClient, host_of
 from streamd.destinations.shown import ShownCues
 from streamd.events import Final, SessionEvent, Stats
@@ -48,7 +48,7 @@ class YouTube(Destination[str]):
         self._began: datetime | None = None
         self._seq = 1
 
-    def parts(self, event: SessionEvent) -> Sequence[Parcel[str]]:
+    def parts(self, event: SessionEvent) -> Sequence[DeliveryPart[str]]:
         """Return the body of a final's post."""
         if isinstance(event, Stats):
             self._began = self._now() - timedelta(milliseconds=event.audio_ms)
@@ -58,7 +58,7 @@ class YouTube(Destination[str]):
             said = (began + timedelta(milliseconds=cue.start_ms)).strftime("%Y-%m-%dT%H:%M:%S.%f")
             # A line is a line of the post: the break within a cue is written otherwise.
             body += f"{said[:-3]}\n{'<br>'.join(self._cues.lines(cue))}\n"
-        return [Parcel(body)] if body else ()
+        return [DeliveryPart(body)] if body else ()
 
     async def send(self, content: str) -> None:
         """Post the cues."""
@@ -85,19 +85,19 @@ class Zoom(Destination[tuple[str, str]]):
         self._http = HttpClient()
         self._seq: int | None = None
 
-    def parts(self, event: SessionEvent) -> Sequence[Parcel[tuple[str, str]]]:
+    def parts(self, event: SessionEvent) -> Sequence[DeliveryPart[tuple[str, str]]]:
         """Return the language and the text of each cue of a final."""
         paced = self._cues.paced(event)
         code = event.language if isinstance(event, Final) else ""
         language = _ZOOM_LANGUAGES.get(code, f"{code}-{code.upper()}")
-        return [Parcel((language, "\n".join(lines)), lasts_ms) for lines, lasts_ms in paced]
+        return [DeliveryPart((language, "\n".join(lines)), lasts_ms) for lines, lasts_ms in paced]
 
     async def open(self) -> None:
         """Ask for the number of the last post."""
         parsed = urlsplit(self._url)
         path = parsed.path.rstrip("/")
-        asked = parsed._replace(path=f"{path}/seq", fragment="").geturl()
-        answer = await self._http.get(asked)
+        seq_url = parsed._replace(path=f"{path}/seq", fragment="").geturl()
+        answer = await self._http.get(seq_url)
         found = re.fullmatch(rb"\s*(\d{1,9})\s*", answer)
         self._seq = int(found[1]) + 1 if found else 0
 

@@ -16,7 +16,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, WebSocketException
 from websockets.typing import Subprotocol
 
-from streamd.destinations.delivery import DeliveryError, Destination, Parcel
+from streamd.destinations.delivery import DeliveryError, DeliveryPart, Destination
 from streamd.destinations.shown import ShownCues
 from streamd.errors import ConfigError
 from streamd.events import SessionEvent
@@ -76,9 +76,11 @@ class Obs(Destination[str]):
         self._socket: ClientConnection | None = None
         self._n_requests = 0
 
-    def parts(self, event: SessionEvent) -> Sequence[Parcel[str]]:
+    def parts(self, event: SessionEvent) -> Sequence[DeliveryPart[str]]:
         """Return the text of each cue of a final."""
-        return [Parcel("\n".join(lines), lasts_ms) for lines, lasts_ms in self._cues.paced(event)]
+        return [
+            DeliveryPart("\n".join(lines), lasts_ms) for lines, lasts_ms in self._cues.paced(event)
+        ]
 
     async def open(self) -> None:
         """Connect and prove the password."""
@@ -121,12 +123,12 @@ class Obs(Destination[str]):
             )
             hello = await self._receive(self._socket, _HELLO)
             identify: dict[str, Any] = {"rpcVersion": 1, "eventSubscriptions": 0}
-            if asked := hello.get("authentication"):
+            if challenge := hello.get("authentication"):
                 if not self._password:
                     await self.close()
                     raise DeliveryError(f"it wants a password: set {PASSWORD_VARIABLE}")
                 identify["authentication"] = answer_to(
-                    asked["challenge"], asked["salt"], self._password
+                    challenge["challenge"], challenge["salt"], self._password
                 )
             await self._put(self._socket, _IDENTIFY, identify)
             await self._receive(self._socket, _IDENTIFIED)

@@ -21,20 +21,20 @@ wait do so from half as many on, so that a file that is read fast loses none."""
 
 log = logging.getLogger(__name__)
 
-Told = Callable[[list[Sound]], object]
+ReportSounds = Callable[[list[Sound]], object]
 
 
 class SoundHearing:
-    """Takes the frames of one session, and calls `told` with the sounds in them, or with none.
+    """Takes the frames of one session, and calls `report` with the sounds in them, or with none.
 
     `classify` is called in the thread of `executor`. Sounds that began before `since_ms` were told
     by an earlier process. A classifier that fails hears nothing any more; captions go on.
     """
 
     def __init__(
-        self, classify: Classify, executor: Executor, told: Told, *, since_ms: int = 0
+        self, classify: Classify, executor: Executor, report: ReportSounds, *, since_ms: int = 0
     ) -> None:
-        self._classify, self._executor, self._told = classify, executor, told
+        self._classify, self._executor, self._report = classify, executor, report
         self._since_ms = since_ms
         self._tracker = SoundTracker()
         self._windows = SoundWindows()
@@ -84,5 +84,5 @@ class SoundHearing:
             log.error("no sounds are heard any more: %s", error, exc_info=bug)
         else:
             sounds = [each for each in running.result() if each.start_ms >= self._since_ms]
-        self._told(sounds)
+        self._report(sounds)
         self._start()
