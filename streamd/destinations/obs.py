@@ -26,8 +26,8 @@ PASSWORD_VARIABLE = "STREAMD_OBS_PASSWORD"
 _PORT = 4455
 _LAYOUT = CueLayout(line_cells=32, max_lines=2)
 """A row of CEA-608 has 32 columns; more than two rows hide the picture."""
-_TIMEOUT_S = 5.0
-_MOST_BYTES = 1 << 16
+_TIMEOUT_S = 5.0  # for an answer, which OBS gives at once
+_MOST_BYTES = 1 << 16  # of a message: those that are awaited have some hundred bytes
 _HELLO, _IDENTIFY, _IDENTIFIED, _REQUEST, _RESPONSE = 0, 1, 2, 6, 7
 _NOT_STREAMING = 501
 """OutputNotRunning"""

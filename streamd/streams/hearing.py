@@ -1,4 +1,4 @@
-"""Hears the sounds of one session that are no speech, beside its captions.
+"""Hears the sounds other than speech in one session, beside its captions.
 
 All audio of a session comes here, since sounds are between what people say. Windows are classified
 in a thread that all sessions share, so that captions never wait for them.
@@ -27,8 +27,8 @@ ReportSounds = Callable[[list[Sound]], object]
 class SoundHearing:
     """Takes the frames of one session, and calls `report` with the sounds in them, or with none.
 
-    `classify` is called in the thread of `executor`. Sounds that began before `since_ms` were told
-    by an earlier process. A classifier that fails hears nothing any more; captions go on.
+    `classify` is called in the thread of `executor`. Sounds that began before `since_ms` were
+    reported by an earlier process. A classifier that fails hears nothing any more; captions go on.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class SoundHearing:
         self._start()
 
     async def finish(self) -> None:
-        """Return when all sounds until now are told."""
+        """Return when all sounds until now are reported."""
         self._waiting.extend(self._windows.rest())
         self._start()
         while self._running is not None:
