@@ -1,4 +1,7 @@
-"""The library over HTTP (``/v1/library/...``, docs/protocol.md): for its page, and for programs."""
+"""The library over HTTP (``/v1/library/...``): for its page, and for programs.
+
+docs/library-of-sessions.md describes it.
+"""
 
 import asyncio
 import logging
