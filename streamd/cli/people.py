@@ -1,7 +1,6 @@
 """``streamd people``: whose voices are known again (``--people``), on the command line."""
 
 import asyncio
-import logging
 from collections.abc import Iterator
 
 from streamd.config import Config
@@ -16,8 +15,6 @@ from streamd.sources import Lost
 from streamd.sources.file import FileSource
 from streamd.types import mixed, ms_from_frames
 
-log = logging.getLogger(__name__)
-
 
 def _folder(config: Config) -> PeopleFolder:
     return PeopleFolder(config.decoding.people)
@@ -25,10 +22,7 @@ def _folder(config: Config) -> PeopleFolder:
 
 def listed(config: Config) -> Iterator[str]:
     """Yield a line for each person: how much of the voice is known, since when, and the name."""
-    folder = _folder(config)
-    if not (people := [*folder.files()]):
-        log.warning("%s has nobody's voice: --people, or streamd people enroll", folder.folder)
-    for path, each in people:
+    for path, each in _folder(config).files():
         if config.output.json:
             yield encode({"name": each.name, "frames": each.frames, "file": str(path)})
             continue

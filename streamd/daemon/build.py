@@ -39,7 +39,7 @@ from streamd.sources.stdin import StdinSource
 from streamd.sources.tracks import Selection
 from streamd.streams import Chooser
 from streamd.streams.auto_step import AutoStep
-from streamd.streams.hearing import ReportSounds, SoundHearing
+from streamd.streams.hearing import SoundHearing, Told
 from streamd.streams.inference import EngineThread, WindowRecognizer
 from streamd.system.processor import usable_threads
 from streamd.types import FRAME_MS, frames_from_ms, ms_from_frames
@@ -327,12 +327,10 @@ def release_small_models() -> None:
     yamnet.release()
 
 
-def hearing() -> Callable[[ReportSounds, int], SoundHearing]:
+def hearing() -> Callable[[Told, int], SoundHearing]:
     """Return what makes the hearing of sounds of a session; all share a thread."""
     thread = cache(EngineThread)
-    return lambda report, since_ms: SoundHearing(
-        yamnet.classify, thread(), report, since_ms=since_ms
-    )
+    return lambda told, since_ms: SoundHearing(yamnet.classify, thread(), told, since_ms=since_ms)
 
 
 def notices(config: Config) -> Callable[[], Notices | None]:

@@ -31,7 +31,7 @@ _LAST_PAUSE_S = 1.0
 _MOST_REFUSALS = 3
 """Of one part: a receiver that cannot read it would hold up all that follow."""
 
-ContentT = TypeVar("ContentT")
+ParcelT = TypeVar("ParcelT")
 
 
 class DeliveryError(Exception):
@@ -46,14 +46,14 @@ class DeliveryError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class DeliveryPart(Generic[ContentT]):
+class Parcel(Generic[ParcelT]):
     """What is sent at once. The next part is sent `lasts_ms` later, if there is one by then."""
 
-    content: ContentT
+    content: ParcelT
     lasts_ms: int = 0
 
 
-class Destination(Protocol[ContentT]):
+class Destination(Protocol[ParcelT]):
     """Turns events into parts and sends them. Each call of `send` and `open` ends in bounded time.
 
     `name` is for messages and has neither password nor key. `is_live`: text that is late is of no
@@ -67,7 +67,7 @@ class Destination(Protocol[ContentT]):
         """Take note of the session whose events come next, notes from the first one on."""
         return
 
-    def parts(self, event: SessionEvent) -> Sequence[DeliveryPart[ContentT]]:
+    def parts(self, event: SessionEvent) -> Sequence[Parcel[ParcelT]]:
         """Return what there is to send after an event, mostly nothing."""
         ...
 
@@ -78,7 +78,7 @@ class Destination(Protocol[ContentT]):
         """
         return
 
-    async def send(self, content: ContentT) -> None:
+    async def send(self, content: ParcelT) -> None:
         """Send a part. Raises `DeliveryError`; the same part may be sent again."""
 
     async def close(self) -> None:
@@ -87,12 +87,12 @@ class Destination(Protocol[ContentT]):
 
 
 @dataclass(frozen=True, slots=True)
-class _QueuedPart(Generic[ContentT]):
+class _QueuedParcel(Generic[ParcelT]):
     heard_s: float
-    part: DeliveryPart[ContentT]
+    part: Parcel[ParcelT]
 
 
-class Delivery(Generic[ContentT]):
+class Delivery(Generic[ParcelT]):
     """One destination of one session; `run` does all. `n_sent` and `n_lost` count parts.
 
     `now_s` is the loop's clock, and `pauses_s` are the pauses between tries; tests have others.
@@ -100,14 +100,14 @@ class Delivery(Generic[ContentT]):
 
     def __init__(
         self,
-        destination: Destination[ContentT],
+        destination: Destination[ParcelT],
         *,
         pauses_s: Sequence[float] = _PAUSES_S,
         now_s: Callable[[], float] | None = None,
     ) -> None:
         self._to, self._pauses_s = destination, pauses_s
         self._now_s = now_s or asyncio.get_running_loop().time
-        self._queue: asyncio.Queue[_QueuedPart[ContentT] | None] = asyncio.Queue(_MOST_WAITING)
+        self._queue: asyncio.Queue[_QueuedParcel[ParcelT] | None] = asyncio.Queue(_MOST_WAITING)
         self._ended = asyncio.Event()
         self._free_s = 0.0  # from when on the next part may be shown
         self._n_failures = 0  # in a row
@@ -141,13 +141,13 @@ class Delivery(Generic[ContentT]):
                     if isinstance(event, Missed):
                         self.n_lost += event.to_seq - event.from_seq + 1
                     for part in self._to.parts(event):
-                        await self._put(_QueuedPart(self._now_s(), part))
+                        await self._put(_QueuedParcel(self._now_s(), part))
                     seq = event.seq if isinstance(event, Final) else seq
                 if not events.slow:
                     return
                 # So much waits that the hub's queue overflowed, too: its finals are replayed.
 
-    async def _put(self, waiting: _QueuedPart[ContentT]) -> None:
+    async def _put(self, waiting: _QueuedParcel[ParcelT]) -> None:
         if self._to.is_live and self._queue.full():
             self._queue.get_nowait()
             self.n_lost += 1
@@ -165,7 +165,7 @@ class Delivery(Generic[ContentT]):
                 self.n_lost += 1
                 raise
 
-    async def _send(self, waiting: _QueuedPart[ContentT]) -> None:
+    async def _send(self, waiting: _QueuedParcel[ParcelT]) -> None:
         """Send a part as often as it takes; give up if it is stale or was refused thrice."""
         part, n_refusals = waiting.part, 0
         if not self._ended.is_set():

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from html import escape
 from pathlib import Path
 
-from streamd.destinations.delivery import DeliveryError, DeliveryPart, Destination
+from streamd.destinations.delivery import DeliveryError, Destination, Parcel
 from streamd.destinations.shown import ShownCues
 from streamd.events import Eos, Final, SessionEvent, Stats
 from streamd.options import CueLayout
@@ -62,7 +62,7 @@ class Hls(Destination[FolderUpdate]):
         self._n_closed = 0
         self._began: datetime | None = None
 
-    def parts(self, event: SessionEvent) -> Sequence[DeliveryPart[FolderUpdate]]:
+    def parts(self, event: SessionEvent) -> Sequence[Parcel[FolderUpdate]]:
         """Return the segments that are due after an event."""
         cues = self._cues.of(event)
         match event:
@@ -85,7 +85,7 @@ class Hls(Destination[FolderUpdate]):
         lines = (escape(line, quote=False) for line in self._cues.lines(cue))
         self._waiting.append((cue.start_ms + late_ms, cue.end_ms + late_ms, "\n".join(lines)))
 
-    def _until(self, t_ms: int, *, is_last: bool = False) -> Sequence[DeliveryPart[FolderUpdate]]:
+    def _until(self, t_ms: int, *, is_last: bool = False) -> Sequence[Parcel[FolderUpdate]]:
         """Close the segments that end by a time."""
         first, self._n_closed = self._n_closed, max(self._n_closed, t_ms // SEGMENT_MS)
         if self._n_closed == first and not is_last:
@@ -97,7 +97,7 @@ class Hls(Destination[FolderUpdate]):
         gone = range(max(0, first - _KEPT), max(0, self._n_closed - _KEPT))
         end_ms = self._n_closed * SEGMENT_MS
         self._waiting = [each for each in self._waiting if each[1] > end_ms]
-        return [DeliveryPart(FolderUpdate(tuple(written), tuple(map(self._file, gone))))]
+        return [Parcel(FolderUpdate(tuple(written), tuple(map(self._file, gone))))]
 
     def _file(self, n: int) -> str:
         return f"captions-{self._run}-{n}.vtt"

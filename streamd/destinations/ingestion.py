@@ -10,7 +10,7 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from urllib.parse import parse_qs, urlsplit
 
-from streamd.destinations.delivery import DeliveryError, DeliveryPart, Destination
+from streamd.destinations.delivery import DeliveryError, Destination, Parcel
 from streamd.destinations.posting import HttpClient, host_of
 from streamd.destinations.shown import ShownCues
 from streamd.events import Final, SessionEvent, Stats
@@ -48,7 +48,7 @@ class YouTube(Destination[str]):
         self._began: datetime | None = None
         self._seq = 1
 
-    def parts(self, event: SessionEvent) -> Sequence[DeliveryPart[str]]:
+    def parts(self, event: SessionEvent) -> Sequence[Parcel[str]]:
         """Return the body of a final's post."""
         if isinstance(event, Stats):
             self._began = self._now() - timedelta(milliseconds=event.audio_ms)
@@ -58,7 +58,7 @@ class YouTube(Destination[str]):
             said = (began + timedelta(milliseconds=cue.start_ms)).strftime("%Y-%m-%dT%H:%M:%S.%f")
             # A line is a line of the post: the break within a cue is written otherwise.
             body += f"{said[:-3]}\n{'<br>'.join(self._cues.lines(cue))}\n"
-        return [DeliveryPart(body)] if body else ()
+        return [Parcel(body)] if body else ()
 
     async def send(self, content: str) -> None:
         """Post the cues."""
@@ -85,12 +85,12 @@ class Zoom(Destination[tuple[str, str]]):
         self._http = HttpClient()
         self._seq: int | None = None
 
-    def parts(self, event: SessionEvent) -> Sequence[DeliveryPart[tuple[str, str]]]:
+    def parts(self, event: SessionEvent) -> Sequence[Parcel[tuple[str, str]]]:
         """Return the language and the text of each cue of a final."""
         paced = self._cues.paced(event)
         code = event.language if isinstance(event, Final) else ""
         language = _ZOOM_LANGUAGES.get(code, f"{code}-{code.upper()}")
-        return [DeliveryPart((language, "\n".join(lines)), lasts_ms) for lines, lasts_ms in paced]
+        return [Parcel((language, "\n".join(lines)), lasts_ms) for lines, lasts_ms in paced]
 
     async def open(self) -> None:
         """Ask for the number of the last post."""

@@ -16,7 +16,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, WebSocketException
 from websockets.typing import Subprotocol
 
-from streamd.destinations.delivery import DeliveryError, DeliveryPart, Destination
+from streamd.destinations.delivery import DeliveryError, Destination, Parcel
 from streamd.destinations.shown import ShownCues
 from streamd.errors import ConfigError
 from streamd.events import SessionEvent
@@ -26,8 +26,8 @@ PASSWORD_VARIABLE = "STREAMD_OBS_PASSWORD"
 _PORT = 4455
 _LAYOUT = CueLayout(line_cells=32, max_lines=2)
 """A row of CEA-608 has 32 columns; more than two rows hide the picture."""
-_TIMEOUT_S = 5.0  # for an answer, which OBS gives at once
-_MOST_BYTES = 1 << 16  # of a message: those that are awaited have some hundred bytes
+_TIMEOUT_S = 5.0
+_MOST_BYTES = 1 << 16
 _HELLO, _IDENTIFY, _IDENTIFIED, _REQUEST, _RESPONSE = 0, 1, 2, 6, 7
 _NOT_STREAMING = 501
 """OutputNotRunning"""
@@ -76,11 +76,9 @@ class Obs(Destination[str]):
         self._socket: ClientConnection | None = None
         self._n_requests = 0
 
-    def parts(self, event: SessionEvent) -> Sequence[DeliveryPart[str]]:
+    def parts(self, event: SessionEvent) -> Sequence[Parcel[str]]:
         """Return the text of each cue of a final."""
-        return [
-            DeliveryPart("\n".join(lines), lasts_ms) for lines, lasts_ms in self._cues.paced(event)
-        ]
+        return [Parcel("\n".join(lines), lasts_ms) for lines, lasts_ms in self._cues.paced(event)]
 
     async def open(self) -> None:
         """Connect and prove the password."""

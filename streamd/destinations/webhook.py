@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from streamd.destinations.delivery import DeliveryPart, Destination
+from streamd.destinations.delivery import Destination, Parcel
 from streamd.destinations.posting import HttpClient, host_of
 from streamd.errors import ConfigError
 from streamd.events import Eos, Final, Gap, Note, SessionEvent, encode
@@ -73,7 +73,7 @@ class Webhook(Destination[tuple[str, bytes]]):
         self._session, self._epoch = hub.session, hub.epoch
         self._same.clear()
 
-    def parts(self, event: SessionEvent) -> Sequence[DeliveryPart[tuple[str, bytes]]]:
+    def parts(self, event: SessionEvent) -> Sequence[Parcel[tuple[str, bytes]]]:
         """Return the id and the body of an event that lasts."""
         match event:
             case Final():
@@ -91,7 +91,7 @@ class Webhook(Destination[tuple[str, bytes]]):
         message_id = f"{self._session}-{self._epoch}-{kind}"
         head = encode({"id": message_id, "session": self._session, "epoch": self._epoch})
         body = f'{head[:-1]},"event":{encode(event)}}}'
-        return [DeliveryPart((message_id, body.encode()))]
+        return [Parcel((message_id, body.encode()))]
 
     def _of_note(self, content: str) -> str:
         """Return what tells a note from others, or nothing if it was sent before.

@@ -1,4 +1,4 @@
-"""Hears the sounds other than speech in one session, beside its captions.
+"""Hears the sounds of one session that are no speech, beside its captions.
 
 All audio of a session comes here, since sounds are between what people say. Windows are classified
 in a thread that all sessions share, so that captions never wait for them.
@@ -21,20 +21,20 @@ wait do so from half as many on, so that a file that is read fast loses none."""
 
 log = logging.getLogger(__name__)
 
-ReportSounds = Callable[[list[Sound]], object]
+Told = Callable[[list[Sound]], object]
 
 
 class SoundHearing:
-    """Takes the frames of one session, and calls `report` with the sounds in them, or with none.
+    """Takes the frames of one session, and calls `told` with the sounds in them, or with none.
 
-    `classify` is called in the thread of `executor`. Sounds that began before `since_ms` were
-    reported by an earlier process. A classifier that fails hears nothing any more; captions go on.
+    `classify` is called in the thread of `executor`. Sounds that began before `since_ms` were told
+    by an earlier process. A classifier that fails hears nothing any more; captions go on.
     """
 
     def __init__(
-        self, classify: Classify, executor: Executor, report: ReportSounds, *, since_ms: int = 0
+        self, classify: Classify, executor: Executor, told: Told, *, since_ms: int = 0
     ) -> None:
-        self._classify, self._executor, self._report = classify, executor, report
+        self._classify, self._executor, self._told = classify, executor, told
         self._since_ms = since_ms
         self._tracker = SoundTracker()
         self._windows = SoundWindows()
@@ -55,7 +55,7 @@ class SoundHearing:
         self._start()
 
     async def finish(self) -> None:
-        """Return when all sounds until now are reported."""
+        """Return when all sounds until now are told."""
         self._waiting.extend(self._windows.rest())
         self._start()
         while self._running is not None:
@@ -84,5 +84,5 @@ class SoundHearing:
             log.error("no sounds are heard any more: %s", error, exc_info=bug)
         else:
             sounds = [each for each in running.result() if each.start_ms >= self._since_ms]
-        self._report(sounds)
+        self._told(sounds)
         self._start()

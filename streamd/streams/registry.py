@@ -20,7 +20,7 @@ from streamd.options import Choices
 from streamd.rewriting import Replacements
 from streamd.session.channels import AnySession
 from streamd.streams.auto_step import AutoStep
-from streamd.streams.hearing import ReportSounds, SoundHearing
+from streamd.streams.hearing import SoundHearing, Told
 from streamd.streams.hub import Hub
 from streamd.streams.inference import WindowRecognizer
 from streamd.streams.journal.journals import Journal, JournalError
@@ -80,7 +80,7 @@ class Streams:
             self._learn,
             lambda: self.rules,
             lambda: self.new_keeper() if self.new_keeper else None,
-            lambda report, since_ms: self.new_hearing(report, since_ms),
+            lambda told, since_ms: self.new_hearing(told, since_ms),
             lambda: self.new_notices(),
         )
         self.learn: Callable[[str], None] | None = None
@@ -88,9 +88,7 @@ class Streams:
         self.new_keeper: Callable[[], KeepsVoices] | None = None
         """Makes what keeps voices of a session; None: none are kept."""
         self.rules: Replacements | None = None  # what is replaced in captions
-        self.new_hearing: Callable[[ReportSounds, int], SoundHearing | None] = (
-            lambda report, since_ms: None
-        )
+        self.new_hearing: Callable[[Told, int], SoundHearing | None] = lambda told, since_ms: None
         """Makes what hears the sounds of a session that wants them (`StreamContext`)."""
         self.new_notices: Callable[[], Notices | None] = lambda: None
         """Makes what looks in a session for that for which somebody waits."""

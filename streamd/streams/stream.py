@@ -41,7 +41,7 @@ from streamd.options import Choices
 from streamd.rewriting import Replacements, Rewriter
 from streamd.session.channels import AnySession, SplitSession, adopt
 from streamd.speakers.people import LEAST_KEPT
-from streamd.streams.hearing import ReportSounds, SoundHearing
+from streamd.streams.hearing import SoundHearing, Told
 from streamd.streams.hub import Hub
 from streamd.streams.journal.journals import Journal
 from streamd.streams.journal.lines import Fed, proof_of
@@ -101,7 +101,7 @@ class StreamContext:
     learn: Callable[[str], Awaitable[None]]
     rules: Callable[[], Replacements | None] = lambda: None
     new_keeper: Callable[[], KeepsVoices | None] = lambda: None
-    new_hearing: Callable[[ReportSounds, int], SoundHearing | None] = lambda report, since_ms: None
+    new_hearing: Callable[[Told, int], SoundHearing | None] = lambda told, since_ms: None
     new_notices: Callable[[], Notices | None] = lambda: None
 
 

@@ -83,25 +83,25 @@ class _Reading:
         self._live: dict[tuple[int, int], SentenceSoFar] = {}  # by channel and first segment
         self._earlier: deque[SentenceSoFar] = deque(maxlen=_MOST_EARLIER)
         self._open: dict[int, Translation] = {}  # the newest that is not complete, by channel
-        self._readers: set[_TranslationReader] = set()
+        self._seats: set[_Seat] = set()
         self._changed, self._done = asyncio.Event(), asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._fault: Fault | None = None
 
-    def join(self, hub: Hub, subscription: Subscription, after: int | None) -> "_TranslationReader":
-        reader = _TranslationReader(self, subscription, hub.seq if after is None else after)
-        self._readers.add(reader)
+    def join(self, hub: Hub, subscription: Subscription, after: int | None) -> "_Seat":
+        seat = _Seat(self, subscription, hub.seq if after is None else after)
+        self._seats.add(seat)
         known = (self._known[first] for first in sorted(self._known))
-        subscription.behind(reader.wanted([*known, *self._open.values()]))
+        subscription.behind(seat.wanted([*known, *self._open.values()]))
         if self._task is None or self._task.done():
             self._fault = None
             self._done.clear()
             self._task = asyncio.create_task(self._run(hub, hub.seq))
-        return reader
+        return seat
 
-    def leave(self, reader: "_TranslationReader") -> None:
-        self._readers.discard(reader)
-        if not self._readers:
+    def leave(self, seat: "_Seat") -> None:
+        self._seats.discard(seat)
+        if not self._seats:
             self.stop()
 
     def stop(self) -> None:
@@ -202,19 +202,19 @@ class _Reading:
                 del self._open[channel]
         else:
             self._open[channel] = done
-        for reader in list(self._readers):
-            reader.give(done)
+        for seat in list(self._seats):
+            seat.give(done)
 
     def _fail(self, hub: Hub, error: Exception) -> None:
         """Tell those who read the language that there is nothing more to read; once in the log."""
         log.warning("session %s is not translated into %s: %s", hub.session, self._into, error)
         what = for_clients(f"no translation into {self._into}", error)
         self._fault = Fault(code="translation", message=what)
-        for reader in self._readers:
-            reader.give(self._fault)
+        for seat in self._seats:
+            seat.give(self._fault)
 
 
-class _TranslationReader(LanguageReader):
+class _Seat(LanguageReader):
     """A reader, who may leave, of what follows final number `after`."""
 
     def __init__(self, reading: _Reading, subscription: Subscription, after: int) -> None:

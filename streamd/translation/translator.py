@@ -44,7 +44,7 @@ OpenModel = Callable[[str, str], OneWay]
 
 
 @dataclass(frozen=True, slots=True)
-class _TranslationJob:
+class _Order:
     """A text to be translated, and who waits for that."""
 
     text: str
@@ -61,11 +61,11 @@ class Translator:
 
     def __init__(self, open_model: OpenModel, directions: Collection[tuple[str, str]]) -> None:
         self._directions = frozenset(directions)
-        self._jobs: SimpleQueue[_TranslationJob | None] = SimpleQueue()
+        self._orders: SimpleQueue[_Order | None] = SimpleQueue()
         worker = _TranslatingThread(open_model)
-        thread = Thread(target=worker.run, args=(self._jobs,), name="translator", daemon=True)
+        thread = Thread(target=worker.run, args=(self._orders,), name="translator", daemon=True)
         thread.start()
-        weakref.finalize(self, _end, self._jobs, thread)
+        weakref.finalize(self, _end, self._orders, thread)
 
     def route(self, source: str, target: str) -> Sequence[tuple[str, str]]:
         """Return the models that lead from one language to another, none if they are the same.
@@ -97,14 +97,14 @@ class Translator:
             done.set_exception(error)
             return done
         if route and any(map(str.isalpha, text)):
-            self._jobs.put(_TranslationJob(text, route, tuple(names), done))
+            self._orders.put(_Order(text, route, tuple(names), done))
         else:
             done.set_result(text)
         return done
 
 
-def _end(jobs: "SimpleQueue[_TranslationJob | None]", thread: Thread) -> None:
-    jobs.put(None)
+def _end(orders: "SimpleQueue[_Order | None]", thread: Thread) -> None:
+    orders.put(None)
     thread.join(_END_S)
 
 
@@ -116,32 +116,32 @@ class _TranslatingThread:
         self._models: dict[tuple[str, str], OneWay] = {}
         self._known: OrderedDict[tuple[object, ...], str] = OrderedDict()
 
-    def run(self, jobs: "SimpleQueue[_TranslationJob | None]") -> None:
-        """Translate until there is no job, but None."""
-        while (job := jobs.get()) is not None:
-            if not job.done.set_running_or_notify_cancel():
+    def run(self, orders: "SimpleQueue[_Order | None]") -> None:
+        """Translate until there is no order, but None."""
+        while (order := orders.get()) is not None:
+            if not order.done.set_running_or_notify_cancel():
                 continue
             try:
-                whole = " ".join(self._translated(part, job) for part in parts(job.text))
+                whole = " ".join(self._translated(part, order) for part in parts(order.text))
             except Exception as error:
-                job.done.set_exception(error)
+                order.done.set_exception(error)
             else:
-                job.done.set_result(whole)
+                order.done.set_result(whole)
         self._models.clear()
 
-    def _translated(self, part: str, job: _TranslationJob) -> str:
-        key = (part, *job.route, *job.names)
+    def _translated(self, part: str, order: _Order) -> str:
+        key = (part, *order.route, *order.names)
         if key in self._known:
             self._known.move_to_end(key)
             return self._known[key]
-        models = [self._model(*way) for way in job.route]
+        models = [self._model(*way) for way in order.route]
 
         def through(text: str) -> str:
             for model in models:
                 text = model.translate(text)
             return text
 
-        self._known[key] = done = keeping(through, part, job.names)
+        self._known[key] = done = keeping(through, part, order.names)
         if len(self._known) > _MOST_KEPT:
             self._known.popitem(last=False)
         return done

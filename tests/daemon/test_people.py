@@ -85,12 +85,6 @@ def test_people_are_listed_renamed_and_forgotten(tmp_path, capsys):
     assert len([*tmp_path.iterdir()]) == 1
 
 
-def test_a_list_of_nobody_says_how_somebody_gets_there(tmp_path, capsys):
-    assert main(["people", "--people", str(tmp_path)]) == 0
-    shown = capsys.readouterr()
-    assert (shown.out, "streamd people enroll" in shown.err) == ("", True)
-
-
 class OneVoice:
     """A session in which speaker 1 has a voice, of which more and more is heard."""
 

@@ -6,13 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from streamd.destinations.delivery import (
-    STALE_S,
-    Delivery,
-    DeliveryError,
-    DeliveryPart,
-    Destination,
-)
+from streamd.destinations.delivery import STALE_S, Delivery, DeliveryError, Destination, Parcel
 from streamd.events import EndReason, Final
 from streamd.streams.hub import Hub
 from tests.support.loop import turns
@@ -29,7 +23,7 @@ class Fake(Destination[str]):
         self.changed = asyncio.Event()
 
     def parts(self, event):
-        return [DeliveryPart(event.text)] if isinstance(event, Final) else ()
+        return [Parcel(event.text)] if isinstance(event, Final) else ()
 
     async def send(self, content):
         self.tries += 1
