@@ -259,7 +259,7 @@ class Correction(Event, frozen=True, kw_only=True, tag="correction"):
 
 
 class Sound(Event, _InSeconds, frozen=True, kw_only=True, tag="sound"):
-    """Something that is no speech was heard: `label` names it, such as ``music``.
+    """A sound other than speech was heard: `label` names it, such as ``music``.
 
     It comes as soon as the sound is certain, with the end so far, and once more when the sound is
     over; the later one, with the same `label` and `start_ms`, replaces the other. `prob` is how
@@ -318,7 +318,7 @@ order in which it came. A new kind of note is a struct of its own in this union.
 
 
 class Translation(Event, _InSeconds, frozen=True, kw_only=True, tag="translation"):
-    """A sentence in another language, `into`, made by a machine; for who has asked for it.
+    """A sentence in another language, `into`, made by a machine; for whoever has asked for it.
 
     It replaces the translation of the sentence that began with segment `seg` (of that `channel`),
     unless that was `complete`: such a one never changes. `rev` counts up within the sentence.

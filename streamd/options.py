@@ -458,10 +458,7 @@ class ModelOptions:
     context: Annotated[
         tuple[str, ...],
         "FILE",
-        Option(
-            "document whose names and rare words to expect: txt, md, html, docx, pptx, pdf",
-            common=True,
-        ),
+        Option("document whose names and rare words to expect: txt, md, html, docx, pptx, pdf"),
     ] = ()
     """May be repeated."""
     replace: Annotated[
@@ -472,9 +469,7 @@ class ModelOptions:
     """Of two files with the same words, the later one counts. ``streamd dictate`` has commands
     unless something else is chosen."""
     speakers: Annotated[bool, Option("tell speakers apart", common=True)] = False
-    sounds: Annotated[
-        bool, Option("show sounds that are not speech: [music], [laughter]", common=True)
-    ] = False
+    sounds: Annotated[bool, Option("show sounds that are not speech: [music], [laughter]")] = False
     """After ``streamd models get sounds``."""
     people: Annotated[
         str, "DIR", Option("tell speakers apart, and know voices of this folder again; auto: yours")
@@ -549,9 +544,7 @@ class OutputOptions:
     ] = "txt"
     afterwards: Annotated[
         bool,
-        Option(
-            "write a better transcript when the session has ended: talk.better.txt", common=True
-        ),
+        Option("write a better transcript when the session has ended: talk.better.txt"),
     ] = False
     """By the largest model that is here, beside each file of ``-o`` or ``--output-dir``."""
     to: Annotated[
@@ -618,7 +611,7 @@ class NoticeOptions:
     notify: Annotated[
         tuple[AwaitedText, ...],
         "WORD|@NAME|sound:LABEL",
-        Option("tell when a word, speaker or sound is heard; may be repeated", common=True),
+        Option("tell when a word, speaker or sound is heard; may be repeated"),
     ] = ()
     until: Annotated[
         tuple[AwaitedText, ...],

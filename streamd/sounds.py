@@ -1,4 +1,4 @@
-"""Which sounds that are no speech are told, from what a classifier hears in each window.
+"""Which sounds other than speech are reported, from a classifier's scores of each window.
 
 The classifier is YAMNet (`streamd.engines.yamnet`), which gives each of AudioSet's 521 classes a
 probability of its own. A sound begins and ends by thresholds with hysteresis, which each label has.
@@ -24,16 +24,16 @@ HOP, WINDOW = 24, 15_600
 """Frames from one window to the next (0.48 s), and samples of a window (0.975 s)."""
 _HOP_MS = HOP * FRAME_MS
 _LINGER = 6
-"""Windows without a sound after which it is over."""
+"""Windows without a sound after which it is over (2.9 s): a pause in music does not end it."""
 _LONG_MS = 10_000
 _SOON_MS = 3_000
-"""Silence is worth telling after a sound as long as the first, if it begins as soon as the second
-after it: pauses in speech need no label."""
+"""Silence is reported after a sound as long as the first, if it begins as soon as the second after
+it: pauses in speech need no label."""
 
 
 @dataclass(frozen=True, slots=True)
 class SoundClass:
-    """When a sound is told under a label.
+    """When a sound is reported under a label.
 
     The most probable of AudioSet's `classes` counts. The sound begins with `n_on` windows in a row
     that have `on`, or one that has `sure`; it goes on as long as windows have `off`.
@@ -111,9 +111,9 @@ class SoundTracker:
         self._long_end_ms = -_SOON_MS  # of the last long sound
 
     def hear(self, windows: Iterable[SoundWindow], classify: Classify) -> Iterator[Sound]:
-        """Take the next windows; yield the sounds to tell.
+        """Take the next windows; yield the sounds to report.
 
-        Each is told when it is certain, and once more when it is over, with the same start.
+        Each is reported when it is certain, and once more when it is over, with the same start.
         """
         for window in windows:
             yield from self.feed(classify(window.samples), window.start_ms)

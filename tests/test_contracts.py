@@ -225,6 +225,18 @@ def test_links_between_pages_lead_somewhere() -> None:
     assert not broken
 
 
+def test_results_that_comments_refer_to_are_there() -> None:
+    headings = re.findall(r"^## (.+)$", (ROOT / "benchmarks" / "RESULTS.md").read_text(), re.M)
+    quoted = re.compile(r'RESULTS\.md(?:``)?,\s+"([^"]+)"')
+    meant = {
+        (path.name, " ".join(name.replace("#", " ").split()))
+        for path in [*MODULES, *(ROOT / "benchmarks").glob("*.py")]
+        for name in quoted.findall(path.read_text())
+    }
+    assert len(meant) >= 8
+    assert [each for each in meant if each[1] not in headings] == []
+
+
 def _leads_somewhere(path: Path, heading: str) -> bool:
     if not heading or not path.exists():
         return path.exists()

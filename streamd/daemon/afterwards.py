@@ -107,7 +107,7 @@ class Afterwards:
             log.warning("afterwards: skipped")
             return
         found = differences(self.words.text, better.text)
-        for line in told(found, n_words=len(better.text.split())):
+        for line in report(found, n_words=len(better.text.split())):
             log.info("afterwards: %s", line)
 
     def _wanted(self) -> dict[Path, str]:
@@ -145,7 +145,7 @@ def better_name(path: Path) -> Path:
     return path.with_name(fitting(f"{stem}{_MARK}{dot}{endings}"))
 
 
-def told(found: list[Difference], *, n_words: int) -> Iterator[str]:
+def report(found: list[Difference], *, n_words: int) -> Iterator[str]:
     """Yield what differs, for people: how many words, and the first ones."""
     n_differ = sum(each.n_words for each in found)
     yield f"{n_words} words, of which {n_differ} differ from the live captions"

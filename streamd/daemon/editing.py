@@ -10,7 +10,7 @@ from streamd.streams.journal.tables import Run
 
 
 class Listeners:
-    """Those who listen to sessions of a library: see `streamd.library.rest.Around`.
+    """Those who listen to sessions of a library: see `streamd.library.rest.LiveSessions`.
 
     Make it in the event loop.
     """

@@ -46,7 +46,7 @@ class OtherModel:
         return done.result()
 
     @contextmanager
-    def asked(self) -> Iterator[Self]:
+    def for_request(self) -> Iterator[Self]:
         """Keep it open while a request prepares what transcribes with it."""
         self._n_asking += 1
         try:
@@ -118,7 +118,7 @@ class OtherModels:
             if name not in self._models:
                 self._models[name] = await self._open(name)
             self._models[name] = model = self._models.pop(name)
-            stack.enter_context(model.asked())
+            stack.enter_context(model.for_request())
         with stack:
             yield model
 

@@ -96,8 +96,8 @@ class Zoom(Destination[tuple[str, str]]):
         """Ask for the number of the last post."""
         parsed = urlsplit(self._url)
         path = parsed.path.rstrip("/")
-        asked = parsed._replace(path=f"{path}/seq", fragment="").geturl()
-        answer = await self._http.get(asked)
+        seq_url = parsed._replace(path=f"{path}/seq", fragment="").geturl()
+        answer = await self._http.get(seq_url)
         found = re.fullmatch(rb"\s*(\d{1,9})\s*", answer)
         self._seq = int(found[1]) + 1 if found else 0
 

@@ -121,12 +121,12 @@ class Obs(Destination[str]):
             )
             hello = await self._receive(self._socket, _HELLO)
             identify: dict[str, Any] = {"rpcVersion": 1, "eventSubscriptions": 0}
-            if asked := hello.get("authentication"):
+            if challenge := hello.get("authentication"):
                 if not self._password:
                     await self.close()
                     raise DeliveryError(f"it wants a password: set {PASSWORD_VARIABLE}")
                 identify["authentication"] = answer_to(
-                    asked["challenge"], asked["salt"], self._password
+                    challenge["challenge"], challenge["salt"], self._password
                 )
             await self._put(self._socket, _IDENTIFY, identify)
             await self._receive(self._socket, _IDENTIFIED)

@@ -18,7 +18,7 @@ from unicodedata import normalize
 
 MOST_CHARACTERS = 1_000_000
 """Of a document: 500 pages. For twice as much, `whisper.terms` takes up to 6 CPU seconds."""
-_MOST_PAGES = 2_000
+_MOST_PAGES = 2_000  # beyond MOST_CHARACTERS even at one in four pages with text
 _CODECS = ("ascii", "latin-1", "cp1252", "cp437", "utf-8-sig", "utf-16", "utf-16-be", "utf-16-le")
 _FENCE = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\([^)\n]*\)")

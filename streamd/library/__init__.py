@@ -2,5 +2,5 @@
 
 `tables` is the database, a journal with an index of its words; `sounds` writes the audio beside
 it. `shelf` lists, reads, searches and deletes sessions, for `streamd library`, the page and
-programs (`rest`, `assistant`).
+programs (`rest`, `assistant`). `edits` changes them, `jobs` are files to be transcribed.
 """

@@ -1,4 +1,7 @@
-"""The library over HTTP (``/v1/library/...``, docs/protocol.md): for its page, and for programs."""
+"""The library over HTTP (``/v1/library/...``): for its page, and for programs.
+
+docs/library-of-sessions.md describes it.
+"""
 
 import asyncio
 import logging
@@ -57,7 +60,7 @@ class _LibraryQuery(Struct, frozen=True, kw_only=True):
 _edits_decoder = msgspec.json.Decoder(Edits)
 
 
-class Around(Protocol):
+class LiveSessions(Protocol):
     """The sessions that go on, and what later ones expect. Any thread may call it."""
 
     def is_live(self, run: Run) -> bool:
@@ -70,8 +73,8 @@ class Around(Protocol):
         """Expect it in later sessions. Raises `ConfigError` or `ValueError` if it cannot be."""
 
 
-class _Alone:
-    """Nothing goes on."""
+class _NoLiveSessions:
+    """No session goes on."""
 
     def is_live(self, run: Run) -> bool:
         return False
@@ -86,18 +89,18 @@ class _Alone:
 class LibraryRest:
     """Answers requests for the sessions of a library, one after the other, in a thread.
 
-    `around` is what goes on beside it, which hears of edits; without `files` nobody can send any.
+    `live` are the sessions that go on, which hear of edits; without `files` nobody can send any.
     """
 
     def __init__(
         self,
         shelf: Shelf,
         write: WriteTranscript,
-        around: Around | None = None,
+        live: LiveSessions | None = None,
         files: JobsRest | None = None,
     ) -> None:
         self._shelf, self._write = shelf, write
-        self._around, self._files = around or _Alone(), files
+        self._live, self._files = live or _NoLiveSessions(), files
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="library")
 
     def close(self) -> None:
@@ -189,7 +192,7 @@ class LibraryRest:
     def _delete(self, number: int) -> Response:
         run = self._shelf.run(number)
         # What is said next, or the end of the file, would write the session again.
-        if self._around.is_live(run):
+        if self._live.is_live(run):
             return plain(409, "it goes on: end it first")
         if self._files is not None and self._files.is_doing(run.epoch):
             return plain(409, "it is being transcribed: remove its file from the list first")
@@ -198,10 +201,10 @@ class LibraryRest:
 
     def _edit(self, number: int, edits: Edits) -> Response:
         run, edited = self._shelf.run(number), self._shelf.edit(number, edits)
-        self._around.tell(run, edited.notes)
+        self._live.tell(run, edited.notes)
         try:
             for phrase in edited.learned:
-                self._around.learn(phrase)
+                self._live.learn(phrase)
         except (ConfigError, ValueError) as error:
             _log.warning("keep: %s", error)
         return in_json(201, {"revision": edited.revision, "undo": edited.undo})
@@ -215,7 +218,7 @@ class LibraryRest:
             "epoch": run.epoch,
             "started": run.started,
             "duration_ms": run.end_ms,
-            "is_live": self._around.is_live(run),
+            "is_live": self._live.is_live(run),
             "is_over": bool(run.ended),
             "names": {str(key): name for key, name in self._shelf.names(number).items()},
             "sounds": self._shelf.sounds(number),
@@ -227,7 +230,7 @@ class LibraryRest:
     def _sessions(self, asked: _LibraryQuery) -> Response:
         listed = self._shelf.sessions(asked.limit, before=asked.before)
         live = (
-            replace(each, is_live=self._around.is_live(self._shelf.run(each.id)))
+            replace(each, is_live=self._live.is_live(self._shelf.run(each.id)))
             if each.is_open
             else each
             for each in listed

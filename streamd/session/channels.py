@@ -54,7 +54,7 @@ class SplitSession:
         """Take the first channel for a microphone that may hear what is in the second."""
         self._guard = EchoGuard()
 
-    def _told(self, events: list[SessionEvent]) -> list[SessionEvent]:
+    def _without_echo(self, events: list[SessionEvent]) -> list[SessionEvent]:
         """Return what may be told of the events by now, and of those that were held back."""
         if self._guard is None or len(self.channels) < SYSTEM:
             return events
@@ -135,16 +135,18 @@ class SplitSession:
         )
         if self._guard is not None:
             self._guard.hear(frames, self.now_ms)
-        return self._told(told)
+        return self._without_echo(told)
 
     def gap(self, duration_ms: int, why: GapReason) -> list[SessionEvent]:
         """Note that audio of this length was lost before it got here."""
         self._grow(1)
-        return self._told(self._all(session.gap(duration_ms, why) for session in self.channels))
+        return self._without_echo(
+            self._all(session.gap(duration_ms, why) for session in self.channels)
+        )
 
     def flush(self) -> list[SessionEvent]:
         """End the utterances here; see `Session.flush`."""
-        return self._told(self._all(session.flush() for session in self.channels))
+        return self._without_echo(self._all(session.flush() for session in self.channels))
 
     def next_window(self) -> Window | None:
         """Return a window that a final waits for, or that of the channel that has waited longest.
@@ -164,7 +166,7 @@ class SplitSession:
         for channel, (out, session) in self._out.items():
             if out is window:
                 del self._out[channel]
-                return self._told(self._of(channel, session.accept(window, hypothesis)))
+                return self._without_echo(self._of(channel, session.accept(window, hypothesis)))
         raise RuntimeError("this window did not come from next_window()")
 
     def _grow(self, n_channels: int) -> None:

@@ -66,20 +66,20 @@ class EchoGuard:
 
         The other channel is read up to `read_ms`; `is_over`: nothing more will be read of any.
         """
-        told: list[SessionEvent] = []
+        events_now: list[SessionEvent] = []
         for event in events:
             if isinstance(event, Partial | Final) and event.channel == MIC:
                 self._hold(event)
             else:
                 self._know(event)
-                told.append(event)
+                events_now.append(event)
         read_ms = max(read_ms, self._reached_ms)
         while self._held and (is_over or self._is_clear(self._held[0], read_ms)):
-            told += self._judged(self._held.popleft())
+            events_now += self._judged(self._held.popleft())
         if self._partial is not None and not self._held:
-            told += self._shown_of(self._partial, read_ms - WITHIN_MS)
+            events_now += self._shown_of(self._partial, read_ms - WITHIN_MS)
             self._partial = None
-        return told
+        return events_now
 
     def _hold(self, event: Partial | Final) -> None:
         if isinstance(event, Partial):

@@ -112,7 +112,7 @@ class JsonGap(Struct, frozen=True, kw_only=True):
 
 
 class JsonSound(Struct, frozen=True, kw_only=True):
-    """Something that is no speech, such as ``music``; `probability`: that of its surest second."""
+    """A sound other than speech, such as ``music``; `probability`: that of its surest second."""
 
     label: str
     start: Seconds

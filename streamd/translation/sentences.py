@@ -43,7 +43,7 @@ class Sentences:
 
     def __init__(self, language: str = "", *, written: str = "") -> None:
         self._language, self._written = written or language, written
-        self._begun: dict[int, SentenceSoFar] = {}  # whose finals do not end a sentence, by channel
+        self._open: dict[int, SentenceSoFar] = {}  # whose finals do not end a sentence, by channel
         self._n_given: dict[int, int] = {}  # words of the present partial, by channel
 
     def take(self, event: Event) -> Iterator[SentenceSoFar]:
@@ -55,25 +55,25 @@ class Sentences:
             case Partial():
                 yield from self._partial(event)
             case Gap() | Eos():
-                for channel in list(self._begun):
+                for channel in list(self._open):
                     yield from self._end(channel)
 
     def _end(self, channel: int) -> Iterator[SentenceSoFar]:
-        """Yield what has begun in a channel, as a sentence whose end nobody has said."""
-        if begun := self._begun.pop(channel, None):
-            yield replace(begun, is_complete=True)
+        """Yield what has current in a channel, as a sentence whose end nobody has said."""
+        if current := self._open.pop(channel, None):
+            yield replace(current, is_complete=True)
 
     def _final(self, final: Final) -> Iterator[SentenceSoFar]:
         channel = final.channel or 0
         said = final
-        begun = self._begun.get(channel)
-        if begun is not None and goes_on(begun.said, final):
-            said = joined_finals(begun.said, final)
+        current = self._open.get(channel)
+        if current is not None and goes_on(current.said, final):
+            said = joined_finals(current.said, final)
         else:
             yield from self._end(channel)
         self._language = final.language
         self._n_given[channel] = 0
-        self._begun[channel] = sentence = SentenceSoFar(said, final.seq, is_complete=False)
+        self._open[channel] = sentence = SentenceSoFar(said, final.seq, is_complete=False)
         if final.continues or ends_sentence(final.text):
             yield from self._end(channel)
         else:
@@ -81,15 +81,15 @@ class Sentences:
 
     def _partial(self, partial: Partial) -> Iterator[SentenceSoFar]:
         channel = partial.channel or 0
-        begun = self._begun.get(channel)
-        language = begun.said.language if begun else self._language
+        current = self._open.get(channel)
+        language = current.said.language if current else self._language
         n_words = _clauses(partial.words, self._n_given.get(channel, 0))
         if not language or n_words <= self._n_given.get(channel, 0):
             return
         self._n_given[channel] = n_words
         said = _beginning(partial, n_words, language)
-        if begun is not None and goes_on(begun.said, said):
-            yield SentenceSoFar(joined_finals(begun.said, said), begun.last, is_complete=False)
+        if current is not None and goes_on(current.said, said):
+            yield SentenceSoFar(joined_finals(current.said, said), current.last, is_complete=False)
             return
         yield from self._end(channel)
         yield SentenceSoFar(said, 0, is_complete=False)

@@ -8,7 +8,7 @@ import pytest
 
 from streamd.cli import main
 from streamd.config import load
-from streamd.daemon.afterwards import Afterwards, WordsSink, better_name, told
+from streamd.daemon.afterwards import Afterwards, WordsSink, better_name, report
 from streamd.errors import ConfigError
 from streamd.events import Correction
 from streamd.sinks.differences import Difference
@@ -97,7 +97,7 @@ def test_words_are_those_that_stand():
 
 def test_a_long_list_is_cut_but_counted():
     found = [Difference(f"b{n}", f"a{n} x") for n in range(25)]
-    lines = list(told(found, n_words=100))
+    lines = list(report(found, n_words=100))
     assert lines[0] == "100 words, of which 50 differ from the live captions"
     assert lines[1] == "b0 -> a0 x"
     assert lines[-1] == "and 5 other places"

@@ -90,7 +90,7 @@ async def test_what_undoes_an_edit_comes_with_its_answer(client):
     assert (await client.get("search?q=botin")).json()["hits"] == []
 
 
-class Around:
+class Live:
     """What goes on beside the library."""
 
     def __init__(self):
@@ -110,9 +110,9 @@ class Around:
 
 async def test_listeners_are_told_and_words_are_learned_if_that_is_wanted(tmp_path, caplog):
     fill(tmp_path, {"talk": TALK})
-    around = Around()
+    live = Live()
     async with serving(CountingStreams()) as server:
-        server.library = LibraryRest(Shelf(tmp_path), partial(written, Config()), around)
+        server.library = LibraryRest(Shelf(tmp_path), partial(written, Config()), live)
         address = f"http://127.0.0.1:{server.port}/v1/library/"
         async with httpx2.AsyncClient(base_url=address, trust_env=False) as client:
             texts = ("Ana Botín spoke first.", "Ana Botín spoke last.", "Zoë spoke last.")
@@ -122,8 +122,8 @@ async def test_listeners_are_told_and_words_are_learned_if_that_is_wanted(tmp_pa
             assert (await client.delete("sessions/1")).status_code == 409
             assert (await client.get("sessions/1")).json()["is_live"]
     said = [("talk", text) for text in ("Ana Botín", "last.", "Zoë")]
-    assert around.told == said
-    assert around.learned == ["last"]
+    assert live.told == said
+    assert live.learned == ["last"]
     assert "keep: vocabulary.txt: cannot write it" in caplog.text
 
 
