@@ -31,10 +31,12 @@ from msgspec import UNSET, structs
 from numpy.typing import NDArray
 
 from streamd.config import Config, of_options, suggestion
-from streamd.daemon import MAX_BACKLOG, build, caption, phrases, supervise
+from streamd.daemon import build, phrases
 from streamd.daemon.context import with_context
 from streamd.daemon.control import Control
 from streamd.daemon.display import open_files
+from streamd.daemon.feeding import caption
+from streamd.daemon.live import MAX_BACKLOG, supervise
 from streamd.daemon.opening import best_model, open_any
 from streamd.daemon.recording import finals_between
 from streamd.errors import (

@@ -179,7 +179,7 @@ COMMANDS = (
     Command(
         "",
         "live captions of the microphone, or of FILEs and addresses (- is stdin)",
-        target="streamd.daemon:run",
+        target="streamd.daemon.live:run",
         operand="[FILE...]",
         takes=("input", *_LIVE, "output", "notify"),
         lacks=("skip-existing", "json"),
@@ -189,7 +189,7 @@ COMMANDS = (
     Command(
         "serve",
         "caption only what clients send over the network",
-        target="streamd.daemon:run",
+        target="streamd.daemon.live:run",
         takes=(*_LIVE, "notify", "translate-into", *_LOG),
         lacks=("server",),
         for_clients=True,
@@ -208,7 +208,7 @@ COMMANDS = (
     Command(
         "dictate",
         "type what is said into the focused window",
-        target="streamd.daemon:dictate",
+        target="streamd.daemon.live:dictate",
         operand="[FILE...]",
         takes=("input", "dictation", "streaming", "vad", "decoding", "output"),
         lacks=("skip-existing", "afterwards", "to", "json"),

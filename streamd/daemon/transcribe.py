@@ -66,8 +66,8 @@ async def transcribe(
 
     If the user has interrupted it before the end of a file, it returns 130. Of several files those
     that cannot be read, or whose transcripts cannot be written, are reported, and the others are
-    transcribed. Raises as `streamd.daemon.run`, and `SourceError` if a file could not be read to
-    its end.
+    transcribed. Raises as `streamd.daemon.live.run`, and `SourceError` if a file could not be read
+    to its end.
     """
     check_files(config)
     translating.check(config)

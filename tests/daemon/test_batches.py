@@ -7,7 +7,7 @@ import pytest
 
 from streamd.cli import main
 from streamd.config import load
-from streamd.daemon import run
+from streamd.daemon.live import run
 from streamd.daemon.transcribe import transcribe
 from streamd.errors import ConfigError, ModelError, SourceError, StreamdError
 from streamd.sinks.formats import FORMATS

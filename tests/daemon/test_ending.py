@@ -6,9 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from streamd import daemon
 from streamd.config import load
-from streamd.daemon import serving
+from streamd.daemon import live, serving
 from streamd.daemon.control import Control
 from streamd.streams import Streams
 from tests.support import recorded
@@ -43,7 +42,7 @@ async def test_the_rest_of_the_end_takes_no_time_of_its_own(
     announced: asyncio.Future[serving.Server] = asyncio.get_running_loop().create_future()
     controls: list[Control] = []
     monkeypatch.setattr(serving, "announce", lambda server, **_: announced.set_result(server))
-    monkeypatch.setattr(daemon, "supervise", for_ever)
+    monkeypatch.setattr(live, "supervise", for_ever)
     monkeypatch.setattr(Streams, "kept", for_ever)
     config = load({"port": "0"}, {})
     limits = replace(config.limits, shutdown_ms=1_000_000, send_deadline_ms=300)
@@ -51,7 +50,7 @@ async def test_the_rest_of_the_end_takes_no_time_of_its_own(
     source = replace(config.input, files=(sound,), source=has_source, realtime=False)
     config = replace(config, limits=limits, input=source)
     running = asyncio.create_task(
-        daemon.run(config, also=lambda control: controls.append(control) or [])
+        live.run(config, also=lambda control: controls.append(control) or [])
     )
     server = await announced
     with DeafClient(server.port) as deaf:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import soundfile
 
-from streamd.daemon import caption, pump
 from streamd.daemon.control import Control
+from streamd.daemon.feeding import caption, pump
 from streamd.sources import Lost
 from streamd.sources.file import FileSource
 from streamd.types import FRAME

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from streamd import daemon
+from streamd.daemon import feeding
 from streamd.daemon.control import Control
 from streamd.options import GateOptions, PcmOptions
 from streamd.session import Session
@@ -102,7 +102,7 @@ async def caption(source, recorder: Recorder, stop=None) -> np.ndarray:
     engine = asyncio.create_task(streams.transcribe(recorder))
     begun = asyncio.Event()
     stopping = asyncio.create_task(stop(source, begun)) if stop else None
-    await daemon.caption([source], live, control, opened=begun.set)
+    await feeding.caption([source], live, control, opened=begun.set)
     engine.cancel()
     await asyncio.gather(engine, *([stopping] if stopping else []), return_exceptions=True)
     assert live.session.idle

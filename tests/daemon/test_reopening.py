@@ -5,8 +5,8 @@ import asyncio
 import numpy as np
 import pytest
 
-from streamd.daemon import follow
 from streamd.daemon.control import Control
+from streamd.daemon.feeding import follow
 from streamd.errors import SourceError
 from streamd.events import Fault, Final, Gap
 from streamd.streams import Streams

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from streamd.config import load
-from streamd.daemon import build, pump
+from streamd.daemon import build
 from streamd.daemon.control import Control
+from streamd.daemon.feeding import pump
 from streamd.errors import EngineError, EngineMemoryError, OneSessionError, WireError
 from streamd.events import Eos, Fault, Final, Gap, Lag, SpeakerTurn, SpeakerTurns
 from streamd.options import SessionOptions

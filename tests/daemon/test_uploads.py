@@ -17,7 +17,8 @@ import pytest
 import soundfile
 
 from streamd.config import load
-from streamd.daemon import build, supervise
+from streamd.daemon import build
+from streamd.daemon.live import supervise
 from streamd.daemon.opening import OpenWhisper, open_model
 from streamd.daemon.other_models import OtherModels
 from streamd.daemon.uploads import Uploads
