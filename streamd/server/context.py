@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
 from typing import IO, Annotated
 
 from msgspec import Meta, Struct
@@ -26,8 +27,17 @@ class _ContextQuery(Struct, frozen=True, kw_only=True):
     name: Annotated[str, Meta(min_length=1, max_length=200)]
 
 
-async def answer(rest: Rest, read: ReadWords, request: Request, exchange: Exchange) -> None:
-    """Receive a document, and send its words, or what is wrong with it; nothing is kept."""
+async def answer(
+    rest: Rest, read: ReadWords, request: Request, exchange: Exchange, *, thread: Executor
+) -> None:
+    """Receive a document, and send its words, or what is wrong with it; nothing is kept.
+
+    It is read in `thread`, not in one of asyncio's: it may take a minute, even if nobody waits for
+    it any more, and sound and journals need those.
+    """
+
+    async def reading(file: IO[bytes], name: str) -> Sequence[Term]:
+        return await asyncio.get_running_loop().run_in_executor(thread, read, file, name)
 
     async def work(file: IO[bytes]) -> None:
         try:
@@ -38,7 +48,7 @@ async def answer(rest: Rest, read: ReadWords, request: Request, exchange: Exchan
             file.write(data)
         file.flush()
         try:
-            found = await exchange.unless_gone(asyncio.to_thread(read, file, query.name))
+            found = await exchange.unless_gone(reading(file, query.name))
         except DocumentError as error:
             raise WireError("bad_form", str(error)) from error
         words = [

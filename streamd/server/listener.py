@@ -5,6 +5,7 @@ import errno
 import logging
 import socket
 from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Protocol, Self
@@ -146,7 +147,8 @@ class Server:
         self.transcripts: Transcripts | None = None
         """Answers requests for transcripts as files, if there is one. Closed with the server."""
         self.read_words: context.ReadWords | None = None
-        """Reads the words of documents; without it there are none."""
+        """Reads the words of documents, one after the other; without it there are none."""
+        self._documents = ThreadPoolExecutor(1, thread_name_prefix="document")
         self.library: LibraryAnswers | None = None
         """Answers requests for what is kept, if there is one. Closed with the server."""
         self._exchanges: set[asyncio.Task[None]] = set()
@@ -238,6 +240,7 @@ class Server:
         for handler in handlers:
             handler.cancel()
         self._ingests.close()
+        self._documents.shutdown(wait=False, cancel_futures=True)
         for answers in (self.transcripts, self.library):
             if answers is not None:
                 answers.close()
@@ -419,7 +422,9 @@ class Server:
         self._uploads.add(upload)
         try:
             if self.read_words is not None and self._reads(path):
-                await context.answer(self._rest, self.read_words, request, exchange)
+                await context.answer(
+                    self._rest, self.read_words, request, exchange, thread=self._documents
+                )
             elif task is None:
                 await listen_rest.answer(self._rest, request, exchange)
             else:
