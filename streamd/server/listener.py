@@ -5,7 +5,6 @@ import errno
 import logging
 import socket
 from collections.abc import Callable, Coroutine
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Protocol, Self
@@ -148,7 +147,7 @@ class Server:
         """Answers requests for transcripts as files, if there is one. Closed with the server."""
         self.read_words: context.ReadWords | None = None
         """Reads the words of documents, one after the other; without it there are none."""
-        self._documents = ThreadPoolExecutor(1, thread_name_prefix="document")
+        self._documents = context.DocumentTurns()
         self.library: LibraryAnswers | None = None
         """Answers requests for what is kept, if there is one. Closed with the server."""
         self._exchanges: set[asyncio.Task[None]] = set()
@@ -240,7 +239,6 @@ class Server:
         for handler in handlers:
             handler.cancel()
         self._ingests.close()
-        self._documents.shutdown(wait=False, cancel_futures=True)
         for answers in (self.transcripts, self.library):
             if answers is not None:
                 answers.close()
@@ -423,7 +421,7 @@ class Server:
         try:
             if self.read_words is not None and self._reads(path):
                 await context.answer(
-                    self._rest, self.read_words, request, exchange, thread=self._documents
+                    self._rest, self.read_words, request, exchange, turns=self._documents
                 )
             elif task is None:
                 await listen_rest.answer(self._rest, request, exchange)
