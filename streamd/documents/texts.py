@@ -169,4 +169,5 @@ def text_of(data: bytes, kind: str) -> str:
         if n_left <= 0:
             break
     # A PDF has ligatures, and Word hard blanks, that no vocabulary has.
-    return normalize("NFKC", "\n".join(lines))
+    # One character may become 18.
+    return normalize("NFKC", "\n".join(lines))[:MOST_CHARACTERS]

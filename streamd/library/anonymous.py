@@ -23,6 +23,7 @@ from streamd.events import Final, Item, TimedWord, aligned
 from streamd.language import SPACELESS, ends_sentence
 from streamd.models.model import openai_vocabulary
 from streamd.models.text_tokens import TextTokens
+from streamd.sinks.text import as_cell
 
 _WORD = re.compile(r"[^\W\d_]+(?:[-'’][^\W\d_]+)*")
 _NUMBER = re.compile(r"\d[\w.,:/–-]*\w|\d")
@@ -110,7 +111,7 @@ def as_csv(listed: Sequence[Replaced]) -> str:
     file = StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(("label", "was", "times"))
-    writer.writerows(listed)
+    writer.writerows((each.label, as_cell(each.was), each.times) for each in listed)
     return file.getvalue()
 
 

@@ -193,7 +193,10 @@ class EditedText:
     def _speakers(self, change: Attribution) -> list[Speaking]:
         """Return who says now the words that a change is about."""
         found: list[Speaking] = []
-        for final in self._finals.values():
+        for seq, final in self._finals.items():
+            # Undoing a merge makes thousands of changes, each about one of thousands of finals.
+            if seq < change.seq or 0 < change.to_seq < seq:
+                continue
             now = attributed(final, self._attributions)
             later = attributed(now, [change])
             for i, (word, other) in enumerate(zip(now.words, later.words, strict=True)):

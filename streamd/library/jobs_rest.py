@@ -1,6 +1,7 @@
 """Files for the library over HTTP: they are received, listed with their progress, and removed."""
 
 import asyncio
+import logging
 from pathlib import Path
 from typing import Annotated, Any, Protocol
 from urllib.parse import parse_qsl
@@ -10,12 +11,15 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 from websockets.http11 import Request, Response
 
-from streamd.errors import WireError
+from streamd.errors import WireError, for_clients
 from streamd.library.jobs import Jobs, QueuedFile
 from streamd.server.exchange import Exchange, in_json, plain, respond
-from streamd.server.rest import STATUS, Rest, Task, Wanted
+from streamd.server.rest import STATUS, Rest, Task, Wanted, printable
 from streamd.server.wire import naming_field
+from streamd.streams.journal.journals import JournalError
 from streamd.system.disk import is_nearly_full
+
+_log = logging.getLogger(__name__)
 
 
 class _Sent(Struct, frozen=True, kw_only=True):
@@ -87,11 +91,15 @@ class JobsRest:
             sent = msgspec.convert(dict(parse_qsl(query)), _Sent, strict=False)
             received = await self._received(exchange, request)
             jobs = self._queue.jobs
-            job = await asyncio.to_thread(jobs.add, received, sent.name, sent.wanted)
+            job = await asyncio.to_thread(jobs.add, received, printable(sent.name), sent.wanted)
         except msgspec.ValidationError as error:
             await exchange.respond(plain(400, naming_field(error, _Sent)))
         except WireError as error:
             await exchange.respond(plain(STATUS[error.code], str(error)))
+        except (JournalError, OSError) as error:
+            _log.error("%s cannot be kept: %s", printable(sent.name), error)
+            what = for_clients("the file cannot be kept", error)
+            await exchange.respond(plain(STATUS["storage"], what))
         else:
             self._queue.wake()
             await exchange.respond(in_json(201, {"id": job.id}))

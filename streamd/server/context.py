@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import IO, Annotated
 
 from msgspec import Meta, Struct
@@ -12,6 +13,7 @@ from streamd.errors import WireError
 from streamd.server.exchange import Exchange, in_json
 from streamd.server.rest import Rest
 from streamd.server.wire import parse_query
+from streamd.system.calls import in_thread
 from streamd.whisper.terms import Term
 
 CONTEXT_PATH = "/v1/context"
@@ -26,7 +28,32 @@ class _ContextQuery(Struct, frozen=True, kw_only=True):
     name: Annotated[str, Meta(min_length=1, max_length=200)]
 
 
-async def answer(rest: Rest, read: ReadWords, request: Request, exchange: Exchange) -> None:
+class DocumentTurns:
+    """Reads documents one after the other, in a thread that the end of the program leaves alone.
+
+    It is none of asyncio's: reading may take a minute, even if nobody waits for it any more, and
+    sound and journals need those.
+    """
+
+    def __init__(self) -> None:
+        self._turn = asyncio.Lock()
+
+    async def words(self, read: ReadWords, file: IO[bytes], name: str) -> Sequence[Term]:
+        """Return what `read` does, or raise it."""
+        await self._turn.acquire()
+        reading = asyncio.wrap_future(in_thread(partial(read, file, name)))
+        reading.add_done_callback(self._end_turn)
+        return await asyncio.shield(reading)
+
+    def _end_turn(self, done: asyncio.Future[Sequence[Term]]) -> None:
+        self._turn.release()
+        if not done.cancelled():
+            done.exception()  # asyncio reports those that nobody has looked at
+
+
+async def answer(
+    rest: Rest, read: ReadWords, request: Request, exchange: Exchange, *, turns: DocumentTurns
+) -> None:
     """Receive a document, and send its words, or what is wrong with it; nothing is kept."""
 
     async def work(file: IO[bytes]) -> None:
@@ -38,7 +65,7 @@ async def answer(rest: Rest, read: ReadWords, request: Request, exchange: Exchan
             file.write(data)
         file.flush()
         try:
-            found = await exchange.unless_gone(asyncio.to_thread(read, file, query.name))
+            found = await exchange.unless_gone(turns.words(read, file, query.name))
         except DocumentError as error:
             raise WireError("bad_form", str(error)) from error
         words = [

@@ -146,7 +146,8 @@ class Server:
         self.transcripts: Transcripts | None = None
         """Answers requests for transcripts as files, if there is one. Closed with the server."""
         self.read_words: context.ReadWords | None = None
-        """Reads the words of documents; without it there are none."""
+        """Reads the words of documents, one after the other; without it there are none."""
+        self._documents = context.DocumentTurns()
         self.library: LibraryAnswers | None = None
         """Answers requests for what is kept, if there is one. Closed with the server."""
         self._exchanges: set[asyncio.Task[None]] = set()
@@ -419,7 +420,9 @@ class Server:
         self._uploads.add(upload)
         try:
             if self.read_words is not None and self._reads(path):
-                await context.answer(self._rest, self.read_words, request, exchange)
+                await context.answer(
+                    self._rest, self.read_words, request, exchange, turns=self._documents
+                )
             elif task is None:
                 await listen_rest.answer(self._rest, request, exchange)
             else:

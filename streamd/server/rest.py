@@ -300,7 +300,7 @@ class _Form:
         if self._part == "file":
             if self.name:
                 raise WireError("bad_form", "send one recording in: file")
-            self.name = _printable((part.filename or "")[:100]).strip() or "the recording"
+            self.name = printable((part.filename or "")[:100]).strip() or "the recording"
 
     def asked(self, task: Task) -> _FormFields:
         """Return what the fields ask for; raises `WireError`."""
@@ -340,7 +340,7 @@ def as_failure(answer: Response) -> Response:
 def warn(answer: Response, recording: Recording) -> None:
     """Add a header for each warning: transcripts in most formats have no place for them."""
     for text in recording.warnings:
-        value = _printable(text).encode("ascii", "replace").decode()
+        value = printable(text).encode("ascii", "replace").decode()
         answer.headers["X-Streamd-Warning"] = value.strip()
 
 
@@ -356,5 +356,6 @@ def _in_text(text: str) -> Response:
     return respond(HTTPStatus.OK, text.encode(), {"Content-Type": "text/plain; charset=utf-8"})
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
+    """Return a text of a client without what commands a terminal, such as one with the log."""
     return "".join(char if char.isprintable() else "\ufffd" for char in text)

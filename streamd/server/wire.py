@@ -287,7 +287,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     partials: bool = True
     words: bool = True
     stats: bool = False
-    translate: str = ""
+    translate: Annotated[str, msgspec.Meta(max_length=20)] = ""
 
 
 QueryT = TypeVar("QueryT", bound=msgspec.Struct)

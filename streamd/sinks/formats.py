@@ -25,6 +25,7 @@ from streamd.sinks.text import (
     RAINBOW,
     Look,
     Span,
+    as_cell,
     blank_between,
     caption,
     clean,
@@ -179,9 +180,7 @@ class Table(Format):
         return self._separator.join(cells) + "\n"
 
     def _cell(self, text: str) -> str:
-        text = clean(text)
-        if text.lstrip()[:1] in ("=", "+", "-", "@"):
-            text = f" {text}"  # keeps spreadsheets from reading a formula
+        text = as_cell(text)
         return '"' + text.replace('"', '""') + '"' if self._separator == "," else text
 
 

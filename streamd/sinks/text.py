@@ -39,6 +39,12 @@ def clean(text: str) -> str:
     return _UNSAFE.sub("\ufffd", _BREAKS.sub(" ", text))
 
 
+def as_cell(text: str) -> str:
+    """Return a text that is cleaned for a table: no spreadsheet reads a formula in it."""
+    text = clean(text)
+    return f" {text}" if text.lstrip()[:1] in ("=", "+", "-", "@") else text
+
+
 def cells(grapheme: str) -> int:
     """Return the terminal cells that one grapheme takes at most.
 

@@ -3,7 +3,6 @@
 import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
-from itertools import chain
 from types import MappingProxyType
 from typing import Self
 
@@ -47,6 +46,7 @@ class Subscription(AsyncIterator[SessionEvent]):
         self._deliver = deliver
         self.listens = listens
         self._replay: Iterator[SessionEvent] | None = iter(replay)
+        self._behind: Iterator[SessionEvent] = iter(())
         self._bound = bound
         self._wanted = {Partial: partials, Stats: stats}
         self._queue: OrderedDict[int, SessionEvent] = OrderedDict()
@@ -102,9 +102,13 @@ class Subscription(AsyncIterator[SessionEvent]):
                 self.phase = following(SUBSCRIPTION, self.phase, Turn.END)
 
     def behind(self, events: Iterable[SessionEvent]) -> None:
-        """Replay these, too, behind what is replayed, before what waits."""
+        """Replay these, too, behind what is replayed, before what waits.
+
+        They take the place of those of an earlier call that are left: a client may choose what it
+        reads faster than it reads.
+        """
         if not self.closed or self.more:
-            self._replay = chain(self._replay or (), events)
+            self._replay, self._behind = self._replay or iter(()), iter(events)
             self._changed.set()
 
     @property
@@ -115,8 +119,9 @@ class Subscription(AsyncIterator[SessionEvent]):
     def pop(self) -> SessionEvent | None:
         """Take the next event out of the queue; None while it is empty."""
         if self._replay is not None:
-            if (replayed := next(self._replay, None)) is not None:
-                return replayed
+            for source in (self._replay, self._behind):
+                if (replayed := next(source, None)) is not None:
+                    return replayed
             self._replay = None
         return self._queue.popitem(last=False)[1] if self._queue else None
 
@@ -129,7 +134,7 @@ class Subscription(AsyncIterator[SessionEvent]):
 
     def _clear(self) -> None:
         self._queue.clear()
-        self._replay = None
+        self._replay, self._behind = None, iter(())
 
     async def __anext__(self) -> SessionEvent:
         while (event := self.pop()) is None:

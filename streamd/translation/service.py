@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from weakref import WeakKeyDictionary
 
 from streamd.errors import WireError, for_clients
-from streamd.events import Fault, Final, SessionEvent, Translation
+from streamd.events import Fault, Final, Missed, SessionEvent, Translation
 from streamd.server import LanguageReader
 from streamd.streams.hub import Hub
 from streamd.streams.subscription import Subscription
@@ -22,6 +22,8 @@ _MOST_WAITING = 1_000
 oldest are left out."""
 _MOST_KEPT = 10_000
 """Translations of a session that new readers get, as many as corrections."""
+_AT_ONCE = 100
+"""Events that are read before others have their turn."""
 _REST_S = 2.0
 """How long readers of a session that ends wait for the translation of its end; it took 20 ms."""
 
@@ -85,6 +87,7 @@ class _Reading:
         self._open: dict[int, Translation] = {}  # the newest that is not complete, by channel
         self._seats: set[_Seat] = set()
         self._changed, self._done = asyncio.Event(), asyncio.Event()
+        self._is_reading = False  # what was said before, of which there is more
         self._task: asyncio.Task[None] | None = None
         self._fault: Fault | None = None
 
@@ -142,14 +145,24 @@ class _Reading:
         # Whisper's translations are English, whatever was spoken.
         written = "en" if hub.choices.task == "translate" else ""
         sentences = Sentences(known, written=written)
-        seq = 0
+        seq = n_read = 0
+        self._is_reading = upto > 0
         while True:
             with hub.subscribe(after=seq, listens=False) as events:
                 async for event in events:
                     seq = event.seq if isinstance(event, Final) else seq
                     for sentence in sentences.take(event):
                         self._wait(sentence, is_earlier=0 < sentence.last <= upto)
+                    n_read += 1
+                    read = event.to_seq if isinstance(event, Missed) else seq
+                    if self._is_reading and read >= upto:
+                        self._is_reading = False
+                        self._changed.set()
+                    if n_read % _AT_ONCE == 0:
+                        # What is stored is read without waiting, and captions would wait for all.
+                        await asyncio.sleep(0)
                 if not events.slow:
+                    self._is_reading = False
                     return
                 # The queue overflowed: subscribe again, which loses partials but no finals.
 
@@ -170,7 +183,8 @@ class _Reading:
     def _next(self) -> SentenceSoFar | None:
         if self._live:
             return self._live.pop(next(iter(self._live)))
-        return self._earlier.pop() if self._earlier else None
+        # The newest of them is the last that is read.
+        return self._earlier.pop() if self._earlier and not self._is_reading else None
 
     async def _translate(self, hub: Hub, sentence: SentenceSoFar) -> None:
         said, channel = sentence.said, sentence.said.channel or 0

@@ -122,6 +122,8 @@ def test_a_large_document_is_refused_before_it_is_read(monkeypatch):
 def test_a_long_text_is_cut(monkeypatch):
     monkeypatch.setattr(texts, "MOST_CHARACTERS", 100)
     assert len(texts.text_of(b"word " * 1_000, ".txt")) == 100
+    # Compatibility normalisation makes 18 characters of this one.
+    assert len(texts.text_of("\ufdfa\n".encode() * 1_000, ".txt")) == 100
 
 
 def test_without_its_library_a_kind_says_how_to_get_it(monkeypatch):

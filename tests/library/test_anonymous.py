@@ -54,6 +54,12 @@ def test_speakers_and_phrases_have_the_same_label_everywhere():
     ]
 
 
+def test_a_name_is_no_formula_in_the_list():
+    _, _, listed = anonymised([said("Yes.", 1)], {1: "=1+1", 2: "Ana"})
+    rows = [*csv.reader(StringIO(as_csv(listed)))]
+    assert [row[1] for row in rows[1:]] == [" =1+1", "Ana"]
+
+
 def test_names_are_found_without_blanks_between_words():
     assert plain("今日は田中さんと話した。", {1: "田中"}, language="ja") == (
         "今日はPerson 1さんと話した。"

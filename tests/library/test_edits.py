@@ -9,8 +9,9 @@ from msgspec.structs import replace
 
 from streamd.errors import ConfigError
 from streamd.events import Attribution, Correction, Final, Sound, TimedWord
+from streamd.library import edits
 from streamd.library.edits import EditedSentence, EditedText, Edits, Naming, Speaking
-from streamd.sinks.transcripts import Revised
+from streamd.sinks.transcripts import Revised, attributed
 
 
 def heard(text, *, seq=1, blank=" ", speaker=1):
@@ -227,3 +228,18 @@ def test_any_text_becomes_any_other_and_is_undone(said, meant):
     for undo in reversed(undos):
         notes += session.edit(undo)[0]
     assert as_it_stands(final, *notes)[0] == final
+
+
+def test_a_change_of_speakers_costs_what_it_names_whatever_else_there_is(monkeypatch):
+    looked_at = []
+
+    def counted(final, attributions):
+        looked_at.append(final.seq)
+        return attributed(final, attributions)
+
+    monkeypatch.setattr(edits, "attributed", counted)
+    text = EditedText(heard("Yes.", seq=seq) for seq in range(1, 1_001))
+    stretches = (Speaking(speaker=2, seq=seq, to_seq=seq + 1) for seq in range(500, 504))
+    _, undo = text.edit(Edits(revision=0, speakers=tuple(stretches)))
+    assert len(looked_at) <= 4 * 2 * 2
+    assert {each.seq for each in undo.speakers} == set(range(500, 505))

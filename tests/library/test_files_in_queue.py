@@ -95,3 +95,17 @@ def test_what_is_sent_has_the_limits_of_other_recordings(tmp_path, clip):
         assert queue(client) == []
         assert client.delete("uploads/9").status_code == 404
         assert list((tmp_path / "library" / "uploads").iterdir()) == []
+
+
+def test_what_a_file_is_called_commands_no_terminal(tmp_path):
+    with daemon(tmp_path / "library") as client:
+        name = "a\x1b]0;b\x07\r\nc.flac"
+        assert client.post("uploads", params={"name": name}, content=b"no sound").status_code == 201
+        assert queue(client)[0]["name"] == "a\ufffd]0;b\ufffd\ufffd\ufffdc.flac"
+
+
+def test_a_folder_that_takes_no_file_is_said(tmp_path):
+    with daemon(tmp_path / "library") as client:
+        (tmp_path / "library" / "uploads").write_text("somebody's")
+        sent = client.post("uploads", params={"name": "a.flac"}, content=b"sound")
+        assert (sent.status_code, sent.text) == (507, "the file cannot be kept: File exists\n")

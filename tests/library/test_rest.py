@@ -201,6 +201,7 @@ async def test_hours_of_audio_come_whole_to_who_asks_for_no_range(client, tmp_pa
         ("GET", "sessions/x", 404),
         ("GET", "audio/%00", 404),
         ("GET", "audio/..", 404),
+        ("GET", f"audio/{'a' * 3_000}", 404),
         ("GET", "search?q=after:soon", 400),
         ("GET", "search?q=after:0001-01-01", 400),
         ("GET", "search?q=%00", 200),

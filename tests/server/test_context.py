@@ -1,6 +1,9 @@
 """A document that is posted is answered with its words, to whoever may speak."""
 
+import asyncio
 import json
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 
 import pytest
 
@@ -8,6 +11,7 @@ from streamd.documents import DocumentError
 from streamd.options import BindOptions
 from streamd.whisper.terms import Term
 from tests.server.test_uploads import Echo
+from tests.support.loop import turns
 from tests.support.serving import CountingStreams, serving
 from tests.support.uploads import post
 
@@ -69,3 +73,25 @@ async def test_a_server_that_reads_none_refuses():
     async with serving(CountingStreams(), recordings=Echo()) as server:
         status, _, _ = await post(server.port, b"word", path="/v1/context?name=a.txt")
         assert status == 405
+
+
+async def test_documents_that_take_long_do_not_keep_others_from_threads():
+    begun, goes_on = Event(), Event()
+
+    def slowly(file, name):
+        begun.set()
+        goes_on.wait()
+        return []
+
+    async with serving(CountingStreams(), recordings=Echo()) as server:
+        server.read_words = slowly
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+        sent = [
+            asyncio.ensure_future(post(server.port, b"x", path="/v1/context?name=a.txt"))
+            for _ in range(4)
+        ]
+        while not begun.is_set():
+            await turns(1)
+        assert await asyncio.to_thread(lambda: "sound") == "sound"
+        goes_on.set()
+        assert [status for status, *_ in await asyncio.gather(*sent)] == [200] * 4

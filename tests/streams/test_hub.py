@@ -449,6 +449,20 @@ def test_many_events_behind_a_replay_do_not_make_a_subscriber_slow():
     assert len(drain(subscription)) == 100
 
 
+def test_what_is_put_behind_a_replay_takes_the_place_of_what_was_there():
+    hub = Hub("live")
+    hub.publish(final(0))
+    subscription = hub.subscribe(0)
+    # So many iterators inside each other end the process.
+    for t_ms in range(100_000):
+        subscription.behind([Vad(speech=False, t_ms=t_ms)] * 2)
+    assert isinstance(subscription.pop(), Final)
+    assert subscription.pop() == Vad(speech=False, t_ms=99_999)
+    subscription.behind([Vad(speech=True, t_ms=100_000)])
+    assert subscription.pop() == Vad(speech=True, t_ms=100_000)
+    assert subscription.pop() is None
+
+
 def test_nothing_is_put_behind_the_end():
     hub = Hub("live")
     subscription = hub.subscribe()

@@ -206,3 +206,26 @@ async def test_who_comes_while_somebody_speaks_gets_the_sentence_so_far():
     service.read(hub, "pt", subscription, after=None)
     assert texts(await translated(subscription, 1)) == ["pt:IT MAY RAIN HERE,"]
     service.close()
+
+
+async def test_reading_what_was_said_before_leaves_turns_to_others(monkeypatch):
+    hub, (translator, _) = Hub("talk", choices=ENGLISH), shouting("en-pt")
+    for n in range(900):
+        hub.publish(final(f"Number {n}.", seg=n, start_ms=3_000 * n))
+    n_read, pop = 0, Subscription.pop
+
+    def counted(self: Subscription) -> SessionEvent | None:
+        nonlocal n_read
+        n_read += 1
+        return pop(self)
+
+    monkeypatch.setattr(Subscription, "pop", counted)
+    service, subscription = Translations(translator, ["pt"]), hub.subscribe()
+    service.read(hub, "pt", subscription, after=0)
+    in_turns = []
+    while n_read < 900:
+        before = n_read
+        await turns(1)
+        in_turns.append(n_read - before)
+    assert max(in_turns) < 200
+    service.close()
