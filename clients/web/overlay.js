@@ -134,7 +134,7 @@ const listening = new Listening(options.get("session") ?? "live", transcript, {
     if (message.type === "translation") showTranslated(message);
     else if (kind === "partial" && !into) show();
     else if (kind !== "partial" && newest !== null && (!into || newest.type !== "final")) show(newest);
-    if (transcript.items.length > 50) transcript.items.splice(0, transcript.items.length - 10);
+    if (transcript.items.length > 50) transcript.forget(10);
   },
   status: () => {},
 });

@@ -75,6 +75,7 @@ function showNew() {
   shown = { name: "", isOwn: true };
   transcript = new Transcript();
   nShown = 0;
+  translation.clear();
   view.clear(noMicrophone ? `Choose a session above. ${noMicrophone}` : "Start the microphone, or choose a session above.");
   status("idle");
 }
@@ -96,7 +97,8 @@ function changed(kind, message) {
   if (message.type === "name") named(transcript.epoch, message);
   if (message.type === "correction" && message.text === meant) toast(`Expected from now on: ${meant}`);
   if (message.type === "error" && message.code === "bad_option") toast(message.message, 8000);
-  if (transcript.seq >= transcript.caughtUpAt) tellNotice(message, (text) => toast(text, 8000));
+  const isReplay = message.type === "final" && transcript.seq <= transcript.caughtUpAt;
+  if (!isReplay) tellNotice(message, (text) => toast(text, 8000));
   if (kind === "revised") revisedFrom = Math.min(revisedFrom, transcript.revised);
   if (message.type === "hello") keep();
   translation.apply(message, (wanted) => listening?.say(wanted));
@@ -179,6 +181,7 @@ async function status(state, why = "") {
   offerCorrections();
   if (!QUIET.includes(displayed)) return;
   view.showPartials([]);
+  translation.interrupt();
   sessions();
   const cause = await unreachable();
   if (cause && n === nStates) $("status").textContent = cause;
@@ -375,8 +378,9 @@ for (const button of document.querySelectorAll("[data-format]")) {
 }
 
 $("clear").onclick = () => {
-  transcript.items = [];
+  transcript.forget();
   nShown = 0;
+  translation.clear();
   view.clear("Cleared. New text will appear here.");
   keep();
 };

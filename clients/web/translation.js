@@ -37,7 +37,8 @@ export function apply(message, reply) {
     epoch = message.epoch;
     send = reply;
     offer(message.translates ?? []);
-    choose();
+    const { into } = chosen();
+    choose([...known.values()].filter((each) => each.run !== epoch && each.into === into));
   }
   if (message.type === "error" && message.code === "translation") {
     failed = true;
@@ -69,11 +70,19 @@ function offer(languages) {
   $("reading").hidden = languages.length === 0;
 }
 
-/** Ask for what is chosen. */
-function choose() {
+/** What is being translated comes to no end: the connection is lost. */
+export function interrupt() {
+  open.clear();
+  for (const old of $("translating").querySelectorAll(".open")) remove(old);
+}
+
+/** Ask for what is chosen; the server has no `earlier` sentences: those of runs before this one. */
+function choose(earlier = []) {
   failed = false;
   const { into } = chosen();
   clear();
+  for (const each of earlier) known.set(each.key, each);
+  waiting = new Set(known.keys());
   for (const old of document.querySelectorAll("#log .translation")) old.remove();
   if (into || send.asked) send({ type: "translate", into, after: 0 });
   send.asked = into !== "";
@@ -130,7 +139,10 @@ function blockOf(paragraph, lang) {
 export function show(items, { isNew = false } = {}) {
   const line = $("translating");
   if (chosen().into === "") return;
+  // Paragraphs before the revised ones stand as they are, with their translations.
+  const standing = isNew ? document.querySelectorAll("#log .translation > [data-key]") : [];
   if (isNew) waiting = new Set(known.keys());
+  for (const { dataset } of standing) waiting.delete(dataset.key);
   // What is being said may go on with the newest paragraph, or begin another one.
   const newest = $("partial").classList.contains("alone") ? null : $("log").lastElementChild;
   const early = newest?.querySelector(":scope > .translation");

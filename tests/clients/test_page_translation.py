@@ -4,12 +4,14 @@ import pytest
 from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Page, expect
 
+from streamd.events import Correction, Sound
 from streamd.server import ServerInfo
+from streamd.streams.hub import Hub
 from streamd.translation.service import Translations
 from streamd.translation.translator import Translator
 from tests.support.browser import final, needs_chromium, visit
 from tests.support.loop import turn
-from tests.support.serving import CountingStreams, serving
+from tests.support.serving import CountingStreams, Relay, serving
 from tests.support.translating import partial, shouting
 
 pytestmark = [pytest.mark.page, needs_chromium, pytest.mark.asyncio(loop_scope="module")]
@@ -74,6 +76,59 @@ async def test_alone_it_takes_the_place_of_the_original_and_back(context):
         await expect(page.locator("#log .text").first).to_be_visible()
         await expect(page.locator("#translating")).to_be_hidden()
         await expect(page.locator("#machine")).to_be_hidden()
+
+
+async def test_a_revision_doubles_no_translation(context):
+    streams = CountingStreams()
+    for seg, text in enumerate(["One here.", "Two here.", "Three here.", "Four here."], 1):
+        streams.live.publish(final(text, 60_000 * seg, seg=seg))
+    async with serving(streams, info=info("pt")) as server:
+        page, _ = await visit(context, f"http://127.0.0.1:{server.port}/")
+        await choose(page, "pt both")
+        blocks = page.locator("#log .translation")
+        texts = ["pt:ONE HERE.", "pt:TWO HERE.", "pt:THREE HERE."]
+        await expect(blocks).to_have_text(texts)
+        streams.live.publish(Correction(seq=3, first=0, last=0, text="Trio"))
+        await expect(page.locator("#log ins")).to_have_count(1)
+        await expect(blocks).to_have_text(texts)
+        streams.live.publish(Sound(label="music", start_ms=200_000, end_ms=201_000, prob=0.9))
+        await expect(page.locator("#log .sound")).to_have_count(1)
+        await expect(blocks).to_have_text(texts)
+        await expect(page.locator("#translating")).to_have_text("pt:FOUR HERE.")
+
+
+async def test_what_was_said_before_a_restart_keeps_its_translation(context):
+    streams = CountingStreams()
+    async with serving(streams, info=info("pt")) as server, Relay(server.port) as relay:
+        page, _ = await visit(context, f"http://127.0.0.1:{relay.port}/")
+        await choose(page, "pt both")
+        streams.live.publish(final("One.", 0, seg=1))
+        streams.live.publish(partial("it may rain here, we said", 5, seg=2, start_ms=9_000))
+        await expect(page.locator("#translating .open")).to_have_text("pt:IT MAY RAIN HERE,")
+        streams.live = Hub("live", epoch="e2")
+        relay.n_to_drop = 1
+        relay.cut()
+        await expect(page.locator("#status")).to_contain_text("lost")
+        await expect(page.locator("#translating .open")).to_have_count(0)
+        await expect(page.locator("#status")).to_have_text("live")
+        streams.live.publish(final("Two.", 0, seg=1))
+        await expect(page.locator("#translating")).to_have_text("pt:TWO.")
+        await expect(page.locator("#log .translation")).to_have_text("pt:ONE.")
+
+
+@pytest.mark.parametrize("how", ["clear", "new"])
+async def test_translations_go_with_the_text(context, how):
+    streams = CountingStreams()
+    streams.live.publish(final("One.", 0, seg=1))
+    async with serving(streams, info=info("pt")) as server:
+        page, _ = await visit(context, f"http://127.0.0.1:{server.port}/")
+        await choose(page, "pt both")
+        await expect(page.locator("#translating")).to_have_text("pt:ONE.")
+        if how == "clear":
+            await page.locator("#clear").evaluate("(button) => button.click()")
+        else:
+            await page.locator("#session").select_option("")
+        await expect(page.locator("#text")).to_have_text("")
 
 
 async def test_the_choice_outlives_a_visit(context):
