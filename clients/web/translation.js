@@ -135,6 +135,15 @@ function blockOf(paragraph, lang) {
   return block;
 }
 
+/** Mark paragraphs that hold nothing but the beginning of a sentence, whose translation stands in a later one. */
+function cover(paragraph, first) {
+  for (let each = paragraph.previousElementSibling; each?.matches(".final"); each = each.previousElementSibling) {
+    const begins = each.querySelector("[data-item]");
+    if (begins === null || Number(begins.dataset.item) < first) return;
+    each.classList.add("covered");
+  }
+}
+
 /** Show the translations of these items; `isNew`: paragraphs were made anew. */
 export function show(items, { isNew = false } = {}) {
   const line = $("translating");
@@ -155,11 +164,13 @@ export function show(items, { isNew = false } = {}) {
       const n = numbers.get(key);
       const paragraph = n === undefined ? null : paragraphOf(n);
       if (paragraph === null) continue; // the final comes first, unless this page has cleared it
+      const message = known.get(key);
+      cover(paragraph, numbers.get(`${message.run} ${message.first}`));
       const isLast = paragraph === newest;
       if (isLast && shown.has(key)) continue;
       if (shown.has(key)) remove(shown.get(key));
       const block = isLast ? line : blockOf(paragraph, chosen().into);
-      insert(block, sentence(known.get(key)));
+      insert(block, sentence(message));
       if (!isLast) waiting.delete(key);
     }
   }

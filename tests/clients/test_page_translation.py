@@ -1,6 +1,7 @@
 """The page in the reader's language."""
 
 import pytest
+from msgspec.structs import replace
 from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Page, expect
 
@@ -114,6 +115,26 @@ async def test_what_was_said_before_a_restart_keeps_its_translation(context):
         streams.live.publish(final("Two.", 0, seg=1))
         await expect(page.locator("#translating")).to_have_text("pt:TWO.")
         await expect(page.locator("#log .translation")).to_have_text("pt:ONE.")
+
+
+async def test_who_reads_the_translation_alone_sees_no_sentence_twice(context):
+    streams = CountingStreams()
+    said = final("One. Then we", 0, seg=1)
+    speakers = [1, 2, 2]
+    words = [replace(w, speaker=s) for w, s in zip(said.words, speakers, strict=True)]
+    streams.live.publish(final("Before.", 0, seg=0))
+    streams.live.publish(final("Tell", 60_000, seg=1))
+    streams.live.publish(replace(said, start_ms=90_000, words=tuple(words)))
+    streams.live.publish(final("Much later.", 900_000, seg=3))
+    async with serving(streams, info=info("pt")) as server:
+        page, _ = await visit(context, f"http://127.0.0.1:{server.port}/")
+        await choose(page, "pt only")
+        await expect(page.locator("#translating")).to_have_text("pt:MUCH LATER.")
+        shown = page.locator("#log > .final:visible")
+        await expect(shown).to_have_count(4)
+        await expect(shown.nth(2)).to_contain_text("pt:ONE. pt:THEN WE")
+        for text in await page.locator("#log .text").all():
+            await expect(text).to_be_hidden()
 
 
 @pytest.mark.parametrize("how", ["clear", "new"])
