@@ -181,6 +181,7 @@ async function status(state, why = "") {
   offerCorrections();
   if (!QUIET.includes(displayed)) return;
   view.showPartials([]);
+  showLag(null);
   translation.interrupt();
   sessions();
   const cause = await unreachable();
@@ -365,8 +366,8 @@ function choices() {
 // -- copy, download, clear ------------------------------------------------------------------------
 
 $("copy").onclick = async () => {
-  const { finals } = transcript;
-  if (await copy(asText(finals))) toast(`Copied ${finals.length} lines`);
+  const { finals, items } = transcript;
+  if (await copy(asText(items))) toast(`Copied ${finals.length} lines`);
   else toast("The browser does not allow copying here: download the text instead", 6000);
 };
 

@@ -1,8 +1,8 @@
 """The page in the reader's language."""
 
 import pytest
-from msgspec.structs import replace
 from axe_playwright_python.async_playwright import Axe
+from msgspec.structs import replace
 from playwright.async_api import Page, expect
 
 from streamd.events import Correction, Sound
