@@ -11,6 +11,8 @@ const known = new Map(); // complete sentences, by run and number of the last fi
 const open = new Map(); // those that may change, by channel
 let waiting = new Set(); // keys of sentences that are not in a paragraph for good
 let epoch = ""; // the run of the session
+let into = ""; // the language of those that are known
+let offered = ""; // languages of the server
 let send = () => {};
 let failed = false;
 
@@ -36,9 +38,11 @@ export function apply(message, reply) {
   if (message.type === "hello") {
     epoch = message.epoch;
     send = reply;
+    failed = false;
+    open.clear();
     offer(message.translates ?? []);
-    const { into } = chosen();
-    choose([...known.values()].filter((each) => each.run !== epoch && each.into === into));
+    if (chosen().into === into) request();
+    else choose();
   }
   if (message.type === "error" && message.code === "translation") {
     failed = true;
@@ -52,12 +56,15 @@ export function apply(message, reply) {
   }
   if (open.get(slot)?.seg === message.seg) open.delete(slot);
   const key = `${epoch} ${message.last}`;
+  if (known.has(key)) return; // such a one never changes
   known.set(key, { ...message, key, run: epoch });
   waiting.add(key);
 }
 
 /** Offer the languages of a server, and choose what this browser's user chose before. */
 function offer(languages) {
+  if (languages.join() === offered) return; // a list that is open stays open
+  offered = languages.join();
   const options = languages.flatMap((code) => {
     const name = upper(named(code), code);
     const each = [new Option(name, `${code} only`), new Option(`${name} + original`, `${code} both`)];
@@ -76,17 +83,26 @@ export function interrupt() {
   for (const old of $("translating").querySelectorAll(".open")) remove(old);
 }
 
-/** Ask for what is chosen; the server has no `earlier` sentences: those of runs before this one. */
-function choose(earlier = []) {
+/** Ask for what is chosen, in place of what was. */
+function choose() {
   failed = false;
-  const { into } = chosen();
+  into = chosen().into;
   clear();
-  for (const each of earlier) known.set(each.key, each);
-  waiting = new Set(known.keys());
   for (const old of document.querySelectorAll("#log .translation")) old.remove();
-  if (into || send.asked) send({ type: "translate", into, after: 0 });
+  request();
+}
+
+/** Ask for those that are not known yet: a server that one returns to begins anew. */
+function request() {
+  if (into || send.asked) send({ type: "translate", into, after: nKnown() });
   send.asked = into !== "";
   arrange();
+}
+
+/** The number of the final up to which all sentences of this run are known. */
+function nKnown() {
+  const own = [...known.values()].filter(({ run }) => run === epoch);
+  return own.sort((a, b) => a.first - b.first).reduce((n, { first, last }) => (first <= n + 1 ? Math.max(n, last) : n), 0);
 }
 
 function arrange() {
@@ -100,7 +116,8 @@ function arrange() {
 
 $("into").onchange = () => {
   store("into", $("into").value);
-  choose();
+  if (chosen().into === into && !failed) arrange();
+  else choose();
 };
 
 function sentence({ text, into, last, key }) {

@@ -137,6 +137,28 @@ async def test_who_reads_the_translation_alone_sees_no_sentence_twice(context):
             await expect(text).to_be_hidden()
 
 
+async def test_a_lost_connection_takes_no_translation_away(context):
+    streams = CountingStreams()
+    for seg, text in enumerate(["One.", "Two."], 1):
+        streams.live.publish(final(text, 60_000 * seg, seg=seg))
+    async with serving(streams, info=info("pt")) as server, Relay(server.port) as relay:
+        page, _ = await visit(context, f"http://127.0.0.1:{relay.port}/")
+        await choose(page, "pt only")
+        block = page.locator("#log .translation")
+        await expect(block).to_have_text("pt:ONE.")
+        await block.evaluate("(block) => (block.id = 'standing')")
+        relay.n_to_drop = 1
+        relay.cut()
+        await expect(page.locator("#status")).to_contain_text("lost")
+        streams.live.publish(final("Three.", 180_000, seg=3))
+        await expect(page.locator("#translating")).to_have_text("pt:THREE.")
+        await expect(block).to_have_text(["pt:ONE.", "pt:TWO."])
+        await expect(page.locator("#standing")).to_have_count(1)
+        await choose(page, "pt both")
+        await expect(page.locator("#standing")).to_have_count(1)
+        await expect(page.locator("#log .text").first).to_be_visible()
+
+
 @pytest.mark.parametrize("how", ["clear", "new"])
 async def test_translations_go_with_the_text(context, how):
     streams = CountingStreams()
