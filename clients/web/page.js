@@ -206,7 +206,7 @@ const ownCopy = {
     const { type, text } = message;
     if (type === "name") {
       named(transcript.epoch, message);
-      return this.send(message);
+      return this.send(message).then((isKept) => isKept || toast("Only this browser has the name: the server does not take it any more.", 6000));
     }
     changed(transcript.correct({ ...place, text }), { type: "copied" });
     toast(`Corrected in this browser: ${text}`);
@@ -216,7 +216,8 @@ const ownCopy = {
   },
   send(message) {
     const body = JSON.stringify(message);
-    ask(`v1/sessions/${encodeURIComponent(shown.name)}/transcript`, { method: "POST", body }).catch(() => {}); // it is gone
+    const path = `v1/sessions/${encodeURIComponent(shown.name)}/transcript`;
+    return ask(path, { method: "POST", body }).then(({ ok }) => ok, () => false); // it is gone, or this page may not
   },
 };
 

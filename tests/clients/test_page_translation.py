@@ -241,3 +241,16 @@ async def test_the_overlay_shows_another_language_in_place_of_what_was_said(cont
         assert wrong == []
         other, _ = await visit(context, f"{address}?translate=xx&width=60em")
         await expect(other.locator("#lines")).to_contain_text("this server offers pt")
+
+
+async def test_the_overlay_shows_what_is_said_if_translating_fails(context):
+    streams = CountingStreams()
+    async with serving(streams, info=info("pt")) as server:
+        address = f"http://127.0.0.1:{server.port}/overlay"
+        page, _ = await visit(context, f"{address}?translate=pt&fade=0&width=40em")
+        while not streams.live.listeners:
+            await turn()
+        streams.live.publish(final("panic", 0, seg=1))
+        await expect(page.locator("#lines")).to_contain_text("no translation into pt")
+        streams.live.publish(final("Nobody said so.", 9_000, seg=2))
+        await expect(page.locator("#lines")).to_contain_text("Nobody said so.")

@@ -155,6 +155,21 @@ def test_a_correction_is_sent_with_the_audio_and_a_refusal_is_told():
     assert told == ["There is no connection to the server: try again soon.", "too many"]
 
 
+def test_words_that_are_chosen_before_the_server_is_ready_are_sent_then():
+    sent = node(f"""
+    const {{ Sending }} = await import("{WEB / "microphone.js"}");
+    const callbacks = {{ named() {{}} }};
+    const sending = new Sending(callbacks, () => {{}}, {{ choices: {{ language: "en" }} }});
+    sockets[0].hear(hello);
+    sending.update({{ hotwords: "Ana Botín" }});
+    sockets[0].hear({{ type: "started", samples: 0 }});
+    console.log(JSON.stringify(sockets[0].sent));
+    """)
+    start, *more = [json.loads(each) for each in sent]
+    assert "hotwords" not in start
+    assert more == [{"type": "update", "hotwords": "Ana Botín"}]
+
+
 def test_a_correction_stands_for_words_of_this_run_only():
     found = node(f"""
     const {{ corrected, Transcript }} = await import("{WEB / "transcript.js"}");
