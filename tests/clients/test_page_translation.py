@@ -254,3 +254,19 @@ async def test_the_overlay_shows_what_is_said_if_translating_fails(context):
         await expect(page.locator("#lines")).to_contain_text("no translation into pt")
         streams.live.publish(final("Nobody said so.", 9_000, seg=2))
         await expect(page.locator("#lines")).to_contain_text("Nobody said so.")
+
+
+async def test_the_choice_of_a_language_pushes_no_button_off_a_phone(context):
+    async with serving(CountingStreams(), info=info("pt")) as server:
+        page, _ = await visit(context, f"http://127.0.0.1:{server.port}/")
+        await choose(page, "pt both")
+        settings = page.locator("[popovertarget=settings]")
+        for width, height in ((844, 390), (390, 844), (320, 640)):
+            await page.set_viewport_size({"width": width, "height": height})
+            box = await settings.bounding_box()
+            assert box["x"] + box["width"] <= width
+            await settings.click()
+            panel = page.locator("#settings")
+            await expect(panel).to_be_visible()
+            assert await panel.evaluate("(e) => e.scrollWidth <= e.clientWidth")
+            await page.keyboard.press("Escape")
