@@ -121,9 +121,7 @@ async def test_a_sound_that_was_cleared_stays_away(context):
         await page.locator("#clear").evaluate("(button) => button.click()")
         await page.reload()
         await expect(page.locator("#status")).to_have_text("live")
-        relay.n_to_drop = 1
         relay.cut()
-        await expect(page.locator("#status")).to_contain_text("lost")
         streams.live.publish(Sound(label="dog", start_ms=7000, end_ms=8000, prob=0.9))
         await expect(page.locator("#log > p")).to_have_text(["[dog]"])
 

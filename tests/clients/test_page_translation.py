@@ -107,11 +107,8 @@ async def test_what_was_said_before_a_restart_keeps_its_translation(context):
         streams.live.publish(partial("it may rain here, we said", 5, seg=2, start_ms=9_000))
         await expect(page.locator("#translating .open")).to_have_text("pt:IT MAY RAIN HERE,")
         streams.live = Hub("live", epoch="e2")
-        relay.n_to_drop = 1
         relay.cut()
-        await expect(page.locator("#status")).to_contain_text("lost")
         await expect(page.locator("#translating .open")).to_have_count(0)
-        await expect(page.locator("#status")).to_have_text("live")
         streams.live.publish(final("Two.", 0, seg=1))
         await expect(page.locator("#translating")).to_have_text("pt:TWO.")
         await expect(page.locator("#log .translation")).to_have_text("pt:ONE.")
@@ -147,9 +144,7 @@ async def test_a_lost_connection_takes_no_translation_away(context):
         block = page.locator("#log .translation")
         await expect(block).to_have_text("pt:ONE.")
         await block.evaluate("(block) => (block.id = 'standing')")
-        relay.n_to_drop = 1
         relay.cut()
-        await expect(page.locator("#status")).to_contain_text("lost")
         streams.live.publish(final("Three.", 180_000, seg=3))
         await expect(page.locator("#translating")).to_have_text("pt:THREE.")
         await expect(block).to_have_text(["pt:ONE.", "pt:TWO."])
