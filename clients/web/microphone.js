@@ -172,6 +172,7 @@ export class Sending {
   #first = 0; // number of the first sample of the first of them
   #n = 0; // samples in all of them
   #stopped = false;
+  #told = null; // choices that the server has got by "start"
   #nMute = 0; // connections in which the server said nothing, one after the other
   #waitMs = FIRST_WAIT_MS;
 
@@ -265,12 +266,15 @@ export class Sending {
     this.session = session;
     this.#epoch = epoch;
     const audio = { encoding: "pcm_s16le", rate: RATE, channels: 1, samples: this.#first };
-    socket.send(JSON.stringify({ type: "start", ...audio, ...this.choices }));
+    this.#told = this.choices;
+    socket.send(JSON.stringify({ type: "start", ...audio, ...this.#told }));
   }
 
   /** Send everything from this sample on. */
   #resume(socket, from) {
     this.#socket = socket;
+    const { hotwords } = this.choices;
+    if (hotwords !== this.#told?.hotwords) this.update({ hotwords }); // chosen since then
     let at = this.#first;
     for (const block of this.#blocks) {
       const known = Math.max(0, from - at);

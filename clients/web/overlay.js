@@ -53,7 +53,7 @@ const MARKS = { dash: "\n– ", color: "\n", off: "" };
 const marks = options.get("speakers") ?? "dash";
 if (!(marks in MARKS)) wrong.push(`speakers must be dash, color or off, got ${marks}`);
 
-const into = options.get("translate") ?? "";
+let into = options.get("translate") ?? "";
 let translated = null; // the newest sentence in that language, while it may change
 
 let fading = null;
@@ -122,6 +122,7 @@ function refuse({ code, message }) {
   if (code !== "bad_option" && code !== "translation") return;
   rollUp.settle(message);
   lines.classList.remove("silent");
+  if (code === "translation") into = ""; // as on the page, what is said is shown instead
 }
 
 addEventListener("resize", () => rollUp.clear());
@@ -129,12 +130,13 @@ const listening = new Listening(options.get("session") ?? "live", transcript, {
   changed: (kind, message) => {
     const { newest } = transcript;
     transcript.newest = null;
+    if (message.type === "hello") translated = null; // its end may have been missed
     if (into && message.type === "hello") listening.say({ type: "translate", into });
     if (into && message.type === "error") refuse(message);
     if (message.type === "translation") showTranslated(message);
     else if (kind === "partial" && !into) show();
     else if (kind !== "partial" && newest !== null && (!into || newest.type !== "final")) show(newest);
-    if (transcript.items.length > 50) transcript.items.splice(0, transcript.items.length - 10);
+    if (transcript.items.length > 50) transcript.forget(10);
   },
   status: () => {},
 });

@@ -75,6 +75,7 @@ function showNew() {
   shown = { name: "", isOwn: true };
   transcript = new Transcript();
   nShown = 0;
+  translation.clear();
   view.clear(noMicrophone ? `Choose a session above. ${noMicrophone}` : "Start the microphone, or choose a session above.");
   status("idle");
 }
@@ -96,7 +97,8 @@ function changed(kind, message) {
   if (message.type === "name") named(transcript.epoch, message);
   if (message.type === "correction" && message.text === meant) toast(`Expected from now on: ${meant}`);
   if (message.type === "error" && message.code === "bad_option") toast(message.message, 8000);
-  if (transcript.seq >= transcript.caughtUpAt) tellNotice(message, (text) => toast(text, 8000));
+  const isReplay = message.type === "final" && transcript.seq <= transcript.caughtUpAt;
+  if (!isReplay) tellNotice(message, (text) => toast(text, 8000));
   if (kind === "revised") revisedFrom = Math.min(revisedFrom, transcript.revised);
   if (message.type === "hello") keep();
   translation.apply(message, (wanted) => listening?.say(wanted));
@@ -179,6 +181,8 @@ async function status(state, why = "") {
   offerCorrections();
   if (!QUIET.includes(displayed)) return;
   view.showPartials([]);
+  showLag(null);
+  translation.interrupt();
   sessions();
   const cause = await unreachable();
   if (cause && n === nStates) $("status").textContent = cause;
@@ -202,7 +206,7 @@ const ownCopy = {
     const { type, text } = message;
     if (type === "name") {
       named(transcript.epoch, message);
-      return this.send(message);
+      return this.send(message).then((isKept) => isKept || toast("Only this browser has the name: the server does not take it any more.", 6000));
     }
     changed(transcript.correct({ ...place, text }), { type: "copied" });
     toast(`Corrected in this browser: ${text}`);
@@ -212,7 +216,8 @@ const ownCopy = {
   },
   send(message) {
     const body = JSON.stringify(message);
-    ask(`v1/sessions/${encodeURIComponent(shown.name)}/transcript`, { method: "POST", body }).catch(() => {}); // it is gone
+    const path = `v1/sessions/${encodeURIComponent(shown.name)}/transcript`;
+    return ask(path, { method: "POST", body }).then(({ ok }) => ok, () => false); // it is gone, or this page may not
   },
 };
 
@@ -362,8 +367,8 @@ function choices() {
 // -- copy, download, clear ------------------------------------------------------------------------
 
 $("copy").onclick = async () => {
-  const { finals } = transcript;
-  if (await copy(asText(finals))) toast(`Copied ${finals.length} lines`);
+  const { finals, items } = transcript;
+  if (await copy(asText(items))) toast(`Copied ${finals.length} lines`);
   else toast("The browser does not allow copying here: download the text instead", 6000);
 };
 
@@ -375,8 +380,9 @@ for (const button of document.querySelectorAll("[data-format]")) {
 }
 
 $("clear").onclick = () => {
-  transcript.items = [];
+  transcript.forget();
   nShown = 0;
+  translation.clear();
   view.clear("Cleared. New text will appear here.");
   keep();
 };

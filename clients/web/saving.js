@@ -2,6 +2,7 @@
 // documents are written by the server, of what it has of the session.
 
 import { ask } from "./connection.js";
+import { isSound } from "./sounds.js";
 import { nameOf, namesIn, parts } from "./speakers.js";
 import { corrected } from "./transcript.js";
 
@@ -14,18 +15,27 @@ const clean = (text) => text.replace(BREAKS, " ").replace(UNSAFE, "\ufffd");
 const line = ({ text }, part) =>
   `${part.speaker === undefined ? "" : `${clean(nameOf(part))}: `}${clean(text.slice(part.from, part.to)).trim()}\n`;
 
-/** A line for what each speaker says, as it was corrected. */
-export const asText = (finals) => finals.map(corrected).flatMap((final) => parts(final).map((part) => line(final, part))).join("");
+function linesOf(item) {
+  if (isSound(item)) return `[${clean(item.label)}]\n`;
+  const final = corrected(item);
+  return parts(final).map((part) => line(final, part)).join("");
+}
 
-/** The finals as they were sent, and the names of the speakers of the last run, a line of JSON each. */
-export function asLines(finals) {
-  const named = namesIn(finals.at(-1)?.run).map(([speaker, name]) => ({ type: "name", speaker: Number(speaker), name }));
-  return [...finals.map(({ run, ...final }) => final), ...named].map((line) => `${JSON.stringify(line)}\n`).join("");
+const isHeard = (item) => item.type === "final" || isSound(item);
+
+/** A line for what each speaker says, as it was corrected, and for each sound. */
+export const asText = (items) => items.filter(isHeard).map(linesOf).join("");
+
+/** Finals and sounds as they were sent, and the names of the speakers of the last run, a line of JSON each. */
+export function asLines(items) {
+  const heard = items.filter(isHeard);
+  const named = namesIn(heard.at(-1)?.run).map(([speaker, name]) => ({ type: "name", speaker: Number(speaker), name }));
+  return [...heard.map(({ run, ...item }) => item), ...named].map((line) => `${JSON.stringify(line)}\n`).join("");
 }
 
 const MADE_HERE = {
-  txt: ({ finals }) => new Blob([asText(finals)], { type: "text/plain;charset=utf-8" }),
-  jsonl: ({ finals }) => new Blob([asLines(finals)], { type: "application/jsonl;charset=utf-8" }),
+  txt: ({ items }) => new Blob([asText(items)], { type: "text/plain;charset=utf-8" }),
+  jsonl: ({ items }) => new Blob([asLines(items)], { type: "application/jsonl;charset=utf-8" }),
 };
 
 const INSTEAD = "save it as txt or jsonl";

@@ -17,6 +17,7 @@ const NOTHING = {
   seq: 0, // of the last final
   divider: null, // to be added before the next item: the session began again
   attributions: [], // who talks after all, as somebody has said, the newest last
+  clearedMs: -1, // sounds that began no later are not shown: they were removed
 };
 
 export class Transcript {
@@ -37,8 +38,8 @@ export class Transcript {
 
   /** What another transcript needs to go on, besides the items. */
   get state() {
-    const { origin, offsetMs, epoch, seq, divider, attributions } = this;
-    return { origin, offsetMs, epoch, seq, divider, attributions };
+    const { origin, offsetMs, epoch, seq, divider, attributions, clearedMs } = this;
+    return { origin, offsetMs, epoch, seq, divider, attributions, clearedMs };
   }
 
   /** The query parameters with which the next connection resumes. */
@@ -91,6 +92,11 @@ export class Transcript {
     }
   }
 
+  /** Remove the items but the newest `nLeft`: a server that one returns to sends sounds again, but they stay away. */
+  forget(nLeft = 0) {
+    this.clearedMs = newestStart(this.items.splice(0, this.items.length - nLeft), this.clearedMs);
+  }
+
   /** All finals, oldest first. */
   get finals() {
     return this.items.filter((item) => item.type === "final");
@@ -111,6 +117,8 @@ export class Transcript {
     this.ended = null;
     this.partials = []; // the server sends them again
     this.nReplayed = 0;
+    // Without the history, sounds of before are not wanted either, also if the server sends them again.
+    if (!this.history) this.clearedMs = newestStart(this.items, this.clearedMs);
     if (isAgain) this.turns = this.attributions = [];
     return "state";
   }
@@ -126,6 +134,7 @@ export class Transcript {
 
   /** Put a sound where it began; a later message says where it ended. */
   #sound(sound) {
+    if (sound.start_ms <= this.clearedMs) return "nothing";
     const known = sameSound(this.items, sound, this.#begun);
     if (known < 0) return this.#add(sound, placeOf(this.items, sound.start_ms, this.#begun));
     this.items[known] = sound;
@@ -239,6 +248,11 @@ export class Transcript {
     this.revised = at;
     return "revised";
   }
+}
+
+/** When the newest of these items begins that has a place in the transcript's time; `otherwise`: at least. */
+function newestStart(items, otherwise) {
+  return items.reduce((most, { type, start_ms }) => (type === "final" || isSound({ type }) ? Math.max(most, start_ms) : most), otherwise);
 }
 
 function later(event, ms) {

@@ -11,6 +11,8 @@ const known = new Map(); // complete sentences, by run and number of the last fi
 const open = new Map(); // those that may change, by channel
 let waiting = new Set(); // keys of sentences that are not in a paragraph for good
 let epoch = ""; // the run of the session
+let into = ""; // the language of those that are known
+let offered = ""; // languages of the server
 let send = () => {};
 let failed = false;
 
@@ -36,8 +38,11 @@ export function apply(message, reply) {
   if (message.type === "hello") {
     epoch = message.epoch;
     send = reply;
+    failed = false;
+    open.clear();
     offer(message.translates ?? []);
-    choose();
+    if (chosen().into === into) request();
+    else choose();
   }
   if (message.type === "error" && message.code === "translation") {
     failed = true;
@@ -51,12 +56,15 @@ export function apply(message, reply) {
   }
   if (open.get(slot)?.seg === message.seg) open.delete(slot);
   const key = `${epoch} ${message.last}`;
+  if (known.has(key)) return; // such a one never changes
   known.set(key, { ...message, key, run: epoch });
   waiting.add(key);
 }
 
 /** Offer the languages of a server, and choose what this browser's user chose before. */
 function offer(languages) {
+  if (languages.join() === offered) return; // a list that is open stays open
+  offered = languages.join();
   const options = languages.flatMap((code) => {
     const name = upper(named(code), code);
     const each = [new Option(name, `${code} only`), new Option(`${name} + original`, `${code} both`)];
@@ -69,15 +77,32 @@ function offer(languages) {
   $("reading").hidden = languages.length === 0;
 }
 
-/** Ask for what is chosen. */
+/** What is being translated comes to no end: the connection is lost. */
+export function interrupt() {
+  open.clear();
+  for (const old of $("translating").querySelectorAll(".open")) remove(old);
+}
+
+/** Ask for what is chosen, in place of what was. */
 function choose() {
   failed = false;
-  const { into } = chosen();
+  into = chosen().into;
   clear();
   for (const old of document.querySelectorAll("#log .translation")) old.remove();
-  if (into || send.asked) send({ type: "translate", into, after: 0 });
+  request();
+}
+
+/** Ask for those that are not known yet: a server that one returns to begins anew. */
+function request() {
+  if (into || send.asked) send({ type: "translate", into, after: nKnown() });
   send.asked = into !== "";
   arrange();
+}
+
+/** The number of the final up to which all sentences of this run are known. */
+function nKnown() {
+  const own = [...known.values()].filter(({ run }) => run === epoch);
+  return own.sort((a, b) => a.first - b.first).reduce((n, { first, last }) => (first <= n + 1 ? Math.max(n, last) : n), 0);
 }
 
 function arrange() {
@@ -91,7 +116,8 @@ function arrange() {
 
 $("into").onchange = () => {
   store("into", $("into").value);
-  choose();
+  if (chosen().into === into && !failed) arrange();
+  else choose();
 };
 
 function sentence({ text, into, last, key }) {
@@ -126,11 +152,23 @@ function blockOf(paragraph, lang) {
   return block;
 }
 
+/** Mark paragraphs that hold nothing but the beginning of a sentence, whose translation stands in a later one. */
+function cover(paragraph, first) {
+  for (let each = paragraph.previousElementSibling; each?.matches(".final"); each = each.previousElementSibling) {
+    const begins = each.querySelector("[data-item]");
+    if (begins === null || Number(begins.dataset.item) < first) return;
+    each.classList.add("covered");
+  }
+}
+
 /** Show the translations of these items; `isNew`: paragraphs were made anew. */
 export function show(items, { isNew = false } = {}) {
   const line = $("translating");
   if (chosen().into === "") return;
+  // Paragraphs before the revised ones stand as they are, with their translations.
+  const standing = isNew ? document.querySelectorAll("#log .translation > [data-key]") : [];
   if (isNew) waiting = new Set(known.keys());
+  for (const { dataset } of standing) waiting.delete(dataset.key);
   // What is being said may go on with the newest paragraph, or begin another one.
   const newest = $("partial").classList.contains("alone") ? null : $("log").lastElementChild;
   const early = newest?.querySelector(":scope > .translation");
@@ -143,11 +181,13 @@ export function show(items, { isNew = false } = {}) {
       const n = numbers.get(key);
       const paragraph = n === undefined ? null : paragraphOf(n);
       if (paragraph === null) continue; // the final comes first, unless this page has cleared it
+      const message = known.get(key);
+      cover(paragraph, numbers.get(`${message.run} ${message.first}`));
       const isLast = paragraph === newest;
       if (isLast && shown.has(key)) continue;
       if (shown.has(key)) remove(shown.get(key));
       const block = isLast ? line : blockOf(paragraph, chosen().into);
-      insert(block, sentence(known.get(key)));
+      insert(block, sentence(message));
       if (!isLast) waiting.delete(key);
     }
   }

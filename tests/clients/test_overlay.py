@@ -283,3 +283,12 @@ async def test_text_from_right_to_left_begins_at_the_right_also_while_it_may_cha
         assert await line.evaluate(edges) == 0
         streams.live.publish(final("السلام عليكم"))
         assert await line.evaluate(edges) == 0
+
+
+async def test_a_sound_that_was_shown_does_not_come_again(context):
+    music = {"type": "sound", "label": "music", "start_ms": 1000, "end_ms": 2000, "prob": 0.9}
+    said = {"type": "final", "channel": 0, "end_ms": 4000, "words": []}
+    finals = [said | {"seq": n, "seg": n, "start_ms": 3000, "text": f"word{n}"} for n in range(60)]
+    hello = {"type": "hello", "session": "live", "epoch": "e", "seq": 60}
+    page, _ = await replayed(context, "fade=0", [*finals, music | {"end_ms": 9000}, hello, music])
+    await expect(page.locator("#lines")).not_to_contain_text("music")

@@ -1,6 +1,7 @@
 """The page in a real browser: what is said stays, and is text (more: test_page_in_full.py)."""
 
 import pytest
+from msgspec.structs import replace
 from playwright.async_api import expect
 
 from streamd.events import Gap, Notice, Partial, Sound, Vad
@@ -98,3 +99,45 @@ async def test_a_sound_has_its_place_and_a_notice_is_told(context):
         await expect(lines.nth(2)).to_have_text("[music]")
         assert await page.locator("#await").input_value() == "more"
         assert wrong == []
+
+
+async def test_a_word_of_before_the_visit_is_no_news(context):
+    streams = CountingStreams()
+    streams.live.publish(final("more before", 0))
+    async with serving(streams) as server:
+        await context.add_init_script("localStorage.setItem('streamd.await', 'more')")
+        page, _ = await visit(context, f"http://127.0.0.1:{server.port}/")
+        await expect(page.locator("#log .text")).to_have_text(["more before"])
+        await expect(page.locator("#toast")).to_be_hidden()
+        streams.live.publish(final("Once more.", 1000, seg=1))
+        await expect(page.locator("#toast")).to_have_text("Heard: more")
+
+
+async def test_a_sound_that_was_cleared_stays_away(context):
+    async with visit_over_a_line(context) as (streams, relay, page):
+        streams.live.publish(final("before", 0))
+        streams.live.publish(Sound(label="music", start_ms=5000, end_ms=6000, prob=0.9))
+        await expect(page.locator("#log .sound")).to_have_count(1)
+        await page.locator("#clear").evaluate("(button) => button.click()")
+        await page.reload()
+        await expect(page.locator("#status")).to_have_text("live")
+        relay.cut()
+        streams.live.publish(Sound(label="dog", start_ms=7000, end_ms=8000, prob=0.9))
+        await expect(page.locator("#log > p")).to_have_text(["[dog]"])
+
+
+async def test_a_name_that_the_server_does_not_take_after_the_end_is_shown_here_only(context):
+    streams = CountingStreams()
+    said = final("before", 0)
+    streams.live.publish(replace(said, words=tuple(replace(w, speaker=1) for w in said.words)))
+    async with serving(streams) as server:
+        page, _ = await visit(context, f"http://127.0.0.1:{server.port}/")
+        await expect(page.locator("#log .who")).to_have_text("Speaker 1")
+        streams.live.close("stop")
+        await expect(page.locator("#status")).to_have_text("session ended")
+        await page.route("**/transcript", lambda route: route.fulfill(status=403))
+        await page.locator("#log .who").click()
+        await page.locator("#name").fill("Ana")
+        await page.keyboard.press("Enter")
+        await expect(page.locator("#log .who")).to_have_text("Ana")
+        await expect(page.locator("#toast")).to_contain_text("Only this browser has the name")

@@ -118,18 +118,23 @@ def test_the_text_names_speakers_and_is_harmless_and_the_lines_are_what_was_sent
     const word = (text, speaker, i) => ({{ text, start_ms: i, end_ms: i + 1, speaker }});
     const words = [word("Anna", 1, 0), word("Bottin?", 1, 1), word("Yes.", 2, 2)];
     const corrections = [{{ first: 0, last: 1, text: "Ana\\tBotín" }}];
-    const both = {{ seq: 1, text: "Anna Bottin? Yes.", words, corrections, run: "e" }};
+    const said = {{ type: "final", run: "e" }};
+    const both = {{ ...said, seq: 1, text: "Anna Bottin? Yes.", words, corrections }};
     const evil = " \\u202eevil\\x1b[2J<b>\\ud800\\n-->";
-    const finals = [both, {{ seq: 2, text: evil, words: [], run: "e" }}];
-    console.log(JSON.stringify([asText(finals), asLines(finals)]));
+    const sound = {{ type: "sound", label: "music", start_ms: 3, end_ms: 4, run: "e" }};
+    const other = {{ ...said, seq: 2, text: evil, words: [] }};
+    const items = [both, {{ type: "divider" }}, sound, other];
+    console.log(JSON.stringify([asText(items), asLines(items)]));
     """)
     assert text.splitlines() == [
         "Speaker 1: Ana Botín?",
         "Speaker 2: Yes.",
+        "[music]",
         "\ufffdevil\ufffd[2J<b>\ufffd -->",
     ]
     sent = [json.loads(each) for each in lines.splitlines()]
-    assert [each["text"][:6] for each in sent] == ["Anna B", " \u202eevil"]
+    assert [each.get("text", "")[:6] for each in sent] == ["Anna B", "", " \u202eevil"]
+    assert sent[1] == {"type": "sound", "label": "music", "start_ms": 3, "end_ms": 4}
     assert "run" not in sent[0]
 
 
@@ -148,6 +153,21 @@ def test_a_correction_is_sent_with_the_audio_and_a_refusal_is_told():
     """)
     assert [json.loads(each) for each in sent] == [{"type": "correct", "text": "Ana Botín"}]
     assert told == ["There is no connection to the server: try again soon.", "too many"]
+
+
+def test_words_that_are_chosen_before_the_server_is_ready_are_sent_then():
+    sent = node(f"""
+    const {{ Sending }} = await import("{WEB / "microphone.js"}");
+    const callbacks = {{ named() {{}} }};
+    const sending = new Sending(callbacks, () => {{}}, {{ choices: {{ language: "en" }} }});
+    sockets[0].hear(hello);
+    sending.update({{ hotwords: "Ana Botín" }});
+    sockets[0].hear({{ type: "started", samples: 0 }});
+    console.log(JSON.stringify(sockets[0].sent));
+    """)
+    start, *more = [json.loads(each) for each in sent]
+    assert "hotwords" not in start
+    assert more == [{"type": "update", "hotwords": "Ana Botín"}]
 
 
 def test_a_correction_stands_for_words_of_this_run_only():
