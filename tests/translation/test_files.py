@@ -1,5 +1,6 @@
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from streamd.events import (
     Attribution,
@@ -61,6 +62,11 @@ def test_what_revises_the_words_of_the_original_is_left_out():
     assert [type(each) for each in written(events)] == [Final]
 
 
+def said(text, speaker, **fields):
+    known = final(text, **fields)
+    return replace(known, words=tuple(replace(word, speaker=speaker) for word in known.words))
+
+
 def test_speakers_are_those_of_the_original_and_have_their_names(tmp_path):
     turns = [
         SpeakerTurn(speaker=1, start_ms=0, end_ms=1_400),
@@ -69,17 +75,17 @@ def test_speakers_are_those_of_the_original_and_have_their_names(tmp_path):
     sink = FileSink(tmp_path / "talk.pt.txt", FORMATS["txt"](CueLayout()))
     sink = TranslatedSink(sink, shouting("en-pt")[0], "pt")
     for event in (
-        final("It rains.", seq=1, speaker=1),
-        final("We stay", seg=2, seq=2, start_ms=1_500, speaker=1),
+        said("It rains.", 1, seq=1),
+        said("We stay", 1, seg=2, seq=2, start_ms=1_500),
         SpeakerTurns(start_ms=0, end_ms=9_000, turns=turns),  # while a sentence waits for its end
         SpeakerName(speaker=2, name="Bob"),
-        final("here.", seg=3, seq=3, start_ms=1_900, speaker=2),
+        said("here.", 2, seg=3, seq=3, start_ms=2_200),
         Eos(seq=3, reason="end"),
     ):
         sink.write(event)
     sink.close()
-    said = (tmp_path / "talk.pt.txt").read_text().splitlines()
-    assert said == ["Speaker 1: pt:IT RAINS.", "Bob: pt:WE STAY HERE."]
+    lines = (tmp_path / "talk.pt.txt").read_text().splitlines()
+    assert lines == ["Speaker 1: pt:IT RAINS.", "Bob: pt:WE STAY HERE."]
 
 
 WORDS = st.lists(st.text("abcdé", min_size=1, max_size=12), min_size=1, max_size=20)
