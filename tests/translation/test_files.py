@@ -79,7 +79,7 @@ def test_speakers_are_those_of_the_original_and_have_their_names(tmp_path):
         said("We stay", 1, seg=2, seq=2, start_ms=1_500),
         SpeakerTurns(start_ms=0, end_ms=9_000, turns=turns),  # while a sentence waits for its end
         SpeakerName(speaker=2, name="Bob"),
-        said("here.", 2, seg=3, seq=3, start_ms=2_200),
+        said("here.", 1, seg=3, seq=3, start_ms=2_200),
         Eos(seq=3, reason="end"),
     ):
         sink.write(event)
