@@ -28,6 +28,7 @@ from streamd.sinks.text import clean, clock
 from streamd.sinks.writing import fitting, has_segments
 from streamd.streams.journal.database import AUTO, Database, place
 from streamd.streams.journal.old_files import old_files
+from streamd.streams.journal.tables import JOURNAL
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +73,10 @@ def search(config: Config, *words: str) -> Iterator[str]:
     A word with blanks in it, which the shell's quotes were around, is a phrase.
     """
     quoted = (f'"{word}"' if " " in word and ":" not in word else word for word in words)
-    for hit in _shelf(config).search(sought(" ".join(quoted))):
+    query = " ".join(quoted)
+    if not (hits := _shelf(config).search(sought(query))):
+        log.warning("no sentence has all of this: %s", query)
+    for hit in hits:
         if config.output.json:
             yield encode(hit)
             continue
@@ -141,13 +145,15 @@ def _put_list(listed: Sequence[Replaced], file: Path) -> None:
 def bring(config: Config, folder: str = AUTO) -> Iterator[str]:
     """Bring the sessions of a journal into the library, and yield a line for each that was not in.
 
-    The journal stays. Raises `ConfigError` if the library cannot be written, `JournalError` if the
-    journal cannot be read.
+    The journal stays. Raises `ConfigError` if there is none, or the library cannot be written,
+    `JournalError` if the journal cannot be read.
     """
     journal = place(folder, os.environ)
     if old_files(journal):
         with Database(journal):
             pass  # which imports them
+    elif not (journal / JOURNAL.name).exists():
+        raise ConfigError(f"{journal} holds no journal: name the folder that --journal had")
     with opened(_shelf(config).folder) as library:
         for run in imported(library, journal):
             yield f"imported {run.session} of {run.started.astimezone():%Y-%m-%d %H:%M}"

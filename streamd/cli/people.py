@@ -1,6 +1,7 @@
 """``streamd people``: whose voices are known again (``--people``), on the command line."""
 
 import asyncio
+import logging
 from collections.abc import Iterator
 
 from streamd.config import Config
@@ -15,6 +16,8 @@ from streamd.sources import Lost
 from streamd.sources.file import FileSource
 from streamd.types import mixed, ms_from_frames
 
+log = logging.getLogger(__name__)
+
 
 def _folder(config: Config) -> PeopleFolder:
     return PeopleFolder(config.decoding.people)
@@ -22,7 +25,10 @@ def _folder(config: Config) -> PeopleFolder:
 
 def listed(config: Config) -> Iterator[str]:
     """Yield a line for each person: how much of the voice is known, since when, and the name."""
-    for path, each in _folder(config).files():
+    folder = _folder(config)
+    if not (known := [*folder.files()]):
+        log.warning("%s: nobody's voice is kept: streamd people enroll keeps one", folder.folder)
+    for path, each in known:
         if config.output.json:
             yield encode({"name": each.name, "frames": each.frames, "file": str(path)})
             continue

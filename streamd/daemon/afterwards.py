@@ -5,7 +5,7 @@ after each word, and with the speakers of the whole. The live transcript stays a
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -92,9 +92,9 @@ class Afterwards:
         if audio is None or not self.words.text:
             log.info("afterwards: nothing was said")
             return
-        wanted, better = self._wanted(), WordsSink()
-        config = self._of_recording(audio, wanted)
-        files, model = ", ".join(map(str, wanted)), Path(config.decoding.model).name
+        better, config = WordsSink(), self._of_recording(audio)
+        files = ", ".join(map(str, transcripts(config, str(audio))))
+        model = Path(config.decoding.model).name
         control = Control()
         with control.signals():  # an interrupt may follow the next line at once
             log.info("afterwards: %s writes %s; Ctrl-C skips this", model, files)
@@ -110,9 +110,10 @@ class Afterwards:
         for line in report(found, n_words=len(better.text.split())):
             log.info("afterwards: %s", line)
 
-    def _wanted(self) -> dict[Path, str]:
+    def _wanted(self) -> list[Path]:
         file = self._config.input.files[0] if len(self._config.input.files) == 1 else ""
-        return {better_name(path): form for path, form in transcripts(self._config, file).items()}
+        languages = self._config.output.languages
+        return [better_name(path, languages) for path in transcripts(self._config, file)]
 
     def _audio(self) -> Path | None:
         """Return the newest recording of the session; there is none if no audio came."""
@@ -121,9 +122,9 @@ class Afterwards:
         found = [path for path in self._folder.glob(f"{LIVE}~*") if path.name >= self._began]
         return min(found, default=None)
 
-    def _of_recording(self, audio: Path, wanted: dict[Path, str]) -> Config:
+    def _of_recording(self, audio: Path) -> Config:
         config = self._config
-        output = tuple(map(str, wanted))
+        output = tuple(map(str, self._wanted()))
         return replace(
             config,
             input=replace(config.input, files=(str(audio),), realtime=False, play=False, track=0),
@@ -137,11 +138,17 @@ class Afterwards:
         )
 
 
-def better_name(path: Path) -> Path:
-    """Return the name of the better transcript: ``talk.better.srt`` beside ``talk.srt``."""
+def better_name(path: Path, languages: Sequence[str] = ()) -> Path:
+    """Return the name of the better transcript: ``talk.better.srt`` beside ``talk.srt``.
+
+    That of a translation into one of the `languages` is ``talk.better.pt.srt``.
+    """
     stem, dot, endings = path.name.partition(".full.json")
     if not dot:
         stem, dot, endings = path.name.rpartition(".")
+    whole, _, label = stem.rpartition(".")
+    if whole and label in languages:
+        stem, dot = whole, f".{label}{dot}"
     return path.with_name(fitting(f"{stem}{_MARK}{dot}{endings}"))
 
 

@@ -91,7 +91,9 @@ class PeopleFolder:
         """
         if n < LEAST_KEPT:
             heard, least = ms_from_frames(n) / 1000, ms_from_frames(LEAST_KEPT) / 1000
-            what = f"the voice of {name} is known from {heard:.1f} s, of at least {least:g}"
+            what = (
+                f"the voice of {name} is known from {heard:.1f} s of speech: it takes {least:g} s"
+            )
             raise ConfigError(f"keep: {what}")
         person, sessions = Person(name, voiceprint, n), 1
         if before is not None:

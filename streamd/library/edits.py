@@ -8,9 +8,11 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
 from itertools import pairwise
+from math import ceil
 from typing import Annotated
 
 from msgspec import Meta, Struct
+from msgspec.structs import replace
 
 from streamd.errors import ConfigError, WireError
 from streamd.events import Attribution, Correction, Edit, Final, SpeakerName, aligned
@@ -179,7 +181,8 @@ class EditedText:
 
     def _rewritten(self, final: Final, text: str) -> Iterator[Correction]:
         """Give the corrections after which a final has a text."""
-        wanted = [*_differences(final, " ".join(text.split()))]
+        by_whom = attributed(final, self._attributions)
+        wanted = [*_differences(by_whom, " ".join(text.split()))]
         known = in_effect(final, self._corrections.get(final.seq, ()))
         for each in known:
             is_replaced = any(_overlap(each, other) for other in wanted)
@@ -243,7 +246,29 @@ def _differences(final: Final, text: str) -> Iterator[Correction]:
         if after > before + 1:
             meant = text[ends[before] : starts[after]].strip()
             first, last = before + 1, after - 1
-            yield Correction(text=meant, seq=final.seq, first=first, last=last, exact=True)
+            change = Correction(text=meant, seq=final.seq, first=first, last=last, exact=True)
+            yield from _by_speaker(change, final, places)
+
+
+def _by_speaker(
+    change: Correction, final: Final, places: Sequence[tuple[int, int]]
+) -> Iterator[Correction]:
+    """Give a correction for each speaker of the words in one, with their share of its text.
+
+    Words of a correction have one speaker, that of the first word which was heard.
+    """
+    said, words, n_given = change.text.split(), final.words, 0
+    n_heard = change.last + 1 - change.first
+    edges = (
+        i
+        for i in range(change.first + 1, change.last + 1)
+        if words[i].speaker != words[i - 1].speaker
+        and final.text[places[i - 1][1] : places[i][0]].isspace()
+    )
+    for first, end in pairwise([change.first, *edges, change.last + 1]):
+        n = ceil(len(said) * (end - change.first) / n_heard)
+        yield replace(change, text=" ".join(said[n_given:n]), first=first, last=end - 1)
+        n_given = n
 
 
 def _inserted(

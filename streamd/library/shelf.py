@@ -6,7 +6,7 @@ import re
 import sqlite3
 import unicodedata
 from collections.abc import Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from itertools import groupby, islice
@@ -39,6 +39,8 @@ _COMPACT_BYTES = 64 << 20
 """Size up to which a library is written anew when something is deleted, which takes two seconds:
 where its first page of text was full, SQLite has left copies of some of it, which it does not
 overwrite."""
+_EDITS = "SELECT event FROM events WHERE run = ? AND seq IS NULL ORDER BY id"
+"""Of a session."""
 _SYNTAX = re.compile(r'(?:(speaker|lang|after|before):)?("[^"]*"|\S+)', re.IGNORECASE)
 
 
@@ -162,29 +164,13 @@ class Shelf:
         query = "SELECT id, run FROM runs WHERE (? = 0 OR id < ?) AND "
         query += "(EXISTS (SELECT 1 FROM events WHERE run = runs.id AND seq IS NOT NULL) "
         query += "OR EXISTS (SELECT 1 FROM sounds WHERE run = runs.id)) "
-        rows = self._rows(query + "ORDER BY id DESC LIMIT ?", before, before, most)
-        return [kept for number, data in rows if (kept := self._kept(number, data)) is not None]
-
-    def _kept(self, number: int, data: object) -> Kept | None:
-        try:
-            run = run_of(data)
-        except ValueError:
-            return None
-        query = "SELECT event FROM events WHERE run = ? AND seq IS NOT NULL ORDER BY seq LIMIT ?"
-        events = (event_of(event) for (event,) in self._rows(query, number, _FIRST_FINALS))
-        notes = EditedText(self._notes(number))
-        finals = [notes.said(event) for event in events if isinstance(event, Final)]
-        found = {word.speaker for final in finals for word in final.words if word.speaker}
-        return Kept(
-            id=number,
-            name=run.session,
-            started=run.started,
-            duration_ms=run.end_ms,
-            n_finals=run.seq,
-            first=next((final.text for final in finals if final.text), ""),
-            speakers=tuple(speaker_name(each, notes.names) for each in sorted(found)),
-            is_open=not run.ended,
-        )
+        query += "ORDER BY id DESC LIMIT ?"
+        if not self.path.exists():
+            return []
+        with self._reading() as db:  # one for all: to open it takes longer than to read a session
+            rows = db.execute(query, (before, before, most)).fetchall()
+            listed = (_kept(db, number, data) for number, data in rows)
+            return [kept for kept in listed if kept is not None]
 
     def find(self, session: str) -> int:
         """Return the number of a session, or of the newest of this name.
@@ -301,8 +287,7 @@ class Shelf:
         return sum(isinstance(event_of(data), Edit) for (data,) in self._rows(query, number, upto))
 
     def _notes(self, number: int) -> Iterator[Edit]:
-        query = "SELECT event FROM events WHERE run = ? AND seq IS NULL ORDER BY id"
-        for (data,) in self._rows(query, number):
+        for (data,) in self._rows(_EDITS, number):
             if isinstance(event := event_of(data), Edit):
                 yield event
 
@@ -380,17 +365,43 @@ class Shelf:
             _log.warning("%s: %s", self.path, what)
 
     def _rows(self, query: str, *values: object) -> Iterator[tuple[Any, ...]]:
-        if not self.path.exists():
-            return
-        try:
-            with closing(
-                sqlite3.connect(f"{self.path.absolute().as_uri()}?mode=ro", uri=True)
-            ) as db:
-                db.text_factory = bytes
+        if self.path.exists():
+            with self._reading() as db:
                 yield from db.execute(query, values)
+
+    @contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        uri = f"{self.path.absolute().as_uri()}?mode=ro"
+        try:
+            with closing(sqlite3.connect(uri, uri=True)) as db:
+                db.text_factory = bytes
+                yield db
         except sqlite3.Error as error:
             cause = cause_of(error)
             raise failed(self.path, cause, "read") from cause
+
+
+def _kept(db: sqlite3.Connection, number: int, data: object) -> Kept | None:
+    try:
+        run = run_of(data)
+    except ValueError:
+        return None
+    query = "SELECT event FROM events WHERE run = ? AND seq IS NOT NULL ORDER BY seq LIMIT ?"
+    events = (event_of(event) for (event,) in db.execute(query, (number, _FIRST_FINALS)))
+    edits = (event_of(event) for (event,) in db.execute(_EDITS, (number,)))
+    notes = EditedText(edits)
+    finals = [notes.said(event) for event in events if isinstance(event, Final)]
+    found = {word.speaker for final in finals for word in final.words if word.speaker}
+    return Kept(
+        id=number,
+        name=run.session,
+        started=run.started,
+        duration_ms=run.end_ms,
+        n_finals=run.seq,
+        first=next((final.text for final in finals if final.text), ""),
+        speakers=tuple(speaker_name(each, notes.names) for each in sorted(found)),
+        is_open=not run.ended,
+    )
 
 
 def _hit(number: int, run: Run, said: Final, wanted: Sought, names: Mapping[int, str]) -> Hit:

@@ -6,7 +6,15 @@ from itertools import accumulate, pairwise
 
 from msgspec.structs import replace
 
-from streamd.events import Event, Final, Note, Partial, SpeakerTurns, TimedWord
+from streamd.events import (
+    Attribution,
+    Correction,
+    Event,
+    Final,
+    Partial,
+    SpeakerTurns,
+    TimedWord,
+)
 from streamd.sinks import Sink
 from streamd.translation.sentences import Sentences
 from streamd.translation.translator import Translator
@@ -15,8 +23,9 @@ from streamd.translation.translator import Translator
 class TranslatedSink:
     """Gives a sink the whole sentences of a stream, translated `into` a language, as finals.
 
-    It waits for the translator, and raises what that raises. What revises finals is left out: their
-    words are others. `written`: as for `Sentences`.
+    It waits for the translator, and raises what that raises. What names speakers, or says by time
+    who spoke, is passed on; what revises words of finals is left out, since there are others here.
+    `written`: as for `Sentences`.
     """
 
     def __init__(
@@ -31,14 +40,23 @@ class TranslatedSink:
         self._sink, self._translator = sink, translator
         self._into, self._names = into, names
         self._sentences, self._n_written = Sentences(written=written), 0
+        self._turns: list[SpeakerTurns] = []  # that a sentence which is not complete may need
 
     def write(self, event: Event) -> None:
         """Keep the beginning of a sentence, or write what is complete."""
         for sentence in self._sentences.take(event):
             if sentence.is_complete:
-                self._sink.write(self._translated(sentence.said))
-        if not isinstance(event, Final | Partial | Note | SpeakerTurns):
+                self._put(sentence.said)
+        if isinstance(event, SpeakerTurns):
+            self._turns.append(event)
+        if not isinstance(event, Final | Partial | Correction | Attribution):
             self._sink.write(event)
+
+    def _put(self, said: Final) -> None:
+        self._sink.write(self._translated(said))
+        self._turns = [turns for turns in self._turns if turns.end_ms > said.start_ms]
+        for turns in self._turns:  # came before the sentence was complete
+            self._sink.write(turns)
 
     def close(self) -> None:
         """Complete the output."""

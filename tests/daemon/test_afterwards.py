@@ -80,10 +80,13 @@ def test_what_cannot_be_is_refused(options, why):
         ("a/talk.txt", "a/talk.better.txt"),
         ("talk.one.srt", "talk.one.better.srt"),
         ("talk.full.json", "talk.better.full.json"),
+        ("talk.pt.srt", "talk.better.pt.srt"),
+        ("talk.pt.full.json", "talk.better.pt.full.json"),
+        ("pt.srt", "pt.better.srt"),
     ],
 )
 def test_the_name_is_that_of_the_live_one_with_a_mark(name, better):
-    assert better_name(Path(name)) == Path(better)
+    assert better_name(Path(name), ["pt"]) == Path(better)
 
 
 def test_words_are_those_that_stand():

@@ -47,7 +47,9 @@ def test_what_is_kept_again_in_a_session_replaces_what_that_session_has_kept(tmp
 
 
 def test_too_little_of_a_voice_is_not_kept(tmp_path):
-    with pytest.raises(ConfigError, match=r"the voice of Ana is known from 1\.0 s, of at least 2"):
+    with pytest.raises(
+        ConfigError, match=r"the voice of Ana is known from 1\.0 s of speech: it takes 2"
+    ):
         VoiceKeeper(PeopleFolder(str(tmp_path))).keep("Ana", voiceprint(1), 50)
     assert not [*tmp_path.iterdir()]
 
@@ -70,6 +72,8 @@ def test_people_are_listed_renamed_and_forgotten(tmp_path, capsys):
     for seed, name in enumerate(("Bob", "Ana")):
         folder.keep(name, voiceprint(seed), 200, None)
     given = ["--people", str(tmp_path)]
+    assert main(["people", "--people", str(tmp_path / "none")]) == 0
+    assert "nobody's voice is kept" in capsys.readouterr().err
     assert main(["people", *given]) == 0
     assert [line.split("  ")[0] for line in capsys.readouterr().out.splitlines()] == ["Ana", "Bob"]
     assert main(["people", "rename", "ana", "Ana Botín", *given]) == 0

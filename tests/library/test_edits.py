@@ -85,6 +85,23 @@ def test_words_that_were_kept_keep_their_times_and_others_share_what_is_left():
     assert all(before[1] == after[0] for before, after in pairwise(spread))
 
 
+def test_words_that_change_on_both_sides_of_a_turn_stay_with_who_said_them():
+    final = heard("Why do you think that? Because she was there.")
+    words = [replace(each, speaker=1 + (i > 4)) for i, each in enumerate(final.words)]
+    whose = {}
+    for meant in ("so? As", "so? As if", "it? She said", "so?"):
+        text = f"Why do you think {meant} she was there."
+        now, *_ = edited(replace(final, words=tuple(words)), text)
+        assert now.text == text
+        whose[meant] = [each.speaker for each in now.words[4:-3]]
+    assert whose == {
+        "so? As": [1, 2],
+        "so? As if": [1, 1, 2],
+        "it? She said": [1, 1, 2],
+        "so?": [1],
+    }
+
+
 def test_an_inserted_word_takes_the_pause_or_shares_the_time_of_its_neighbour():
     now, *_ = edited(heard(SAID), "We met Anna Bottin, in the very old house.")
     assert [(w.start_ms, w.end_ms) for w in now.words if w.text in ("the", "very", "old")] == [
@@ -214,6 +231,8 @@ WORDS = st.lists(st.sampled_from(["a", "b,", "cé", "(d", "e.", "b", "好", "我
 @given(WORDS.filter(bool), st.lists(WORDS, max_size=4))
 def test_any_text_becomes_any_other_and_is_undone(said, meant):
     final = heard(" ".join(said))
+    by_two = [replace(each, speaker=1 + (i % 3 > 1)) for i, each in enumerate(final.words)]
+    final = replace(final, words=tuple(by_two))
     session, notes, undos = EditedText([final]), [], []
     for words in meant:
         text = " ".join(words)

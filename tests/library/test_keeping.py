@@ -38,6 +38,9 @@ def test_a_recording_is_kept_with_its_speakers_and_its_sound(tmp_path):
     listed = streamd("library", "list", *keep).stdout
     assert "demo  (Speaker 1, Speaker 2)  It was the best of times" in listed
     assert "incredulity" in streamd("library", "search", *keep, "epoch of", "belief").stdout
+    none = streamd("library", "search", *keep, "speaker:3", "belief")
+    assert (none.returncode, none.stdout) == (0, "")
+    assert none.stderr.endswith("no sentence has all of this: speaker:3 belief\n")
     shown = streamd("library", "show", *keep, "--names", "1=Ana", "demo").stdout
     assert shown.startswith("Ana: It was the best of times")
     again = tmp_path / "again.txt"

@@ -54,7 +54,7 @@ def test_the_session_that_had_not_ended_goes_on_in_the_library(journal, tmp_path
         assert kept.open("talk").seq == 1
 
 
-def test_a_folder_without_a_journal_brings_nothing(tmp_path, capsys):
-    assert main(["library", "import", "--keep", str(tmp_path / "a"), str(tmp_path / "b")]) == 0
-    assert capsys.readouterr().out == ""
+def test_a_folder_without_a_journal_is_refused(tmp_path, capsys):
+    assert main(["library", "import", "--keep", str(tmp_path / "a"), str(tmp_path / "b")]) == 2
+    assert "b holds no journal" in capsys.readouterr().err
     assert Shelf(tmp_path / "a").sessions() == []

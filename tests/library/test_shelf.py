@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import sqlite3
 import subprocess
 import sys
 from contextlib import closing
@@ -125,6 +126,19 @@ def test_sessions_are_listed_with_what_tells_them_apart(shelf):
         shelf.find("lost")
     with pytest.raises(ConfigError, match="the library has no session"):
         shelf.find("\udcff")
+
+
+def test_sessions_are_listed_by_one_connection(tmp_path, monkeypatch):
+    shelf = fill(tmp_path, {f"talk-{n}": [("Who is there?", 1, "en")] for n in range(20)})
+    opened_files, connect = [], sqlite3.connect
+
+    def counted(file, **options):
+        opened_files.append(file)
+        return connect(file, **options)
+
+    monkeypatch.setattr(sqlite3, "connect", counted)
+    assert len(shelf.sessions()) == 20
+    assert len(opened_files) == 1
 
 
 def test_what_was_corrected_and_who_it_was_after_all_is_found_and_read(tmp_path):

@@ -1,9 +1,20 @@
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from streamd.events import Correction, Eos, Event, Final, SpeakerTurns
+from streamd.events import (
+    Attribution,
+    Correction,
+    Eos,
+    Event,
+    Final,
+    SpeakerName,
+    SpeakerTurn,
+    SpeakerTurns,
+)
 from streamd.options import CueLayout
 from streamd.sinks.formats import FORMATS
+from streamd.sinks.writing import FileSink
 from streamd.translation.files import TranslatedSink, spread
 from tests.support.translating import final, shouting
 
@@ -46,9 +57,35 @@ def test_whole_sentences_are_written_as_finals_of_the_other_language():
 
 
 def test_what_revises_the_words_of_the_original_is_left_out():
-    turns = SpeakerTurns(start_ms=0, end_ms=100, turns=())
-    events = [final("Hi.", seq=1), Correction(text="Ho", seq=1), turns]
+    whose = Attribution(seq=1, first=0, to_seq=1, last=0, speaker=2)
+    events = [final("Hi.", seq=1), Correction(text="Ho", seq=1), whose]
     assert [type(each) for each in written(events)] == [Final]
+
+
+def said(text, speaker, **fields):
+    known = final(text, **fields)
+    return replace(known, words=tuple(replace(word, speaker=speaker) for word in known.words))
+
+
+def test_speakers_are_those_of_the_original_and_have_their_names(tmp_path):
+    turns = [
+        SpeakerTurn(speaker=1, start_ms=0, end_ms=1_400),
+        SpeakerTurn(speaker=2, start_ms=1_400, end_ms=9_000),
+    ]
+    sink = FileSink(tmp_path / "talk.pt.txt", FORMATS["txt"](CueLayout()))
+    sink = TranslatedSink(sink, shouting("en-pt")[0], "pt")
+    for event in (
+        said("It rains.", 1, seq=1),
+        said("We stay", 1, seg=2, seq=2, start_ms=1_500),
+        SpeakerTurns(start_ms=0, end_ms=9_000, turns=turns),  # while a sentence waits for its end
+        SpeakerName(speaker=2, name="Bob"),
+        said("here.", 1, seg=3, seq=3, start_ms=2_200),
+        Eos(seq=3, reason="end"),
+    ):
+        sink.write(event)
+    sink.close()
+    lines = (tmp_path / "talk.pt.txt").read_text().splitlines()
+    assert lines == ["Speaker 1: pt:IT RAINS.", "Bob: pt:WE STAY HERE."]
 
 
 WORDS = st.lists(st.text("abcdé", min_size=1, max_size=12), min_size=1, max_size=20)
