@@ -1,22 +1,27 @@
 """Transcripts in another language: a sink before that of a file."""
 
+import logging
 from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
 from msgspec.structs import replace
 
+from streamd.errors import ModelError
 from streamd.events import Event, Final, Note, Partial, SpeakerTurns, TimedWord
 from streamd.sinks import Sink
 from streamd.translation.sentences import Sentences
 from streamd.translation.translator import Translator
 
+log = logging.getLogger(__name__)
+
 
 class TranslatedSink:
     """Gives a sink the whole sentences of a stream, translated `into` a language, as finals.
 
-    It waits for the translator, and raises what that raises. What revises finals is left out: their
-    words are others. `written`: as for `Sentences`.
+    It waits for the translator, and raises what that raises. A sentence in a language from which no
+    model translates stays as it is. What revises finals is left out: their words are others.
+    `written`: as for `Sentences`.
     """
 
     def __init__(
@@ -31,6 +36,7 @@ class TranslatedSink:
         self._sink, self._translator = sink, translator
         self._into, self._names = into, names
         self._sentences, self._n_written = Sentences(written=written), 0
+        self._unknown: set[str] = set()  # languages that the user was told of
 
     def write(self, event: Event) -> None:
         """Keep the beginning of a sentence, or write what is complete."""
@@ -45,10 +51,17 @@ class TranslatedSink:
         self._sink.close()
 
     def _translated(self, said: Final) -> Final:
+        self._n_written += 1
+        try:
+            self._translator.route(said.language, self._into)
+        except ModelError as error:
+            if said.language not in self._unknown:
+                log.warning("what is said in %s stays as it is: %s", said.language, error)
+            self._unknown.add(said.language)
+            return replace(said, seq=self._n_written)
         text = self._translator.translate(
             said.text, source=said.language, target=self._into, names=self._names
         ).result()
-        self._n_written += 1
         same = text == said.text
         return replace(
             said,

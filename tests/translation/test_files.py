@@ -91,3 +91,18 @@ def test_cues_of_a_translation_keep_the_limits_of_cues():
     lines = [line for line in text.splitlines() if line.startswith("pt:") or "WORD" in line]
     assert lines
     assert max(map(len, lines)) <= 42
+
+
+def test_a_sentence_in_a_language_without_a_model_stays_and_the_others_are_translated(caplog):
+    events = [
+        final("Guten Tag.", seq=1, language="de"),
+        final("Good morning.", seg=2, seq=2, start_ms=3_000),
+        final("Ja.", seg=3, seq=3, start_ms=6_000, language="de"),
+    ]
+    assert [(each.text, each.language) for each in written(events)] == [
+        ("Guten Tag.", "de"),
+        ("pt:GOOD MORNING.", "pt"),
+        ("Ja.", "de"),
+    ]
+    (record,) = caplog.records
+    assert "translate:de-en" in record.getMessage()
