@@ -163,6 +163,8 @@ class Stream:
             return
         seg = journal.seg + 2  # the interrupted segment used a number, too
         if is_resumed:
+            # Who has named them there is not known: a voice must not take back what somebody said.
+            self._named_here = self.hub.speakers_named
             state = journal.resume_state or ResumeState(start_ms=journal.finalised_ms)
             self._begins = state, journal.finalised_ms, seg
         else:
