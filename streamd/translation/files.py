@@ -7,11 +7,14 @@ from itertools import accumulate, pairwise
 
 from msgspec.structs import replace
 
-from streamd.errors import ModelError
+from streamd.errors import EngineError, ModelError
 from streamd.events import Event, Final, Note, Partial, SpeakerTurns, TimedWord
 from streamd.sinks import Sink
 from streamd.translation.sentences import Sentences
 from streamd.translation.translator import Translator
+
+_HANGS_S = 10.0
+"""How long a sentence may take, of some 20 ms: the end of the program waits for it."""
 
 log = logging.getLogger(__name__)
 
@@ -19,9 +22,9 @@ log = logging.getLogger(__name__)
 class TranslatedSink:
     """Gives a sink the whole sentences of a stream, translated `into` a language, as finals.
 
-    It waits for the translator, and raises what that raises. A sentence in a language from which no
-    model translates stays as it is. What revises finals is left out: their words are others.
-    `written`: as for `Sentences`.
+    It waits for the translator, and raises what that raises, or `EngineError` if that hangs. A
+    sentence in a language from which no model translates stays as it is. What revises finals is
+    left out: their words are others. `written`: as for `Sentences`.
     """
 
     def __init__(
@@ -32,7 +35,9 @@ class TranslatedSink:
         *,
         names: Sequence[str] = (),
         written: str = "",
+        hangs_s: float = _HANGS_S,
     ) -> None:
+        self._hangs_s = hangs_s
         self._sink, self._translator = sink, translator
         self._into, self._names = into, names
         self._sentences, self._n_written = Sentences(written=written), 0
@@ -59,9 +64,13 @@ class TranslatedSink:
                 log.warning("what is said in %s stays as it is: %s", said.language, error)
             self._unknown.add(said.language)
             return replace(said, seq=self._n_written)
-        text = self._translator.translate(
+        translating = self._translator.translate(
             said.text, source=said.language, target=self._into, names=self._names
-        ).result()
+        )
+        try:
+            text = translating.result(self._hangs_s)
+        except TimeoutError:
+            raise EngineError(f"the translation into {self._into} takes too long") from None
         same = text == said.text
         return replace(
             said,

@@ -1,10 +1,15 @@
+import threading
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from streamd.errors import EngineError
 from streamd.events import Correction, Eos, Event, Final, SpeakerTurns
 from streamd.options import CueLayout
 from streamd.sinks.formats import FORMATS
 from streamd.translation.files import TranslatedSink, spread
+from streamd.translation.translator import Translator
 from tests.support.translating import final, shouting
 
 
@@ -106,3 +111,20 @@ def test_a_sentence_in_a_language_without_a_model_stays_and_the_others_are_trans
     ]
     (record,) = caplog.records
     assert "translate:de-en" in record.getMessage()
+
+
+def test_a_translator_that_hangs_holds_up_nothing_for_ever():
+    may_end = threading.Event()
+
+    class Hung:
+        def translate(self, text):
+            may_end.wait()
+            return text
+
+    translator = Translator(lambda source, target: Hung(), [("en", "pt")])
+    sink = TranslatedSink(Kept(), translator, "pt", hangs_s=0.01)
+    try:
+        with pytest.raises(EngineError, match="takes too long"):
+            sink.write(final("Hi.", seq=1))
+    finally:
+        may_end.set()
