@@ -148,3 +148,16 @@ def test_a_name_that_somebody_gave_stays_when_another_process_goes_on(tmp_path):
         stream.begin(is_resumed=True)
         stream._publish([SpeakerName(speaker=1, name="Bob")])  # whose voice is known
         assert hub.named(1) == "Ana"
+
+
+def test_a_bug_in_notices_ends_no_captions(caplog):
+    class Broken:
+        def take(self, event):
+            raise KeyError("bug")
+
+    streams = Streams(build.session_factory(load({}, {})), max_backlog=1, max_ingest=1)
+    streams.new_notices = Broken
+    stream = streams.open("talk")
+    stream._publish([spoken("One."), spoken("Two.")])
+    assert (stream.hub.seq, stream.is_over) == (2, False)
+    assert caplog.text.count("nobody is told of anything any more") == 1
