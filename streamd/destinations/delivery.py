@@ -111,39 +111,58 @@ class Delivery(Generic[ParcelT]):
         self._ended = asyncio.Event()
         self._free_s = 0.0  # from when on the next part may be shown
         self._n_failures = 0  # in a row
+        self._n_read = 0  # the number of the last final that was read
         self.n_sent = self.n_lost = 0
 
     async def run(self, hub: Hub, *, end_by: Callable[[], float]) -> None:
         """Deliver the session until it ends, and what is left until `end_by`, in the loop's time.
 
-        Raises nothing that the destination does.
+        Raises nothing that the destination does: after a bug in it, nothing more is sent there.
         """
-        sending = asyncio.ensure_future(self._send_all())
         try:
-            await self._read(hub)
+            await self._deliver(hub, end_by)
+        except Exception:
+            log.exception("%s: a bug in streamd: nothing more is sent there", self._to.name)
+        else:
+            self.n_lost += max(0, hub.seq - self._n_read)
+            self._conclude()
+        finally:
+            await self._to.close()
+
+    async def _deliver(self, hub: Hub, end_by: Callable[[], float]) -> None:
+        # While the queue is full nothing is read, so the end is waited for beside that.
+        over, work = asyncio.ensure_future(_over(hub)), asyncio.ensure_future(self._work(hub))
+        try:
+            await asyncio.wait((over, work), return_when=asyncio.FIRST_COMPLETED)
             self._ended.set()
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(end_by()):
-                    await self._queue.put(None)
-                    await sending
+                    await work
         finally:
-            sending.cancel()
-            await asyncio.gather(sending, return_exceptions=True)
-            await self._to.close()
-        self._conclude()
+            over.cancel()
+            work.cancel()
+            await asyncio.gather(over, work, return_exceptions=True)
+
+    async def _work(self, hub: Hub) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._read(hub))
+            tasks.create_task(self._send_all())
 
     async def _read(self, hub: Hub) -> None:
-        seq = hub.seq
+        """Put what there is to send into the queue until the session ends, and then None."""
+        self._n_read = hub.seq
         while True:
-            with hub.subscribe(after=seq, partials=False, stats=True, listens=False) as events:
+            after = self._n_read
+            with hub.subscribe(after=after, partials=False, stats=True, listens=False) as events:
                 self._to.follow(hub)
                 async for event in events:
                     if isinstance(event, Missed):
                         self.n_lost += event.to_seq - event.from_seq + 1
+                    self._n_read = event.seq if isinstance(event, Final) else self._n_read
                     for part in self._to.parts(event):
                         await self._put(_QueuedParcel(self._now_s(), part))
-                    seq = event.seq if isinstance(event, Final) else seq
                 if not events.slow:
+                    await self._queue.put(None)
                     return
                 # So much waits that the hub's queue overflowed, too: its finals are replayed.
 
@@ -151,7 +170,11 @@ class Delivery(Generic[ParcelT]):
         if self._to.is_live and self._queue.full():
             self._queue.get_nowait()
             self.n_lost += 1
-        await self._queue.put(waiting)
+        try:
+            await self._queue.put(waiting)
+        except asyncio.CancelledError:  # the time is over
+            self.n_lost += 1
+            raise
 
     async def _send_all(self) -> None:
         try:
@@ -219,3 +242,13 @@ class Delivery(Generic[ParcelT]):
             log.warning("%s: %d sent, %d not", self._to.name, self.n_sent, self.n_lost)
         else:
             log.info("%s: %d sent", self._to.name, self.n_sent)
+
+
+async def _over(hub: Hub) -> None:
+    """Return when the session has ended."""
+    while True:
+        with hub.subscribe(partials=False, listens=False) as events:
+            async for _ in events:
+                pass
+            if not events.slow:
+                return

@@ -27,6 +27,8 @@ _PORT = 4455
 _LAYOUT = CueLayout(line_cells=32, max_lines=2)
 """A row of CEA-608 has 32 columns; more than two rows hide the picture."""
 _TIMEOUT_S = 5.0
+_CLOSE_S = 0.5
+"""How long the end of the program waits for OBS, which is all the time that is left by then."""
 _MOST_BYTES = 1 << 16
 _HELLO, _IDENTIFY, _IDENTIFIED, _REQUEST, _RESPONSE = 0, 1, 2, 6, 7
 _NOT_STREAMING = 501
@@ -117,7 +119,11 @@ class Obs(Destination[str]):
         if self._socket is None:
             protocols = [Subprotocol("obswebsocket.json")]
             self._socket = await connect(
-                self._address, subprotocols=protocols, max_size=_MOST_BYTES, proxy=None
+                self._address,
+                subprotocols=protocols,
+                max_size=_MOST_BYTES,
+                proxy=None,
+                close_timeout=_CLOSE_S,
             )
             hello = await self._receive(self._socket, _HELLO)
             identify: dict[str, Any] = {"rpcVersion": 1, "eventSubscriptions": 0}

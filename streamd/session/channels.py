@@ -112,7 +112,9 @@ class SplitSession:
     @property
     def finalised_ms(self) -> int:
         """Time before which no channel needs its audio again."""
-        return min((each.finalised_ms for each in self.channels), default=self._begins[1])
+        reached_ms = min((each.finalised_ms for each in self.channels), default=self._begins[1])
+        held_ms = self._guard.held_since_ms if self._guard is not None else None
+        return reached_ms if held_ms is None else min(reached_ms, held_ms)
 
     @property
     def due(self) -> bool:

@@ -33,6 +33,8 @@ MOSTLY = 0.5
 same text, read otherwise."""
 _REMEMBERED = 3_000
 """Frames (a minute) of which the levels are known."""
+_NOTHING = 1e-10
+"""Power of a frame of zeros, which has a level in dB then."""
 
 
 class EchoGuard:
@@ -50,7 +52,9 @@ class EchoGuard:
 
     def hear(self, frames: Frames, end_ms: int) -> None:
         """Take the next (n, channels, 320) frames, which end at `end_ms`."""
-        power = np.square(frames[:, :2], dtype=np.float32).mean(2) + 1e-10
+        n_lost = (end_ms - self._now_ms) // FRAME_MS - len(frames)
+        self._power.extend([(_NOTHING, _NOTHING)] * min(n_lost, _REMEMBERED))  # in a gap
+        power = np.square(frames[:, :2], dtype=np.float32).mean(2) + _NOTHING
         self._power.extend((float(row[0]), float(row[-1])) for row in power)
         self._now_ms = end_ms
 
@@ -58,6 +62,11 @@ class EchoGuard:
     def is_idle(self) -> bool:
         """Whether no final waits."""
         return not self._held
+
+    @property
+    def held_since_ms(self) -> int | None:
+        """When the first final begins that waits, which nobody has by now; None if none does."""
+        return min((final.start_ms for final in self._held), default=None)
 
     def take(
         self, events: Sequence[SessionEvent], read_ms: int, *, is_over: bool = False

@@ -9,6 +9,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor
+from contextlib import suppress
 
 from streamd.errors import is_bug
 from streamd.events import Sound
@@ -18,6 +19,11 @@ from streamd.types import Frames
 _MOST_WAITING = 63
 """Windows (30 s of audio, 4 MB) that wait at most: then the oldest are left out. Sources that can
 wait do so from half as many on, so that a file that is read fast loses none."""
+_HANGS_S = 20.0
+"""How long what waits may take, which is 0.2 s: a classifier that hangs would hold up files and the
+ends of sessions for ever."""
+_REST_S = 2.0
+"""How long the end of a session waits for its last sounds; it took 0.2 s."""
 
 log = logging.getLogger(__name__)
 
@@ -28,14 +34,21 @@ class SoundHearing:
     """Takes the frames of one session, and calls `told` with the sounds in them, or with none.
 
     `classify` is called in the thread of `executor`. Sounds that began before `since_ms` were told
-    by an earlier process. A classifier that fails hears nothing any more; captions go on.
+    by an earlier process. A classifier that fails or hangs hears nothing any more; captions go on.
     """
 
     def __init__(
-        self, classify: Classify, executor: Executor, told: Told, *, since_ms: int = 0
+        self,
+        classify: Classify,
+        executor: Executor,
+        told: Told,
+        *,
+        since_ms: int = 0,
+        hangs_s: float = _HANGS_S,
     ) -> None:
         self._classify, self._executor, self._told = classify, executor, told
-        self._since_ms = since_ms
+        self._since_ms, self._hangs_s = since_ms, hangs_s
+        self._watch: asyncio.TimerHandle | None = None
         self._tracker = SoundTracker()
         self._windows = SoundWindows()
         self._waiting: deque[SoundWindow] = deque(maxlen=_MOST_WAITING)
@@ -55,11 +68,13 @@ class SoundHearing:
         self._start()
 
     async def finish(self) -> None:
-        """Return when all sounds until now are told."""
+        """Return when all sounds until now are told, or when that takes too long."""
         self._waiting.extend(self._windows.rest())
         self._start()
-        while self._running is not None:
-            await asyncio.wait({self._running})
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_REST_S):
+                while self._running is not None:
+                    await asyncio.wait({self._running})
 
     def _start(self) -> None:
         if self._running is None and self._waiting and not self._has_failed:
@@ -68,21 +83,27 @@ class SoundHearing:
             loop = asyncio.get_running_loop()
             self._running = loop.run_in_executor(self._executor, self._sounds_in, windows)
             self._running.add_done_callback(self._done)
+            self._watch = loop.call_later(self._hangs_s, self._fail, "it takes too long")
 
     def _sounds_in(self, windows: list[SoundWindow]) -> list[Sound]:
         return [*self._tracker.hear(windows, self._classify)]
 
     def _done(self, running: asyncio.Future[list[Sound]]) -> None:
-        self._running = None
-        if running.cancelled():
+        if self._watch is not None:
+            self._watch.cancel()
+        if self._has_failed or running.cancelled():
             return
-        sounds: list[Sound] = []
+        self._running = None
         if (error := running.exception()) is not None:
-            self._has_failed = True
-            self._waiting.clear()
-            bug = error if is_bug(error) else None
-            log.error("no sounds are heard any more: %s", error, exc_info=bug)
-        else:
-            sounds = [each for each in running.result() if each.start_ms >= self._since_ms]
-        self._told(sounds)
+            self._fail(error)
+            return
+        self._told([each for each in running.result() if each.start_ms >= self._since_ms])
         self._start()
+
+    def _fail(self, why: BaseException | str) -> None:
+        """Hear nothing any more, and wait for nothing."""
+        self._has_failed, self._running = True, None
+        self._waiting.clear()
+        bug = why if isinstance(why, BaseException) and is_bug(why) else None
+        log.error("no sounds are heard any more: %s", why, exc_info=bug)
+        self._told([])

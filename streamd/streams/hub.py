@@ -81,7 +81,7 @@ class Hub:
         self._partials: dict[int, Partial] = {}  # the newest of each channel, 0 if they are mixed
         self._notes: deque[Note] = deque(maxlen=_MOST_NOTES)
         self._names: dict[int, SpeakerName] = {}  # the newest of each speaker
-        if journal is not None and journal.seq:
+        if journal is not None:
             for note in journal.notes():
                 self._remember(note)
         self._fault: Fault | None = None
@@ -109,6 +109,11 @@ class Hub:
     def named(self, speaker: int) -> str:
         """What a speaker is called; empty if nobody has said so, or if it was taken back."""
         return self._names[speaker].name if speaker in self._names else ""
+
+    @property
+    def speakers_named(self) -> set[int]:
+        """The numbers of those of whom somebody has said what they are called, or are not."""
+        return {*self._names}
 
     @property
     def queued(self) -> int:

@@ -163,6 +163,8 @@ class Stream:
             return
         seg = journal.seg + 2  # the interrupted segment used a number, too
         if is_resumed:
+            # Who has named them there is not known: a voice must not take back what somebody said.
+            self._named_here = self.hub.speakers_named
             state = journal.resume_state or ResumeState(start_ms=journal.finalised_ms)
             self._begins = state, journal.finalised_ms, seg
         else:
@@ -606,7 +608,15 @@ class Stream:
     def _put(self, event: SessionEvent) -> None:
         """Publish an event, and then what it has of that for which somebody waits."""
         self.hub.publish(event)
-        for notice in self._notices.take(event) if self._notices else ():
+        if self._notices is None:
+            return
+        try:
+            notices = self._notices.take(event)
+        except Exception:  # for a bug here, no captions may end
+            log.exception("session %s: nobody is told of anything any more", self.hub.session)
+            self._notices = None
+            return
+        for notice in notices:
             self.hub.publish(notice)
 
     def _is_outvoted(self, event: SessionEvent) -> bool:

@@ -1,11 +1,13 @@
 """Transcripts in another language: a sink before that of a file."""
 
+import logging
 from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
 from msgspec.structs import replace
 
+from streamd.errors import EngineError, ModelError
 from streamd.events import (
     Attribution,
     Correction,
@@ -19,13 +21,19 @@ from streamd.sinks import Sink
 from streamd.translation.sentences import Sentences
 from streamd.translation.translator import Translator
 
+_HANGS_S = 10.0
+"""How long a sentence may take, of some 20 ms: the end of the program waits for it."""
+
+log = logging.getLogger(__name__)
+
 
 class TranslatedSink:
     """Gives a sink the whole sentences of a stream, translated `into` a language, as finals.
 
-    It waits for the translator, and raises what that raises. What names speakers, or says by time
-    who spoke, is passed on; what revises words of finals is left out, since there are others here.
-    `written`: as for `Sentences`.
+    It waits for the translator, and raises what that raises, or `EngineError` if that hangs. A
+    sentence in a language from which no model translates stays as it is. What names speakers, or
+    says by time who spoke, is passed on; what revises words of finals is left out, since there are
+    others here. `written`: as for `Sentences`.
     """
 
     def __init__(
@@ -36,11 +44,14 @@ class TranslatedSink:
         *,
         names: Sequence[str] = (),
         written: str = "",
+        hangs_s: float = _HANGS_S,
     ) -> None:
+        self._hangs_s = hangs_s
         self._sink, self._translator = sink, translator
         self._into, self._names = into, names
         self._sentences, self._n_written = Sentences(written=written), 0
         self._turns: list[SpeakerTurns] = []  # that a sentence which is not complete may need
+        self._unknown: set[str] = set()  # languages that the user was told of
 
     def write(self, event: Event) -> None:
         """Keep the beginning of a sentence, or write what is complete."""
@@ -63,10 +74,21 @@ class TranslatedSink:
         self._sink.close()
 
     def _translated(self, said: Final) -> Final:
-        text = self._translator.translate(
-            said.text, source=said.language, target=self._into, names=self._names
-        ).result()
         self._n_written += 1
+        try:
+            self._translator.route(said.language, self._into)
+        except ModelError as error:
+            if said.language not in self._unknown:
+                log.warning("what is said in %s stays as it is: %s", said.language, error)
+            self._unknown.add(said.language)
+            return replace(said, seq=self._n_written)
+        translating = self._translator.translate(
+            said.text, source=said.language, target=self._into, names=self._names
+        )
+        try:
+            text = translating.result(self._hangs_s)
+        except TimeoutError:
+            raise EngineError(f"the translation into {self._into} takes too long") from None
         same = text == said.text
         return replace(
             said,

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from weakref import WeakKeyDictionary
 
-from streamd.errors import WireError, for_clients
+from streamd.errors import ModelError, WireError, for_clients, is_bug
 from streamd.events import Fault, Final, Missed, SessionEvent, Translation
 from streamd.server import LanguageReader
 from streamd.streams.hub import Hub
@@ -86,10 +86,10 @@ class _Reading:
         self._earlier: deque[SentenceSoFar] = deque(maxlen=_MOST_EARLIER)
         self._open: dict[int, Translation] = {}  # the newest that is not complete, by channel
         self._seats: set[_Seat] = set()
+        self._are_ways: dict[str, bool] = {}  # whether there is a way from each spoken language
         self._changed, self._done = asyncio.Event(), asyncio.Event()
         self._is_reading = False  # what was said before, of which there is more
         self._task: asyncio.Task[None] | None = None
-        self._fault: Fault | None = None
 
     def join(self, hub: Hub, subscription: Subscription, after: int | None) -> "_Seat":
         seat = _Seat(self, subscription, hub.seq if after is None else after)
@@ -97,7 +97,7 @@ class _Reading:
         known = (self._known[first] for first in sorted(self._known))
         subscription.behind(seat.wanted([*known, *self._open.values()]))
         if self._task is None or self._task.done():
-            self._fault = None
+            self._are_ways.clear()
             self._done.clear()
             self._task = asyncio.create_task(self._run(hub, hub.seq))
         return seat
@@ -188,6 +188,8 @@ class _Reading:
 
     async def _translate(self, hub: Hub, sentence: SentenceSoFar) -> None:
         said, channel = sentence.said, sentence.said.channel or 0
+        if not self._is_way(hub, said.language):
+            return
         text = await asyncio.wrap_future(
             self._translator.translate(
                 said.text, source=said.language, target=self._into, names=self._names(hub)
@@ -219,13 +221,29 @@ class _Reading:
         for seat in list(self._seats):
             seat.give(done)
 
-    def _fail(self, hub: Hub, error: Exception) -> None:
-        """Tell those who read the language that there is nothing more to read; once in the log."""
-        log.warning("session %s is not translated into %s: %s", hub.session, self._into, error)
-        what = for_clients(f"no translation into {self._into}", error)
-        self._fault = Fault(code="translation", message=what)
+    def _is_way(self, hub: Hub, source: str) -> bool:
+        """Whether a language can be translated; of each that cannot, readers are told once.
+
+        Somebody may say a sentence in another language, or one may be taken for it.
+        """
+        if source not in self._are_ways:
+            try:
+                self._translator.route(source, self._into)
+            except ModelError as error:
+                self._are_ways[source] = False
+                self._fail(hub, error, of=f"from {source} ")
+            else:
+                self._are_ways[source] = True
+        return self._are_ways[source]
+
+    def _fail(self, hub: Hub, error: Exception, *, of: str = "") -> None:
+        """Tell those who read the language what is not translated, and why; once in the log."""
+        bug = error if is_bug(error) else None
+        what = "session %s is not translated into %s: %s"
+        log.warning(what, hub.session, self._into, error, exc_info=bug)
+        told = for_clients(f"no translation {of}into {self._into}", error)
         for seat in self._seats:
-            seat.give(self._fault)
+            seat.give(Fault(code="translation", message=told))
 
 
 class _Seat(LanguageReader):

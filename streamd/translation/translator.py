@@ -4,6 +4,7 @@ A model knows one direction. Where there is none from one language to the other,
 way of English. The library holds Python's lock while it computes, some 10 ms a sentence.
 """
 
+import logging
 import re
 import weakref
 from collections import OrderedDict
@@ -14,7 +15,7 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Protocol
 
-from streamd.errors import ModelError
+from streamd.errors import EngineError, ModelError, StreamdError
 from streamd.language import ends_sentence
 from streamd.translation.protection import keeping
 
@@ -30,6 +31,8 @@ _END_S = 1.0
 """How long the end of the process waits for a translation, of some 20 ms."""
 _END = re.compile(r"[.?!…]+[\"'”’»)\]]*\s+|[。？！]+[”’」』）]*\s*")
 _PAUSE = re.compile(r"[,;:，、；：]\s+|[，、；：]")
+
+log = logging.getLogger(__name__)
 
 
 class OneWay(Protocol):
@@ -123,8 +126,11 @@ class _TranslatingThread:
                 continue
             try:
                 whole = " ".join(self._translated(part, order) for part in parts(order.text))
-            except Exception as error:
+            except StreamdError as error:
                 order.done.set_exception(error)
+            except Exception as error:  # a bug, for which no captions and no other file may end
+                log.exception("a bug in streamd: %r is not translated", order.text)
+                order.done.set_exception(EngineError(f"the translator failed ({error})"))
             else:
                 order.done.set_result(whole)
         self._models.clear()

@@ -15,7 +15,11 @@ from streamd.daemon.people import PeopleFolder, VoiceKeeper
 from streamd.errors import ConfigError, WireError
 from streamd.events import SpeakerName
 from streamd.speakers.people import MOST_KEPT
-from streamd.streams import Streams
+from streamd.streams import SessionStorage, Streams
+from streamd.streams.hub import Hub
+from streamd.streams.journal.database import Database
+from streamd.types import ResumeState
+from tests.support.said import spoken
 
 
 def voiceprint(seed: int) -> bytes:
@@ -127,3 +131,37 @@ def test_a_name_that_somebody_gives_is_not_replaced_by_that_of_a_voice(tmp_path)
         stream.rename(SpeakerName(speaker=1, name="Ana"), keep=True)
     stream._publish([SpeakerName(speaker=number, name="Bob") for number in (1, 2)])
     assert [stream.hub.named(number) for number in (1, 2)] == ["Ana", "Bob"]
+
+
+def test_a_name_that_somebody_gave_stays_when_another_process_goes_on(tmp_path):
+    left = ResumeState(start_ms=2_000)
+    with Database(tmp_path) as journals:
+        journal = journals.open("talk")
+        hub = Hub("talk", journal=journal)
+        journal.finalised_ms, journal.resume_state = 2_000, left
+        hub.publish(spoken("Hi."))
+        hub.publish(SpeakerName(speaker=1, name="Ana"))
+        journal.close()
+    with Database(tmp_path) as journals:
+        storage = SessionStorage(journals=journals)
+        session = build.session_factory(load({}, {}))
+        streams = Streams(session, max_backlog=1, max_ingest=1, storage=storage)
+        hub = streams.hub("talk")
+        assert hub is not None
+        stream = streams._streams["talk"]
+        stream.begin(is_resumed=True)
+        stream._publish([SpeakerName(speaker=1, name="Bob")])  # whose voice is known
+        assert hub.named(1) == "Ana"
+
+
+def test_a_bug_in_notices_ends_no_captions(caplog):
+    class Broken:
+        def take(self, event):
+            raise KeyError("bug")
+
+    streams = Streams(build.session_factory(load({}, {})), max_backlog=1, max_ingest=1)
+    streams.new_notices = Broken
+    stream = streams.open("talk")
+    stream._publish([spoken("One."), spoken("Two.")])
+    assert (stream.hub.seq, stream.is_over) == (2, False)
+    assert caplog.text.count("nobody is told of anything any more") == 1

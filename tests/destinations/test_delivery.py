@@ -154,3 +154,33 @@ async def test_only_what_is_new_is_sent(n):
     async with delivering(fake, hub):
         hub.publish(spoken("after"))
     assert fake.got == ["after"]
+
+
+async def test_a_session_ends_in_time_though_more_waits_than_there_is_room_for():
+    hub, fake = Hub("live"), Fake()
+    fake.is_away = True
+    async with delivering(fake, hub, end_by=at_once, pauses_s=(3600.0,)) as delivery:
+        for n in range(600):
+            hub.publish(spoken(f"text {n}"))
+            await turns(1)
+    assert (delivery.n_sent, delivery.n_lost) == (0, 600)
+
+
+class Broken(Fake):
+    """Has a bug in how events become parts."""
+
+    def parts(self, event):
+        if isinstance(event, Final):
+            raise KeyError("no such field")
+        return ()
+
+
+@pytest.mark.parametrize("fake", [Broken(), Fake(fails=[KeyError("no such field")])])
+async def test_a_bug_in_a_destination_ends_only_what_is_sent_there(fake, caplog):
+    hub = Hub("live")
+    async with delivering(fake, hub):
+        for n in range(600):
+            hub.publish(spoken(f"text {n}"))
+            await turns(1)
+        assert hub.queued == 0
+    assert "a bug in streamd: nothing more is sent there" in caplog.text

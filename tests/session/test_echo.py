@@ -148,3 +148,21 @@ def test_a_word_of_a_caption_without_words_is_left_alone():
     guard = guard_at(3_000)
     plain = replace(said(1, "hm", 1_000), words=())
     assert guard.take([plain], 9_000) == [plain]
+
+
+def test_levels_before_a_gap_are_known_behind_it():
+    guard = guard_at(6_000, mic=LOUD, system=QUIET)  # both say the same, the microphone louder
+    mine = said(1, THEIRS, 1_000)
+    assert guard.take([mine], 0) == []
+    quiet = np.zeros((50, 2, FRAME), np.float32)
+    guard.hear(quiet, 17_000)  # 10 s were lost
+    assert len(texts(guard.take([said(2, THEIRS, 1_000)], 17_000))) == 2
+
+
+def test_audio_of_a_final_that_waits_is_still_needed():
+    guard = guard_at(3_000)
+    assert guard.held_since_ms is None
+    assert guard.take([said(1, "one two", 1_000), said(1, "three", 2_000, seg=2)], 0) == []
+    assert guard.held_since_ms == 1_000
+    guard.take([], 9_000)
+    assert guard.held_since_ms is None

@@ -121,3 +121,17 @@ async def test_a_classifier_that_fails_ends_only_the_hearing(caplog):
     assert await heard([(PASSAGE, 0), (PASSAGE, 12_000)], classify=fails) == []
     (record,) = caplog.records
     assert "no sounds are heard any more: no more" in record.message
+
+
+async def test_a_classifier_that_hangs_holds_up_neither_a_file_nor_the_end(caplog):
+    told = asyncio.Event()
+    hearing = SoundHearing(loud_is_music, Held(), lambda sounds: told.set(), hangs_s=0.01)
+    for second in range(60):
+        hearing.feed(sound(1, loud=True), second * 1000)
+    assert hearing.is_behind
+    await told.wait()
+    assert not hearing.is_behind
+    hearing.feed(sound(1, loud=True), 60_000)
+    await hearing.finish()
+    (record,) = caplog.records
+    assert record.message == "no sounds are heard any more: it takes too long"

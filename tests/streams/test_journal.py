@@ -22,6 +22,8 @@ from streamd.events import (
     Final,
     Gap,
     Missed,
+    Sound,
+    SpeakerName,
     SpeakerTurn,
     SpeakerTurns,
     TimedWord,
@@ -153,6 +155,20 @@ def test_speakers_and_corrections_outlive_the_process(tmp_path):
         hub = Hub("live", journal=journals.recall("live"))
         assert replay(hub) == [revised, correction, later]
     assert [*transcript(left, "live")] == [revised, correction, later]
+
+
+def test_names_and_sounds_before_the_first_final_outlive_the_process(tmp_path):
+    music = Sound(label="music", start_ms=0, end_ms=9000, prob=0.9)
+    notes = [music, SpeakerName(speaker=1, name="Ana")]
+    with Database(tmp_path / "a") as journals:
+        hub = Hub("live", journal=journals.open("live"))
+        for note in notes:
+            hub.publish(note)
+        left = crash(tmp_path / "a")
+    with Database(left) as journals:
+        hub = Hub("live", journal=journals.open("live"))
+        assert replay(hub) == notes
+        assert hub.named(1) == "Ana"
 
 
 def test_sessions_do_not_meet(tmp_path):

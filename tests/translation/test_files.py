@@ -1,7 +1,11 @@
+import threading
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from streamd.errors import EngineError
 from streamd.events import (
     Attribution,
     Correction,
@@ -16,6 +20,7 @@ from streamd.options import CueLayout
 from streamd.sinks.formats import FORMATS
 from streamd.sinks.writing import FileSink
 from streamd.translation.files import TranslatedSink, spread
+from streamd.translation.translator import Translator
 from tests.support.translating import final, shouting
 
 
@@ -128,3 +133,35 @@ def test_cues_of_a_translation_keep_the_limits_of_cues():
     lines = [line for line in text.splitlines() if line.startswith("pt:") or "WORD" in line]
     assert lines
     assert max(map(len, lines)) <= 42
+
+
+def test_a_sentence_in_a_language_without_a_model_stays_and_the_others_are_translated(caplog):
+    events = [
+        final("Guten Tag.", seq=1, language="de"),
+        final("Good morning.", seg=2, seq=2, start_ms=3_000),
+        final("Ja.", seg=3, seq=3, start_ms=6_000, language="de"),
+    ]
+    assert [(each.text, each.language) for each in written(events)] == [
+        ("Guten Tag.", "de"),
+        ("pt:GOOD MORNING.", "pt"),
+        ("Ja.", "de"),
+    ]
+    (record,) = caplog.records
+    assert "translate:de-en" in record.getMessage()
+
+
+def test_a_translator_that_hangs_holds_up_nothing_for_ever():
+    may_end = threading.Event()
+
+    class Hung:
+        def translate(self, text):
+            may_end.wait()
+            return text
+
+    translator = Translator(lambda source, target: Hung(), [("en", "pt")])
+    sink = TranslatedSink(Kept(), translator, "pt", hangs_s=0.01)
+    try:
+        with pytest.raises(EngineError, match="takes too long"):
+            sink.write(final("Hi.", seq=1))
+    finally:
+        may_end.set()

@@ -229,3 +229,23 @@ async def test_reading_what_was_said_before_leaves_turns_to_others(monkeypatch):
         in_turns.append(n_read - before)
     assert max(in_turns) < 200
     service.close()
+
+
+async def test_a_language_without_a_model_is_told_once_and_others_are_still_translated():
+    hub, (translator, _) = Hub("talk"), shouting("en-pt")
+    service, subscription = Translations(translator, ["pt"]), hub.subscribe()
+    service.read(hub, "pt", subscription, after=None)
+    for n, (text, language) in enumerate([("Ja.", "de"), ("Hi.", "en"), ("Nein.", "de")]):
+        hub.publish(final(text, seg=n + 1, start_ms=3_000 * n, language=language))
+    hub.publish(final("Go on.", seg=4, start_ms=12_000))
+    found: list[SessionEvent] = []
+    async for event in subscription:
+        if isinstance(event, Fault | Translation):
+            found.append(event)
+        if len(found) == 3:
+            break
+    fault, *rest = found
+    assert isinstance(fault, Fault)
+    assert "from de into pt" in fault.message
+    assert texts(rest) == ["pt:HI.", "pt:GO ON."]
+    service.close()

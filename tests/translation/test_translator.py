@@ -2,7 +2,7 @@ import pytest
 
 from streamd.errors import EngineError, ModelError
 from streamd.translation.protection import STAND_INS, keeping, numbers
-from streamd.translation.translator import parts
+from streamd.translation.translator import Translator, parts
 from tests.support.translating import shouting
 
 
@@ -51,6 +51,15 @@ def test_a_model_that_fails_fails_its_text_only():
     with pytest.raises(EngineError):
         translator.translate("panic", source="en", target="pt").result()
     assert translator.translate("Hi.", source="en", target="pt").result() == "pt:HI."
+
+
+def test_a_bug_fails_its_text_only_with_an_error_that_ends_no_program():
+    def with_bug(source, target):
+        raise KeyError("bug")
+
+    translator = Translator(with_bug, [("en", "pt")])
+    with pytest.raises(EngineError):
+        translator.translate("Hi.", source="en", target="pt").result()
 
 
 def test_sentences_are_translated_one_by_one():
