@@ -428,7 +428,7 @@ def test_a_transcript_has_segments_and_saves_itself(captions, tmp_path):
     transcript.save(tmp_path / "a.json")
     assert json.loads((tmp_path / "a.json").read_text())["text"].strip() == recorded.SENTENCE
     with pytest.raises(ConfigError, match=r"option output must be FILE\.txt"):
-        transcript.save(tmp_path / "a.docx")
+        transcript.save(tmp_path / "a.pdf")
 
 
 def test_a_transcript_has_sentences_and_is_short_where_it_is_looked_at(captions):

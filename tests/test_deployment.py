@@ -115,6 +115,9 @@ class Weighing:
     def written(self, finals: Sequence[Final], form: str) -> str:
         return json.dumps({"segments": [], "text": finals[0].text})
 
+    def models(self) -> Sequence[str]:
+        return ("tiny.en",)
+
 
 @pytest.mark.parametrize(("proxy", "scheme"), [(nginx, "https"), (caddy, "http")])
 async def test_the_proxy_as_printed_carries_captions_transcripts_and_recordings(
