@@ -226,9 +226,14 @@ def name_from(text: str) -> str:
     name = " ".join(text.split())
     if len(name) > MOST_NAME:
         raise ValueError(f"a name has at most {MOST_NAME} characters, not {len(name)}")
-    if any(category(char) in ("Cc", "Cs", "Cn") or char in _TURNING for char in name):
+    if is_risky(name):
         raise ValueError("a name may not have control characters")
     return name
+
+
+def is_risky(text: str) -> bool:
+    """Whether a text of a client has characters that harm others where they are shown."""
+    return any(category(char) in ("Cc", "Cs", "Cn") or char in _TURNING for char in text)
 
 
 _TURNING = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")

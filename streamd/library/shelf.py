@@ -35,6 +35,8 @@ from streamd.system.disk import lock_file
 _log = logging.getLogger(__name__)
 _FIRST_FINALS = 30
 """Finals of a session in which its speakers are looked for, to list it."""
+_LATELY = 20
+"""Sessions among which the one that is spoken now is looked for; files are sent meanwhile."""
 _COMPACT_BYTES = 64 << 20
 """Size up to which a library is written anew when something is deleted, which takes two seconds:
 where its first page of text was full, SQLite has left copies of some of it, which it does not
@@ -316,8 +318,9 @@ class Shelf:
         return Edited(session.revision, tuple(notes), undo, learned)
 
     def now(self, ms: int) -> list[Hit]:
-        """Return what was said in the last `ms` of the newest session."""
-        for kept in self.sessions(1):
+        """Return what was said in the last `ms` of the session that is spoken, or the newest."""
+        newest = self.sessions(_LATELY)
+        for kept in sorted(newest, key=_is_spoken_now, reverse=True)[:1]:
             run, names = self.run(kept.id), self.names(kept.id)
             finals = [each for each in self.read(kept.id) if isinstance(each, Final)]
             return [
@@ -402,6 +405,15 @@ def _kept(db: sqlite3.Connection, number: int, data: object) -> Kept | None:
         speakers=tuple(speaker_name(each, notes.names) for each in sorted(found)),
         is_open=not run.ended,
     )
+
+
+def _is_spoken_now(kept: Kept) -> bool:
+    """Whether a session goes on, with words of the last hour.
+
+    A recording that is being transcribed is open, too, but its words are faster than the clock.
+    """
+    silent = datetime.now(UTC) - kept.started - timedelta(milliseconds=kept.duration_ms)
+    return kept.is_open and timedelta(0) <= silent <= timedelta(hours=1)
 
 
 def _hit(number: int, run: Run, said: Final, wanted: Sought, names: Mapping[int, str]) -> Hit:

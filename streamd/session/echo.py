@@ -121,6 +121,9 @@ class EchoGuard:
     def _shown_of(self, partial: Partial, until_ms: int) -> Iterator[SessionEvent]:
         words = tuple(word for word in partial.words if word.end_ms <= until_ms)
         own = self._own(_with_words(partial, [word in words for word in partial.words]))
+        # All of it may still turn out to be an echo, so none of its words is told as final.
+        open_words = tuple(replace(word, final=False) for word in own.words)
+        own = replace(own, stable=0, words=open_words)
         if own.text or partial.seg in self._shown:
             self._shown[partial.seg] = own
             yield own

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Protocol
 
 import msgspec
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from streamd.errors import (
@@ -35,7 +36,7 @@ from streamd.events import (
     SpeakerName,
     Stats,
 )
-from streamd.labels import name_from
+from streamd.labels import is_risky, name_from
 from streamd.notices import Notices
 from streamd.options import Choices
 from streamd.rewriting import Replacements, Rewriter
@@ -162,9 +163,9 @@ class Stream:
         if journal is None or not journal.seq + journal.finalised_ms:
             return
         seg = journal.seg + 2  # the interrupted segment used a number, too
+        # Who has named them there is not known: a voice must not take back what somebody said.
+        self._named_here = self.hub.speakers_named
         if is_resumed:
-            # Who has named them there is not known: a voice must not take back what somebody said.
-            self._named_here = self.hub.speakers_named
             state = journal.resume_state or ResumeState(start_ms=journal.finalised_ms)
             self._begins = state, journal.finalised_ms, seg
         else:
@@ -176,7 +177,16 @@ class Stream:
     def _begin_late(self, at_ms: int, last_ms: int, seg: int, why: GapReason) -> None:
         """Begin at `at_ms` without what came before; audio from `last_ms` until then is lost."""
         self._waiting = [Gap(t_ms=last_ms, duration_ms=at_ms - last_ms, why=why)]
-        self._begins = ResumeState(start_ms=at_ms), at_ms, seg
+        self._begins = self._anew(at_ms), at_ms, seg
+
+    def _anew(self, at_ms: int) -> ResumeState:
+        """Return the state of a session that goes on at `at_ms` without the sound before.
+
+        Its speakers keep their numbers: others would get the names that were given to these.
+        """
+        journal = self.hub.journal
+        state = journal.resume_state if journal is not None else None
+        return ResumeState(start_ms=at_ms, voiceprints=state.voiceprints if state else UNSET)
 
     @property
     def began_ms(self) -> int:
@@ -200,7 +210,7 @@ class Stream:
         if lacks and has_ms > finalised_ms:
             self._begin_late(has_ms, finalised_ms, seg, GapReason.RESUME)
         elif lacks:
-            self._begins = ResumeState(start_ms=has_ms), finalised_ms, seg
+            self._begins = self._anew(has_ms), finalised_ms, seg
         if lacks or choices != self.hub.choices:
             self.hub.choices, self.session = choices, self._context.new_session(choices)
             self.session.resume(*self._begins)
@@ -229,6 +239,8 @@ class Stream:
         """
         if correction.seq > self.hub.seq or correction.first > correction.last:
             raise WireError("bad_option", f"correct: final {correction.seq} has no such words")
+        if is_risky(correction.text):
+            raise WireError("bad_option", "correct: the text may not have control characters")
         try:
             line = line_of(correction.text)
         except ValueError as error:

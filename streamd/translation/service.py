@@ -26,6 +26,8 @@ _AT_ONCE = 100
 """Events that are read before others have their turn."""
 _REST_S = 2.0
 """How long readers of a session that ends wait for the translation of its end; it took 20 ms."""
+_PATIENCE_S = 120.0
+"""The same for who comes after its end, to whom all of it is new: 2,000 sentences took 30 s."""
 
 log = logging.getLogger(__name__)
 
@@ -92,7 +94,8 @@ class _Reading:
         self._task: asyncio.Task[None] | None = None
 
     def join(self, hub: Hub, subscription: Subscription, after: int | None) -> "_Seat":
-        seat = _Seat(self, subscription, hub.seq if after is None else after)
+        rest_s = _PATIENCE_S if hub.closed else _REST_S
+        seat = _Seat(self, subscription, hub.seq if after is None else after, rest_s)
         self._seats.add(seat)
         known = (self._known[first] for first in sorted(self._known))
         subscription.behind(seat.wanted([*known, *self._open.values()]))
@@ -247,10 +250,16 @@ class _Reading:
 
 
 class _Seat(LanguageReader):
-    """A reader, who may leave, of what follows final number `after`."""
+    """A reader, who may leave, of what follows final number `after`.
 
-    def __init__(self, reading: _Reading, subscription: Subscription, after: int) -> None:
+    At the end of the session, the rest may take `rest_s`.
+    """
+
+    def __init__(
+        self, reading: _Reading, subscription: Subscription, after: int, rest_s: float
+    ) -> None:
         self._reading, self._subscription, self._after = reading, subscription, after
+        self._rest_s = rest_s
         self._late: list[SessionEvent] = []
 
     def wanted(self, known: Sequence[Translation]) -> Iterator[Translation]:
@@ -270,7 +279,7 @@ class _Seat(LanguageReader):
 
     async def rest(self) -> Sequence[SessionEvent]:
         try:
-            async with asyncio.timeout(_REST_S):
+            async with asyncio.timeout(self._rest_s):
                 await self._reading.settled()
         except TimeoutError:
             log.info("the end of a session was not translated in time")

@@ -14,9 +14,10 @@ import soundfile
 from streamd.config import Config
 from streamd.daemon.display import written
 from streamd.errors import EngineError, StreamdError, WireError
-from streamd.events import Eos, Fault, Final, Gap, Partial
+from streamd.events import Eos, Fault, Final, Gap, Partial, SpeakerName
 from streamd.options import Choices
 from streamd.server import Transcripts
+from streamd.speakers import VOICEPRINT_BYTES
 from streamd.streams import SessionStorage, Streams
 from streamd.streams import hub as streams_hub
 from streamd.streams import stream as streams_stream
@@ -24,6 +25,7 @@ from streamd.streams.journal.database import Database
 from streamd.streams.journal.lines import proof_of
 from streamd.streams.journal.tables import transcript
 from streamd.streams.stream import Stream
+from streamd.types import ResumeState
 from tests.support.fakes import WORD, ScriptedRecognizer, scripted_audio, scripted_session
 from tests.support.said import spoken
 from tests.support.serving import client, serving
@@ -99,6 +101,25 @@ async def test_the_next_process_goes_on_with_higher_numbers_and_later_times(tmp_
     await second.die()
     kinds = [type(event) for event in transcript(tmp_path, "talk")]
     assert kinds == [Final, Gap, Final]
+
+
+async def test_speakers_keep_their_numbers_and_names_in_the_next_process(tmp_path):
+    first = Daemon(tmp_path)
+    stream = first.streams.open("talk")
+    await said(stream)
+    half = VOICEPRINT_BYTES // 2
+    known = (b"\x7f" * half + bytes(half), bytes(half) + b"\x7f" * half)
+    journal = stream.hub.journal
+    journal.resume_state = ResumeState(start_ms=journal.finalised_ms, voiceprints=known)
+    stream.rename(SpeakerName(speaker=2, name="Ana"))
+    await first.die()
+
+    second = Daemon(tmp_path)
+    again = second.streams.open("talk")
+    assert again.session.resume_state.voiceprints == known
+    assert again.began_ms > 0  # no sound of before
+    assert again.hub.speakers_named == {2}
+    await second.die()
 
 
 @pytest.mark.parametrize("days", [-1, 1])

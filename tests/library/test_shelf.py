@@ -6,7 +6,7 @@ import sqlite3
 import subprocess
 import sys
 from contextlib import closing
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import av
@@ -57,6 +57,23 @@ def give_name(shelf, number, speaker, called):
 
 def found(shelf, query):
     return [hit.text for hit in shelf.search(sought(query))]
+
+
+def test_what_is_said_now_is_of_the_session_that_is_spoken(tmp_path):
+    """Not of a recording that somebody sends meanwhile, nor of a session that was cut off."""
+    with opened(tmp_path) as library:
+        now, additions = datetime.now(UTC), []
+        begun = {"cut-off": timedelta(days=2), "meeting": timedelta(minutes=5)}
+        for name, ago in {**begun, "recording": timedelta()}.items():
+            library.clock = lambda ago=ago: (now - ago).timestamp()
+            addition = Addition(library, OPTIONS, f"{name}.wav")
+            additions.append(addition)
+            addition.hub.publish(said(f"In the {name}.", start_ms=60_000))
+        shelf = Shelf(tmp_path)
+        assert [hit.text for hit in shelf.now(120_000)] == ["In the meeting."]
+        for addition in additions:
+            addition.end("end")
+    assert [kept.name for kept in shelf.sessions(3)] == ["recording", "meeting", "cut-off"]
 
 
 @pytest.fixture(scope="module")

@@ -705,7 +705,7 @@ async def test_a_correction_precedes_the_phrases_of_a_session():
         await stream.correct(Correction(text=text), keep=keep)
     assert stream.hub.choices.hotwords == "x:9:1\nAna Botín\nZoë\nApis"
     assert kept == ["Ana Botín", "Zoë", "x:9"]
-    for no_phrase in ("_", "# Ada", "a\x1b"):
+    for no_phrase in ("_", "# Ada", "a\x1b", "a\u202eb"):
         with pytest.raises(WireError, match="correct: ") as error:
             await stream.correct(Correction(text=no_phrase), keep=True)
         assert error.value.code == "bad_option"

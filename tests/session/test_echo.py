@@ -52,6 +52,15 @@ def test_words_that_both_have_are_the_loudspeakers_and_others_stay():
     assert texts(guard.take([theirs, echo, own], 6_000)) == [(2, THEIRS), (1, "On the table.")]
 
 
+def test_no_word_of_the_microphone_is_told_as_final_before_its_caption_is():
+    """All of what it heard may still be an echo, and is then taken back."""
+    guard = guard_at(6_000)
+    partial = replace(shown(said(1, "On the table.", 1_000)), stable=6)
+    (told,) = guard.take([partial], 6_000)
+    assert (told.text, told.stable) == ("On the table.", 0)
+    assert not any(word.final for word in told.words)
+
+
 def test_an_answer_behind_an_echo_in_the_same_final_stays():
     guard = guard_at(3_000)
     answer = np.full((150, 2, FRAME), [[[LOUD], [QUIET]]], np.float32)

@@ -7,6 +7,7 @@ from streamd.events import Eos, Fault, SessionEvent, Translation
 from streamd.options import Choices
 from streamd.streams.hub import Hub
 from streamd.streams.subscription import Subscription
+from streamd.translation import service as service_of_readers
 from streamd.translation.service import Translations
 from tests.support.loop import turns
 from tests.support.translating import final, partial, shouting
@@ -145,6 +146,20 @@ async def test_the_end_of_a_session_is_translated():
     assert [type(event) for event in waiting(subscription)][-1] is Eos
     late = await reader.rest()
     assert [each.complete for each in late if isinstance(each, Translation)] == [True]
+    service.close()
+
+
+async def test_who_reads_a_session_that_has_ended_gets_all_of_it(monkeypatch):
+    monkeypatch.setattr(service_of_readers, "_REST_S", 0.0)
+    hub, (translator, _) = Hub("talk", choices=ENGLISH), shouting("en-pt")
+    for n in range(300):
+        hub.publish(final(f"Number {n}.", seg=n, start_ms=3_000 * n))
+    hub.close("end")
+    service, subscription = Translations(translator, ["pt"]), hub.subscribe(0)
+    reader = service.read(hub, "pt", subscription, after=0)
+    events = waiting(subscription)
+    events += [*(await reader.rest()), *waiting(subscription)]
+    assert len([each for each in events if isinstance(each, Translation)]) == 300
     service.close()
 
 
