@@ -93,16 +93,16 @@ class OtherModels:
         Clients of other services name their models, which mean the server's own, as in all other
         requests. Raises `WireError` if it is a Whisper that is not on this machine.
         """
-        # Of a list, so that no request opens a path. Others call base "Systran/faster-whisper-base"
-        # or "whisper-base".
+        # Others call base "Systran/faster-whisper-base" or "whisper-base".
         last = name.rpartition("/")[2].removeprefix("faster-").removeprefix("whisper-")
-        own, *others = self.names()
-        if name and own not in (name, last):
-            for each in (name, last):
-                if each in others:
-                    return each
-            if entry(last):
-                raise WireError("bad_form", f"model: {last} is not on this server")
+        if not name or self._config.decoding.model in (name, last):
+            return ""
+        here = self._here()  # a list, so that no request opens a path
+        for each in (name, last):
+            if each in here:
+                return each
+        if entry(last):
+            raise WireError("bad_form", f"model: {last} is not on this server")
         return ""
 
     @asynccontextmanager

@@ -13,17 +13,15 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from io import StringIO
-from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import NamedTuple
-
-from msgspec.structs import replace
 
 from streamd.events import Final, Item, TimedWord, aligned
 from streamd.language import SPACELESS, ends_sentence
 from streamd.models.model import openai_vocabulary
 from streamd.models.text_tokens import TextTokens
 from streamd.sinks.text import as_cell
+from streamd.sinks.transcripts import in_time
 
 _WORD = re.compile(r"[^\W\d_]+(?:[-'’][^\W\d_]+)*")
 _NUMBER = re.compile(r"\d[\w.,:/–-]*\w|\d")
@@ -252,7 +250,10 @@ def _without(final: Final, spans: Sequence[tuple[int, int, str]]) -> Final:
             if first < until <= last:
                 until, until_ms = last, other.end_ms
         text = _with_labels(final.text, spans, start, until)
-        words += [word] if text == word.text else _spread(text, word, until_ms)
+        if text == word.text:
+            words.append(word)
+        else:
+            words += in_time(text.split(), word, word.start_ms, until_ms)
         done = until
     # Only what is named here goes on: what else is known of a final may tell names.
     return Final(
@@ -266,18 +267,6 @@ def _without(final: Final, spans: Sequence[tuple[int, int, str]]) -> Final:
         avg_logprob=final.avg_logprob,
         no_speech_prob=final.no_speech_prob,
     )
-
-
-def _spread(text: str, first: TimedWord, end_ms: int) -> list[TimedWord]:
-    """Return the words of a text in the time from that of another one, by their lengths."""
-    said = text.split()
-    ends = [0, *accumulate(map(len, said))]
-    span_ms = end_ms - first.start_ms
-    edges = [first.start_ms + span_ms * each // max(1, ends[-1]) for each in ends]
-    return [
-        replace(first, text=word, start_ms=start_ms, end_ms=until_ms)
-        for word, (start_ms, until_ms) in zip(said, pairwise(edges), strict=True)
-    ]
 
 
 def _with_labels(text: str, spans: Sequence[tuple[int, int, str]], start: int, end: int) -> str:

@@ -233,11 +233,16 @@ def _timed(group: _Group, heard: Sequence[TimedWord]) -> list[TimedWord]:
         like, from_ms, to_ms = replaced[0], replaced[0].start_ms, replaced[-1].end_ms
     else:
         like, from_ms, to_ms = heard[start - 1], heard[start - 1].end_ms, heard[start].start_ms
+    return in_time(said, like, from_ms, to_ms)
+
+
+def in_time(said: Sequence[str], like: TimedWord, start_ms: int, end_ms: int) -> list[TimedWord]:
+    """Return words that share a time by their lengths, and are otherwise like another one."""
     ends = [0, *accumulate(map(len, said))]
-    edges = [from_ms + (to_ms - from_ms) * each // max(1, ends[-1]) for each in ends]
+    edges = [start_ms + (end_ms - start_ms) * each // max(1, ends[-1]) for each in ends]
     return [
-        replace(like, text=word, start_ms=start_ms, end_ms=until_ms)
-        for word, (start_ms, until_ms) in zip(said, pairwise(edges), strict=True)
+        replace(like, text=word, start_ms=begin_ms, end_ms=until_ms)
+        for word, (begin_ms, until_ms) in zip(said, pairwise(edges), strict=True)
     ]
 
 
