@@ -65,6 +65,11 @@ async def running(jobs, uploads):
         await asyncio.wait({task})
 
 
+def is_empty(jobs: Jobs) -> bool:
+    """Whether all jobs are gone with their files, of which each goes after its job."""
+    return not jobs.listed() and not list(jobs.folder.iterdir())
+
+
 async def until(condition):
     while not await asyncio.to_thread(condition):
         pass
@@ -87,7 +92,7 @@ async def test_what_was_begun_is_done_by_the_next_daemon_once(tmp_path, stop_bef
             assert queue.now.job == 1
     with opened(tmp_path) as library:
         async with running(jobs, FakeUploads(library)):
-            await until(lambda: not jobs.listed())
+            await until(lambda: is_empty(jobs))
     assert kept(tmp_path) == {"a": [*TEXTS], "b": [*TEXTS]}
     assert list(jobs.folder.iterdir()) == []
 
@@ -123,7 +128,7 @@ async def test_a_crash_loses_and_doubles_nothing_that_was_received(tmp_path, cra
         n = crash(jobs, library)
     with opened(tmp_path) as library:
         async with running(jobs, FakeUploads(library)):
-            await until(lambda: not jobs.listed())
+            await until(lambda: is_empty(jobs))
     assert kept(tmp_path) == ({"a": [*TEXTS]} if n else {})
     assert list(jobs.folder.iterdir()) == []
 
@@ -161,5 +166,5 @@ async def test_a_file_that_is_removed_leaves_nothing(tmp_path):
         async with running(jobs, uploads) as queue:
             await uploads.stopped.wait()
             queue.cancel(1)
-            await until(lambda: not jobs.listed() and not list(jobs.folder.iterdir()))
+            await until(lambda: is_empty(jobs))
     assert kept(tmp_path) == {}
