@@ -26,8 +26,7 @@ from streamd.library.tables import folder_of, opened
 from streamd.sinks import Sink
 from streamd.sinks.text import clean, clock
 from streamd.sinks.writing import fitting, has_segments
-from streamd.streams.journal.database import AUTO, Database, place
-from streamd.streams.journal.old_files import old_files
+from streamd.streams.journal.database import AUTO, place
 from streamd.streams.journal.tables import JOURNAL
 
 log = logging.getLogger(__name__)
@@ -149,10 +148,7 @@ def bring(config: Config, folder: str = AUTO) -> Iterator[str]:
     `JournalError` if the journal cannot be read.
     """
     journal = place(folder, os.environ)
-    if old_files(journal):
-        with Database(journal):
-            pass  # which imports them
-    elif not (journal / JOURNAL.name).exists():
+    if not (journal / JOURNAL.name).exists():
         raise ConfigError(f"{journal} holds no journal: name the folder that --journal had")
     with opened(_shelf(config).folder) as library:
         for run in imported(library, journal):

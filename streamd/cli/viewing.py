@@ -23,8 +23,7 @@ from streamd.server.client import watch
 from streamd.sinks import Sink
 from streamd.sinks.text import clock
 from streamd.sinks.transcripts import Revised
-from streamd.streams.journal.database import AUTO, Database, place
-from streamd.streams.journal.old_files import old_files
+from streamd.streams.journal.database import AUTO, place
 from streamd.streams.journal.tables import runs, transcript
 from streamd.system.stdio import lines_inside
 
@@ -93,9 +92,6 @@ def export(config: Config, session: str = "") -> Iterable[str]:
     """
     config = _on_stdout(config)
     folder = place(config.journal.folder or AUTO, os.environ)
-    if old_files(folder):
-        with Database(folder):
-            pass  # which imports them
     known = [run for _, run in runs(folder)]
     if not session and not known:
         log.warning("%s holds no session: streamd --journal keeps them", folder)

@@ -61,17 +61,6 @@ def test_a_damaged_line_is_left_out_and_named(tmp_path, capsys):
     assert f"{file}: event 1 is damaged and left out" in told.err
 
 
-def test_what_an_earlier_version_has_left_is_written(tmp_path, capsys):
-    (tmp_path / "talk~20261128T101832789201Z~9b8c47c9~0.jsonl").write_text(
-        '{"event":{"type":"journal","session":"talk","epoch":"9b8c47c9",'
-        '"started":"2026-11-28T10:18:32Z"}}\n{"event":{"type":"final","seq":1,"seg":1,'
-        '"start_ms":0,"end_ms":900,"text":"hello there","language":"en"}}\n'
-    )
-    for _ in range(2):
-        assert main(["export", "talk", "--journal", str(tmp_path)]) == 0
-        assert capsys.readouterr().out.splitlines() == ["hello there"]
-
-
 def test_without_a_name_the_sessions_are_listed(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.delenv("STATE_DIRECTORY", raising=False)

@@ -2,5 +2,5 @@
 
 `journals` says what the sessions demand of a store. Of two stores, `database` keeps finals in
 SQLite on this machine's disk, and `bus` in NATS JetStream (`jetstream`), which several machines
-share. `lines` is what both keep, and its JSON form; `old_files` reads what earlier versions kept.
+share. `lines` is what both keep, and its JSON form.
 """

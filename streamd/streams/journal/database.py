@@ -31,7 +31,6 @@ from streamd.events import Final, Note, SessionEvent
 from streamd.options import JournalOptions
 from streamd.streams.journal.journals import JournalError, Release
 from streamd.streams.journal.lines import Fed, contradiction
-from streamd.streams.journal.old_files import import_files
 from streamd.streams.journal.tables import (
     JOURNAL,
     VERSION,
@@ -193,9 +192,9 @@ class Database:
 
     If `folder` does not exist, it is made, readable only by its owner. Its file has the tables of
     `layout`; `option` names it in errors, and `tidy` is called, once an hour, with the number of
-    old rows that were removed. Files of earlier versions in it are imported. When the database
-    turns out to be damaged, it is replaced by what can be read of it, and kept beside that. Raises
-    `ConfigError` if the folder cannot be written, or another process writes it.
+    old rows that were removed. When the database turns out to be damaged, it is replaced by what
+    can be read of it, and kept beside that. Raises `ConfigError` if the folder cannot be written,
+    or another process writes it.
     """
 
     def __init__(
@@ -232,7 +231,6 @@ class Database:
             raise ConfigError(f"{option}: cannot write {folder}: {error.strerror}") from None
         try:
             self._connect()
-            import_files(self.folder, self.write, self.sync)
             self.expire()
         except (StreamdError, OSError, sqlite3.Error) as error:
             self._disconnect()
