@@ -187,7 +187,7 @@ class Streamd:
         # What random weights write is kept, too.
         options = replace(
             build.decoding_options(config, model),
-            no_speech_threshold=1.0, least_evidence=-math.inf, loops=None,
+            no_speech_threshold=1.0, least_evidence=-math.inf, loops=False,
         )  # fmt: skip
 
         def recognize(window: Window, max_tokens: int) -> Hypothesis:

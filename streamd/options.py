@@ -322,23 +322,6 @@ class EndpointOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class LoopLimits:
-    """From when on a decoder is taken to repeat itself."""
-
-    # The first two are WhisperLiveKit's; SimulStreaming has seen the third.
-    word_repeats: int = 8
-    """Repetitions of one word in a row."""
-    phrase_words: int = 12
-    """Words in all repetitions of a phrase of 2 to 8 words, which are at least three."""
-    stuck_tokens: int = 8
-    """Tokens in a row that attend to the same 80 ms of audio."""
-    compression: float = 3.0
-    """Compression ratio of the last 60 tokens, or of the letters of a word."""
-    # WhisperKit has 2.4, but 60 random digits reach 2.8 (200 trials); repeated phrases of that
-    # length reach 5 and more.
-
-
-@dataclass(frozen=True, slots=True)
 class DecodingOptions:
     """How a window becomes text; as openai-whisper does it unless a comment says otherwise."""
 
@@ -390,8 +373,8 @@ class DecodingOptions:
     """Where no temperature passes the thresholds, take the best attempt instead of the last."""
     # openai-whisper takes the last, at temperature 1: text that is repetitive by nature, such as
     # digits, would be lost. SYSTRAN/faster-whisper takes the best, too.
-    loops: Annotated[LoopLimits | None, DERIVED] = field(default_factory=LoopLimits)
-    """What counts as a loop; None: nothing does, as in openai-whisper."""
+    loops: Annotated[bool, DERIVED] = True
+    """Cut off what repeats (`streamd.whisper.guards`), which openai-whisper does not do."""
     tighten: Annotated[bool, DERIVED] = True
     """Move word times inwards over frames that are 26 dB quieter than the word."""
 

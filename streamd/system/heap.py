@@ -2,7 +2,6 @@
 
 import ctypes
 import weakref
-from threading import RLock
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 _END_BYTES, _LARGE_BYTES = 1024**2, 2 * 1024**2
@@ -35,21 +34,8 @@ def keep_for_passes(user: object) -> None:
 
     Getting their pages from the system each time takes 5 % of a recording's CPU time.
     """
-    with _lock:
-        _users.add(id(user))
-        _set_limits(_PASS_BYTES, _PASS_BYTES)
-    weakref.finalize(user, _return_early_without, id(user)).atexit = False
-
-
-_users: set[int] = set()
-_lock = RLock()  # a user may be collected while another one is added
-
-
-def _return_early_without(user: int) -> None:
-    with _lock:
-        _users.discard(user)
-        if not _users:
-            return_early()
+    _set_limits(_PASS_BYTES, _PASS_BYTES)
+    weakref.finalize(user, return_early).atexit = False
 
 
 def _set_limits(end_bytes: int, large_bytes: int) -> None:

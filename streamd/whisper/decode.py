@@ -323,13 +323,12 @@ class _WindowSearch:
         return [path]
 
     def _loop(self, path: Path) -> int | None:
-        limits, language = self._options.loops, self._context.language
-        if limits is None:
+        if not self._options.loops:
             return None
         # a translation may attend to one spot for long: the verb that it waited for
         frames = () if self._tokenizer.translates else path.frames[self._n_given - 1 :]
         frames = frames[: len(path.tokens)]  # the row that chose a token is the one before its own
-        return find_loop(path.tokens, frames, self._tokenizer, language=language, limits=limits)
+        return find_loop(path.tokens, frames, self._tokenizer, language=self._context.language)
 
 
 def _given(

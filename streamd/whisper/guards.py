@@ -9,7 +9,6 @@ import string
 import zlib
 from collections.abc import Sequence
 
-from streamd.options import LoopLimits
 from streamd.types import compression_ratio
 from streamd.whisper.tokenizer import Tokenizer
 
@@ -17,11 +16,17 @@ REPEATS_OF_MANY, LONGEST_PHRASE = 3, 20
 """Repeats from which a phrase is a loop, and the most words in a phrase (WhisperLiveKit)."""
 STUCK_SPREAD = 4
 """Frames (80 ms) within which the tokens of a loop attend."""
-LAST_TOKENS = 60
-"""Tokens of which `LoopLimits.compression` is taken (WhisperKit)."""
+WORD_REPEATS, PHRASE_WORDS = 8, 12
+"""Repetitions of one word, and words in all repetitions of a phrase, from which both are loops
+(WhisperLiveKit)."""
+STUCK_TOKENS = 8
+"""Tokens in a row that attend to the same spot in a loop (SimulStreaming has seen it)."""
+LAST_TOKENS, MOST_COMPRESSED = 60, 3.0
+"""Compression ratio of the last 60 tokens, or of the letters of a word, above which they are a
+loop. WhisperKit has 2.4, but 60 random digits reach 2.8 (200 trials); repeated phrases of that
+length reach 5 and more."""
 
 _IGNORED = string.punctuation + string.whitespace
-USUAL = LoopLimits()
 
 
 def find_loop(
@@ -30,48 +35,43 @@ def find_loop(
     tokenizer: Tokenizer,
     *,
     language: str,
-    limits: LoopLimits = USUAL,
 ) -> int | None:
     """How many of `tokens` to keep because the others repeat (one instance is kept), or None.
 
     `frames` are those that the tokens attend to most.
     """
-    if len(tokens) < min(limits.stuck_tokens, limits.word_repeats, limits.phrase_words):
+    if len(tokens) < min(STUCK_TOKENS, WORD_REPEATS, PHRASE_WORDS):
         return None  # this runs after each token, and most windows of a stream add few
-    if (stuck := find_stuck(frames, limits)) is not None:
+    if (stuck := find_stuck(frames)) is not None:
         return stuck + 1
-    if (repeated := find_repeated(tokens, tokenizer, language=language, limits=limits)) is not None:
+    if (repeated := find_repeated(tokens, tokenizer, language=language)) is not None:
         return repeated
     text = tokenizer.decode(tokens[-LAST_TOKENS:])
-    if len(tokens) >= LAST_TOKENS and compression_ratio(text) > limits.compression:
+    if len(tokens) >= LAST_TOKENS and compression_ratio(text) > MOST_COMPRESSED:
         return len(tokens) - LAST_TOKENS
     return None
 
 
-def find_repeated(
-    tokens: Sequence[int], tokenizer: Tokenizer, *, language: str, limits: LoopLimits = USUAL
-) -> int | None:
+def find_repeated(tokens: Sequence[int], tokenizer: Tokenizer, *, language: str) -> int | None:
     """How many of text `tokens` to keep because words repeat, marks, or letters in a word; or None.
 
     A word whose letters repeat ("Hmmmm") is kept up to where it begins to compress.
     """
     words = tokenizer.split_words(tokens, language)
-    n_kept = find_repetition([text for text, _ in words], limits)
-    inside = _find_letters(words[:n_kept], tokenizer, limits)
+    n_kept = find_repetition([text for text, _ in words])
+    inside = _find_letters(words[:n_kept], tokenizer)
     if n_kept is None or inside is not None:
         return inside
     return sum(len(ids) for _, ids in words[:n_kept])
 
 
-def _find_letters(
-    words: Sequence[tuple[str, Sequence[int]]], tokenizer: Tokenizer, limits: LoopLimits
-) -> int | None:
+def _find_letters(words: Sequence[tuple[str, Sequence[int]]], tokenizer: Tokenizer) -> int | None:
     n_before = n_marks = 0
     for (before, _), (text, ids) in zip([("", ()), *words], words, strict=False):
         n_marks = n_marks + 1 if text == before and _is_lone_mark(text) else 0
         if n_marks == REPEATS_OF_MANY:
             return n_before - len(ids) * (REPEATS_OF_MANY - 1)
-        if letter_ratio(text) > limits.compression:
+        if letter_ratio(text) > MOST_COMPRESSED:
             shorter = (n for n in range(len(ids), 1, -1) if _is_plain(tokenizer.decode(ids[:n])))
             return n_before + next(shorter, 1)
         n_before += len(ids)
@@ -96,7 +96,7 @@ def _is_lone_mark(text: str) -> bool:
     return text.startswith(" ") and not text.strip(_IGNORED)
 
 
-def find_repetition(words: Sequence[str], limits: LoopLimits = USUAL) -> int | None:
+def find_repetition(words: Sequence[str]) -> int | None:
     """How many words to keep so that their first loop appears once, or None.
 
     Case and punctuation do not count.
@@ -105,9 +105,9 @@ def find_repetition(words: Sequence[str], limits: LoopLimits = USUAL) -> int | N
     spoken = [(i, word) for i, word in enumerate(normal) if word]
     keep = []
     for period in range(1, LONGEST_PHRASE + 1):
-        repeats = max(REPEATS_OF_MANY, -(-limits.phrase_words // period))
+        repeats = max(REPEATS_OF_MANY, -(-PHRASE_WORDS // period))
         if period == 1:
-            repeats = limits.word_repeats
+            repeats = WORD_REPEATS
         # Counts the words in a row that equal the word one period earlier.
         matched = 0
         for at in range(period, len(spoken)):
@@ -118,10 +118,10 @@ def find_repetition(words: Sequence[str], limits: LoopLimits = USUAL) -> int | N
     return min(keep, default=None)
 
 
-def find_stuck(frames: Sequence[int], limits: LoopLimits = USUAL) -> int | None:
+def find_stuck(frames: Sequence[int]) -> int | None:
     """The first token of a run that attends to one spot, or None."""
-    for first in range(len(frames) - limits.stuck_tokens + 1):
-        run = frames[first : first + limits.stuck_tokens]
+    for first in range(len(frames) - STUCK_TOKENS + 1):
+        run = frames[first : first + STUCK_TOKENS]
         if max(run) - min(run) <= STUCK_SPREAD:
             return first
     return None

@@ -162,7 +162,7 @@ def transcribe(
         temperatures=(temperature,) if isinstance(temperature, float) else tuple(temperature),
         best_of=o.pop("best_of", 1),  # openai-whisper's default outside its command line
         languages=(o.pop("language"),) if "language" in o else (),
-        loops=None,
+        loops=False,
         **decoding_options(o),
     )
     transcriber = Transcriber(engine, tokenizer, decoding, longform)

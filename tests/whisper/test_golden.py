@@ -84,7 +84,7 @@ def check_fallback(model: Subject, case: dict[str, Any]) -> None:
         compression_ratio_threshold=case["limit"],
         logprob_threshold=-100.0,
         least_evidence=-100.0,
-        loops=None,
+        loops=False,
     )
 
     def search(rng: np.random.Generator) -> Decoded:

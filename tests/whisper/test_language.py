@@ -34,7 +34,7 @@ OPTIONS = DecodingOptions(
     least_evidence=-100.0,
     no_speech_threshold=1.0,
     temperatures=(0.0,),
-    loops=None,
+    loops=False,
 )
 """Random text fails every guard."""
 

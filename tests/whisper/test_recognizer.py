@@ -605,7 +605,7 @@ def test_languages_other_than_english_may_have_more_tokens_in_a_second():
     counts = {}
     for code in ("en", "de"):
         engine = ScriptedEngine(endless)
-        ours = Recognizer(engine, MULTILINGUAL, replace(PLAIN, loops=None))
+        ours = Recognizer(engine, MULTILINGUAL, replace(PLAIN, loops=False))
         counts[code] = len(ours.recognize(window(50, languages=(code,))).tokens)
     assert counts == {"en": 15, "de": 21}  # ceil(1 s * 6.5 or 13) + 8
 

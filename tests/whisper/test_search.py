@@ -485,7 +485,7 @@ def test_a_long_prompt_takes_from_what_may_be_sampled():
     """As in openai-whisper: 223 tokens of prompt, and one token behind the last place."""
     decoder = ContextDecoder(hashed(0, eot_bias=-99.0), 2000)
     context = Context(224, prompt=(1,) * 300)
-    found = decode(decoder, TOKENIZER, options=replace(GREEDY, loops=None), context=context)
+    found = decode(decoder, TOKENIZER, options=replace(GREEDY, loops=False), context=context)
     assert decoder.passes[0] == 1 + 223 + 2
     assert len(found.tokens) == 448 + 1 - decoder.passes[0]
 
@@ -493,7 +493,7 @@ def test_a_long_prompt_takes_from_what_may_be_sampled():
 def test_without_limits_nothing_is_a_loop():
     decoder = ContextDecoder(scripted([5], n_ctx=100), 2000)
     context = Context(100)
-    found = decode(decoder, TOKENIZER, options=replace(GREEDY, loops=None), context=context)
+    found = decode(decoder, TOKENIZER, options=replace(GREEDY, loops=False), context=context)
     assert (found.loop, len(found.tokens)) == (None, 100)
 
 

@@ -23,7 +23,7 @@ from streamd.whisper.vocabulary import (
 from tests.support.decoders import EOT, N_VOCAB, ContextDecoder, decode, hashed, vocabulary
 
 TOKENIZER = Tokenizer(vocabulary(), N_VOCAB, multilingual=False)
-GREEDY = DecodingOptions(suppress_tokens=(), suppress_blank=False, temperatures=(0.0,), loops=None)
+GREEDY = DecodingOptions(suppress_tokens=(), suppress_blank=False, temperatures=(0.0,), loops=False)
 BEAMS = replace(GREEDY, beam_size=4)
 
 

@@ -38,7 +38,7 @@ class Transcriber(Generic[FeaturesT]):
         self._engine, self._tokenizer = engine, tokenizer
         # Guards of live captions, which openai-whisper does not have.
         self._decoding = replace(
-            decoding, loops=None, least_evidence=-math.inf, best_attempt=False, stop_margin=0.0
+            decoding, loops=False, least_evidence=-math.inf, best_attempt=False, stop_margin=0.0
         )
         self._options = options or LongformOptions()
         self._vocabulary, self._is_alone = vocabulary, is_alone

@@ -60,7 +60,7 @@ class Mel:
 
 def told(expected: str = "", **options) -> tuple[list[tuple[int, ...]], str]:
     engine = Engine()
-    decoding = DecodingOptions(timestamps=False, loops=None, temperatures=(0.0,))
+    decoding = DecodingOptions(timestamps=False, loops=False, temperatures=(0.0,))
     longform = LongformOptions(word_timestamps=False, **options)
     vocabulary = Vocabularies(TOKENIZER).of(expected)
     transcriber = Transcriber(engine, TOKENIZER, decoding, longform, vocabulary)

@@ -63,7 +63,7 @@ def transcribe(
 ) -> list[TranscribedWindow]:
     settings = {"temperatures": (0.0,), "logprob_threshold": -99.0, "no_speech_threshold": 1.0}
     transcriber = Transcriber(
-        engine, TOKENIZER, DecodingOptions(loops=None, **settings | decoding), options
+        engine, TOKENIZER, DecodingOptions(loops=False, **settings | decoding), options
     )
     return list(transcriber.transcribe(mel, clips, language="en", voiced=voiced))
 
