@@ -99,6 +99,18 @@ def test_no_test_sleeps() -> None:
     assert guilty == []
 
 
+def test_packages_only_export() -> None:
+    found = [
+        f"{path.parent.name}: {each.name}"
+        for path in MODULES
+        if path.name == "__init__.py"
+        for each in ast.parse(path.read_text()).body
+        if isinstance(each, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    # What the console script calls, and the names that are imported when they are first used.
+    assert found == ["streamd: __getattr__", "streamd: __dir__", "cli: main"]
+
+
 def test_no_class_name_stands_for_two_things() -> None:
     # a search, a traceback or a log line names a class without its path
     classes = [

@@ -4,28 +4,6 @@
 of them, and `model` checks what they say. `silence` is what stands for the silence after a sound.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from streamd.models.dimensions import ModelDimensions, Weights
 
-import numpy as np
-from numpy.typing import NDArray
-
-
-@dataclass(frozen=True, slots=True)
-class ModelDimensions:
-    """openai/whisper's `ModelDimensions`, under its names."""
-
-    n_mels: int
-    n_audio_ctx: int
-    n_audio_state: int
-    n_audio_head: int
-    n_audio_layer: int
-    n_vocab: int
-    n_text_ctx: int
-    n_text_state: int
-    n_text_head: int
-    n_text_layer: int
-
-
-Weights = Mapping[str, NDArray[np.float32]]
-"""A model's parameters under openai/whisper's names (``model.state_dict()``)."""
+__all__ = ["ModelDimensions", "Weights"]

@@ -233,7 +233,7 @@ def test_what_an_earlier_version_copied_is_read_once(kind, store, tmp_path, caps
     copies(path, store / "mine")
     assert main(["models", "list"]) == 0
     assert "damaged" not in capsys.readouterr().out
-    monkeypatch.setattr("streamd.models.store.BUNDLED", ())  # which is better
+    monkeypatch.setattr("streamd.models.store.finding.BUNDLED", ())  # which is better
     assert best(places(), ModelOptions(language="en")) == "mine"
     assert in_one_form("mine", places()) == "mine"
     assert_same(load_model("mine"), expected)
