@@ -689,8 +689,6 @@ class BindOptions:
         str, "FILE", Option("file with the token that clients must present", common=True)
     ] = ""
     """Empty for ``STREAMD_TOKEN``; with several tokens, a ``.toml`` with a table for each."""
-    listen_token_file: str = ""
-    """File with a second token, for clients that may listen but not send audio."""
     tls_cert: Annotated[str, "FILE", Option("PEM certificate; allows only wss and https")] = ""
     tls_key: Annotated[str, "FILE", Option("private key, if --tls-cert does not contain it")] = ""
     allow_host: Annotated[

@@ -10,6 +10,7 @@ _DROP = "drop it; no other value was worth the choice"
 REMOVED: Mapping[str, str] = {
     "audio-contexts": "drop it; a build has the contexts that captions need",
     "audio-ctx": "drop it; the encoder computes as much as there is sound",
+    "bind.listen_token_file": 'use --token-file with a FILE.toml, where may = "listen"',
     "build-to": "set STREAMD_CACHE to another folder",
     "carry-initial-prompt": "use --hotwords, which count in every window",
     "clip-timestamps-ms": "cut the file first: ffmpeg -ss START -to END -i FILE part.flac",
@@ -70,6 +71,7 @@ OLD_DEFAULTS: Mapping[str, object] = {
     "without-timestamps": False,
     "clip-timestamps-ms": [],
     "audio-contexts": [],
+    "bind.listen_token_file": 'use --token-file with a FILE.toml, where may = "listen"',
     "build-to": "",
     "colors": "auto",
     "mark-low": 0.0,

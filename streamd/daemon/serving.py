@@ -170,13 +170,7 @@ def _with_tokens(bind: BindOptions) -> BindOptions:
     named = has_several_tokens(bind.token_file)
     token = None if named else read_token(bind.token_file, os.environ)
     tokens = read_tokens(bind.token_file) if named else ()
-    listen_token = read_token(bind.listen_token_file, {}, option="bind.listen_token_file")
-    return replace(
-        bind,
-        token=token or bind.token,
-        listen_token=listen_token or bind.listen_token,
-        tokens=tokens or bind.tokens,
-    )
+    return replace(bind, token=token or bind.token, tokens=tokens or bind.tokens)
 
 
 def allow_files(n_connections: int) -> None:
@@ -199,8 +193,7 @@ def reload(config: Config, running: Server) -> None:
     options = config.bind
     try:
         running.reload(_with_tokens(running.bind))
-        tokens = options.token_file, options.listen_token_file
-        files = [file for file in (*tokens, options.tls_cert, options.tls_key) if file]
+        files = [file for file in (options.token_file, options.tls_cert, options.tls_key) if file]
         log.info("read %s", ", ".join(files) or "nothing: there is no --token-file")
         if (before := running.invitation) is not None:
             link = invite(running, has_live=before.has_live)

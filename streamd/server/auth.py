@@ -89,8 +89,6 @@ class Auth:
         grantors = grants(bind)
         if not all(each is None or each.strip() for each in (token, bind.listen_token)):
             raise ConfigError("the token is empty: put one into the --token-file")
-        if bind.listen_token is not None and len(grantors) == 1:
-            raise ConfigError("bind.listen_token_file needs --token-file, for those who send audio")
         if not (grantors or is_loopback(host)):
             raise ConfigError(
                 f"refusing to listen on {host} without a token, since other machines could "

@@ -242,22 +242,12 @@ async def test_the_token_of_listeners_feeds_nothing():
             assert await refusal(server.port, **ears) == 401
 
 
-@pytest.mark.parametrize(
-    ("bind", "says"),
-    [
-        (BindOptions(port=0, listen_token="ears"), "needs --token-file"),
-        (BindOptions(port=0, token="secret", listen_token=" "), "empty"),
-    ],
-)
-def test_listeners_alone_need_no_token_of_their_own(bind, says):
-    with pytest.raises(ConfigError, match=says):
-        Server(bind, sessions=CountingStreams(), info=INFO)
-
-
 async def test_an_empty_token_protects_nothing():
     with pytest.raises(ConfigError, match="token is empty"):
         async with serving(CountingStreams(), token=" \n"):
             pass
+    with pytest.raises(ConfigError, match="token is empty"):
+        Server(BindOptions(token="secret", listen_token=" "), sessions=CountingStreams(), info=INFO)
 
 
 async def test_a_port_in_use_is_named_with_the_cure():
