@@ -15,7 +15,7 @@ from typing import IO
 
 from streamd.documents.texts import LIBRARIES, MOST_CHARACTERS, kind_of, prepare, text_of
 from streamd.errors import ConfigError, how_to_install
-from streamd.system.sandbox import confine, limit_cpu
+from streamd.system.sandbox import child_command, child_environment, confine, limit_cpu
 
 MOST_BYTES = 50 << 20
 """Of a document: slides with many pictures."""
@@ -26,8 +26,6 @@ _CPU_S = 30
 """CPU time of the process. A PDF of 400 pages of text takes a few seconds."""
 _WALL_S = 120.0
 """After which it is ended, whatever it does."""
-_NEEDED = ("PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
-"""Variables without which Python may not find this package. The process gets no others of ours."""
 _TEXT, _REFUSED = b"t", b"e"
 
 
@@ -47,14 +45,12 @@ def read_document(file: IO[bytes], name: str) -> str:
     if file.tell() > MOST_BYTES:
         raise DocumentError(f"it has more than {MOST_BYTES >> 20} MB: save it without pictures")
     file.seek(0)
-    known = {name: os.environ[name] for name in _NEEDED if name in os.environ}
-    # -P: no module of the folder in which streamd was started is imported.
     with subprocess.Popen(
-        (sys.executable, "-P", "-m", __name__, kind),
+        child_command(__name__, kind),
         stdin=file,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        env=known,
+        env=child_environment(),
         start_new_session=True,  # Ctrl-C is for the daemon
     ) as process:
         assert process.stdout is not None

@@ -25,7 +25,7 @@ from streamd.sources.ffmpeg import SELF_CONTAINED, Ffmpeg
 from streamd.sources.file import FileSource, Sndfile, UnreadableError, choose_decoder
 from streamd.sources.framing import Block, Framer
 from streamd.sources.tracks import Selection
-from streamd.system.sandbox import confine, limit_cpu
+from streamd.system.sandbox import child_command, child_environment, confine, limit_cpu
 from streamd.types import FRAME, FRAME_MS, Frames
 
 _MAX_BYTES = 256 << 20
@@ -34,8 +34,6 @@ _CPU_S = 60
 """CPU time that the process has, besides the length of the sound that it has decoded: files of 60
 MB that were made to keep decoders busy took up to 32 s, and sound takes a hundredth of its length.
 """
-_NEEDED = ("PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
-"""Variables without which Python may not find this package. The process gets no others of ours."""
 _HEAD = struct.Struct(">cI")
 """Before each message of the process: its kind, and its length in bytes (``p``: the number)."""
 _Kind = Literal[b"m", b"f", b"p", b"w", b"e"]
@@ -77,14 +75,12 @@ class ConfinedSource:
 
     async def __aenter__(self) -> Self:
         is_fed = self._file is None
-        known = {name: os.environ[name] for name in _NEEDED if name in os.environ}
-        # -P: no module of the folder in which streamd was started is imported.
         self._process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-P", "-m", __name__, *([_FED] * is_fed), *self._languages),
+            *child_command(__name__, *([_FED] * is_fed), *self._languages),
             stdin=asyncio.subprocess.PIPE if is_fed else self._file,
             stdout=asyncio.subprocess.PIPE,
             # Landlock confines one thread and those that it starts later; numpy would start some.
-            env={**known, "OPENBLAS_NUM_THREADS": "1"},
+            env={**child_environment(), "OPENBLAS_NUM_THREADS": "1"},
             start_new_session=True,  # Ctrl-C is for the daemon
         )
         assert self._process.stdout is not None

@@ -15,6 +15,19 @@ _CREATE_RULESET, _RESTRICT_SELF = 444, 446
 """System calls of Landlock, with these numbers on every processor (linux/landlock.h)."""
 _ASK_VERSION = 1
 """``LANDLOCK_CREATE_RULESET_VERSION``."""
+_NEEDED = ("PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
+"""Variables without which Python may not find this package."""
+
+
+def child_command(module: str, *arguments: str) -> tuple[str, ...]:
+    """Return the command of a process that runs a module of this package."""
+    # -P: no module of the folder in which streamd was started is imported.
+    return (sys.executable, "-P", "-m", module, *arguments)
+
+
+def child_environment() -> dict[str, str]:
+    """Return the only variables of ours that such a process gets."""
+    return {name: os.environ[name] for name in _NEEDED if name in os.environ}
 
 
 def limit_cpu(seconds: int) -> None:
