@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 from msgspec import UNSET, UnsetType
@@ -270,6 +270,13 @@ class Hypothesis:
     def evidence(self) -> float:
         """How much speaks for the text; see `evidence`."""
         return evidence(self.avg_logprob, self.no_speech_prob, self.temperature)
+
+
+class WindowRecognizer(Protocol):
+    """Turns windows into hypotheses."""
+
+    def recognize(self, window: Window) -> Hypothesis:
+        """Transcribe the window; called in another thread, for one window at a time."""
 
 
 def evidence(avg_logprob: float, no_speech_prob: float, temperature: float) -> float:

@@ -32,9 +32,8 @@ from streamd.models.catalog import dimensions
 from streamd.models.model import Model
 from streamd.options import DEFAULT_STEP
 from streamd.streams.auto_step import STEPS_MS
-from streamd.streams.inference import WindowRecognizer
 from streamd.system.processor import fast_cores, machine
-from streamd.types import FRAME, Mel, frames_from_ms, ms_from_frames
+from streamd.types import FRAME, Mel, WindowRecognizer, frames_from_ms, ms_from_frames
 from streamd.whisper.engine import Decoder, Engine, FeaturesT
 
 _BLOCK = 5

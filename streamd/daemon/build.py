@@ -40,9 +40,9 @@ from streamd.sources.tracks import Selection
 from streamd.streams import Chooser
 from streamd.streams.auto_step import AutoStep
 from streamd.streams.hearing import SoundHearing, Told
-from streamd.streams.inference import EngineThread, WindowRecognizer
+from streamd.streams.inference import EngineThread
 from streamd.system.processor import usable_threads
-from streamd.types import FRAME_MS, frames_from_ms, ms_from_frames
+from streamd.types import FRAME_MS, WindowRecognizer, frames_from_ms, ms_from_frames
 from streamd.whisper.engine import Engine
 from streamd.whisper.recognizer import Recognizer
 from streamd.whisper.tokenizer import Tokenizer

@@ -37,9 +37,8 @@ from streamd.models.store.cache import places
 from streamd.models.store.layouts import outline
 from streamd.options import Choices
 from streamd.streams import Chooser
-from streamd.streams.inference import WindowRecognizer
 from streamd.system.heap import return_early, trim
-from streamd.types import Hypothesis, Window, Word
+from streamd.types import Hypothesis, Window, WindowRecognizer, Word
 from streamd.whisper.punctuation import MarksAnswer, MarksQuestion
 from streamd.whisper.tokenizer import Tokenizer
 

@@ -37,9 +37,10 @@ from streamd.sinks.terminal import is_terminal
 from streamd.sources import Source
 from streamd.sources.call import SIDES
 from streamd.streams import Chooser, SessionStorage, Streams
-from streamd.streams.inference import EngineThread, WindowRecognizer
+from streamd.streams.inference import EngineThread
 from streamd.streams.metrics import Metrics
 from streamd.streams.stream import Stream
+from streamd.types import WindowRecognizer
 from streamd.version import __version__
 
 log = logging.getLogger(__name__)

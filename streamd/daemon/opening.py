@@ -28,11 +28,10 @@ from streamd.models.store.cache import StorePaths, places
 from streamd.models.store.layouts import layout_of
 from streamd.streams import Chooser
 from streamd.streams.auto_step import STEPS_MS
-from streamd.streams.inference import WindowRecognizer
 from streamd.system.disk import megabytes
 from streamd.system.heap import return_early
 from streamd.system.processor import memory_bytes
-from streamd.types import ms_from_frames
+from streamd.types import WindowRecognizer, ms_from_frames
 from streamd.whisper.engine import Engine
 from streamd.whisper.recognizer import Recognizer
 from streamd.whisper.vocabulary import Vocabularies

@@ -3,13 +3,12 @@
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
 import soundfile
 
 from streamd.system.disk import asset
-from streamd.types import FRAME, Hypothesis, Samples, TextOptions, Window, text_of
+from streamd.types import FRAME, Samples, TextOptions, Window, WindowRecognizer, text_of
 
 _WEIGHTS = "model.safetensors"
 
@@ -44,12 +43,7 @@ def read_by_whisper(model: Path) -> dict[str, str]:
     return dict(golden["texts"]) if same else {}
 
 
-class _WindowReader(Protocol):
-    def recognize(self, window: Window) -> Hypothesis:
-        """Transcribe the window."""
-
-
-def transcribed(recognizer: _WindowReader, clip: GoldenClip) -> str:
+def transcribed(recognizer: WindowRecognizer, clip: GoldenClip) -> str:
     """Return the text of a clip as that of a stream's last window, in English."""
     n = len(clip.samples) // FRAME
     samples = clip.samples[: n * FRAME]

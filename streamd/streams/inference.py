@@ -6,12 +6,11 @@ from concurrent.futures import Executor, Future
 from functools import partial
 from queue import SimpleQueue
 from threading import Thread
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from streamd.errors import EngineError
 from streamd.system.calls import settle, wait_at_exit
 from streamd.system.stdio import ENGINE_THREAD
-from streamd.types import Hypothesis, Window
 
 STEP_DEADLINES = 5
 """How many deadlines of a live window a recording's may take: it is longer, and is decoded again
@@ -25,13 +24,6 @@ ResultT = TypeVar("ResultT")
 
 class HangError(EngineError):
     """The engine does not return from a window; its thread cannot be ended."""
-
-
-class WindowRecognizer(Protocol):
-    """What the scheduler needs of a recognizer."""
-
-    def recognize(self, window: Window) -> Hypothesis:
-        """Transcribe the window; called in another thread, for one window at a time."""
 
 
 class EngineThread(Executor):

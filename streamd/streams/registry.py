@@ -22,7 +22,6 @@ from streamd.session.channels import AnySession
 from streamd.streams.auto_step import AutoStep
 from streamd.streams.hearing import SoundHearing, Told
 from streamd.streams.hub import Hub
-from streamd.streams.inference import WindowRecognizer
 from streamd.streams.journal.journals import Journal, JournalError
 from streamd.streams.journal.lines import Claimant, Fed
 from streamd.streams.metrics import Metrics
@@ -30,7 +29,7 @@ from streamd.streams.scheduler import Scheduler
 from streamd.streams.storage import SessionStorage
 from streamd.streams.stream import KeepsVoices, Stream, StreamContext
 from streamd.system.heap import trim
-from streamd.types import ms_from_frames
+from streamd.types import WindowRecognizer, ms_from_frames
 
 _N_RECENT = 100
 """Recent finals that are kept in memory when a journal has them all: minutes, for clients that

@@ -15,10 +15,10 @@ from typing import Any, TypeVar
 
 from streamd.errors import EngineError, OneSessionError, StreamdError, is_bug, lacks_memory
 from streamd.streams.auto_step import AutoStep
-from streamd.streams.inference import STEP_DEADLINES, EngineThread, WindowRecognizer
+from streamd.streams.inference import STEP_DEADLINES, EngineThread
 from streamd.streams.metrics import Metrics
 from streamd.streams.stream import Stream
-from streamd.types import Window
+from streamd.types import Window, WindowRecognizer
 
 MEMORY_PAUSE_S = 1.0
 """How long a worker waits after a window for which there was too little memory."""

@@ -3,9 +3,8 @@
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Protocol
 
-from streamd.types import FRAME, Hypothesis, Samples, Window
+from streamd.types import FRAME, Hypothesis, Samples, Window, WindowRecognizer
 
 EndOfTurn = Callable[[Samples], Future[float]]
 """Begins to tell how probable it is that somebody is done, from all that they have said, (n,)."""
@@ -25,11 +24,6 @@ class TurnAnswer:
     prob: float
 
 
-class _JudgedRecognizer(Protocol):
-    def recognize(self, window: Window) -> Hypothesis:
-        """Transcribe the window."""
-
-
 class TurnJudge:
     """A recognizer that also says whether a speaker is done, in windows that ask for it.
 
@@ -37,7 +31,7 @@ class TurnJudge:
     says no word it is known.
     """
 
-    def __init__(self, recognizer: _JudgedRecognizer, end_of_turn: EndOfTurn) -> None:
+    def __init__(self, recognizer: WindowRecognizer, end_of_turn: EndOfTurn) -> None:
         self._recognizer, self._end_of_turn = recognizer, end_of_turn
 
     def recognize(self, window: Window) -> Hypothesis:
