@@ -379,18 +379,14 @@ def needs_fallback(decoded: Decoded, options: DecodingOptions) -> bool:
 
 
 def with_phrases(
-    attempt: Callable[[Vocabulary | None], Search[Decoded]],
-    vocabulary: Vocabulary | None,
-    *,
-    clear: bool = False,
+    attempt: Callable[[Vocabulary | None], Search[Decoded]], vocabulary: Vocabulary | None
 ) -> Search[Decoded]:
     """Decode with phrases to expect, and once more without if the result is improbable.
 
-    What a phrase costs would otherwise lose the utterance of which it is most. `clear`: as in
-    `is_probable`.
+    What a phrase costs would otherwise lose the utterance of which it is most.
     """
     decoded = yield from attempt(vocabulary)
-    if vocabulary is None or is_probable(decoded, clear=clear):
+    if vocabulary is None or is_probable(decoded):
         return decoded
     plain = yield from attempt(None)
     return max(decoded, plain, key=lambda each: each.evidence)

@@ -213,14 +213,12 @@ def answer(asked: Pass) -> Answer:
     return decoder.step(tokens, positions, slots, visible, want, among)
 
 
-def run_in_order(
-    decoder: Decoder, tokens: Sequence[int], first: int, want: Sequence[int] | None = None
-) -> tuple[Logits, Alignment]:
+def run_in_order(decoder: Decoder, tokens: Sequence[int], first: int) -> tuple[Logits, Alignment]:
     """Run a part of a text that begins with token `first`; each token sees all before it.
 
-    `want` and the result are as in `Decoder.step`; None wants all.
+    The result is that of `Decoder.step` for all of them.
     """
     order = np.arange(first, first + len(tokens))
     visible = np.arange(decoder.n_slots) <= order[:, None]
-    rows = np.asarray(range(len(tokens)) if want is None else want, np.int64)
+    rows = np.arange(len(tokens))
     return decoder.step(np.asarray(tokens, np.int64), order, order, visible, rows)

@@ -41,28 +41,10 @@ _ITEM_WORDS = 4
 """A line of at most so many words is an item of a list: its first word keeps its capital."""
 
 _JOINING = frozenset(
-    [
-        "of",
-        "de",
-        "da",
-        "do",
-        "dos",
-        "das",
-        "del",
-        "della",
-        "di",
-        "du",
-        "der",
-        "den",
-        "von",
-        "van",
-        "la",
-        "le",
-        "el",
-        "al",
-        "bin",
-        "ibn",
-    ]
+    (
+        *("of", "de", "da", "do", "dos", "das", "del", "della", "di", "du", "der", "den"),
+        *("von", "van", "la", "le", "el", "al", "bin", "ibn"),
+    )
 )
 _LONGEST = 100
 """Letters without a blank; more are no word of a language that has blanks."""

@@ -264,21 +264,17 @@ class BusJournal:
 
     @property
     def first(self) -> int:
-        """Number of the oldest final in memory."""
         return self._finals[0].seq if self._finals else self.seq + 1
 
     @property
     def kept_ms(self) -> int:
-        """Where the audio of the stored state begins."""
         return self._kept.resume_state.start_ms if self._kept.resume_state else 0
 
     @property
     def lag_ms(self) -> int:
-        """How long the oldest of the events that are not stored yet has waited."""
         return self._channel.outbox.lag_ms if self.is_mine else 0
 
     def joined(self, relay: Callable[[Fed | SessionEvent], None], moved: Moved) -> None:
-        """Send events of other nodes to `relay`, and call `moved` when the session is lost."""
         self.is_joined, self._relay, self._moved = True, relay, moved
 
     def store(self, event: SessionEvent, release: Release) -> None:
@@ -501,7 +497,6 @@ class Bus:
         self._tasks = asyncio.TaskGroup()
 
     async def run(self) -> None:
-        """Write and follow sessions until cancelled."""
         async with self._tasks:
             await self._stream.run(self._beat)
 
@@ -631,7 +626,6 @@ class Bus:
         return await self._stream.newest(f"$KV.{NODES}.{node}") is not None
 
     def open(self, session: str) -> BusJournal:
-        """Return the journal of a session that `prepare` has taken, or begin a run."""
         channel = self._channel(session)
         journal = channel.journal
         if journal is None or journal.closed:
@@ -640,7 +634,6 @@ class Bus:
         return journal
 
     def recall(self, session: str) -> BusJournal | None:
-        """Return the journal of the session's last run, if `prepare` has found one."""
         channel = self._channels.get(session)
         return channel.journal if channel and channel.journal and channel.journal.at else None
 
@@ -656,7 +649,6 @@ class Bus:
         return channel.over[1] if channel.over and channel.over[0] == epoch else None
 
     def is_fed_elsewhere(self, session: str) -> bool:
-        """Whether the client for which `prepare` was awaited cannot feed the session here."""
         channel = self._channels.get(session)
         return channel is not None and channel.is_elsewhere
 

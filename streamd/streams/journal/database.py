@@ -94,7 +94,6 @@ class DatabaseJournal:
         return self.seq + 1 if first is None else int(first)
 
     def store(self, event: SessionEvent, release: Release) -> None:
-        """Write an event that lasts, then release it; see `Journal.store`."""
         if isinstance(event, Lasting):
             self._write(self._run.after(event), event)
         release(event)
@@ -139,7 +138,6 @@ class DatabaseJournal:
         self.close()
 
     def close(self) -> None:
-        """Write no more; another process may resume the session."""
         self.closed = True
         self._database.writing.discard(self)
 
@@ -326,10 +324,6 @@ class Database:
                 raise failed(self.path, cause) from cause
 
     def open(self, session: str) -> DatabaseJournal:
-        """Return the journal of a session: resumed if its last run did not end, else a new one.
-
-        A run that contradicts itself is not resumed. Raises `JournalError` if it cannot be written.
-        """
         journal = self.recall(session)
         return self.begin(session) if journal is None or journal.ended else journal
 
@@ -344,10 +338,6 @@ class Database:
         )
 
     def recall(self, session: str) -> DatabaseJournal | None:
-        """Return the journal of a session's last run, or None; of a run that ended it is closed.
-
-        Raises `JournalError` if it cannot be read.
-        """
         newest = "SELECT ifnull(max(seq), 0) FROM events WHERE run = runs.id"
         query = f"SELECT id, run, ({newest}) FROM runs WHERE session = ? ORDER BY id DESC LIMIT 1"
         for number, data, seq in self.select(query, session):
