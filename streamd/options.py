@@ -327,11 +327,6 @@ class DecodingOptions:
 
     languages: Annotated[tuple[str, ...], DERIVED] = ()
     """As `SessionOptions.languages`, of a recording. English-only models ignore them."""
-    # No recording of 46 in nine languages was misheard with as much.
-    language_prob: Annotated[Share, DERIVED] = 0.5
-    """Probability that a newly detected language needs."""
-    language_margin: Annotated[Share, DERIVED] = 0.2
-    """How much more probable than the previous language it must be."""
     beam_size: Annotated[
         int, Meta(ge=1, le=32), Option("beam size for finals; 1: greedy search", flags=("-bs",))
     ] = 1
@@ -367,8 +362,6 @@ class DecodingOptions:
     """A full stop becomes a comma unless it is more probable than a comma by so many nats."""
     # Whisper ends what it hears with a full stop, so where a live window ends, it favours one. On
     # stream A 22 commas instead of 15 were kept (28 offline), and no full stop became a comma.
-    seed: Annotated[int, DERIVED] = 0
-    """Seed of the samples; each window has its own generator."""
     best_attempt: Annotated[bool, DERIVED] = True
     """Where no temperature passes the thresholds, take the best attempt instead of the last."""
     # openai-whisper takes the last, at temperature 1: text that is repetitive by nature, such as

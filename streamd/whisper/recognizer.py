@@ -152,7 +152,7 @@ class Recognizer(Generic[FeaturesT]):
             self._thorough if window.last else self._quick,
             context,
             detected,
-            np.random.default_rng([self._quick.seed, window.start, window.end]),
+            np.random.default_rng([0, window.start, window.end]),
             Effort(rate, window.retry.budget if window.last else math.inf),
             self.counters,
             self._view,
@@ -169,7 +169,7 @@ class Recognizer(Generic[FeaturesT]):
 
         It is that of the sound alone: in the window's states, the voice before it counts as well.
         """
-        tokenizer, options, question = self._tokenizer, self._quick, window.asked(LanguageQuestion)
+        tokenizer, question = self._tokenizer, window.asked(LanguageQuestion)
         if not tokenizer.multilingual:
             return DetectedLanguage(tokenizer.language)
         # A session may be older than the model, which may lack its languages.
@@ -186,7 +186,7 @@ class Recognizer(Generic[FeaturesT]):
             mel = log_mel(samples, self._engine.dims.n_mels)
             features = self._engine.encode(mel)
         probs = detect_language(self._engine.decoder(features, n_slots=1), tokenizer, among)
-        language = spoken(probs, before, options)
+        language = spoken(probs, before)
         return DetectedLanguage(language, probs[language], probs.get(before, 0.0))
 
 

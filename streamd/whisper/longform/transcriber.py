@@ -8,7 +8,7 @@ from typing import Generic
 import numpy as np
 
 from streamd.options import DecodingOptions, LongformOptions
-from streamd.whisper.decode import detect_language, spoken
+from streamd.whisper.decode import detect_language
 from streamd.whisper.engine import BatchEngine, Engine, FeaturesT, urgent
 from streamd.whisper.longform.reader import Reader, Spectrum
 from streamd.whisper.longform.schedule import OneByOne, Reading, TranscribedWindow, read_in_order
@@ -54,7 +54,7 @@ class Transcriber(Generic[FeaturesT]):
         features = engine.encode(mel.window(first, width, width=width))
         decoder = engine.decoder(features, n_slots=1)
         probs = detect_language(decoder, self._tokenizer, languages)
-        return spoken(probs, "", self._decoding)
+        return next(iter(probs))
 
     def transcribe(
         self,
@@ -99,6 +99,6 @@ class Transcriber(Generic[FeaturesT]):
                 replace(self._options, initial_prompt="") if at else self._options,
             ),
             source=source,
-            rng=np.random.default_rng([self._decoding.seed, at] if at else self._decoding.seed),
+            rng=np.random.default_rng([0, at] if at else 0),
         )
         return reader.read(clips)
