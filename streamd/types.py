@@ -7,9 +7,9 @@ stream began; milliseconds exist only at the edges.
 
 import math
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
+from enum import Enum, StrEnum
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -164,6 +164,19 @@ class RetryRequest:
     budget: float = math.inf
     text_until: int | None = None
     clear: bool = False
+
+
+StateT = TypeVar("StateT", bound=Enum)
+EventT = TypeVar("EventT", bound=Enum)
+
+
+def following(
+    table: Mapping[StateT, Mapping[EventT, StateT]], state: StateT, event: EventT
+) -> StateT:
+    """Return the next state. Raises `RuntimeError` if the table has no such event in this one."""
+    if event not in table[state]:
+        raise RuntimeError(f"{event.name} cannot happen in {state.name}")
+    return table[state][event]
 
 
 KindT = TypeVar("KindT")

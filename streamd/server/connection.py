@@ -36,9 +36,9 @@ from streamd.server.wire import (
     close_code,
 )
 from streamd.streams.hub import Hub
-from streamd.streams.life import CONNECTION, Phase, Turn, following
+from streamd.streams.life import CONNECTION, Phase, Turn
 from streamd.streams.stream import Stream
-from streamd.types import SAMPLE_RATE
+from streamd.types import SAMPLE_RATE, following
 
 _NOT_KEPT = Fault(
     code="bad_option", message="keep: what this link changes is for this session only"

@@ -18,7 +18,7 @@ from enum import Enum, auto
 from streamd.session.segmenter import Segmenter
 from streamd.session.text import SpokenText
 from streamd.session.utterance import State, Utterance
-from streamd.types import Hypothesis
+from streamd.types import Hypothesis, following
 
 
 class Stage(Enum):
@@ -76,17 +76,8 @@ class Segment:
     _prepared: int = 0
 
     def on(self, move: Move) -> None:
-        """Go to the next stage.
-
-        Raises
-        ------
-        RuntimeError
-            `MOVES` has no such move in this stage.
-        """
-        following = MOVES[self.stage]
-        if move not in following:
-            raise RuntimeError(f"{move.name} cannot happen to a segment that is {self.stage.name}")
-        self.stage = following[move]
+        """Go to the next stage. Raises `RuntimeError` if `MOVES` has none."""
+        self.stage = following(MOVES, self.stage, move)
 
     def prepare(self, end: int) -> None:
         """Keep the latest hypothesis, that of a pause, as the final of the audio up to `end`."""

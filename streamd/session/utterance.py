@@ -27,6 +27,8 @@ of it, and with the answer.
 from dataclasses import dataclass
 from enum import Enum, auto
 
+from streamd.types import following
+
 
 class State(Enum):
     """Where an utterance is in its life."""
@@ -87,17 +89,8 @@ class Utterance:
     """The first frame after it, once it is ENDED."""
 
     def on(self, trigger: Trigger) -> None:
-        """Go to the next state.
-
-        Raises
-        ------
-        RuntimeError
-            `TRANSITIONS` has no such trigger in this state.
-        """
-        following = TRANSITIONS[self.state]
-        if trigger not in following:
-            raise RuntimeError(f"{trigger.name} cannot happen to an utterance in {self.state.name}")
-        self.state = following[trigger]
+        """Go to the next state. Raises `RuntimeError` if `TRANSITIONS` has none."""
+        self.state = following(TRANSITIONS, self.state, trigger)
 
     def speak(self, at: int) -> None:
         """There is speech in frame `at`: leave the pause, and forget the answer to it."""

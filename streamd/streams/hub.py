@@ -34,9 +34,9 @@ from streamd.options import Choices
 from streamd.speakers import REMEMBERED, SpokenTurn
 from streamd.streams.journal.journals import Journal, SharedJournal
 from streamd.streams.journal.lines import Fed
-from streamd.streams.life import HUB, Phase, Turn, following
+from streamd.streams.life import HUB, Phase, Turn
 from streamd.streams.subscription import Subscription, outdates
-from streamd.types import ms_from_frames
+from streamd.types import following, ms_from_frames
 
 EventT = TypeVar("EventT", bound=SessionEvent)
 

@@ -91,10 +91,3 @@ CONNECTION: Life = MappingProxyType(
     }
 )
 """The whole life of each. What is not in these tables is a bug."""
-
-
-def following(life: Life, phase: Phase, turn: Turn) -> Phase:
-    """Return the next phase. Raises `RuntimeError` if the table has no such turn in this one."""
-    if turn not in life[phase]:
-        raise RuntimeError(f"{turn.name} cannot happen in {phase.name}")
-    return life[phase][turn]

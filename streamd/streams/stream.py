@@ -46,7 +46,7 @@ from streamd.streams.hearing import SoundHearing, Told
 from streamd.streams.hub import Hub
 from streamd.streams.journal.journals import Journal
 from streamd.streams.journal.lines import Fed, proof_of
-from streamd.streams.life import STREAM, Phase, Turn, following
+from streamd.streams.life import STREAM, Phase, Turn
 from streamd.streams.metrics import Metrics
 from streamd.streams.wav import Recorder
 from streamd.types import (
@@ -55,6 +55,7 @@ from streamd.types import (
     Hypothesis,
     ResumeState,
     Window,
+    following,
     frames_from_ms,
     mixed,
     ms_from_frames,

@@ -7,7 +7,8 @@ from types import MappingProxyType
 from typing import Self
 
 from streamd.events import Ack, Eos, Final, Partial, SessionEvent, Stats
-from streamd.streams.life import SUBSCRIPTION, Phase, Turn, following
+from streamd.streams.life import SUBSCRIPTION, Phase, Turn
+from streamd.types import following
 
 _REPLACED: Mapping[type[SessionEvent], int] = MappingProxyType({Ack: 0, Stats: -1, Partial: -2})
 """Events of which only the newest waits in a queue, with their keys; other keys count up from 1.

@@ -5,9 +5,10 @@ import pytest
 from streamd.events import Eos
 from streamd.options import Choices
 from streamd.streams.hub import Hub
-from streamd.streams.life import CONNECTION, HUB, STREAM, SUBSCRIPTION, Life, Phase, Turn, following
+from streamd.streams.life import CONNECTION, HUB, STREAM, SUBSCRIPTION, Life, Phase, Turn
 from streamd.streams.metrics import Metrics
 from streamd.streams.stream import Stream, StreamContext
+from streamd.types import following
 from tests.support.fakes import scripted_session
 
 
