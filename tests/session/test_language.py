@@ -9,13 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamd.events import Final
-from streamd.options import DecodingOptions, SessionOptions
+from streamd.options import SessionOptions
 from streamd.session.language import SURE, Change, Language, surely_read
 from streamd.types import DetectedLanguage, Hypothesis, LanguageQuestion, Suspect, Window, Word
-from streamd.whisper.decode import spoken
+from streamd.whisper.decode import CLEARLY_NEW, NEW_LANGUAGE, spoken
 from tests.support.fakes import WORD, ScriptedRecognizer, drain, scripted_audio, scripted_session
 
-OPTIONS = DecodingOptions()
 codes = st.sampled_from(["en", "de", "fr", "yue"])
 
 
@@ -44,7 +43,7 @@ class Polyglot(ScriptedRecognizer):
         heard = DetectedLanguage(known)
         if question is not None:
             probs = self.probs[len(self.asked) % len(self.probs)]
-            code = spoken(probs, known, OPTIONS)
+            code = spoken(probs, known)
             heard = DetectedLanguage(code, probs[code], probs.get(known, 0.0))
         self.asked.append(window)
         language = heard.language if question and question.decides else known
@@ -110,18 +109,18 @@ def test_it_changes_only_to_one_that_is_clearly_likelier(n_words, probs):
             found = probs[number % len(probs)]
             assert question
             assert question.decides
-            assert found[hypothesis.language] >= OPTIONS.language_prob
+            assert found[hypothesis.language] >= NEW_LANGUAGE
             ahead = found[hypothesis.language] - found[known]
-            assert ahead >= OPTIONS.language_margin
+            assert ahead >= CLEARLY_NEW
 
 
 @given(likely(), codes)
 def test_a_language_that_is_not_clearly_another_stays(probs, before):
-    chosen = spoken(probs, before, OPTIONS)
+    chosen = spoken(probs, before)
     best = max(probs, key=probs.__getitem__)
     clear = probs[best] >= 0.5 and probs[best] - probs[before] >= 0.2
     assert chosen == (best if clear else before)
-    assert spoken(probs, "", OPTIONS) == next(iter(probs))
+    assert spoken(probs, "") == next(iter(probs))
 
 
 def test_finals_say_the_language_and_that_it_changed():
