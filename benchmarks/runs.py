@@ -8,7 +8,7 @@ the CPU time does. A run whose name begins with "offline" is what ``streamd tran
 import asyncio
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from subprocess import run as command
@@ -34,7 +34,7 @@ class Decoding(msgspec.Struct, frozen=True, kw_only=True):
     """A window and what the recognizer made of it, `t_ms` after the stream began.
 
     `prompt`, `prefix`, `draft`: what the decoder was given; `words`: text, start_ms, end_ms, prob;
-    `counts`: by how much the recognizer's counters (`Counters`) rose.
+    `counts`: by how much the recognizer's `Counters` rose, and which attempts were tried and kept.
     """
 
     t_ms: float
@@ -205,9 +205,11 @@ class Traced:
 
     def recognize(self, window: Window) -> Hypothesis:
         """As the recognizer does."""
-        before = self.counters.flat()
+        before = asdict(self.counters)
         hypothesis = self._recognizer.recognize(window)
-        after = self.counters.flat()
+        counts = {name: n - before[name] for name, n in asdict(self.counters).items()}
+        for attempt, is_kept in hypothesis.work.attempts:
+            counts |= {f"{attempt} tried": 1, f"{attempt} kept": int(is_kept)}
         told = {
             name: self._tokenizer.decode(getattr(window, name))
             for name in ("prompt", "prefix", "draft")
@@ -222,7 +224,7 @@ class Traced:
                     (text_of([w]), ms_from_frames(w.start), ms_from_frames(w.end), round(w.prob, 3))
                     for w in hypothesis.words
                 ),
-                "counts": {name: n - before.get(name, 0) for name, n in after.items()},
+                "counts": counts,
                 "suspect": hypothesis.suspect or "",
                 **told,
                 **{name: getattr(hypothesis, name) for name in measures},

@@ -2,7 +2,7 @@
 
 The first decode has the phrases that are expected, and the lowest temperature. Each attempt says
 whether it `applies` to the text so far, what to `run`, and whether it `keeps` the result; so
-`Recognizer.recognize` is a loop over `ATTEMPTS`. `Counters` has how often each was tried and kept.
+`Recognizer.recognize` is a loop over `ATTEMPTS`. `Hypothesis.work` says which were tried and kept.
 
 - *phrases*: an improbable final is decoded without the phrases that are expected. Kept if it is
   more probable then.
@@ -236,13 +236,12 @@ ATTEMPTS = (
 
 def decoded_again(text: AnyText) -> AnyText:
     """Try all attempts that apply, and return the text that counts."""
-    counters, effort = text.view.counters, text.view.effort
+    effort = text.view.effort
     for attempt in ATTEMPTS:
         if not (attempt.is_free or effort.may_retry) or not attempt.applies(text):
             continue
         after = attempt.run(text)
         is_kept = attempt.keeps(text, after)
-        counters.count(attempt.name, kept=is_kept)
         effort.attempts.append((attempt.name, is_kept))
         text = after if is_kept else text
     return text

@@ -1,8 +1,8 @@
 """One window while it is decoded: what the decoder is given of it, and what text it has so far."""
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any, Generic
 
 import numpy as np
@@ -36,24 +36,6 @@ class Counters:
     fallbacks: int = 0
     drafted: int = 0
     accepted: int = 0
-    tried: dict[str, int] = field(default_factory=dict)
-    """How often each way to decode again was tried (`streamd.whisper.attempts`)."""
-    kept: dict[str, int] = field(default_factory=dict)
-    """How often its text was kept."""
-
-    def count(self, attempt: str, *, kept: bool) -> None:
-        """Count an attempt by its name."""
-        self.tried[attempt] = self.tried.get(attempt, 0) + 1
-        self.kept[attempt] = self.kept.get(attempt, 0) + kept
-
-    def flat(self) -> Mapping[str, int]:
-        """Return all numbers by name."""
-        counts: dict[str, int] = {
-            name: getattr(self, name)
-            for name in ("windows", "encoded_frames", "fallbacks", "drafted", "accepted")
-        }
-        counts |= {f"{name} tried": n for name, n in self.tried.items()}
-        return counts | {f"{name} kept": n for name, n in self.kept.items()}
 
 
 class Effort:
