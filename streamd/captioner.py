@@ -206,8 +206,8 @@ class Captioner:
             max_ingest=sys.maxsize,
             deadline_s=config.decoding.engine_deadline_ms / 1000,
         )
-        self._streams.rules = self._rules
-        self._streams.new_hearing = build.hearing()
+        self._streams.context.rules = self._rules
+        self._streams.context.new_hearing = build.hearing()
         self._streams.follow(self._auto_step)
         choices = build.default_choices(config)
         self._streams.choices = structs.replace(choices, split=self._split or UNSET)

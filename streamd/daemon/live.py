@@ -101,15 +101,15 @@ async def _captions(
             storage=storage,
             metrics=Metrics(version=__version__, model=config.decoding.model),
         )
-        streams.rules = rules
-        streams.new_hearing = build.hearing()
-        streams.new_notices = new_notices
+        streams.context.rules = rules
+        streams.context.new_hearing = build.hearing()
+        streams.context.new_notices = new_notices
         streams.follow(auto_step)
         streams.choices = build.default_choices(config)
         streams.learn = partial(phrases.add, path=phrases.own_file())
         streams.when_idle.append(build.release_small_models)
         if config.decoding.people:
-            streams.new_keeper = partial(VoiceKeeper, PeopleFolder(config.decoding.people))
+            streams.context.new_keeper = partial(VoiceKeeper, PeopleFolder(config.decoding.people))
 
         def log_state() -> None:
             log.warning("; ".join(streams.state()) or "no sessions")

@@ -232,7 +232,7 @@ class Connection:
     def _keeps_voices(self) -> bool:
         """Whether the client may have voices kept: not if it has a link to the session only."""
         may = self._ingest is not None or self._own is not None
-        has_folder = self._ingests.sessions.new_keeper is not None
+        has_folder = self._ingests.sessions.context.new_keeper is not None
         return may and has_folder and self._access.rights >= Rights.KEEP
 
     def _join(self) -> Hub:

@@ -15,19 +15,16 @@ from msgspec.structs import replace
 
 from streamd.errors import ConfigError, ModelError, StreamdError, WireError, for_clients
 from streamd.events import EndReason, Fault
-from streamd.notices import Notices
 from streamd.options import Choices
-from streamd.rewriting import Replacements
 from streamd.session.channels import AnySession
 from streamd.streams.auto_step import AutoStep
-from streamd.streams.hearing import SoundHearing, Told
 from streamd.streams.hub import Hub
 from streamd.streams.journal.journals import Journal, JournalError
 from streamd.streams.journal.lines import Claimant, Fed
 from streamd.streams.metrics import Metrics
 from streamd.streams.scheduler import Scheduler
 from streamd.streams.storage import SessionStorage
-from streamd.streams.stream import KeepsVoices, Stream, StreamContext
+from streamd.streams.stream import Stream, StreamContext
 from streamd.system.heap import trim
 from streamd.types import WindowRecognizer, ms_from_frames
 
@@ -69,7 +66,7 @@ class Streams:
         self.metrics = metrics or Metrics(version="", model="")
         self._streams: dict[str, Stream] = {}
         self._scheduler = Scheduler(self._streams.values, self.metrics, deadline_s=deadline_s)
-        self._context = StreamContext(
+        self.context = StreamContext(
             new_session,
             self.metrics,
             max_backlog,
@@ -77,20 +74,9 @@ class Streams:
             self._output_failed,
             self._choose,
             self._learn,
-            lambda: self.rules,
-            lambda: self.new_keeper() if self.new_keeper else None,
-            lambda told, since_ms: self.new_hearing(told, since_ms),
-            lambda: self.new_notices(),
         )
         self.learn: Callable[[str], None] | None = None
         """Keeps a phrase for later sessions; raises `ConfigError`."""
-        self.new_keeper: Callable[[], KeepsVoices] | None = None
-        """Makes what keeps voices of a session; None: none are kept."""
-        self.rules: Replacements | None = None  # what is replaced in captions
-        self.new_hearing: Callable[[Told, int], SoundHearing | None] = lambda told, since_ms: None
-        """Makes what hears the sounds of a session that wants them (`StreamContext`)."""
-        self.new_notices: Callable[[], Notices | None] = lambda: None
-        """Makes what looks in a session for that for which somebody waits."""
         self.choices = Choices()  # the choices of sessions whose client chooses none
         self.early_model: Callable[[], str] = lambda: ""
         """Says what makes captions until the model is ready, and until when; empty once it is."""
@@ -411,7 +397,7 @@ class Streams:
             stream.move()
 
     def _add_stream(self, name: str, hub: Hub) -> Stream:
-        self._streams[name] = stream = Stream(self._context, hub)
+        self._streams[name] = stream = Stream(self.context, hub)
         if self._fault is not None:
             stream.fail(self._fault)
         return stream

@@ -82,9 +82,9 @@ class KeepsVoices(Protocol):
         """Keep somebody's voice, of which `n` frames were heard; raises `StreamdError`."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class StreamContext:
-    """What all streams of the process share.
+    """What all streams of the process share; its owner sets what else they do.
 
     They call `wake` when a window is due, and `failed` when a journal cannot be written. `choose`
     checks what a client chooses, `learn` keeps a phrase; both raise `WireError`. `max_backlog`
@@ -101,8 +101,8 @@ class StreamContext:
     failed: Callable[[StreamdError], None]
     choose: Callable[[Choices, Mapping[str, object]], Awaitable[Choices]]
     learn: Callable[[str], Awaitable[None]]
-    rules: Callable[[], Replacements | None] = lambda: None
-    new_keeper: Callable[[], KeepsVoices | None] = lambda: None
+    rules: Replacements | None = None
+    new_keeper: Callable[[], KeepsVoices] | None = None
     new_hearing: Callable[[Told, int], SoundHearing | None] = lambda told, since_ms: None
     new_notices: Callable[[], Notices | None] = lambda: None
 
@@ -117,13 +117,13 @@ class Stream:
         self._context, self.hub, self._chosen = context, hub, hub.choices
         self.session = context.new_session(hub.choices)
         self._observe = context.metrics.observer()
-        self._rewriter = Rewriter(rules) if (rules := context.rules()) else None
+        self._rewriter = Rewriter(context.rules) if context.rules else None
         self._recording: Recorder | None = None
         self._notices = context.new_notices()
         self._hearing: SoundHearing | None = None  # of sounds, if they are wanted
         self._attached = ""  # name of the file that the journal knows
         self._waiting: list[SessionEvent] = []  # to be published first
-        self._keeper = context.new_keeper()
+        self._keeper = context.new_keeper() if context.new_keeper else None
         self._named_here: set[int] = set()  # speakers whom somebody has named, whoever they seem
         self._kept_voices: dict[int, str] = {}  # their names, by number
         self._lost_ms = 0  # in all gaps

@@ -106,7 +106,7 @@ class OneVoice:
 def test_a_voice_is_kept_when_it_is_named_and_again_at_the_end(tmp_path, monkeypatch):
     folder, said = PeopleFolder(str(tmp_path)), OneVoice()
     streams = Streams(build.session_factory(load({}, {})), max_backlog=1, max_ingest=1)
-    streams.new_keeper = partial(VoiceKeeper, folder)
+    streams.context.new_keeper = partial(VoiceKeeper, folder)
     stream = streams.open("talk")
     monkeypatch.setattr(stream.session, "voice", said.voice)
     for n, problem in ((0, "too little of Ana"), (60, "too little of Ana"), (150, "")):
@@ -160,7 +160,7 @@ def test_a_bug_in_notices_ends_no_captions(caplog):
             raise KeyError("bug")
 
     streams = Streams(build.session_factory(load({}, {})), max_backlog=1, max_ingest=1)
-    streams.new_notices = Broken
+    streams.context.new_notices = Broken
     stream = streams.open("talk")
     stream._publish([spoken("One."), spoken("Two.")])
     assert (stream.hub.seq, stream.is_over) == (2, False)

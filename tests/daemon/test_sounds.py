@@ -36,8 +36,8 @@ def hearing():
 
 def new_streams(hearing, storage: SessionStorage | None = None, *, sounds: bool = True) -> Streams:
     streams = Streams(lambda _: scripted_session(), max_backlog=500, max_ingest=4, storage=storage)
-    streams.new_hearing = hearing
-    streams.new_notices = lambda: Notices(["w9", "sound:music"])
+    streams.context.new_hearing = hearing
+    streams.context.new_notices = lambda: Notices(["w9", "sound:music"])
     streams.choices = Choices(sounds=sounds)
     return streams
 

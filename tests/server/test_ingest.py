@@ -658,7 +658,7 @@ async def test_only_the_owner_has_voices_kept_and_only_where_they_are():
     tries = ((None, own, []), (object, guest_token(own), []), (object, own, ["Ana"]))
     async with Server(bind, sessions=streams, info=INFO) as server:
         for speaker, (keeper, token, kept) in enumerate(tries, 1):
-            streams.new_keeper, streams.stream.kept = keeper, []
+            streams.context.new_keeper, streams.stream.kept = keeper, []
             async with client(server.port, f"token={token}") as talker:
                 assert (await talker.get()).get("keeps_voices", False) == bool(kept)
                 name = {"type": "name", "speaker": speaker, "name": "Ana"}

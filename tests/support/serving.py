@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Self
 
 import numpy as np
@@ -172,7 +173,7 @@ class CountingStreams:
         self.metrics = Metrics(version="", model="fake")
         self.lag_ms = 0
         self.has_failed = False
-        self.new_keeper: Callable[[], object] | None = None
+        self.context = SimpleNamespace(new_keeper=None)
 
     async def prepare(self, session: str, **asked: object) -> None:
         pass
