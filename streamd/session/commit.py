@@ -74,7 +74,6 @@ class LocalAgreement:
     def propose(
         self, words: Sequence[Word], *, now: int, silence: int, first: int | None = None
     ) -> int:
-        """Count the words to commit (see `CommitPolicy`)."""
         is_complete = silence >= COMPLETE_AFTER
         if is_complete:
             self._history.clear()
@@ -100,7 +99,6 @@ class LocalAgreement:
             self._history[i] = seen[n:]
 
     def reset(self) -> None:
-        """Forget the hypotheses: a new utterance begins."""
         self._history.clear()
         self._now = 0
 
@@ -128,7 +126,6 @@ class AlignAtt:
     def propose(
         self, words: Sequence[Word], *, now: int, silence: int, first: int | None = None
     ) -> int:
-        """Count the words to commit (see `CommitPolicy`)."""
         self._words = words
         first = words[0].start if words and first is None else first
         if first is not None and first < self._committed - self._options.rewind:
@@ -145,7 +142,6 @@ class AlignAtt:
             self._committed = self._words[n - 1].end
 
     def reset(self) -> None:
-        """Forget where the attention was: a new utterance begins."""
         self._committed = 0
 
 
@@ -161,16 +157,13 @@ class NativeRule:
     def propose(
         self, words: Sequence[Word], *, now: int, silence: int, first: int | None = None
     ) -> int:
-        """Count the words to commit (see `CommitPolicy`)."""
         n = self._otherwise.propose(words, now=now, silence=silence, first=first)
         if all(word.stable is None for word in words):
             return n
         return sum(1 for _ in takewhile(lambda word: word.stable, words))
 
     def committed(self, n: int) -> None:
-        """Tell the other rule."""
         self._otherwise.committed(n)
 
     def reset(self) -> None:
-        """Have the other rule forget everything: a new utterance begins."""
         self._otherwise.reset()

@@ -64,17 +64,14 @@ class WavWriter:
 
     @property
     def file(self) -> str:
-        """The name of the file that is written."""
         return self._path.name
 
     @property
     def duration_ms(self) -> int:
-        """The length of what was written to it."""
         n_samples = (self._n_written + len(self._waiting)) // (2 * self._n_channels)
         return n_samples * 1000 // SAMPLE_RATE
 
     def write(self, frames: Frames) -> None:
-        """Append the next (n, 320) frames, or (n, channels, 320) of split channels."""
         n_channels = frames.shape[1] if frames.ndim == 3 else 1
         interleaved = frames.reshape(len(frames), n_channels, -1).swapaxes(1, 2)
         # The inverse of `Framer`: 16-bit audio is recorded as it came.
@@ -82,12 +79,10 @@ class WavWriter:
         self._unless_ended(partial(self._append, pcm, n_channels))
 
     def close(self) -> None:
-        """Write the remaining samples."""
         self._unless_ended(self._flush)
         self._file.close()
 
     def discard(self) -> None:
-        """Remove the file, to which nothing was written."""
         self._file.close()
         self._path.unlink()
 
