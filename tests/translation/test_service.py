@@ -1,4 +1,3 @@
-
 import pytest
 
 from streamd.errors import WireError
