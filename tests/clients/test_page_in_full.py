@@ -64,7 +64,7 @@ async def test_two_hours_are_drawn_at_once_and_all_of_them_can_be_reached(contex
     async with visiting(context, streams) as (page, wrong):
         devtools = await context.new_cdp_session(page)
         await devtools.send("Performance.enable")
-        await expect(page.locator("#log > *")).to_have_count(4000, timeout=60_000)
+        await expect(page.locator("#log > *")).to_have_count(4000)
         measured = (await devtools.send("Performance.getMetrics"))["metrics"]
         counts = {each["name"]: each["value"] for each in measured}
         assert counts["LayoutCount"] < 400  # 4,000 and more if each final is drawn by itself
@@ -238,7 +238,7 @@ async def test_what_the_browser_hears_is_captioned(tmp_path):
         page, wrong = await visit(await heard_by.new_context(), address)
         await page.click("#microphone")
         await expect(page.locator("#microphone")).to_have_text("Stop microphone")
-        await expect(page.locator("#log .text")).to_have_count(1, timeout=30_000)
+        await expect(page.locator("#log .text")).to_have_count(1)
         await page.click("#microphone")
         await expect(page.locator("#microphone")).to_have_text("Start microphone")
         await expect(page.locator("#status")).to_contain_text("session ended")
@@ -348,7 +348,7 @@ async def test_a_microphone_that_gives_only_zeros_is_reported(context):
             }"""
         )
         await page.get_by_role("button", name="Start").click()
-        await expect(page.locator("#toast")).to_contain_text("only silence", timeout=20_000)
+        await expect(page.locator("#toast")).to_contain_text("only silence")
 
 
 async def test_choices_are_sent_with_the_microphone_and_kept(context):
@@ -681,7 +681,7 @@ async def test_the_page_survives_a_daemon_that_is_killed_and_started_again(conte
             await expect(page.locator("#status")).to_have_text("streamd is not running any more")
         await process.wait()
     async with daemon("--port", port, *journal), speaking(port):
-        await expect(page.locator("#log .text")).to_have_count(2, timeout=30_000)
+        await expect(page.locator("#log .text")).to_have_count(2)
         assert (await lines(page))[:1] == said
 
 
@@ -981,7 +981,7 @@ async def test_the_keyboard_reaches_the_controls_behind_a_thousand_names(context
     for n in range(1000):
         streams.live.publish(by(1 + n % 2, final("Yes.", 3000 * n, seg=n)))
     async with visiting(context, streams) as (page, _):
-        await expect(page.locator("#log .who")).to_have_count(1000, timeout=20_000)
+        await expect(page.locator("#log .who")).to_have_count(1000)
         reached = []
         while "microphone" not in reached and len(reached) < 6:
             await page.keyboard.press("Tab")

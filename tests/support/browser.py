@@ -14,6 +14,7 @@ from streamd.events import Final
 from tests.support.said import spoken
 from tests.support.serving import CountingStreams, Relay, serving
 
+expect.set_options(timeout=120_000)  # a busy machine may be slow
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 QUIET = [
     "--no-sandbox",
