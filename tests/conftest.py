@@ -1,5 +1,6 @@
 """What all tests share."""
 
+import gc
 import logging
 import os
 import shutil
@@ -16,7 +17,7 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 os.environ["XDG_STATE_HOME"] = str(Path(tempfile.gettempdir(), "no-streamd-state"))
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from tests.support import pulseaudio, slow
 
@@ -32,9 +33,10 @@ def pytest_xdist_auto_num_workers(config):
 
 # Machines are slow and noisy: no test asserts on time. CI draws the same examples every time; who
 # works on streamd runs the tests often, and each time with others.
-settings.register_profile("quick", deadline=None, max_examples=8)
-settings.register_profile("local", deadline=None, max_examples=25)
-settings.register_profile("ci", deadline=None, max_examples=60, derandomize=True)
+patient = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("quick", patient, max_examples=8)
+settings.register_profile("local", patient, max_examples=25)
+settings.register_profile("ci", patient, max_examples=60, derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "local")
 
 
@@ -49,6 +51,17 @@ def pytest_configure(config):
         settings.load_profile("quick")
     if config.getoption("--write-slow"):
         config.pluginmanager.register(slow.Measuring())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Collecting tests makes a million objects, and all of them stay: none is worth looking for."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(config, items):

@@ -182,10 +182,10 @@ async def test_behind_a_wrong_proxy_the_page_says_what_is_refused_and_nothing_pr
         context = await chromium.new_context(ignore_https_errors=True)
         page, _ = await visit(context, f"https://captions.test:{port}/#token={TOKEN}")
         said = re.compile(rf"no captions: the server or a proxy refuses the websocket \({why}")
-        await expect(page.locator("#status")).to_have_text(said, timeout=20_000)
+        await expect(page.locator("#status")).to_have_text(said)
         await page.get_by_role("button", name="Start").click()
         refused = re.compile(rf"refuses the websocket \({why}")
-        await expect(page.locator("#toast")).to_have_text(refused, timeout=20_000)
+        await expect(page.locator("#toast")).to_have_text(refused)
         await expect(page.get_by_role("button", name="Start")).to_be_visible()
         await expect(page.locator("#level")).to_be_hidden()
         assert not streams.ingests

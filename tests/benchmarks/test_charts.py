@@ -10,12 +10,10 @@ from charts import (
     CHARACTER,
     MODEL,
     Box,
-    LogAxis,
     accuracy,
     carried,
     delays,
     expected,
-    labels,
     latency,
     made,
     points,
@@ -70,14 +68,6 @@ def test_the_chart_of_recordings_has_what_was_measured():
         assert f"{each.run} {each.wrong:.1f} % and {cpu:.2g} s" in seen
 
 
-def test_words_and_cpu_time_of_all_sounds_count_as_one():
-    rows = SITTING.rows(MODEL)["Moonshine"]
-    assert [(row.wer, row.cpu) for row in rows.values()] == [("6.7", 0.6), ("3.5", 0.78)]
-    (point,) = (point for point in points(SITTING) if point.program == "Moonshine")
-    assert point.wrong == pytest.approx(100 * (8 + 6) / (119 + 171))
-    assert point.cpu == pytest.approx((0.6 * 44.4 + 0.78 * 60.7) / (44.4 + 60.7))
-
-
 @pytest.mark.parametrize("drawn", CHARTS)
 def test_a_chart_says_what_it_shows_and_follows_light_and_dark(drawn):
     chart = ElementTree.fromstring(drawn)
@@ -103,21 +93,6 @@ def written(text: ElementTree.Element) -> Box:
     width = CHARACTER * small * len(text.text or "")
     left = x - {None: 0, "middle": width / 2, "end": width}[text.get("text-anchor")]
     return Box(left, y - 11, left + width, y + 3)
-
-
-def test_a_label_goes_where_no_other_point_or_label_is():
-    area = Box(0, 0, 400, 200)
-    right, left = labels([(100, 100), (130, 100)], [60, 60], area)
-    assert (left.anchor, right.anchor) == ("start", "end")
-    above, _ = labels([(100, 100), (120, 100)], [200, 200], area)
-    assert above.y < 100
-
-
-def test_an_axis_begins_and_ends_with_round_numbers():
-    axis = LogAxis.over([0.13, 35.1], left=0, right=270)
-    assert (axis.low, axis.high) == (0.1, 50)
-    assert LogAxis.over([0.2, 5], left=0, right=1).high == 5
-    assert axis.at(0.5) - axis.at(0.1) == pytest.approx(axis.at(5) - axis.at(1), abs=0.1)
 
 
 def test_a_page_without_a_place_for_the_tables_is_no_page_of_results():

@@ -6,7 +6,7 @@ from playwright.async_api import expect
 
 from streamd.events import Gap, Notice, Partial, Sound, Vad
 from streamd.streams.hub import Hub
-from tests.support.browser import HOSTILE, final, needs_chromium, visit, visit_over_a_line
+from tests.support.browser import HOSTILE, final, needs_chromium, visit, visit_over_a_line, visiting
 from tests.support.serving import CountingStreams, serving
 
 pytestmark = [needs_chromium, pytest.mark.asyncio(loop_scope="module")]
@@ -15,8 +15,7 @@ pytestmark = [needs_chromium, pytest.mark.asyncio(loop_scope="module")]
 async def test_finals_stay_partials_change_and_nothing_is_taken_for_html(context):
     streams = CountingStreams()
     streams.live.publish(final("said before"))
-    async with serving(streams) as server:
-        page, wrong = await visit(context, f"http://127.0.0.1:{server.port}/")
+    async with visiting(context, streams) as (page, wrong):
         await expect(page.locator("#log .text")).to_have_text(["said before"])
         await expect(page.locator("#model")).to_have_text("Model: fake, English")
         await expect(page.locator("#status")).to_have_text("live")
@@ -60,8 +59,7 @@ async def test_a_lost_connection_and_a_restart_lose_and_double_nothing(context):
 async def test_a_screen_reader_hears_each_final_once_and_no_partial(context):
     streams = CountingStreams()
     streams.live.publish(final("hours of history"))
-    async with serving(streams) as server:
-        page, _ = await visit(context, f"http://127.0.0.1:{server.port}/")
+    async with visiting(context, streams) as (page, _):
         log = page.get_by_role("log")
         await expect(log).to_contain_text("hours of history")
         assert await log.get_attribute("aria-live") == "off"
@@ -75,8 +73,7 @@ async def test_a_screen_reader_hears_each_final_once_and_no_partial(context):
 
 async def test_a_sound_has_its_place_and_a_notice_is_told(context):
     streams = CountingStreams()
-    async with serving(streams) as server:
-        page, wrong = await visit(context, f"http://127.0.0.1:{server.port}/")
+    async with visiting(context, streams) as (page, wrong):
         lines = page.locator("#log > p")
         streams.live.publish(final("before", 0))
         begun = Sound(label="music", start_ms=5000, end_ms=6000, prob=0.9)
@@ -130,8 +127,7 @@ async def test_a_name_that_the_server_does_not_take_after_the_end_is_shown_here_
     streams = CountingStreams()
     said = final("before", 0)
     streams.live.publish(replace(said, words=tuple(replace(w, speaker=1) for w in said.words)))
-    async with serving(streams) as server:
-        page, _ = await visit(context, f"http://127.0.0.1:{server.port}/")
+    async with visiting(context, streams) as (page, _):
         await expect(page.locator("#log .who")).to_have_text("Speaker 1")
         streams.live.close("stop")
         await expect(page.locator("#status")).to_have_text("session ended")

@@ -34,7 +34,16 @@ from streamd.labels import of_channel
 from streamd.options import BindOptions, TokenOptions
 from streamd.server import Invitation, Server
 from streamd.streams.hub import Hub
-from tests.support.browser import HOSTILE, browser, final, needs_chromium, visit, visit_over_a_line
+from tests.support.browser import (
+    HOSTILE,
+    browser,
+    final,
+    needs_chromium,
+    saved,
+    visit,
+    visit_over_a_line,
+    visiting,
+)
 from tests.support.serving import CHOICES, INFO, CountingStreams, serving
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -52,11 +61,10 @@ async def test_two_hours_are_drawn_at_once_and_all_of_them_can_be_reached(contex
     streams.live = Hub("live", 5000, choices=streams.live.choices)
     for n in range(4000):
         streams.live.publish(final(f"line {n}", 5000 * n, seg=n))
-    async with serving(streams) as server:
-        page, wrong = await visit(context, f"http://127.0.0.1:{server.port}/")
+    async with visiting(context, streams) as (page, wrong):
         devtools = await context.new_cdp_session(page)
         await devtools.send("Performance.enable")
-        await expect(page.locator("#log > *")).to_have_count(4000, timeout=60_000)
+        await expect(page.locator("#log > *")).to_have_count(4000)
         measured = (await devtools.send("Performance.getMetrics"))["metrics"]
         counts = {each["name"]: each["value"] for each in measured}
         assert counts["LayoutCount"] < 400  # 4,000 and more if each final is drawn by itself
@@ -77,10 +85,7 @@ async def test_two_hours_are_drawn_at_once_and_all_of_them_can_be_reached(contex
         streams.live.publish(final("line 4000", 20_000_000, seg=4000))
         await expect(page.locator("#log > *")).to_have_count(4001)
         await expect(page.locator("#log > *").first).to_be_in_viewport()
-        async with page.expect_download() as download:
-            await page.locator("[data-format=txt]").evaluate("button => button.click()")
-        path = await (await download.value).path()
-        text = await asyncio.to_thread(path.read_text)
+        text = await saved(page, "txt")
         assert text.splitlines() == [f"line {n}" for n in range(4001)]
         assert wrong == []
 
@@ -91,8 +96,7 @@ async def test_it_is_taken_away_as_files_that_others_read(context, tmp_path):
     for start_ms in (0, 20_000):
         streams.live.publish(final(text, start_ms))
     streams.live.publish(final(HOSTILE, 60_000))
-    async with serving(streams) as server:
-        page, _ = await visit(context, f"http://127.0.0.1:{server.port}/")
+    async with visiting(context, streams) as (page, _):
         await expect(page.locator("#log .text")).to_have_count(3)
         files = {}
         await page.get_by_role("button", name="Save").click()
@@ -117,8 +121,7 @@ async def test_it_is_taken_away_as_files_that_others_read(context, tmp_path):
 async def test_without_the_server_there_are_text_and_json(context):
     streams = CountingStreams()
     streams.live.publish(final("said before"))
-    async with serving(streams) as server:
-        page, _ = await visit(context, f"http://127.0.0.1:{server.port}/")
+    async with visiting(context, streams) as (page, _):
         await expect(page.locator("#log .text")).to_have_text(["said before"])
         await page.get_by_role("button", name="Save").click()
         streams.hub = lambda session: None
@@ -168,8 +171,7 @@ async def test_settings_stay_and_the_newest_line_is_followed(context):
 @pytest.mark.parametrize("rate_hz", [44_100, 48_000])
 async def test_a_minute_of_microphone_drifts_by_less_than_two_milliseconds(context, rate_hz):
     """An offline context runs on the browser's own audio clock, as fast as it can."""
-    async with serving(CountingStreams()) as server:
-        page, wrong = await visit(context, f"http://127.0.0.1:{server.port}/overlay")
+    async with visiting(context, CountingStreams(), path="overlay") as (page, wrong):
         n_samples = await page.evaluate(
             """async (rateHz) => {
               const context = new OfflineAudioContext(1, 60 * rateHz, rateHz);
@@ -236,7 +238,7 @@ async def test_what_the_browser_hears_is_captioned(tmp_path):
         page, wrong = await visit(await heard_by.new_context(), address)
         await page.click("#microphone")
         await expect(page.locator("#microphone")).to_have_text("Stop microphone")
-        await expect(page.locator("#log .text")).to_have_count(1, timeout=30_000)
+        await expect(page.locator("#log .text")).to_have_count(1)
         await page.click("#microphone")
         await expect(page.locator("#microphone")).to_have_text("Start microphone")
         await expect(page.locator("#status")).to_contain_text("session ended")
@@ -274,10 +276,7 @@ async def test_stop_and_start_go_on_in_one_transcript_that_a_reload_keeps(contex
         )
         await expect(page.locator("#log > *").nth(1)).to_have_text(re.compile("continued at"))
         said = await lines(page)
-        async with page.expect_download() as download:
-            await page.locator("[data-format=jsonl]").evaluate("button => button.click()")
-        path = await (await download.value).path()
-        first, second = map(json.loads, (await asyncio.to_thread(path.read_text)).splitlines())
+        first, second = map(json.loads, (await saved(page, "jsonl")).splitlines())
         assert first["end_ms"] <= second["start_ms"]
         assert first["words"][-1]["end_ms"] <= second["words"][0]["start_ms"]
         assert wrong == []
@@ -300,8 +299,7 @@ async def test_stop_and_start_go_on_in_one_transcript_that_a_reload_keeps(contex
 async def test_what_is_said_on_stays_in_its_paragraph_and_line(context):
     streams = CountingStreams()
     streams.live.publish(final("We had everything", 0))
-    async with serving(streams) as server:
-        page, _ = await visit(context, f"http://127.0.0.1:{server.port}/")
+    async with visiting(context, streams) as (page, _):
         partial = Partial(seg=1, rev=0, start_ms=1500, end_ms=1900, text="before us", stable=0)
         await expect(page.locator("#log p")).to_have_count(1)
         streams.live.publish(partial)
@@ -321,8 +319,7 @@ async def test_what_is_said_on_stays_in_its_paragraph_and_line(context):
 
 
 async def test_the_page_says_why_there_are_no_captions(context):
-    async with serving(CountingStreams()) as server:
-        page, _ = await visit(context, f"http://127.0.0.1:{server.port}/")
+    async with visiting(context, CountingStreams()) as (page, _):
         await expect(page.locator("#status")).to_have_text("live")
         await page.evaluate(
             """() => {
@@ -343,8 +340,7 @@ async def test_a_microphone_that_gives_only_zeros_is_reported(context):
     await context.route(
         "**/microphone.js", lambda route: route.fulfill(body=script, content_type="text/javascript")
     )
-    async with serving(CountingStreams()) as server:
-        page, _ = await visit(context, f"http://127.0.0.1:{server.port}/")
+    async with visiting(context, CountingStreams()) as (page, _):
         await page.evaluate(
             """() => {
               const silence = new AudioContext().createMediaStreamDestination().stream;
@@ -352,13 +348,12 @@ async def test_a_microphone_that_gives_only_zeros_is_reported(context):
             }"""
         )
         await page.get_by_role("button", name="Start").click()
-        await expect(page.locator("#toast")).to_contain_text("only silence", timeout=20_000)
+        await expect(page.locator("#toast")).to_contain_text("only silence")
 
 
 async def test_choices_are_sent_with_the_microphone_and_kept(context):
     streams = CountingStreams()
-    async with serving(streams) as server:
-        page, _ = await visit(context, f"http://127.0.0.1:{server.port}/")
+    async with visiting(context, streams) as (page, _):
         await page.get_by_role("button", name="Settings").click()
         await page.locator("#language").select_option("German")
         await page.locator("#task").select_option("English (translation)")
@@ -399,8 +394,7 @@ async def test_the_sound_of_another_tab_is_captioned(context):
 
 
 async def test_keys_work_unless_somebody_types_or_has_switched_them_off(context):
-    async with serving(CountingStreams()) as server:
-        page, _ = await visit(context, f"http://127.0.0.1:{server.port}/")
+    async with visiting(context, CountingStreams()) as (page, _):
         size = "getComputedStyle(document.documentElement).getPropertyValue('--size')"
         before = await page.evaluate(size)
         await page.keyboard.press("+")
@@ -425,8 +419,7 @@ async def test_the_screen_stays_on_while_there_are_captions(context):
         };"""
     )
     streams = CountingStreams()
-    async with serving(streams) as server:
-        page, _ = await visit(context, f"http://127.0.0.1:{server.port}/")
+    async with visiting(context, streams) as (page, _):
         await expect(page).to_have_title("awake")
         await page.keyboard.press("f")
         await expect(page.get_by_role("button", name="Full screen")).to_have_attribute(
@@ -465,8 +458,7 @@ async def test_a_phone_reads_the_link_from_the_page(context):
 async def test_in_full_screen_the_bars_leave_while_nothing_is_touched(context):
     streams = CountingStreams()
     streams.live.publish(final("Some words", 0))
-    async with serving(streams) as server:
-        page, _ = await visit(context, f"http://127.0.0.1:{server.port}/")
+    async with visiting(context, streams) as (page, _):
         await expect(page.locator(".final")).to_be_visible()
         await page.clock.install()
         await page.mouse.move(100, 300)
@@ -534,8 +526,7 @@ async def test_everybody_can_read_and_press_it(context):
 async def test_tentative_words_are_told_apart_where_the_user_has_chosen_the_colours(context):
     streams = CountingStreams()
     streams.live.publish(final("Some words", 0))
-    async with serving(streams) as server:
-        page, _ = await visit(context, f"http://127.0.0.1:{server.port}/")
+    async with visiting(context, streams) as (page, _):
         await page.emulate_media(forced_colors="active")
         streams.live.publish(
             Partial(seg=1, rev=0, start_ms=1000, end_ms=1900, text="and more", stable=3)
@@ -561,8 +552,7 @@ async def test_a_long_paragraph_ends_where_somebody_breathes(context):
     for n in range(12):  # each takes 3.6 s; every fifth one is followed by a breath
         start_ms = 3_600 * n + 500 * (n // 5)
         streams.live.publish(final(sentence, start_ms, seg=n))
-    async with serving(streams) as server:
-        page, _ = await visit(context, f"http://127.0.0.1:{server.port}/")
+    async with visiting(context, streams) as (page, _):
         await expect(page.locator("#log .text")).to_have_count(12)
         counts = "(all) => all.map((p) => p.querySelectorAll('.text').length)"
         assert await page.locator("#log p").evaluate_all(counts) == [5, 5, 2]
@@ -574,8 +564,7 @@ async def test_each_script_has_a_paragraph_and_a_direction_of_its_own(context):
     for n, text in enumerate(texts):
         streams.live.publish(final(text, 1000 * n, seg=n))
     streams.live.publish(by(1, final("שלום עולם.", 4000, seg=4)))
-    async with serving(streams) as server:
-        page, wrong = await visit(context, f"http://127.0.0.1:{server.port}/")
+    async with visiting(context, streams) as (page, wrong):
         await expect(page.locator("#log p")).to_have_count(5)
         assert wrong == []
         directions = "(all) => all.map((p) => getComputedStyle(p).direction)"
@@ -609,8 +598,7 @@ async def test_a_visitor_is_invited_and_sees_nobody_elses_words_unasked(context)
 
 
 async def test_it_can_be_installed(context):
-    async with serving(CountingStreams()) as server:
-        page, wrong = await visit(context, f"http://127.0.0.1:{server.port}/")
+    async with visiting(context, CountingStreams()) as (page, wrong):
         devtools = await context.new_cdp_session(page)
         manifest = await devtools.send("Page.getAppManifest")
         assert manifest["errors"] == []
@@ -619,8 +607,7 @@ async def test_it_can_be_installed(context):
 
 
 async def test_a_listener_that_is_stopped_before_it_is_connected_logs_no_error(context):
-    async with serving(CountingStreams()) as server:
-        page, wrong = await visit(context, f"http://127.0.0.1:{server.port}/")
+    async with visiting(context, CountingStreams()) as (page, wrong):
         await expect(page.locator("#status")).to_have_text("live")
         closed = await page.evaluate(
             """async () => {
@@ -694,7 +681,7 @@ async def test_the_page_survives_a_daemon_that_is_killed_and_started_again(conte
             await expect(page.locator("#status")).to_have_text("streamd is not running any more")
         await process.wait()
     async with daemon("--port", port, *journal), speaking(port):
-        await expect(page.locator("#log .text")).to_have_count(2, timeout=30_000)
+        await expect(page.locator("#log .text")).to_have_count(2)
         assert (await lines(page))[:1] == said
 
 
@@ -725,8 +712,7 @@ async def test_each_speaker_has_a_paragraph_and_gets_a_name(context):
     first, second = both.words
     said = (replace(first, speaker=1), replace(second, speaker=2))
     streams.live.publish(replace(both, words=said))
-    async with serving(streams) as server:
-        page, wrong = await visit(context, f"http://127.0.0.1:{server.port}/")
+    async with visiting(context, streams) as (page, wrong):
         await expect(page.locator("#log .final")).to_have_text(
             [
                 "0:00Speaker 1 Who is there?",
@@ -817,9 +803,7 @@ async def test_names_of_speakers_are_those_of_one_run(context):
                 ("txt", ["Ana: Hello.", "Bea: Good morning."]),
                 ("vtt", ["<v Bea>Good morning."]),  # the server has only this run
             ):
-                async with page.expect_download() as download:
-                    await page.locator(f"[data-format={form}]").evaluate("b => b.click()")
-                text = (await (await download.value).path()).read_text()
+                text = await saved(page, form)
                 assert [
                     each for each in text.splitlines() if "." in each and "-->" not in each
                 ] == lines
@@ -843,8 +827,7 @@ async def test_a_revised_speaker_moves_paragraphs_and_names_but_no_word(context)
         [(1, "Who is there?"), (2, "Me."), (2, "Only me."), (3, "Oh.")]
     ):
         streams.live.publish(by(speaker, final(text, 1000 * n, seg=n)))
-    async with serving(streams) as server:
-        page, wrong = await visit(context, f"http://127.0.0.1:{server.port}/")
+    async with visiting(context, streams) as (page, wrong):
         shown = page.locator("#log .final")
         before = ["0:00Speaker 1 Who is there?", "0:01Speaker 2 Me. Only me.", "0:03Speaker 3 Oh."]
         await expect(shown).to_have_text(before)
@@ -868,9 +851,7 @@ async def test_a_revised_speaker_moves_paragraphs_and_names_but_no_word(context)
         streams.live.publish(told(0, (0, 950, 2), (1000, 1950, 2), (1950, 6000, 1)))
         merged = ["0:00Speaker 2 Who is there? Me.", "0:02Speaker 1 Only me. Oh. Come in. Now."]
         await expect(shown).to_have_text(merged)
-        async with page.expect_download() as download:
-            await page.locator("[data-format=txt]").evaluate("button => button.click()")
-        text = (await (await download.value).path()).read_text()
+        text = await saved(page, "txt")
         assert text.splitlines()[:3] == [
             "Speaker 2: Who is there?",
             "Speaker 2: Me.",
@@ -883,8 +864,7 @@ async def test_a_revised_speaker_moves_paragraphs_and_names_but_no_word(context)
 
 async def test_each_channel_has_a_partial_of_its_own(context):
     streams = CountingStreams()
-    async with serving(streams) as server:
-        page, wrong = await visit(context, f"http://127.0.0.1:{server.port}/")
+    async with visiting(context, streams) as (page, wrong):
         await expect(page.locator("#status")).to_have_text("live")
 
         def said(channel: int, text: str, seg: int) -> None:
@@ -949,9 +929,7 @@ async def test_a_word_is_corrected_by_mouse_and_keyboard_and_every_reader_sees_i
             await page.locator("#theme").evaluate("button => button.click()")
         files = {}
         for form in ("txt", "jsonl"):
-            async with page.expect_download() as download:
-                await page.locator(f"[data-format={form}]").evaluate("button => button.click()")
-            files[form] = (await (await download.value).path()).read_text()
+            files[form] = await saved(page, form)
         assert files["txt"] == "Anna Botín, said it.\n"
         assert json.loads(files["jsonl"])["text"] == "Ana Bottin, said it."
         assert wrong == []
@@ -1002,9 +980,8 @@ async def test_the_keyboard_reaches_the_controls_behind_a_thousand_names(context
     streams = CountingStreams()
     for n in range(1000):
         streams.live.publish(by(1 + n % 2, final("Yes.", 3000 * n, seg=n)))
-    async with serving(streams) as server:
-        page, _ = await visit(context, f"http://127.0.0.1:{server.port}/")
-        await expect(page.locator("#log .who")).to_have_count(1000, timeout=20_000)
+    async with visiting(context, streams) as (page, _):
+        await expect(page.locator("#log .who")).to_have_count(1000)
         reached = []
         while "microphone" not in reached and len(reached) < 6:
             await page.keyboard.press("Tab")
@@ -1021,8 +998,7 @@ async def test_the_keyboard_reaches_the_controls_behind_a_thousand_names(context
 
 
 async def test_at_400_percent_every_control_can_be_reached(context):
-    async with serving(CountingStreams()) as server:
-        page, _ = await visit(context, f"http://127.0.0.1:{server.port}/")
+    async with visiting(context, CountingStreams()) as (page, _):
         for width, height in ((320, 256), (320, 640), (640, 300)):
             await page.set_viewport_size({"width": width, "height": height})
             boxes = """(all) => all.filter((b) => b.checkVisibility()).map((b) => {
@@ -1040,8 +1016,7 @@ async def test_at_400_percent_every_control_can_be_reached(context):
 async def test_what_may_still_change_stands_where_its_final_will(context, size):
     streams = CountingStreams()
     spoken = {"السلام عليكم": 10, "و عليكم": 2, "Hello there": 10, "שלום עולם": 10}
-    async with serving(streams) as server:
-        page, _ = await visit(context, f"http://127.0.0.1:{server.port}/")
+    async with visiting(context, streams) as (page, _):
         await page.set_viewport_size({"width": size[0], "height": size[1]})
         at_ms = 0
         place = """(all) => {
@@ -1071,8 +1046,7 @@ async def test_korean_words_are_not_broken_also_while_they_may_change(context):
     streams.live.publish(replace(final("日本語です", 9000, seg=1), language="ja"))
     korean = Partial(seg=2, rev=1, start_ms=20_000, end_ms=20_500, text="한국어", stable=0)
     streams.live.publish(korean)
-    async with serving(streams) as server:
-        page, _ = await visit(context, f"http://127.0.0.1:{server.port}/")
+    async with visiting(context, streams) as (page, _):
         await expect(page.locator("#partial")).to_have_text("한국어")
         breaks = "(all) => all.map((e) => getComputedStyle(e).wordBreak)"
         found = await page.locator("#log .text, #partial").evaluate_all(breaks)

@@ -10,7 +10,7 @@ from streamd.server import ServerInfo
 from streamd.streams.hub import Hub
 from streamd.translation.service import Translations
 from streamd.translation.translator import Translator
-from tests.support.browser import final, needs_chromium, visit
+from tests.support.browser import final, needs_chromium, visit, visiting
 from tests.support.loop import turn
 from tests.support.serving import CountingStreams, Relay, serving
 from tests.support.translating import partial, shouting
@@ -31,8 +31,7 @@ async def choose(page: Page, value: str) -> None:
 async def test_a_reader_chooses_a_language_and_reads_it_beside_the_original(context):
     streams = CountingStreams()
     streams.live.publish(final("Said before.", 0, seg=1))
-    async with serving(streams, info=info("pt", "de")) as server:
-        page, wrong = await visit(context, f"http://127.0.0.1:{server.port}/")
+    async with visiting(context, streams, info=info("pt", "de")) as (page, wrong):
         await choose(page, "pt both")
         await expect(page.locator("#machine")).to_have_text("translated by a machine")
         line = page.get_by_role("log", name="Translation")
@@ -50,8 +49,7 @@ async def test_a_reader_chooses_a_language_and_reads_it_beside_the_original(cont
 
 async def test_what_is_being_said_is_replaced_and_not_read_aloud(context):
     streams = CountingStreams()
-    async with serving(streams, info=info("pt")) as server:
-        page, _ = await visit(context, f"http://127.0.0.1:{server.port}/")
+    async with visiting(context, streams, info=info("pt")) as (page, _):
         await choose(page, "pt only")
         streams.live.publish(partial("it may rain here, we said", 5))
         moving = page.locator("#translating .open")
@@ -67,8 +65,7 @@ async def test_alone_it_takes_the_place_of_the_original_and_back(context):
     streams = CountingStreams()
     for seg, text in enumerate(["One.", "Two."], 1):
         streams.live.publish(final(text, 60_000 * seg, seg=seg))
-    async with serving(streams, info=info("pt")) as server:
-        page, _ = await visit(context, f"http://127.0.0.1:{server.port}/")
+    async with visiting(context, streams, info=info("pt")) as (page, _):
         await choose(page, "pt only")
         await expect(page.locator("#log .translation")).to_have_text("pt:ONE.")
         for text in await page.locator("#log .text").all():
@@ -83,8 +80,7 @@ async def test_a_revision_doubles_no_translation(context):
     streams = CountingStreams()
     for seg, text in enumerate(["One here.", "Two here.", "Three here.", "Four here."], 1):
         streams.live.publish(final(text, 60_000 * seg, seg=seg))
-    async with serving(streams, info=info("pt")) as server:
-        page, _ = await visit(context, f"http://127.0.0.1:{server.port}/")
+    async with visiting(context, streams, info=info("pt")) as (page, _):
         await choose(page, "pt both")
         blocks = page.locator("#log .translation")
         texts = ["pt:ONE HERE.", "pt:TWO HERE.", "pt:THREE HERE."]
@@ -123,8 +119,7 @@ async def test_who_reads_the_translation_alone_sees_no_sentence_twice(context):
     streams.live.publish(final("Tell", 60_000, seg=1))
     streams.live.publish(replace(said, start_ms=90_000, words=tuple(words)))
     streams.live.publish(final("Much later.", 900_000, seg=3))
-    async with serving(streams, info=info("pt")) as server:
-        page, _ = await visit(context, f"http://127.0.0.1:{server.port}/")
+    async with visiting(context, streams, info=info("pt")) as (page, _):
         await choose(page, "pt only")
         await expect(page.locator("#translating")).to_have_text("pt:MUCH LATER.")
         shown = page.locator("#log > .final:visible")
@@ -158,8 +153,7 @@ async def test_a_lost_connection_takes_no_translation_away(context):
 async def test_translations_go_with_the_text(context, how):
     streams = CountingStreams()
     streams.live.publish(final("One.", 0, seg=1))
-    async with serving(streams, info=info("pt")) as server:
-        page, _ = await visit(context, f"http://127.0.0.1:{server.port}/")
+    async with visiting(context, streams, info=info("pt")) as (page, _):
         await choose(page, "pt both")
         await expect(page.locator("#translating")).to_have_text("pt:ONE.")
         if how == "clear":
@@ -172,8 +166,7 @@ async def test_translations_go_with_the_text(context, how):
 async def test_the_choice_outlives_a_visit(context):
     streams = CountingStreams()
     streams.live.publish(final("One.", 0, seg=1))
-    async with serving(streams, info=info("pt")) as server:
-        page, _ = await visit(context, f"http://127.0.0.1:{server.port}/")
+    async with visiting(context, streams, info=info("pt")) as (page, _):
         await choose(page, "pt both")
         await expect(page.locator("#translating")).to_have_text("pt:ONE.")
         await page.reload()
@@ -190,8 +183,7 @@ async def test_arabic_has_its_own_direction_and_nobody_is_shut_out(context):
 
     translator = Translator(lambda source, target: Arabic(), [("en", "ar")])
     translations = Translations(translator, ["ar"])
-    async with serving(streams, info=ServerInfo("fake", "en", translations)) as server:
-        page, _ = await visit(context, f"http://127.0.0.1:{server.port}/")
+    async with visiting(context, streams, info=ServerInfo("fake", "en", translations)) as (page, _):
         await choose(page, "ar both")
         streams.live.publish(final("Hello world.", 0, seg=1))
         streams.live.publish(final("Bye world.", 60_000, seg=2))
@@ -204,8 +196,7 @@ async def test_arabic_has_its_own_direction_and_nobody_is_shut_out(context):
 
 async def test_if_translating_fails_the_original_is_shown(context):
     streams = CountingStreams()
-    async with serving(streams, info=info("pt")) as server:
-        page, _ = await visit(context, f"http://127.0.0.1:{server.port}/")
+    async with visiting(context, streams, info=info("pt")) as (page, _):
         await choose(page, "pt only")
         streams.live.publish(final("panic", 0, seg=1))
         await expect(page.locator("#machine")).to_have_text("no translation")
@@ -213,8 +204,7 @@ async def test_if_translating_fails_the_original_is_shown(context):
 
 
 async def test_without_an_offer_nothing_is_shown(context):
-    async with serving(CountingStreams()) as server:
-        page, _ = await visit(context, f"http://127.0.0.1:{server.port}/")
+    async with visiting(context, CountingStreams()) as (page, _):
         await expect(page.locator("#status")).to_have_text("live")
         await expect(page.locator("#reading")).to_be_hidden()
 
@@ -252,8 +242,7 @@ async def test_the_overlay_shows_what_is_said_if_translating_fails(context):
 
 
 async def test_the_choice_of_a_language_pushes_no_button_off_a_phone(context):
-    async with serving(CountingStreams(), info=info("pt")) as server:
-        page, _ = await visit(context, f"http://127.0.0.1:{server.port}/")
+    async with visiting(context, CountingStreams(), info=info("pt")) as (page, _):
         await choose(page, "pt both")
         settings = page.locator("[popovertarget=settings]")
         for width, height in ((844, 390), (390, 844), (320, 640)):

@@ -432,15 +432,15 @@ async def test_the_page_goes_on_when_the_node_of_its_microphone_is_killed(tmp_pa
         page, _ = await visit(context, address)
         await page.click("#microphone")
         finals = page.locator("#log .text")
-        await expect(finals.first).to_be_visible(timeout=60_000)
+        await expect(finals.first).to_be_visible()
         certain = page.locator("#partial .stable")  # of the next sentence
-        await expect(certain).to_contain_text(re.compile(r"\w"), timeout=60_000)
+        await expect(certain).to_contain_text(re.compile(r"\w"))
         (feeding,) = [node for node in nodes if await node.is_fed()]
         await feeding.kill()
         async with asyncio.timeout(60):
             await page.evaluate(CAPTURED, len(pcm))
         await page.click("#microphone")
-        await expect(page.locator("#status")).to_contain_text("session ended", timeout=30_000)
+        await expect(page.locator("#status")).to_contain_text("session ended")
         texts = await finals.all_inner_texts()
         assert await page.locator("#log .note").all_inner_texts() == []
         captured = np.array(await page.evaluate("captured"), "<i2").tobytes()

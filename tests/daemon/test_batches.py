@@ -88,21 +88,20 @@ async def test_a_model_that_is_missing_is_told_once(speech, tmp_path, caplog):
     assert caplog.records == []
 
 
-NAMES = (b"caf\xe9", b"d\xe9p\xf4t/caf\xe9", b"a" * 250, "\u3042".encode() * 83, b"a" * 251)
+NAMES = (b"caf\xe9", b"d\xe9p\xf4t/th\xe9", b"a" * 250, "\u3042".encode() * 83, b"b" * 251)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_file_may_have_any_name_that_the_system_allows(speech, tmp_path, capfd, name):
-    odd = Path(os.fsdecode(os.fsencode(tmp_path) + b"/" + name + b".wav"))
-    odd.parent.mkdir(exist_ok=True)
-    odd.write_bytes(speech.read_bytes())
+def test_files_may_have_any_name_that_the_system_allows(speech, tmp_path, capfd):
+    odd = [Path(os.fsdecode(os.fsencode(tmp_path) + b"/" + name + b".wav")) for name in NAMES]
+    for path in odd:
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(speech.read_bytes())
     out = Path(os.fsdecode(os.fsencode(tmp_path) + b"/out\xe9"))
-    files = (str(odd), str(speech))
-    command = ["transcribe", "-q", *files, "--output-dir", str(out), "-f", "all"]
+    command = ["transcribe", "-q", *map(str, odd), "--output-dir", str(out), "-f", "all"]
     assert main(command) == 0
     made = {path.name for path in out.iterdir()}
-    assert len(made) == 2 * len(FORMATS)
-    assert f"{odd.stem}.txt" in made
+    assert len(made) == len(odd) * len(FORMATS)
+    assert {f"{path.stem}.txt" for path in odd} <= made
     assert capfd.readouterr().err == ""
 
 

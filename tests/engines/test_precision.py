@@ -15,7 +15,7 @@ from streamd.engines.precision import (
     window_timer,
 )
 from streamd.models.store import load_model
-from tests.support.checkpoints import checkpoint
+from tests.support.checkpoints import dimensions
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def test_the_measurement_is_kept(folder):
-    assert choose_precision(checkpoint("few").dims, threads=1).precision == "float32", (
+    assert choose_precision(dimensions("few"), threads=1).precision == "float32", (
         "small: not worth it"
     )
     assert not (folder / "precision").exists()
@@ -79,7 +79,7 @@ def test_the_cost_of_a_stream_is_estimated_from_a_layer_of_the_model(folder):
         assert other.cpu_s == pytest.approx(ratio * cost.cpu_s, rel=1e-3)
     deep = replace(dims, n_audio_layer=32)  # as turbo: many layers of the encoder
     assert live_cost(deep, threads=1, step_ms=500).cpu_s == pytest.approx(4.5 * cost.cpu_s)
-    assert live_cost(checkpoint("few").dims, threads=1, step_ms=500).busy_s == 0, "not measured"
+    assert live_cost(dimensions("few"), threads=1, step_ms=500).busy_s == 0, "not measured"
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_more_threads_are_measured_or_follow_from_what_two_do_not_share(
 class Noted:
     """An engine, and the decoder of its windows, that notes what it is asked to compute."""
 
-    dims = checkpoint("tiny").dims
+    dims = dimensions("tiny")
     n_cheap = 4
 
     def __init__(self, adopts: bool) -> None:

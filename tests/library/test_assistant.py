@@ -7,11 +7,10 @@ import pytest
 from tests.library.test_rest import TALK
 from tests.library.test_shelf import fill, give_name
 
-mcp = pytest.importorskip("mcp", reason="needs the extra mcp")
-
 
 @pytest.mark.filterwarnings("ignore")  # of the SDK's
 async def test_an_assistant_searches_reads_and_asks_what_was_said_just_now(tmp_path):
+    mcp = pytest.importorskip("mcp", reason="needs the extra mcp")  # takes a CPU second
     give_name(fill(tmp_path, {"talk": TALK}), 1, 2, "Zoë")
     command = [sys.executable, "-m", "streamd", "mcp", "--keep", str(tmp_path)]
     program = mcp.StdioServerParameters(command=command[0], args=command[1:])

@@ -8,28 +8,17 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from streamd.errors import ConfigError
-from streamd.events import Attribution, Correction, Final, Sound, TimedWord
+from streamd.events import Attribution, Correction, Sound
 from streamd.library import edits
 from streamd.library.edits import EditedSentence, EditedText, Edits, Naming, Speaking
 from streamd.sinks.transcripts import Revised, attributed
+from tests.support.said import final, timed
 
 
 def heard(text, *, seq=1, blank=" ", speaker=1):
     """A final whose words last 300 ms each, with 100 ms between them."""
-    texts = text.split() if blank else list(text)
-    words = tuple(
-        TimedWord(
-            text=word,
-            start_ms=400 * i,
-            end_ms=400 * i + 300,
-            prob=0.9,
-            final=True,
-            speaker=speaker,
-        )
-        for i, word in enumerate(texts)
-    )
-    end_ms = 400 * len(words)
-    return Final(seq=seq, seg=seq, start_ms=0, end_ms=end_ms, text=text, language="en", words=words)
+    words = timed(text.split() if blank else text, every_ms=400, speaker=speaker)
+    return final(text, seq=seq, end_ms=400 * len(words), words=words)
 
 
 def as_it_stands(*events):

@@ -271,7 +271,7 @@ async def test_files_are_sent_and_transcribed_and_their_words_appear_as_they_com
             await page.locator("#queue a").click()
             await expect(page.locator(".said")).to_have_text("one")
             uploads.go_on()
-            await expect(page.locator(".said")).to_have_text("one two three", timeout=10_000)
+            await expect(page.locator(".said")).to_have_text("one two three")
             await page.locator("#home").click()
             await expect(page.locator("#queue li")).to_have_count(0)
             await expect(page.locator("#view li strong")).to_have_text(["b", "a"])

@@ -159,7 +159,7 @@ async def test_two_hours_are_light_and_cost_the_same_at_their_end(tmp_path):
             return {each["name"]: each["value"] for each in metrics}
 
         await page.locator("#view li a").click()
-        await expect(page.locator(".turn")).to_have_count(4000, timeout=60_000)
+        await expect(page.locator(".turn")).to_have_count(4000)
         await expect(page.locator(".word").first).to_be_visible()
         first = await measured()
         assert first["Nodes"] < 60_000  # 4,000 lines of 12 words: with all words, 150,000

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 from streamd.engines.onnx.builder import quantised
 from streamd.models import ModelDimensions
-from streamd.models.model import OUTPUT, openai_vocabulary, parameter_shapes
+from streamd.models.model import OUTPUT, parameter_shapes
 from tests.golden.random_model import random_weights
 from tests.support import folders
 from tests.support.checkpoints import (
     assert_only_read,
+    checkpoint,
     damaged_copy,
     little_memory,
     load_damaged,
@@ -23,7 +24,6 @@ from tests.support.checkpoints import (
     refusal,
 )
 
-TOKENS = list(openai_vocabulary(Path("x"), 51_864))[:300]
 DIMS = ModelDimensions(80, 16, 8, 2, 2, 300 + 1608, 8, 8, 2, 1)
 
 
@@ -36,7 +36,7 @@ def weights() -> dict[str, np.ndarray]:
 
 @pytest.fixture
 def folder(weights, tmp_path) -> Path:
-    return folders.ct2(tmp_path / "model", DIMS, weights, TOKENS)
+    return folders.ct2(tmp_path / "model", DIMS, weights, list(checkpoint("few").vocabulary))
 
 
 @pytest.fixture
@@ -46,14 +46,16 @@ def variables(weights) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize("kind", ["float16", "float32"])
 def test_the_same_weights(kind, weights, tmp_path):
-    model = read_model(str(folders.ct2(tmp_path / "mine", DIMS, weights, TOKENS, kind)))
+    model = read_model(
+        str(folders.ct2(tmp_path / "mine", DIMS, weights, list(checkpoint("few").vocabulary), kind))
+    )
     assert model.name == "mine"
     assert model.dims == DIMS
     assert model.language == "en"
     assert model.alignment_heads == ((0, 0),)
     assert model.suppress_tokens == (1, 2)
     assert model.begin_suppress_tokens == (3,)
-    assert list(model.vocabulary) == TOKENS
+    assert list(model.vocabulary) == list(checkpoint("few").vocabulary)
     assert model.weights.keys() == weights.keys()
     for name, values in weights.items():
         np.testing.assert_array_equal(model.weights[name], values, err_msg=name)
@@ -61,7 +63,9 @@ def test_the_same_weights(kind, weights, tmp_path):
 
 @pytest.mark.parametrize("kind", ["int8", "int8_float16"])
 def test_int8_gives_the_engine_the_integers_of_the_file(kind, weights, tmp_path):
-    model = read_model(str(folders.ct2(tmp_path / "mine", DIMS, weights, TOKENS, kind)))
+    model = read_model(
+        str(folders.ct2(tmp_path / "mine", DIMS, weights, list(checkpoint("few").vocabulary), kind))
+    )
     for name, values in weights.items():
         if name.endswith(".weight") and values.ndim > 1:
             rows = values.reshape(len(values), -1)
@@ -75,7 +79,7 @@ def test_int8_gives_the_engine_the_integers_of_the_file(kind, weights, tmp_path)
 
 @pytest.mark.parametrize("kind", ["float16", "float32", "int8"])
 def test_the_file_does_not_stay_mapped(kind, weights, tmp_path):
-    path = folders.ct2(tmp_path / "mine", DIMS, weights, TOKENS, kind)
+    path = folders.ct2(tmp_path / "mine", DIMS, weights, list(checkpoint("few").vocabulary), kind)
     assert_only_read(str(path), path / "model.bin")
 
 

@@ -314,9 +314,70 @@ def test_what_comes_behind_the_listed_end_is_not_wanted(serving, tiny, folder):
         get()
 
 
-def test_shorter_than_listed(serving, tiny):
-    tiny.served[MODEL] = tiny.files[MODEL][:-1]
-    assert "has fewer bytes of model.safetensors than it lists" in refusal()
+CONFIG = "config.json"
+NO_WHISPER = "is no Whisper model; its weights were not downloaded"
+NO_LIST = "the hub's list of files is damaged"
+ONE_SHARD = "model-00001-of-00001.safetensors"
+
+
+def listed(tiny: Repo, name: str, **change: object) -> None:
+    """List what is not so of all files with this in their names."""
+    tiny.listed = [s | change if name in s["rfilename"] else s for s in tiny.siblings()]
+
+
+def without(tiny: Repo, name: str) -> None:
+    del tiny.files[name]
+    tiny.files["pytorch_model.bin"] = b"\x80\x02."
+
+
+def unsent(tiny: Repo, name: str) -> None:
+    tiny.listed = tiny.siblings()
+    del tiny.files[name]
+
+
+def quantised(tiny: Repo) -> None:
+    config = json.loads(tiny.files[CONFIG]) | {"quantization_config": {"quant_method": "awq"}}
+    tiny.files[CONFIG] = json.dumps(config).encode()
+
+
+def index(tiny: Repo, shard: str) -> None:
+    tiny.files[ONE_SHARD] = tiny.files.pop(MODEL)
+    tiny.files[INDEX] = json.dumps({"weight_map": {"a": shard}}).encode()
+
+
+WRONG = [
+    # what is wrong, what is said, how many requests at the most come before that
+    (lambda t: t.served.update({MODEL: t.files[MODEL][:-1]}), f"fewer bytes of {MODEL} than", 9),
+    (lambda t: unsent(t, "tokenizer.json"), "lists a file that it does not have", 9),
+    (lambda t: without(t, CONFIG), f"{CONFIG}.* is missing", 1),
+    (lambda t: without(t, MODEL), f"{MODEL}.* is missing", 1),
+    (lambda t: t.files.pop("tokenizer.json"), NO_WHISPER, 2),  # it could only be of MLX
+    (lambda t: t.files.update({CONFIG: b'{"model_type": "bert"}'}), NO_WHISPER, 2),
+    (lambda t: t.files.update({CONFIG: b'{"model_type": "whisper"}'}), NO_WHISPER, 2),
+    (lambda t: t.files.update({CONFIG: b"<html>"}), NO_WHISPER, 2),
+    (lambda t: t.files.update({CONFIG: b""}), NO_WHISPER, 2),
+    (quantised, "quantised by AWQ, which streamd does not read; get the", 2),
+    (lambda t: listed(t, MODEL, size=2**49), "some/tiny needs 562949.95 GB, but ", 1),
+    (lambda t: listed(t, MODEL, blobId="../../../../x"), NO_LIST, 1),
+    (lambda t: listed(t, MODEL, blobId="A" * 40), NO_LIST, 1),
+    (lambda t: listed(t, MODEL, lfs={"sha256": "../x", "size": 1}), NO_LIST, 1),
+    (lambda t: listed(t, MODEL, size=-1), NO_LIST, 1),
+    (lambda t: listed(t, MODEL, size=2**60), NO_LIST, 1),
+    (lambda t: listed(t, MODEL, size="1"), NO_LIST, 1),
+    (lambda t: listed(t, MODEL, size=None), NO_LIST, 1),
+    (lambda t: listed(t, MODEL, rfilename=7), NO_LIST, 1),
+    (lambda t: setattr(t, "commit", "../../../../../../tmp/x"), NO_LIST, 1),
+    (lambda t: listed(t, "json", size=10**9), f"{CONFIG} is larger than any model's", 1),
+    (lambda t: setattr(t, "listed", [sibling("x" * 10**6, b"")] * 20), "does not end", 1),
+    (lambda t: index(t, "../../../x"), f"{INDEX} names files that are not there", 9),
+]
+
+
+@pytest.mark.parametrize(("change", "says", "n_requests"), WRONG)
+def test_what_is_wrong_is_refused_before_the_weights_come(serving, tiny, change, says, n_requests):
+    change(tiny)
+    assert re.search(says, refusal())
+    assert len(serving.seen) <= n_requests
 
 
 def test_what_rotted_in_the_cache_is_fetched_again(serving, folder):
@@ -333,42 +394,6 @@ def test_a_file_that_is_refused(serving, status):
     serving.busy = [(MODEL, status, "")]
     assert f"lists {MODEL} but refuses to send it (error {status})" in refusal()
     get()
-
-
-def test_missing_file(serving, tiny):
-    tiny.listed = tiny.siblings()
-    del tiny.files["tokenizer.json"]
-    assert "lists a file that it does not have" in refusal()
-
-
-@pytest.mark.parametrize("name", ["config.json", MODEL])
-def test_no_model_in_the_repository(serving, tiny, name):
-    del tiny.files[name]
-    tiny.files["pytorch_model.bin"] = b"\x80\x02."
-    assert re.search(rf"{name}.* is missing", refusal())
-    assert len(serving.seen) == 1
-
-
-def test_without_a_vocabulary_it_could_only_be_of_mlx(serving, tiny):
-    del tiny.files["tokenizer.json"]
-    assert "is no Whisper model; its weights were not downloaded" in refusal()
-
-
-@pytest.mark.parametrize(
-    "config", [b'{"model_type": "bert"}', b'{"model_type": "whisper"}', b"<html>", b""]
-)
-def test_another_architecture_is_refused_before_its_weights_come(serving, tiny, config):
-    tiny.files["config.json"] = config
-    assert "is no Whisper model; its weights were not downloaded" in refusal()
-    assert serving.paths()[1:] in ([f"/some/tiny/resolve/{COMMIT}/config.json"], [])
-
-
-def test_quantised_weights_are_not_downloaded(serving, tiny):
-    config = json.loads(tiny.files["config.json"])
-    config["quantization_config"] = {"quant_method": "awq"}
-    tiny.files["config.json"] = json.dumps(config).encode()
-    assert "quantised by AWQ, which streamd does not read; get the" in refusal()
-    assert serving.paths()[1:] == [f"/some/tiny/resolve/{COMMIT}/config.json"]
 
 
 def test_gated(serving, tiny, monkeypatch):
@@ -431,12 +456,6 @@ def test_offline(serving, monkeypatch):
     assert not serving.seen
 
 
-def test_no_room(serving, tiny):
-    tiny.listed = [s | {"size": 2**49} if "lfs" in s else s for s in tiny.siblings()]
-    assert "some/tiny needs 562949.95 GB, but " in refusal()
-    assert len(serving.seen) == 1, "known before anything is fetched"
-
-
 def test_full_disk(serving, folder):
     """A file that may not grow beyond a limit fails as on a full disk, in the middle of a write."""
     code = (
@@ -477,46 +496,6 @@ def test_a_path_that_leads_elsewhere_is_never_asked_for(serving, tiny, path):
     tiny.listed = [*tiny.siblings(), sibling("x", b"x") | {"rfilename": path}]
     get()
     assert {asked.rpartition("/")[2] for asked in serving.paths()[1:]} <= tiny.files.keys()
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"blobId": "../../../../x"},
-        {"blobId": "A" * 40},
-        {"lfs": {"sha256": "../x", "size": 1}},
-        {"size": -1},
-        {"size": 2**60},
-        {"size": "1"},
-        {"size": None},
-        {"rfilename": 7},
-    ],
-)
-def test_a_listing_that_cannot_be(serving, tiny, change):
-    tiny.listed = [s | change if s["rfilename"] == MODEL else s for s in tiny.siblings()]
-    assert "the hub's list of files is damaged" in refusal()
-
-
-def test_a_commit_that_is_a_path(serving, tiny):
-    tiny.commit = "../../../../../../tmp/x"
-    assert "the hub's list of files is damaged" in refusal()
-
-
-def test_small_files_that_are_large(serving, tiny):
-    tiny.listed = [s | {"size": 10**9} if "json" in s["rfilename"] else s for s in tiny.siblings()]
-    assert "config.json is larger than any model's" in refusal()
-
-
-def test_a_listing_without_end(serving, tiny):
-    tiny.listed = [sibling("x" * 1000, b"")] * 20_000
-    assert "does not end" in refusal()
-
-
-def test_an_index_that_names_files_elsewhere(serving, tiny):
-    shard = "model-00001-of-00001.safetensors"
-    tiny.files[shard] = tiny.files.pop(MODEL)
-    tiny.files[INDEX] = json.dumps({"weight_map": {"a": "../../../x"}}).encode()
-    assert f"{INDEX} names files that are not there" in refusal()
 
 
 json_values = st.recursive(

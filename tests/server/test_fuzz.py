@@ -117,18 +117,12 @@ class Voice:
         return last
 
 
-async def soon(work: Coroutine) -> None:
-    """So that what never comes is seen where it is waited for."""
-    async with asyncio.timeout(20):
-        await work
-
-
 def step(method: Callable[..., Coroutine]) -> Callable[..., None]:
     """A rule that takes place on the machine's event loop."""
 
     @functools.wraps(method)
     def run(self, **arguments: object) -> None:
-        self.runner.run(soon(method(self, **arguments)))
+        self.runner.run(method(self, **arguments))
 
     return run
 
@@ -474,7 +468,7 @@ class AnybodySaysAnything(RuleBasedStateMachine):
     def teardown(self) -> None:
         try:
             if hasattr(self, "witness"):
-                self.runner.run(soon(self.leave()))
+                self.runner.run(self.leave())
         finally:
             for raw in self.sockets:
                 raw.close()

@@ -12,6 +12,7 @@ from tests.support.fakes import (
     WORD,
     ScriptedRecognizer,
     drain,
+    fed,
     loud_frames,
     scripted_audio,
     scripted_session,
@@ -48,16 +49,16 @@ NUMBER = "90210447"
 
 
 def test_a_number_that_is_dictated_digit_by_digit_is_committed_as_a_whole():
-    session, recognizer = scripted_session(), ScriptedRecognizer()
-    partials, finals = [], []
-    for frame in scripted_audio([True] * (8 * WORD) + [False] * 60):
-        events = session.feed(frame[None])
-        while (window := session.next_window()) is not None:
-            found = recognizer.recognize(window)
+    class Digits(ScriptedRecognizer):
+        def recognize(self, window):
+            found = super().recognize(window)
             digits = [replace(word, text=f" {NUMBER[word.start // WORD]}") for word in found.words]
-            events += session.accept(window, replace(found, words=tuple(digits)))
-        partials += [event for event in events if isinstance(event, Partial)]
-        finals += [event.text for event in events if isinstance(event, Final)]
+            return replace(found, words=tuple(digits))
+
+    audio = scripted_audio([True] * (8 * WORD) + [False] * 60)
+    events = fed(scripted_session(), Digits(), audio)
+    partials = [event for event in events if isinstance(event, Partial)]
+    finals = [event.text for event in events if isinstance(event, Final)]
     assert "902" in {event.text[:3] for event in partials}
     assert not any(0 < event.stable < 8 for event in partials), "it could have gone on"
     assert finals == [NUMBER]

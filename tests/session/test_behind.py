@@ -9,6 +9,7 @@ from tests.support.fakes import (
     WORD,
     ScriptedRecognizer,
     drain,
+    fed,
     played,
     scripted_audio,
     scripted_session,
@@ -45,10 +46,7 @@ def test_what_the_engine_missed_is_told_in_few_gaps():
 
 def test_committed_words_of_an_utterance_that_was_overwritten_become_final():
     session, recognizer = scripted_session(SessionOptions(backlog=400)), ScriptedRecognizer()
-    events = []
-    for frame in scripted_audio([True] * (12 * WORD)):
-        events += session.feed(frame[None])
-        events += drain(session, recognizer, [])
+    events = fed(session, recognizer, scripted_audio([True] * (12 * WORD)))
     committed = [event for event in events if isinstance(event, Partial)][-1]
     assert committed.stable > 0
     events = session.feed(np.zeros((1000, FRAME), np.float32))

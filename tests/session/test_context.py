@@ -13,7 +13,7 @@ from streamd.session.session import LEFT_OUT, Session
 from streamd.session.text import UNMARKED
 from streamd.types import Encoded, Hypothesis, Suspect, Window, Word
 from streamd.whisper.punctuation import MarksAnswer, MarksQuestion
-from tests.support.fakes import WORD, ScriptedRecognizer, drain, scripted_audio, scripted_session
+from tests.support.fakes import WORD, ScriptedRecognizer, fed, scripted_audio, scripted_session
 
 
 def given_words(window: Window) -> tuple[Word, ...]:
@@ -31,15 +31,8 @@ def listen(
 ) -> tuple[list[str], list[Window]]:
     """The texts of the finals, and the windows."""
     session = scripted_session(options, endpoint, policy)
-    recognizer = ScriptedRecognizer()
-    recognizer.recognize = recognize  # type: ignore[method-assign] - one that errs
-    events: list[Event] = []
     windows: list[Window] = []
-    for frame in scripted_audio(speech):
-        events += session.feed(frame[None])
-        events += drain(session, recognizer, windows)
-    session.flush()
-    events += drain(session, recognizer, windows)
+    events = fed(session, recognize, scripted_audio(speech), windows, flush=True)
     return [event.text for event in events if isinstance(event, Final)], windows
 
 
@@ -228,10 +221,8 @@ def test_what_was_a_guess_is_not_forced_on_the_utterance_after_it():
 @pytest.mark.parametrize(("logprob", "n_words"), [(-1.1, 0), (-0.9, 10)])
 def test_nor_on_one_that_another_process_transcribes(logprob, n_words):
     session, recognizer = scripted_session(SessionOptions(step=0)), ScriptedRecognizer()
-    for frame in scripted_audio(spoken((10, LONG))):
-        session.feed(frame[None])
-        while (window := session.next_window()) is not None:
-            session.accept(window, replace(recognizer.recognize(window), avg_logprob=logprob))
+    audio = scripted_audio(spoken((10, LONG)))
+    fed(session, lambda w: replace(recognizer.recognize(w), avg_logprob=logprob), audio)
     assert session.idle
     assert len(session.resume_state.words) == n_words
 
@@ -271,15 +262,12 @@ def test_what_is_not_read_behind_other_words_is_read_on_its_own(mark):
 
 def heard(session: Session, hypothesis: Hypothesis, speech: list[bool]) -> list[Event]:
     """The events of a session to which the recognizer says the same of each window."""
-    events: list[Event] = []
-    for frame in scripted_audio(speech):
-        events += session.feed(frame[None])
-        while (window := session.next_window()) is not None:
-            words = tuple(
-                replace(word, start=window.prefix_end, end=window.end) for word in hypothesis.words
-            )
-            events += session.accept(window, replace(hypothesis, words=words))
-    return events
+
+    def recognize(window: Window) -> Hypothesis:
+        times = {"start": window.prefix_end, "end": window.end}
+        return replace(hypothesis, words=tuple(replace(w, **times) for w in hypothesis.words))
+
+    return fed(session, recognize, scripted_audio(speech))
 
 
 @pytest.mark.parametrize(("prob", "n_told"), [(0.9, 2), (0.7, 0)])
@@ -314,15 +302,8 @@ def test_an_improbable_word_is_final_if_it_is_short_and_surely_speech(
 
 
 def test_a_voice_without_words_is_told():
-    session = scripted_session()
-    events: list[Event] = []
-    for frame in scripted_audio([False] * 50 + [True] * 100 + [False] * 200 + [True] * 40):
-        events += session.feed(frame[None])
-        while (window := session.next_window()) is not None:
-            events += session.accept(window, Hypothesis())
-    events += session.flush()
-    while (window := session.next_window()) is not None:
-        events += session.accept(window, Hypothesis())
+    audio = scripted_audio([False] * 50 + [True] * 100 + [False] * 200 + [True] * 40)
+    events = fed(scripted_session(), lambda _: Hypothesis(), audio, flush=True)
     (unclear,) = [event for event in events if isinstance(event, Unclear)]
     assert 500 <= unclear.start_ms <= 1000
     assert 3000 <= unclear.end_ms <= 3400

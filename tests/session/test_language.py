@@ -13,7 +13,14 @@ from streamd.options import SessionOptions
 from streamd.session.language import SURE, Change, Language, surely_read
 from streamd.types import DetectedLanguage, Hypothesis, LanguageQuestion, Suspect, Window, Word
 from streamd.whisper.decode import CLEARLY_NEW, NEW_LANGUAGE, spoken
-from tests.support.fakes import WORD, ScriptedRecognizer, drain, scripted_audio, scripted_session
+from tests.support.fakes import (
+    WORD,
+    ScriptedRecognizer,
+    drain,
+    fed,
+    scripted_audio,
+    scripted_session,
+)
 
 codes = st.sampled_from(["en", "de", "fr", "yue"])
 
@@ -54,10 +61,7 @@ class Polyglot(ScriptedRecognizer):
 
 def listen(speech: list[bool], recognizer: Polyglot, **options) -> list[Final]:
     session = scripted_session(SessionOptions(**options))
-    events = []
-    for frame in scripted_audio(speech):
-        events += session.feed(frame[None]) + drain(session, recognizer, [])
-    events += session.flush() + drain(session, recognizer, [])
+    events = fed(session, recognizer, scripted_audio(speech), flush=True)
     return [event for event in events if isinstance(event, Final)]
 
 
@@ -382,10 +386,7 @@ def language_of_words(
     switch: int, speech: list[bool], recognizer_type: type[Bilingual] = Bilingual
 ) -> dict[int, str]:
     session, recognizer = scripted_session(), recognizer_type(switch)
-    events = []
-    for frame in scripted_audio(speech):
-        events += session.feed(frame[None]) + drain(session, recognizer, [])
-    events += session.flush() + drain(session, recognizer, [])
+    events = fed(session, recognizer, scripted_audio(speech), flush=True)
     assert session.idle
     return {
         int(word.text[1:]): event.language

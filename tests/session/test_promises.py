@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 from streamd.events import Event, Final, Gap, Partial
 from streamd.options import AgreementOptions, AlignAttOptions, EndpointOptions, SessionOptions
 from streamd.session.commit import AlignAtt, LocalAgreement
-from streamd.types import FRAME_MS, Hypothesis, Suspect, Window, Word
+from streamd.types import FRAME_MS, Hypothesis, Suspect, Word
 from streamd.whisper.punctuation import MarksAnswer, MarksQuestion
 from tests.support.fakes import (
     WORD,
     ScriptedRecognizer,
     drain,
     ending,
+    fed,
     played,
     scripted_audio,
     scripted_session,
@@ -145,10 +146,8 @@ def test_a_pause_asks_for_one_window_and_then_for_none():
 
 def test_no_window_of_a_translation_begins_at_a_word():
     session = scripted_session(SessionOptions(task="translate"))
-    windows: list[Window] = []
-    for frame in scripted_audio([False] * WORD + [True] * (60 * WORD) + [False] * 100):
-        session.feed(frame[None])
-        drain(session, ScriptedRecognizer(), windows)
+    audio = scripted_audio([False] * WORD + [True] * (60 * WORD) + [False] * 100)
+    fed(session, ScriptedRecognizer(), audio, windows := [])
     assert len({window.start for window in windows}) == 1
     assert all(window.start <= window.prefix_end <= window.end for window in windows)
 
@@ -209,15 +208,16 @@ def test_windows_go_out_one_at_a_time():
 
 
 def test_the_partials_of_a_segment_number_count_on_when_an_utterance_had_no_words():
-    session, revs = scripted_session(), []
     said = iter(["maybe", "", "", "word", "words"])
-    for frame in scripted_audio(([True] * 40 + [False] * 130) * 2):
-        events = session.feed(frame[None])
-        while (window := session.next_window()) is not None:
-            text = next(said, "")
-            words = (Word(f" {text}", window.start, window.end, 0.9, (1,)),) if text else ()
-            events += session.accept(window, Hypothesis(words=words))
-        revs += [(e.seg, e.rev, e.text) for e in events if isinstance(e, Partial)]
+
+    def recognize(window):
+        text = next(said, "")
+        words = (Word(f" {text}", window.start, window.end, 0.9, (1,)),) if text else ()
+        return Hypothesis(words=words)
+
+    audio = scripted_audio(([True] * 40 + [False] * 130) * 2)
+    events = fed(scripted_session(), recognize, audio)
+    revs = [(e.seg, e.rev, e.text) for e in events if isinstance(e, Partial)]
     assert revs[:3] == [(1, 1, "maybe"), (1, 2, ""), (1, 3, "word")]
 
 
@@ -228,11 +228,7 @@ def test_words_before_a_cut_that_came_later_are_not_said_again():
     session = scripted_session(options, endpoint, AlignAtt(AlignAttOptions(frame_threshold=0)))
     audio = scripted_audio([True] * 150)
     audio[72:77, 1:] = 0.06  # the quietest of the last frames
-    recognizer, events = ScriptedRecognizer(), []
-    for frame in audio:
-        events += session.feed(frame[None])
-        events += drain(session, recognizer, [])
-    events += session.flush() + drain(session, recognizer, [])
+    events = fed(session, ScriptedRecognizer(), audio, flush=True)
     said = " ".join(text for text, _, _ in finals(events)).split()
     assert said == [f"w{n}" for n in range(12)]
 

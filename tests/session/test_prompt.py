@@ -6,7 +6,13 @@ from streamd.events import Final
 from streamd.options import EndpointOptions, SessionOptions
 from streamd.types import Hypothesis, Suspect
 from streamd.whisper.prompt import Prompt
-from tests.support.fakes import WORD, ScriptedRecognizer, drain, scripted_audio, scripted_session
+from tests.support.fakes import (
+    WORD,
+    ScriptedRecognizer,
+    fed,
+    scripted_audio,
+    scripted_session,
+)
 
 TOKENS = (0, 1, 2, 3, 4)
 GOOD = {"language": "en", "temperature": 0.0}
@@ -47,22 +53,16 @@ def test_another_language_clears_what_came_before():
 
 
 def test_an_utterance_after_a_pause_has_no_prompt():
-    session = scripted_session()
-    recognizer, windows = ScriptedRecognizer(), []
-    utterance = [True] * (5 * WORD)
-    for frame in scripted_audio([*utterance, *[False] * 140, *utterance]):
-        session.feed(frame[None])
-        drain(session, recognizer, windows)
+    utterance, windows = [True] * (5 * WORD), []
+    audio = scripted_audio([*utterance, *[False] * 140, *utterance])
+    fed(scripted_session(), ScriptedRecognizer(), audio, windows)
     assert windows[-1].prompt == ()
 
 
 @pytest.mark.parametrize("most", [18, 21])
 def test_the_prompt_completes_the_committed_tokens_inside_the_window(most):
     session = scripted_session(SessionOptions(length=150, context_tokens=most))
-    recognizer, windows = ScriptedRecognizer(), []
-    for frame in scripted_audio([True] * (60 * WORD)):
-        session.feed(frame[None])
-        drain(session, recognizer, windows)
+    fed(session, ScriptedRecognizer(), scripted_audio([True] * (60 * WORD)), windows := [])
     prompted = [window for window in windows if window.prompt]
     assert all(len(window.prompt) + len(window.prefix) == most for window in prompted)
     assert len({len(window.prefix) for window in prompted}) > 2

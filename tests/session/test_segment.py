@@ -1,6 +1,6 @@
 """The stages of a segment, its words, and what once kept one from ending."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -22,6 +22,7 @@ from tests.support.fakes import (
     WORD,
     ScriptedRecognizer,
     drain,
+    fed,
     scripted_audio,
     scripted_session,
 )
@@ -65,14 +66,8 @@ def test_the_last_window_does_not_come_back_for_ever():
 
     audio = scripted_audio([False] * 50 + [True] * 1310 + [False] * 200)
     audio[300:302, 1:] = 0.06  # quieter before the end of the last word, as before a consonant
-    session, windows = scripted_session(), []
-    events = []
-    for frame in audio:
-        events += session.feed(frame[None])
-        while (window := session.next_window()) is not None:
-            windows.append(window)
-            assert len(windows) < len(audio)
-            events += session.accept(window, recognize(window))
+    events = fed(scripted_session(), recognize, audio, windows := [])
+    assert len(windows) < len(audio)
     last = [(window.start, window.end) for window in windows if window.last]
     assert len(last) == len(set(last)) <= 3
     (final,) = [event for event in events if isinstance(event, Final)]
@@ -88,14 +83,9 @@ def test_no_window_is_longer_than_30_s(options):
         suspect = None if window.last else Suspect.LOOP  # no words leave the window meanwhile
         return replace(found.recognize(window), suspect=suspect)
 
-    session, windows = scripted_session(options), []
+    session = scripted_session(options)
     audio = scripted_audio([True] * 50 * WORD + [False] * 4 * WORD + [True] * 112 * WORD)
-    events = []
-    for frame in audio:
-        events += session.feed(frame[None])
-        while (window := session.next_window()) is not None:
-            windows.append(window)
-            events += session.accept(window, recognize(window))
+    events = fed(session, recognize, audio, windows := [])
     session.flush()
     events += drain(session, found, windows)
     assert max(window.end - window.start for window in windows) <= N_AUDIO_CTX
@@ -127,7 +117,7 @@ class Following(LocalAgreement):
 
 def test_the_policy_learns_of_words_that_the_session_commits():
     """No two hypotheses agree on the first word, so it is committed by its age."""
-    policy, found, partials = Following(), ScriptedRecognizer(), []
+    policy, found = Following(), ScriptedRecognizer()
     session = scripted_session(policy=policy)
 
     def recognize(window: Window) -> Hypothesis:
@@ -137,12 +127,9 @@ def test_the_policy_learns_of_words_that_the_session_commits():
         ]
         return Hypothesis(words=tuple(words))
 
-    for frame in scripted_audio([True] * 60 * WORD):
-        events = session.feed(frame[None])
-        while (window := session.next_window()) is not None:
-            events += session.accept(window, recognize(window))
-            # `n_forced` words were taken from what the next hypothesis is compared with, too.
-        partials += [event for event in events if isinstance(event, Partial)]
+    # `n_forced` words were taken from what the next hypothesis is compared with, too.
+    events = fed(session, recognize, scripted_audio([True] * 60 * WORD))
+    partials = [event for event in events if isinstance(event, Partial)]
     assert policy.n_forced > 0
     assert policy.n_committed == sum(word.final for word in partials[-1].words)
     behind = [event for event in partials if event.stable]
@@ -200,12 +187,8 @@ def test_a_sentence_in_chinese_or_japanese_goes_on_over_a_pause(stop, follows):
             words.insert(0, replace(words[0], text=follows, tokens=(97,), end=words[0].start))
         return Hypothesis(words=tuple(words))
 
-    session, windows, events = scripted_session(), [], []
-    for frame in scripted_audio([True] * 10 * WORD + [False] * 3 * WORD + [True] * 10 * WORD):
-        events += session.feed(frame[None])
-        while (window := session.next_window()) is not None:
-            windows.append(window)
-            events += session.accept(window, recognize(window))
+    audio = scripted_audio([True] * 10 * WORD + [False] * 3 * WORD + [True] * 10 * WORD)
+    events = fed(scripted_session(), recognize, audio, windows := [])
     continued = [window.before for window in windows if window.before and not window.prefix]
     assert continued
     assert all(before[-1] == 9 for before in continued)
@@ -214,19 +197,19 @@ def test_a_sentence_in_chinese_or_japanese_goes_on_over_a_pause(stop, follows):
     assert not any(follows in event.text for event in events if isinstance(event, Partial))
 
 
-def sentences(*words: Word, utterance_ends: int = 400) -> list[Final | Partial]:
-    """What comes of words that are read as soon as they are over."""
+def read_as_said(*words: Word) -> Callable[[Window], Hypothesis]:
+    """Reads each word as soon as it is over."""
 
     def recognize(window: Window) -> Hypothesis:
         new = [word for word in words if word.end <= window.end and word.start >= window.prefix_end]
         return Hypothesis(words=tuple(new), avg_logprob=-0.2)
 
-    session, events = scripted_session(), []
-    audio = scripted_audio([True] * utterance_ends + [False] * 100)
-    for frame in audio:
-        events += session.feed(frame[None])
-        while (window := session.next_window()) is not None:
-            events += session.accept(window, recognize(window))
+    return recognize
+
+
+def sentences(*words: Word) -> list[Final | Partial]:
+    audio = scripted_audio([True] * 400 + [False] * 100)
+    events = fed(scripted_session(), read_as_said(*words), audio)
     return [event for event in events if isinstance(event, Final | Partial)]
 
 
@@ -253,16 +236,17 @@ def test_a_sentence_is_final_while_the_next_one_is_said():
     assert events[at + 1].text.startswith("Yes")
 
 
-def test_a_mark_without_a_gap_after_it_ends_no_sentence():
-    events = sentences(said("Dr.", 10, 30), said("No", 32, 60), said("is", 70, 390))
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ((("Dr.", 10, 30), ("No", 32, 60), ("is", 70, 390)), "Dr. No is"),  # no gap
+        ((("And", 10, 20), ("Mr.", 20, 30), ("Dashwood", 60, 390)), "And Mr. Dashwood"),
+    ],
+)
+def test_a_mark_without_a_gap_and_a_title_before_any_end_no_sentence(words, text):
+    events = sentences(*(said(*word) for word in words))
     (final,) = [event for event in events if isinstance(event, Final)]
-    assert final.text == "Dr. No is"
-
-
-def test_nor_does_a_title_however_long_the_gap():
-    events = sentences(said("And", 10, 20), said("Mr.", 20, 30), said("Dashwood", 60, 390))
-    (final,) = [event for event in events if isinstance(event, Final)]
-    assert final.text == "And Mr. Dashwood"
+    assert final.text == text
 
 
 @pytest.mark.parametrize(
@@ -289,11 +273,7 @@ def test_who_resumes_after_a_sentence_hears_the_next_one():
     """A crash may come between two finals: what the first leaves is all that is lost."""
     session = scripted_session()
     words = [said("Do", 10, 30), said("you?", 30, 60), said("Yes", 80, 100), said("I", 100, 110)]
-    for frame in scripted_audio([True] * 175):
-        session.feed(frame[None])
-        while (window := session.next_window()) is not None:
-            new = [w for w in words if w.end <= window.end and w.start >= window.prefix_end]
-            session.accept(window, Hypothesis(words=tuple(new), avg_logprob=-0.2))
+    fed(session, read_as_said(*words), scripted_audio([True] * 175))
     assert session.finalised_ms == 1400
     assert [word.text for word in session.resume_state.words] == [" Do", " you?"]
 

@@ -29,6 +29,18 @@ def track(*stretches: tuple[bool, int]):
             yield since, LOUD if speech else QUIET
 
 
+def pushed(*stretches, segmenter=None):
+    """A segmenter that has these stretches of (speech, frames)."""
+    segmenter = segmenter or Segmenter()
+    for silence, level in track(*stretches):
+        segmenter.push(GatedFrame(silence, level))
+    return segmenter
+
+
+def spans(segmenter):
+    return [(each.start, each.end) for each in segmenter.utterances]
+
+
 def asked(segmenter):
     """The utterance whose text is needed, if one is."""
     waiting = (each for each in segmenter.utterances if each.state is State.ASKED)
@@ -47,25 +59,21 @@ def ends(frames, text="and so", delay=0, options=None):
     segmenter.flush()
     while (utterance := asked(segmenter)) is not None:
         segmenter.answer(utterance, words(text))
-    found += [(u.start, u.end) for u in segmenter.utterances]
+    found += spans(segmenter)
     return found
 
 
 @pytest.mark.parametrize(
-    ("text", "frames"),
+    ("text", "prob", "frames"),
     [
-        ("it was the best", 30),
-        ("it was the best.", 20),
-        ("really?", 20),
-        ("wait...", 30),
-        ("well,", 50),
-        ("bread and", 50),
-        ("it was THE", 50),
-        ("", 50),
+        ("it was the best", 0.9, 30), ("it was the best.", 0.9, 20), ("really?", 0.9, 20),
+        ("wait...", 0.9, 30), ("well,", 0.9, 50), ("bread and", 0.9, 50), ("it was THE", 0.9, 50),
+        ("", 0.9, 50), ("turn on the light", 0.3, 50),
+        ("seven", 0.3, 30),  # a word alone is doubtful by nature
     ],
-)
-def test_patience_follows_the_text(text, frames):
-    assert ending_pause(words(text), EndpointOptions()) == frames
+)  # fmt: skip
+def test_patience_follows_the_text_and_how_sure_its_last_word_is(text, prob, frames):
+    assert ending_pause(words(text, prob), EndpointOptions()) == frames
 
 
 @pytest.mark.parametrize(
@@ -76,17 +84,16 @@ def test_patience_follows_the_sound_of_the_voice(text, prob, frames):
     assert ending_pause(words(text), EndpointOptions(rule="smart"), prob) == frames
 
 
-def test_a_doubtful_last_word_is_given_more_time():
-    assert ending_pause(words("turn on the light", prob=0.3), EndpointOptions()) == 50
-
-
-def test_a_word_alone_is_doubtful_by_nature():
-    assert ending_pause(words("seven", prob=0.3), EndpointOptions()) == 30
-
-
 @pytest.mark.parametrize(
     ("n_voiced", "prob", "is_clear"),
-    [(1, 0.75, True), (50, 0.75, True), (51, 1.0, False), (20, 0.74, False), (20, 0.0, False)],
+    [
+        (1, 0.75, True),
+        (50, 0.75, True),
+        (51, 1.0, False),
+        (20, 0.74, False),
+        (20, 0.0, False),
+        (0, 1.0, False),
+    ],
 )
 def test_a_short_utterance_is_clear_if_the_second_detector_is_sure(n_voiced, prob, is_clear):
     """Without one, as with ``--vad webrtc``, the probability is 0."""
@@ -94,12 +101,6 @@ def test_a_short_utterance_is_clear_if_the_second_detector_is_sure(n_voiced, pro
     voiced = [GatedFrame(0, LOUD, prob=prob)] * n_voiced
     segmenter.push(*voiced, *(GatedFrame(n, QUIET, unvoiced=n) for n in range(1, 20)))
     assert segmenter.is_clear(0, segmenter.end) is is_clear
-
-
-def test_silence_is_no_clear_utterance():
-    segmenter = Segmenter()
-    segmenter.push(*(GatedFrame(n, QUIET, unvoiced=n) for n in range(1, 20)))
-    assert not segmenter.is_clear(0, segmenter.end)
 
 
 @pytest.mark.parametrize(
@@ -136,9 +137,11 @@ def test_utterances_hold_all_speech_and_do_not_overlap(stretches):
     assert sum(end - start for start, end in found) == len(inside)
 
 
-def test_pre_roll_and_tail():
-    found = ends(track((False, 100), (True, 50), (False, 100)))
-    assert found == [(100 - 25, 150 + TAIL)]
+@pytest.mark.parametrize("pre_roll", [0, 25])
+def test_pre_roll_and_tail(pre_roll):
+    options = EndpointOptions(pre_roll=pre_roll)
+    found = ends(track((False, 100), (True, 50), (False, 100)), options=options)
+    assert found == [(100 - pre_roll, 150 + TAIL)]
 
 
 def test_pre_roll_does_not_reach_into_the_utterance_before():
@@ -162,15 +165,11 @@ def test_an_endless_utterance_is_cut_where_it_is_quietest():
 
 
 def test_flush_ends_the_utterance_now_and_speech_may_go_on():
-    segmenter = Segmenter()
-    for _ in range(30):
-        segmenter.push(GatedFrame(0, LOUD))
+    segmenter = pushed((True, 30))
     segmenter.flush()
-    assert segmenter.utterances[0].end == 30
-    for _ in range(30):
-        segmenter.push(GatedFrame(0, LOUD))
-    segmenter.flush()
-    assert [(u.start, u.end) for u in segmenter.utterances] == [(0, 30), (30, 60)]
+    assert spans(segmenter) == [(0, 30)]
+    pushed((True, 30), segmenter=segmenter).flush()
+    assert spans(segmenter) == [(0, 30), (30, 60)]
 
 
 def test_after_a_flush_the_end_of_a_word_begins_no_utterance():
@@ -184,12 +183,12 @@ def test_after_a_flush_the_end_of_a_word_begins_no_utterance():
     for unvoiced in range(4, 8):
         told += segmenter.push(GatedFrame(unvoiced, QUIET, voice=True, unvoiced=unvoiced))
     told += segmenter.flush(doubtful=True)
-    assert [(u.start, u.end) for u in segmenter.utterances] == [(0, 40)]
+    assert spans(segmenter) == [(0, 40)]
     assert [event.speech for event in told] == [True, False]
     for _ in range(3):
         segmenter.push(GatedFrame(9, LOUD, voice=True, unvoiced=0))
     segmenter.flush(doubtful=True)
-    assert [(u.start, u.end) for u in segmenter.utterances] == [(0, 40), (40, 50)]
+    assert spans(segmenter) == [(0, 40), (40, 50)]
 
 
 def test_a_second_flush_ends_nothing_more():
@@ -197,39 +196,26 @@ def test_a_second_flush_ends_nothing_more():
     for silence in [0] * 40 + [1, 2, 3, 4, 5]:  # with voiced frames in the pause
         segmenter.push(GatedFrame(silence, LOUD, unvoiced=silence % 2))
     told = [segmenter.flush(doubtful=True), segmenter.flush(doubtful=True)]
-    assert [(u.start, u.end) for u in segmenter.utterances] == [(0, 45)]
+    assert spans(segmenter) == [(0, 45)]
     assert [event.speech for event in told[0]] == [False]
     assert told[1] == []
 
 
 def test_flush_keeps_its_place_while_a_question_is_open():
-    segmenter = Segmenter()
-    for silence, level in track((True, 40), (False, 30)):
-        segmenter.push(GatedFrame(silence, level))
+    segmenter = pushed((True, 40), (False, 30))
     segmenter.flush()  # the text of the pause is not known yet
-    for silence, level in track((True, 40)):
-        segmenter.push(GatedFrame(silence, level))
+    pushed((True, 40), segmenter=segmenter)
     segmenter.answer(asked(segmenter), words("and"))
-    first, second = [(u.start, u.end) for u in segmenter.utterances]
-    assert first == (0, 40 + TAIL)
-    assert second == (max(70 - 25, 40 + TAIL), None)
+    assert spans(segmenter) == [(0, 40 + TAIL), (max(70 - 25, 40 + TAIL), None)]
 
 
 def test_an_answer_that_comes_too_late_changes_nothing():
-    segmenter = Segmenter()
-    for silence, level in track((True, 40), (False, 15)):
-        segmenter.push(GatedFrame(silence, level))
+    segmenter = pushed((True, 40), (False, 15))
     utterance = asked(segmenter)
-    for silence, level in track((True, 10)):
-        segmenter.push(GatedFrame(silence, level))
+    pushed((True, 10), segmenter=segmenter)
     assert asked(segmenter) is None
     assert segmenter.answer(utterance, words("done.")) == []
     assert utterance.end is None
-
-
-def test_the_first_voiced_frame_belongs_to_the_utterance_without_any_pre_roll():
-    found = ends(track((False, 100), (True, 50), (False, 100)), options=EndpointOptions(pre_roll=0))
-    assert found == [(100, 150 + TAIL)]
 
 
 @pytest.mark.parametrize("tail", [0, 1, 19, 20])
@@ -245,13 +231,10 @@ def test_the_question_is_put_before_the_shortest_pause_is_over():
 
 @pytest.mark.parametrize("n_equal", [0, 1, 30])
 def test_when_all_pauses_are_equal_nothing_is_asked(n_equal):
-    options = EndpointOptions(
-        pre_final=0, pre_roll=0, plain=n_equal, sentence=n_equal, unfinished=n_equal, empty=n_equal
-    )
-    segmenter = Segmenter(options)
-    for silence, level in track((True, 40), (False, 50), (True, 40)):
-        segmenter.push(GatedFrame(silence, level))
-    assert [(u.start, u.end) for u in segmenter.utterances] == [(0, 40), (90, None)]
+    pauses = dict.fromkeys(("plain", "sentence", "unfinished", "empty"), n_equal)
+    segmenter = Segmenter(EndpointOptions(pre_final=0, pre_roll=0, **pauses))
+    pushed((True, 40), (False, 50), (True, 40), segmenter=segmenter)
+    assert spans(segmenter) == [(0, 40), (90, None)]
 
 
 def test_no_patience_at_all_ends_the_utterance_at_once():
@@ -265,16 +248,14 @@ def test_the_quietest_place_is_looked_for_in_the_second_half_of_an_utterance():
     segmenter = Segmenter(EndpointOptions(longest=50, **pauses))
     for i in range(120):
         segmenter.push(GatedFrame(0, QUIET if i < 3 else LOUD))
-    assert [(u.start, u.end) for u in segmenter.utterances] == [(0, 50), (50, 100), (100, None)]
+    assert spans(segmenter) == [(0, 50), (50, 100), (100, None)]
 
 
 def test_the_start_of_a_word_before_a_flush_is_kept_while_a_question_is_open():
-    segmenter = Segmenter()
-    for silence, level in track((True, 40), (False, 60)):
-        segmenter.push(GatedFrame(silence, level))
+    segmenter = pushed((True, 40), (False, 60))
     segmenter.flush(doubtful=True)
     segmenter.answer(asked(segmenter), words("and"))
-    assert [(u.start, u.end) for u in segmenter.utterances] == [(0, 40 + TAIL), (74, 100)]
+    assert spans(segmenter) == [(0, 40 + TAIL), (74, 100)]
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 60)), min_size=1, max_size=8))

@@ -14,7 +14,7 @@ from streamd.sinks.cues import MAX_CUE_MS, Cues, cues
 from streamd.sinks.formats import FORMATS, Srt
 from streamd.sinks.text import width
 from streamd.sinks.writing import FileSink
-from tests.support.said import SPEECH, final, spoken, written
+from tests.support.said import SPEECH, final, spoken, timed, written
 
 
 def lines(cue):
@@ -62,14 +62,8 @@ def test_chinese_takes_two_cells_a_character():
 )
 def test_no_line_begins_with_a_mark_of_the_letter_before(characters, max_words):
     """Where a language writes no blanks, each character is a word."""
-    said = final(
-        "".join(characters),
-        end_ms=300 * len(characters),
-        words=tuple(
-            TimedWord(text=text, start_ms=300 * i, end_ms=300 * i + 300, prob=0.9, final=True)
-            for i, text in enumerate(characters)
-        ),
-    )
+    end_ms = 300 * len(characters)
+    said = final("".join(characters), end_ms=end_ms, words=timed(characters))
     shown = [
         line for cue in cues(said, layout=CueLayout(max_words=max_words)) for line in lines(cue)
     ]

@@ -507,20 +507,7 @@ def test_who_speaks_at_the_same_time_in_another_channel_is_shown_below():
 
 
 def by(speaker, text, start_ms, seg):
-    """A final of one speaker, with a word every 300 ms."""
-    said = tuple(
-        TimedWord(
-            text=word,
-            start_ms=start_ms + 300 * i,
-            end_ms=start_ms + 300 * (i + 1),
-            prob=1.0,
-            final=True,
-            speaker=speaker,
-        )
-        for i, word in enumerate(text.split())
-    )
-    end_ms = said[-1].end_ms
-    return Final(seg=seg, start_ms=start_ms, end_ms=end_ms, text=text, language="en", words=said)
+    return spoken(text, start_ms=start_ms, seq=seg, speaker=speaker)
 
 
 def talks(*turns):
@@ -584,18 +571,8 @@ def test_no_word_is_lost_or_doubled_by_corrections(said, told, columns):
 
 def test_a_name_replaces_the_number_in_rows_that_can_still_be_changed():
     emulator, sink = terminal(40, 8)
-    sink.write(of_channel(final_with_words("Good morning."), 1))
+    sink.write(of_channel(spoken("Good morning."), 1))
     sink.write(SpeakerName(speaker=1, name="Ana"))
     assert emulator.rows() == ["Ana: Good morning."]
     sink.write(SpeakerName(speaker=1, name=""))
     assert emulator.rows() == ["Speaker 1: Good morning."]
-
-
-def final_with_words(text):
-    words = [
-        TimedWord(text=word, start_ms=100 * n, end_ms=100 * n + 100, prob=1.0, final=True)
-        for n, word in enumerate(text.split())
-    ]
-    return Final(
-        seq=1, seg=1, start_ms=0, end_ms=1000, text=text, language="en", words=tuple(words)
-    )

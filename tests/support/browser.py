@@ -1,16 +1,20 @@
 """Chromium for the tests of the caption page, and the events that they show there."""
 
+import asyncio
 import os
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
+from msgspec.structs import replace
 from playwright.async_api import Browser, BrowserContext, Page, async_playwright, expect
 
-from streamd.events import Final, TimedWord
+from streamd.events import Final
+from tests.support.said import spoken
 from tests.support.serving import CountingStreams, Relay, serving
 
+expect.set_options(timeout=120_000)  # a busy machine may be slow
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 QUIET = [
     "--no-sandbox",
@@ -64,6 +68,22 @@ async def visit_over_a_line(
         yield streams, relay, page
 
 
+@asynccontextmanager
+async def visiting(
+    context: BrowserContext, streams: CountingStreams, path: str = "", **options: object
+) -> AsyncIterator[tuple[Page, list[str]]]:
+    """A page of a server with these sessions, and what goes wrong on it."""
+    async with serving(streams, **options) as server:
+        yield await visit(context, f"http://127.0.0.1:{server.port}/{path}")
+
+
+async def saved(page: Page, form: str) -> str:
+    """What the page saves in this format."""
+    async with page.expect_download() as download:
+        await page.locator(f"[data-format={form}]").evaluate("button => button.click()")
+    return await asyncio.to_thread((await (await download.value).path()).read_text)
+
+
 async def visit(context: BrowserContext, address: str) -> tuple[Page, list[str]]:
     """The page, and what goes wrong on it from now on."""
     page = await context.new_page()
@@ -74,20 +94,5 @@ async def visit(context: BrowserContext, address: str) -> tuple[Page, list[str]]
     return page, wrong
 
 
-def words(text: str, start_ms: int, *, prob: float = 0.9, final: bool = True) -> tuple:
-    return tuple(
-        TimedWord(
-            text=word,
-            start_ms=start_ms + 300 * i,
-            end_ms=start_ms + 300 * (i + 1),
-            prob=prob,
-            final=final,
-        )
-        for i, word in enumerate(text.split())
-    )
-
-
 def final(text: str, start_ms: int = 0, *, seg: int = 0, prob: float = 0.9) -> Final:
-    timed = words(text, start_ms, prob=prob)
-    end_ms = timed[-1].end_ms
-    return Final(seg=seg, start_ms=start_ms, end_ms=end_ms, text=text, language="en", words=timed)
+    return replace(spoken(text, start_ms=start_ms, prob=prob), seq=0, seg=seg)

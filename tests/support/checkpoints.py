@@ -52,14 +52,17 @@ _LIKE = {
 }
 
 
+def dimensions(shape: str) -> ModelDimensions:
+    return ModelDimensions(**_LIKE | SHAPES.get(shape, {"n_vocab": N_FEW_TOKENS + 1608}))
+
+
 @cache
 def checkpoint(shape: str) -> Model:
     """Random weights, rounded to float16 as those in files are, of one of the `SHAPES` or "few".
 
     "few" has the vocabulary of no model, and is small enough to be damaged many times.
     """
-    few = {"n_vocab": N_FEW_TOKENS + 1608}
-    dims = ModelDimensions(**_LIKE | SHAPES.get(shape, few))
+    dims = dimensions(shape)
     vocabulary = openai_vocabulary(Path(shape), 51_864 if shape == "few" else dims.n_vocab)
     if shape == "few":
         vocabulary = TextTokens(islice(vocabulary, N_FEW_TOKENS))
@@ -74,6 +77,13 @@ def checkpoint(shape: str) -> Model:
         alignment_heads=tuple((dims.n_text_layer - 1, head) for head in range(dims.n_text_head)),
         language=only_language(dims),
     )
+
+
+@cache
+def openai_tokenizer(n_vocab: int = 51_864) -> Tokenizer:
+    """The tokenizer of OpenAI's models of that many tokens: 51,865 know many languages."""
+    vocabulary = openai_vocabulary(Path("openai"), n_vocab)
+    return Tokenizer(vocabulary, n_vocab, multilingual=n_vocab != 51_864)
 
 
 def write_openai(model: Model, out: Path) -> Path:

@@ -105,12 +105,38 @@ def scripted_session(
     return Session(gate, Segmenter(endpoint), rule, options, report, auto_step=auto_step)
 
 
-def drain(session: Session, recognizer: ScriptedRecognizer, seen: list[Window]) -> list[Event]:
+Recognizing = ScriptedRecognizer | Callable[[Window], Hypothesis]
+
+
+def drain(
+    session: Session, recognizer: Recognizing, seen: list[Window] | None = None
+) -> list[Event]:
     """Give the session all the windows it wants."""
     events: list[Event] = []
+    recognize = recognizer.recognize if hasattr(recognizer, "recognize") else recognizer
     while (window := session.next_window()) is not None:
-        seen.append(window)
-        events += session.accept(window, recognizer.recognize(window))
+        if seen is not None:
+            seen.append(window)
+        events += session.accept(window, recognize(window))
+    return events
+
+
+def fed(
+    session: Session,
+    recognizer: Recognizing,
+    frames: Frames,
+    seen: list[Window] | None = None,
+    *,
+    flush: bool = False,
+) -> list[Event]:
+    """All events of a session that is fed frame by frame, and has its windows as it wants them."""
+    events: list[Event] = []
+    for frame in frames:
+        events += session.feed(frame[None])
+        events += drain(session, recognizer, seen)
+    if flush:
+        events += session.flush()
+        events += drain(session, recognizer, seen)
     return events
 
 

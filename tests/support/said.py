@@ -1,5 +1,7 @@
 """What tests of sinks let somebody say."""
 
+from msgspec import UNSET
+
 from streamd.events import Final, Gap, TimedWord
 from streamd.options import CueLayout
 from streamd.sinks.formats import FORMATS
@@ -20,18 +22,25 @@ def final(text, *, start_ms=0, end_ms=None, words=(), seq=1, **fields):
     )
 
 
-def spoken(text, *, start_ms=0, word_ms=300, seq=1, prob=0.9, **fields):
-    """A final whose every word takes `word_ms`."""
-    words = tuple(
+def timed(texts, start_ms=0, word_ms=300, *, every_ms=0, prob=0.9, **fields):
+    """Words that take `word_ms` each, and follow each other `every_ms`, or at once."""
+    every_ms = every_ms or word_ms
+    return tuple(
         TimedWord(
-            text=word,
-            start_ms=start_ms + i * word_ms,
-            end_ms=start_ms + (i + 1) * word_ms,
+            text=text,
+            start_ms=start_ms + i * every_ms,
+            end_ms=start_ms + i * every_ms + word_ms,
             prob=prob,
             final=True,
+            **fields,
         )
-        for i, word in enumerate(text.split())
+        for i, text in enumerate(texts)
     )
+
+
+def spoken(text, *, start_ms=0, word_ms=300, seq=1, prob=0.9, speaker=UNSET, **fields):
+    """A final whose every word takes `word_ms`."""
+    words = timed(text.split(), start_ms, word_ms, prob=prob, speaker=speaker)
     end_ms = start_ms + len(words) * word_ms
     return final(text, start_ms=start_ms, end_ms=end_ms, words=words, seq=seq, **fields)
 

@@ -1,22 +1,25 @@
 """Which tests are slow: those that tests/slow.txt lists, which `make slow-tests` writes.
 
-It has each test function that takes half a CPU second in the mean of its parameters, or ten for all
-of them, with the processes that it starts. CPU time hardly depends on what else a machine does.
+It has each test function that takes half a CPU second in the mean of its parameters, with the
+processes that it starts; and with `[1:]` behind its name each that takes three for all of them, of
+which the first runs. CPU time hardly depends on what else a machine does.
 What several tests share, as the fixture of a module, is left out: it would count for whichever runs
 first.
 """
 
 import resource
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from pathlib import Path
 from statistics import mean
 
 import pytest
 
 LIST = Path(__file__).parents[1] / "slow.txt"
-SLOW_S, LONG_S = 0.5, 10.0
+SLOW_S, LONG_S = 0.5, 3.0
 """CPU seconds from which on a test is slow: in the mean of its parameters, and with all of them."""
+REST = "[1:]"
+"""All parameters but the first."""
 
 
 def function(nodeid: str) -> str:
@@ -26,10 +29,15 @@ def function(nodeid: str) -> str:
 
 def leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Take the slow tests out of what was collected."""
-    slow = set(LIST.read_text().splitlines())
-    dropped = [item for item in items if function(item.nodeid) in slow]
+    slow, n_before = set(LIST.read_text().splitlines()), Counter()
+    kept, dropped = [], []
+    for item in items:
+        name = function(item.nodeid)
+        n_before[name] += 1
+        is_slow = name in slow or (n_before[name] > 1 and name + REST in slow)
+        (dropped if is_slow else kept).append(item)
     config.hook.pytest_deselected(items=dropped)
-    items[:] = [item for item in items if function(item.nodeid) not in slow]
+    items[:] = kept
 
 
 def cpu_seconds() -> float:
@@ -81,9 +89,13 @@ class Measuring:
         if hasattr(config, "workerinput"):
             return
         taken = self._taken.items()
-        slow = {name for name, took in taken if mean(took) >= SLOW_S or sum(took) >= LONG_S}
-        LIST.write_text("".join(f"{name}\n" for name in sorted(slow)))
+        slow = {name for name, took in taken if mean(took) >= SLOW_S}
+        long = {name for name, took in taken if sum(took) >= LONG_S} - slow
+        listed = sorted([*slow, *(name + REST for name in long)])
+        LIST.write_text("".join(f"{name}\n" for name in listed))
         total = sum(map(sum, self._taken.values()))
-        others = sum(sum(took) for name, took in taken if name not in slow)
-        line = f"all tests: {total:.0f} CPU s; {len(slow)} are slow, the others take {others:.0f}"
+        others = sum(
+            took[0] if name in long else sum(took) for name, took in taken if name not in slow
+        )
+        line = f"all tests: {total:.0f} CPU s; {len(listed)} are slow, the others take {others:.0f}"
         terminalreporter.write_line(line)

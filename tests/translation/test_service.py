@@ -1,5 +1,3 @@
-import asyncio
-
 import pytest
 
 from streamd.errors import WireError
@@ -198,8 +196,7 @@ async def test_names_of_the_session_are_asked_for_each_sentence():
     subscription = hub.subscribe()
     service.read(hub, "pt", subscription, after=None)
     hub.publish(final("Hi Ana."))
-    async with asyncio.timeout(10):
-        await translated(subscription, 1)
+    await translated(subscription, 1)
     assert asked == ["talk"]
     service.close()
 

@@ -1,13 +1,11 @@
 """Loops and hallucinations are found, and ordinary speech is left alone."""
 
 import random
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamd.models.model import openai_vocabulary
 from streamd.types import compression_ratio
 from streamd.whisper.guards import (
     MOST_COMPRESSED,
@@ -17,7 +15,7 @@ from streamd.whisper.guards import (
     find_stuck,
     letter_ratio,
 )
-from streamd.whisper.tokenizer import Tokenizer
+from tests.support.checkpoints import openai_tokenizer
 
 DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "oh")
 
@@ -72,22 +70,20 @@ def test_any_phrase_said_often_enough_is_found_once(before, period, more):
 
 
 def test_digits_of_thirty_seconds_are_no_loop():
-    tokenizer = Tokenizer(openai_vocabulary(Path("gpt2"), 51_864), 51_864, multilingual=False)
     rng = random.Random(7)
     texts = ["".join(f" {rng.choice(DIGITS)}" for _ in range(75)) for _ in range(200)]
-    for tokens in tokenizer.encode_each(texts):
+    for tokens in openai_tokenizer().encode_each(texts):
         assert len(tokens) == 75
         frames = range(0, 20 * 75, 20)
-        assert find_loop(tokens, frames, tokenizer, language="en") is None
+        assert find_loop(tokens, frames, openai_tokenizer(), language="en") is None
 
 
 def test_what_compresses_too_well_is_a_loop():
-    tokenizer = Tokenizer(openai_vocabulary(Path("gpt2"), 51_864), 51_864, multilingual=False)
     text = "".join(f" turn the light on {digit} turn the light off" for digit in DIGITS)
-    tokens = tokenizer.encode(text)
+    tokens = openai_tokenizer().encode(text)
     assert find_repetition(text.split()) is None
     assert compression_ratio(text) > 3.0
-    assert find_loop(tokens, range(0, 20 * len(tokens), 20), tokenizer, language="en") == (
+    assert find_loop(tokens, range(0, 20 * len(tokens), 20), openai_tokenizer(), language="en") == (
         len(tokens) - 60
     )
 
@@ -107,13 +103,11 @@ def test_eight_tokens_on_one_spot(frames, found):
 
 
 def test_a_stuck_decoder_keeps_its_first_token():
-    tokenizer = Tokenizer(openai_vocabulary(Path("gpt2"), 51_864), 51_864, multilingual=False)
-    tokens = tokenizer.encode(" one two three four five six seven eight nine")
+    tokens = openai_tokenizer().encode(" one two three four five six seven eight nine")
     frames = [10, *[40] * 8]
-    assert find_loop(tokens, frames, tokenizer, language="en") == 2
+    assert find_loop(tokens, frames, openai_tokenizer(), language="en") == 2
 
 
-GPT2 = Tokenizer(openai_vocabulary(Path("gpt2"), 51_864), 51_864, multilingual=False)
 LONGEST_WORD = (
     "Lopadotemachoselachogaleokranioleipsanodrimhypotrimmatosilphiokarabomelitokatakechymenokichl"
     "epikossyphophattoperisteralektryonoptekephalliokigklopeleiolagoiosiraiobaphetraganopterygon"
@@ -149,8 +143,8 @@ LONGEST_WORD = (
     ],
 )
 def test_ordinary_words_have_no_loop_inside(text):
-    tokens = GPT2.encode(f" {text}")
-    assert find_repeated(tokens, GPT2, language="en") is None
+    tokens = openai_tokenizer().encode(f" {text}")
+    assert find_repeated(tokens, openai_tokenizer(), language="en") is None
 
 
 @pytest.mark.parametrize(
@@ -166,13 +160,13 @@ def test_ordinary_words_have_no_loop_inside(text):
     ],
 )
 def test_a_loop_inside_a_word_is_cut_where_it_begins_to_compress(text, kept):
-    tokens = GPT2.encode(f" {text}")
-    n_kept = find_repeated(tokens, GPT2, language="en")
-    found = GPT2.decode(tokens[:n_kept])
+    tokens = openai_tokenizer().encode(f" {text}")
+    n_kept = find_repeated(tokens, openai_tokenizer(), language="en")
+    found = openai_tokenizer().decode(tokens[:n_kept])
     assert found == f" {kept}"
     frames = range(0, 20 * len(tokens), 20)
     if len(tokens) >= 8:
-        assert find_loop(tokens, frames, GPT2, language="en") == n_kept, "live, too"
+        assert find_loop(tokens, frames, openai_tokenizer(), language="en") == n_kept, "live, too"
 
 
 @given(st.text(st.characters(categories=["L"]), min_size=1, max_size=4), st.integers(60, 200))

@@ -15,6 +15,7 @@ from streamd.config import load as configure
 from streamd.daemon import build
 from streamd.engines.reference import ReferenceDecoder, ReferenceEngine, ReferenceFeatures
 from streamd.events import Final
+from streamd.models import ModelDimensions
 from streamd.models.model import parameter_shapes
 from streamd.options import DecodingOptions
 from streamd.streams import Streams
@@ -23,12 +24,12 @@ from streamd.whisper.decode import detect_language
 from streamd.whisper.mel import log_mel
 from streamd.whisper.recognizer import Recognizer
 from streamd.whisper.tokenizer import Tokenizer
-from tests.golden import load
+from tests.golden import load, random_model
 from tests.golden.random_model import N_TEXT_TOKENS, random_weights
 from tests.support.loop import turn
 
 N_CTX = 512
-DIMS = replace(load.model("random").dims, n_audio_ctx=N_CTX)
+DIMS = replace(ModelDimensions(**random_model.DIMS), n_audio_ctx=N_CTX)
 """A shorter context than Whisper's, which is quick."""
 OPTIONS = DecodingOptions(
     least_evidence=-100.0,

@@ -1,22 +1,16 @@
 """Names and rare words of a text are found, and common words are not."""
 
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamd.models.model import openai_vocabulary
 from streamd.whisper.terms import MOST_CHARACTERS, MOST_TERMS, risk, terms
-from streamd.whisper.tokenizer import Tokenizer
 from streamd.whisper.vocabulary import Phrase, line_of, parse
-
-GPT2 = Tokenizer(openai_vocabulary(Path("gpt2"), 51_864), 51_864, multilingual=False)
-MANY = Tokenizer(openai_vocabulary(Path("many"), 51_865), 51_865, multilingual=True)
+from tests.support.checkpoints import openai_tokenizer
 
 
-def found(text, tokenizer=GPT2):
-    return {term.text: term for term in terms(text, tokenizer)}
+def found(text, n_vocab=51_864):
+    return {term.text: term for term in terms(text, openai_tokenizer(n_vocab))}
 
 
 def test_names_of_several_words_are_phrases_and_their_rare_words_count_alone():
@@ -59,13 +53,13 @@ def test_a_title_names_nobody():
 
 def test_what_comes_more_often_comes_first():
     text = "The kubelet talks. A kubelet listens. One kubelet is idle. There is an etcd, too."
-    assert [term.text for term in terms(text, GPT2)][:1] == ["kubelet"]
+    assert [term.text for term in terms(text, openai_tokenizer())][:1] == ["kubelet"]
 
 
 def test_capitals_tell_nothing_where_every_noun_has_one():
     text = "Die Katze schläft auf dem Tisch, und der Hund liegt unter dem Stuhl im Garten. " * 30
     text += "Das Wort Bundesverfassungsgericht steht neben der Zeitung. "
-    words = found(text, MANY)
+    words = found(text, 51_865)
     assert "Bundesverfassungsgericht" in words
     assert not any(term.is_name or " " in term.text for term in words.values())
 
@@ -87,7 +81,7 @@ def test_addresses_identifiers_and_common_words_are_none(text):
 def test_a_long_text_has_a_bounded_list():
     syllables = [a + b for a in "bdfgklmnprstvz" for b in "aeiou"]
     text = " ".join(f"{a}{b}xq{a}" for a in syllables for b in syllables)
-    kept = terms(text, GPT2)
+    kept = terms(text, openai_tokenizer())
     assert len(kept) <= MOST_TERMS
     assert sum(len(term.text) + 1 for term in kept) <= MOST_CHARACTERS
     assert len(kept) > 200
@@ -95,14 +89,14 @@ def test_a_long_text_has_a_bounded_list():
 
 @pytest.mark.parametrize("piece", ["a", "'", "x@", "/", "a-", "a.", "A b ", "xq ", ". ", "a\n"])
 def test_no_text_takes_the_square_of_its_length(piece):
-    assert len(terms(piece * 200_000, GPT2)) <= 1
+    assert len(terms(piece * 200_000, openai_tokenizer())) <= 1
 
 
 @given(text=st.text(max_size=400))
 def test_each_term_is_a_phrase_that_is_not_risky(text):
-    for term in terms(text, GPT2):
+    for term in terms(text, openai_tokenizer()):
         assert parse(line_of(term.text)) == [Phrase(term.text)]
         assert "," not in term.text
         assert "\n" not in term.text
-        assert not risk(term.text, GPT2)
+        assert not risk(term.text, openai_tokenizer())
         assert term.count > 0
