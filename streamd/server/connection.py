@@ -289,6 +289,11 @@ class Connection:
             if self._ingest is not None and self._ingest.feeder is self:
                 await self._ingests.disconnect(self._ingest, reason)
 
+    @property
+    def fault(self) -> WireError | None:
+        """What was wrong with what the client sent; None if it was replaced by its own next one."""
+        return None if self._error and self._error.code == "replaced" else self._error
+
     def refuse(self, error: WireError) -> None:
         """Tell the client of the error, of which the first counts, and end."""
         self._turn(Turn.REFUSE)
