@@ -395,7 +395,7 @@ class Streams:
             self._untrimmed_s = _TRIM_S
         model = self.early_model()
         for stream in running:
-            stream.publish_state(busy_s / len(running), model)
+            stream.publish_state(busy_s / len(running), "" if stream.hub.choices.model else model)
         hubs = [stream.hub for stream in self._streams.values()]
         self.metrics.streams.set(len(running))
         self.metrics.unstored.set(max((s.unstored_ms for s in running), default=0) / 1000)
@@ -482,7 +482,10 @@ class Streams:
             return before
         await self.loaded.wait()  # only the model knows its languages
         others = {name: value for name, value in chosen.items() if name != "model"}
-        choose = await self.open_named(model) if model and self.open_named else self._chooser
+        # Of a session that is resumed, it comes from the journal, and this server may have another.
+        is_open = not model or model in self._named
+        named = model if is_open else self.meant(model, True)
+        choose = await self.open_named(named) if named and self.open_named else self._chooser
         try:
             return choose(before, others)
         except ConfigError as error:

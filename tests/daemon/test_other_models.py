@@ -163,6 +163,17 @@ async def test_a_model_that_fails_ends_its_own_sessions_only(others, streams, mo
     own.cancel()
 
 
+async def test_what_a_journal_names_is_no_path(others, streams):
+    streams.loaded.set()
+    stream = streams.open("talk")
+    stream.hub.choices = Choices(model="/srv/models/evil.gguf")
+    with pytest.raises(WireError, match=r"evil.gguf is not on this server"):
+        await stream.choose({})
+    stream.hub.choices = Choices(model="tiny.en")  # which is the server's own by now
+    await stream.choose({})
+    assert (others.seen, streams.on("")) == ([], [stream])
+
+
 async def test_a_model_is_opened_once_and_computes_in_one_thread(others):
     async with others.opened("base") as one, others.opened("base") as two:
         assert one is two

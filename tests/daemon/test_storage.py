@@ -527,12 +527,14 @@ async def test_a_resumed_session_has_its_model_opened_again(tmp_path):
     opened = []
     first = Daemon(tmp_path)
     first.streams.open_named = open_named
+    first.streams.meant = lambda model, exactly: model
     stream = first.streams.open("talk")
     await stream.choose({"model": "base"}, secret=SECRET)
     await said(stream)
     await first.die()
     second = Daemon(tmp_path)
     second.streams.open_named = open_named
+    second.streams.meant = lambda model, exactly: model
     again = second.streams.open("talk", epoch=stream.hub.epoch, secret=SECRET)
     await again.choose({}, secret=SECRET)
     assert (opened, again.hub.choices.model) == (["base", "base"], "base")
