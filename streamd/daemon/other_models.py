@@ -171,7 +171,7 @@ class OtherModels:
         config = replace(self._config, decoding=decoding)
         n_bytes = self._bytes(name)
         self._make_room(name, n_bytes)
-        log.info("opening %s, which a request names", name)
+        log.info("opening %s, which a client names", name)
         try:
             opened = await asyncio.wrap_future(
                 in_thread(partial(self._open_model, config, self._known))
