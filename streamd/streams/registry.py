@@ -483,8 +483,7 @@ class Streams:
         await self.loaded.wait()  # only the model knows its languages
         others = {name: value for name, value in chosen.items() if name != "model"}
         # Of a session that is resumed, it comes from the journal, and this server may have another.
-        is_open = not model or model in self._named
-        named = model if is_open else self.meant(model, True)
+        named = self.meant(model, True) if model else ""
         choose = await self.open_named(named) if named and self.open_named else self._chooser
         try:
             return choose(before, others)
