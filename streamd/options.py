@@ -830,3 +830,5 @@ class Choices(Struct, frozen=True, kw_only=True):
     sounds: bool | UnsetType = UNSET
     split: bool | UnsetType = UNSET
     """Whether each channel has captions of its own."""
+    model: str = ""
+    """Another model than the server's own."""

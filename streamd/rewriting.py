@@ -10,6 +10,7 @@ word of a partial never changes either: one that may begin a longer phrase does 
 committed, and where a rule takes words back, no word of a partial does.
 """
 
+import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from importlib.resources import files
 from typing import NamedTuple, TypeVar
 from unicodedata import category
 
+import regex
 from msgspec.structs import replace
 
 from streamd.events import Final, Partial, TimedWord
@@ -30,15 +32,18 @@ _JOIN = "{join}"
 _BUILT_IN = "spoken_commands.txt"
 _MOST_WORDS = 16
 """In a phrase; more could keep committed words back for long."""
+_LONGEST_S = 0.1
+"""Of the processor's time, for an expression and what was said; sensible ones take microseconds."""
 _ALL = "all"
 _FIRST_WIDE = "\u2e80"
 """From this character on, most scripts have no blanks between words."""
 
+log = logging.getLogger(__name__)
 CaptionT = TypeVar("CaptionT", Partial, Final, Partial | Final)
 
 
 class _Expression(NamedTuple):
-    pattern: re.Pattern[str]
+    pattern: regex.Pattern[str]
     n_words: int
     replacement: str
 
@@ -57,9 +62,9 @@ class _LanguageRules:
 
     def add(self, phrase: str, replacement: str) -> None:
         if len(phrase) > 2 and phrase[0] == phrase[-1] == "/":
-            pattern = re.compile(phrase[1:-1], re.IGNORECASE)
+            pattern = regex.compile(phrase[1:-1], regex.IGNORECASE)
             n_words = 1 + phrase.count(" ") + phrase.count(r"\s")
-            pattern.sub(replacement, "")  # raises for a group that there is not
+            regex.sub(f"(?:{phrase[1:-1]})|", replacement, "")  # raises for an unknown group
             self.expressions.insert(0, _Expression(pattern, n_words, replacement))
             return
         said = " ".join(map(_bare, phrase.split()))
@@ -124,7 +129,7 @@ def _rules(text: str) -> Iterator[tuple[str, str, str]]:
             raise ValueError(f"line {number}: write: words => replacement")
         try:
             _check(phrase, replacement)
-        except (ValueError, re.error) as error:
+        except (ValueError, IndexError, regex.error) as error:
             raise ValueError(f"line {number}: {error}") from None
         yield language, phrase, replacement.replace(r"\n", "\n")
 
@@ -190,10 +195,17 @@ def _match(table: _LanguageRules, tokens: Sequence[_SpokenToken]) -> tuple[int, 
             break
     if found:
         return found
-    for pattern, n_words, replacement in table.expressions:
-        for n in range(min(n_words, len(tokens)), 0, -1):
-            if same := pattern.fullmatch(" ".join(_letters(token.said) for token in tokens[:n])):
-                return n, same.expand(replacement)
+    for each in tuple(table.expressions):
+        for n in range(min(each.n_words, len(tokens)), 0, -1):
+            text = " ".join(_letters(token.said) for token in tokens[:n])
+            try:
+                same = each.pattern.fullmatch(text, timeout=_LONGEST_S)
+            except TimeoutError:
+                table.expressions.remove(each)
+                log.warning("--replace: /%s/ takes too long: it is left out", each.pattern.pattern)
+                break
+            if same:
+                return n, same.expand(each.replacement)
     return None
 
 

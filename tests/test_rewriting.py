@@ -1,5 +1,7 @@
 """What is meant by what was said: replacements, spoken commands, and what partials may promise."""
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -148,6 +150,15 @@ def test_words_that_may_be_taken_back_are_not_committed():
     assert rewriter.rewritten(partial, "nl").stable == 6
 
 
+def test_an_expression_without_end_is_left_out(caplog):
+    slow = "/(a|aa)+$b/ => c\n/x+/ => y"
+    rewriter, said = Rewriter(read_rules([slow])), "a" * 100 + " xx"
+    began_s = time.process_time()
+    assert [rewriter.rewritten(final(said), "").text for _ in range(20)] == ["a" * 100 + " y"] * 20
+    assert time.process_time() - began_s < 1  # the first of the 40 took 0.1 s
+    assert caplog.messages == ["--replace: /(a|aa)+$b/ takes too long: it is left out"]
+
+
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
@@ -156,6 +167,7 @@ def test_words_that_may_be_taken_back_are_not_committed():
         ("[xx]", r"line 2: \[xx\] is no language"),
         ("/(a/ => b", "line 2: missing"),
         (r"/a/ => \1", "line 2: invalid group reference"),
+        (r"/a/ => \g<name>", "line 2: unknown group"),
         ("a => {shout}", "line 2: {shout} is none of {capital}, "),
         ("... => .", "line 2: a phrase needs a letter"),
     ],

@@ -5,7 +5,7 @@
 
 import { Listening } from "./connection.js";
 import { agreed, RollUp } from "./rollup.js";
-import { COLOURS, parts } from "./speakers.js";
+import { COLOURS, givenName, named, namesOf, parts } from "./speakers.js";
 import { Transcript } from "./transcript.js";
 
 const options = new URLSearchParams(location.search);
@@ -65,13 +65,20 @@ const rollUp = new RollUp(lines, {
   longest: Math.max(1, Math.floor(lines.clientWidth / size)),
 });
 
-/** A caption whose text says where another speaker begins, with a new line and a dash or a colour. */
+/** What stands before the words of another speaker, or of the first one: the name, or a dash. */
+function markOf(speaker, last) {
+  const name = marks === "off" ? undefined : givenName(transcript.epoch, speaker);
+  const begin = last === undefined ? "" : "\n";
+  return name ? `${begin}${name}: ` : begin && (MARKS[marks] ?? "");
+}
+
+/** A caption whose text says where another speaker begins: with a new line, and a name, dash or colour. */
 function withSpeakers(caption, stable) {
   let [text, last, settled] = ["", speaker, stable];
   const begins = []; // of each part: [in the text, its class]
   for (const part of parts(caption)) {
-    const isOther = part.speaker !== undefined && last !== undefined && part.speaker !== last;
-    const mark = isOther ? (MARKS[marks] ?? "") : "";
+    const isOther = part.speaker !== undefined && part.speaker !== last;
+    const mark = isOther ? markOf(part.speaker, last) : "";
     if (mark && part.from < stable) settled += mark.length - (text === "" ? 0 : 1);
     text = (mark ? text.trimEnd() : text) + mark;
     last = part.speaker ?? last;
@@ -126,13 +133,16 @@ function refuse({ code, message }) {
 }
 
 addEventListener("resize", () => rollUp.clear());
-const listening = new Listening(options.get("session") ?? "live", transcript, {
+const session = options.get("session") ?? "live";
+namesOf(session);
+const listening = new Listening(session, transcript, {
   changed: (kind, message) => {
     const { newest } = transcript;
     transcript.newest = null;
     if (message.type === "hello") translated = null; // its end may have been missed
     if (into && message.type === "hello") listening.say({ type: "translate", into });
     if (into && message.type === "error") refuse(message);
+    if (message.type === "name") named(transcript.epoch, message);
     if (message.type === "translation") showTranslated(message);
     else if (kind === "partial" && !into) show();
     else if (kind !== "partial" && newest !== null && (!into || newest.type !== "final")) show(newest);

@@ -36,8 +36,11 @@ export function parts({ text, words, run }) {
   return found;
 }
 
+/** The name that somebody has given a speaker of a run, or undefined. */
+export const givenName = (run, speaker) => names[run]?.[speaker];
+
 /** The name of who says a part. */
-export const nameOf = ({ speaker, run }) => names[run]?.[speaker] ?? `Speaker ${speaker}`;
+export const nameOf = ({ speaker, run }) => givenName(run, speaker) ?? `Speaker ${speaker}`;
 
 /** `send(run)`: an object whose `say(message)` tells all readers the name of a speaker, and which may have voices kept if it `keepsVoices`; or null. */
 export const tellNamesBy = (send) => (sender = send);

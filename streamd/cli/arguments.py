@@ -121,7 +121,11 @@ def _command(
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise ConfigError(message.removeprefix("argument "))
+        flag, _, wrong = message.removeprefix("argument ").partition(": ")
+        meant = [each.opt.help for each in OPTIONS.values() if "/".join(each.flags) == flag]
+        if wrong == "expected one argument" and meant:
+            wrong = f"needs a value: {meant[0]}"
+        raise ConfigError(f"{flag}: {wrong}" if wrong else flag)
 
 
 def _parser(command: Command) -> _Parser:

@@ -359,13 +359,16 @@ def read_tokens(path: str) -> tuple[TokenOptions, ...]:
         except msgspec.ValidationError as error:
             expected = (
                 f"a token needs at least {_SHORTEST_TOKEN} characters without blanks; may is "
-                "listen, speak or keep; sessions are names, the last character may be *"
+                "listen, speak or keep; sessions are names, the last character may be *; without "
+                "them those that begin with the name of the table"
             )
             raise ConfigError(f"{culprit}: [{name}]: {error} ({expected})") from None
     if not found:
         raise ConfigError(f"{culprit} has no token: add a table, such as [alice]")
-    if len({each.token for each in found}) < len(found):
-        raise ConfigError(f"{culprit}: two tables have the same token")
+    names: dict[str, str] = {}
+    for each in found:
+        if (other := names.setdefault(each.token, each.name)) != each.name:
+            raise ConfigError(f"{culprit}: [{other}] and [{each.name}] have the same token")
     return tuple(found)
 
 

@@ -118,7 +118,7 @@ async def _captions(
         if _is_watched(config):
             sinks.append(tally)
         with control.on(SIGUSR1, control.toggle_pause), control.on(SIGUSR2, log_state):
-            others = OtherModels(config, known)
+            others = OtherModels(config, known, streams)
             uploads = Uploads(config, streams, storage.journals, others)
             streams.when_idle.append(others.close_unused)
             live = _live(config, sources, uploads, control, sinks, known=known)

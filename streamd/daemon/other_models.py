@@ -1,19 +1,22 @@
-"""Models that requests for recordings name, beside the one that the server was started with.
+"""Models that clients name, beside the one that the server was started with.
 
-Each is opened when it is first asked for, if there is memory for it, and computes in a thread of
-its own, so live captions share the processor with it but never wait for one of its windows.
+Each is opened when it is first asked for, if there is memory for it, and computes in threads of its
+own: sessions on different models share the processor, but never wait for each other's windows.
 """
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Self, TypeVar
 from weakref import WeakSet
 
+from msgspec import structs
+
 from streamd.config import Config
+from streamd.daemon import build
 from streamd.daemon.opening import OpenModel, assumed_precision, open_any
 from streamd.daemon.recording import RecordingTranscriber
 from streamd.engines import memory
@@ -22,7 +25,8 @@ from streamd.models import ModelDimensions, store
 from streamd.models.catalog import entry
 from streamd.models.store.cache import places
 from streamd.models.store.layouts import outline
-from streamd.streams.inference import STEP_DEADLINES, EngineThread
+from streamd.options import Choices
+from streamd.streams import Chooser, Streams
 from streamd.system.calls import in_thread
 from streamd.system.heap import trim
 
@@ -31,19 +35,28 @@ log = logging.getLogger(__name__)
 
 
 class OtherModel:
-    """An open model, whose calls take turns in its thread; `close` it when nobody uses it."""
+    """An open model that serves its sessions among `streams`; `close` it when nobody uses it.
 
-    def __init__(self, opened: OpenModel, n_bytes: int, deadline_s: float) -> None:
+    `config` names it. Raises `ConfigError` if it does not suit the options.
+    """
+
+    def __init__(self, config: Config, opened: OpenModel, n_bytes: int, streams: Streams) -> None:
         self.opened, self.n_bytes = opened, n_bytes
+        self._name, self._streams = config.decoding.model, streams
+        self._defaults = structs.replace(build.default_choices(config), model=self._name)
         self._n_asking = 0  # requests that have no transcriber yet
         self._users: WeakSet[RecordingTranscriber] = WeakSet()  # gone with their recordings
-        self._deadline_s, self._turn, self._thread = deadline_s, asyncio.Lock(), EngineThread()
+        recognizers, self._chooser = opened.recognizers()
+        self._serving = streams.serve(self._name, recognizers)
 
     async def run(self, call: Callable[..., ResultT], *args: object) -> ResultT:
-        """Call in the thread; return the result. Raises what the call raises, and `HangError`."""
-        async with self._turn:
-            done = await self._thread.run(partial(call, *args), deadline_s=self._deadline_s)
-        return done.result()
+        """Call between the windows of its sessions; see `Streams.between`."""
+        return await self._streams.between(call, *args, model=self._name)
+
+    def choose(self, before: Choices, chosen: Mapping[str, object]) -> Choices:
+        """Check what a session chooses, which may have had another model; see `Chooser`."""
+        own = before if before.model == self._name else self._defaults
+        return self._chooser(own, chosen)
 
     @contextmanager
     def for_request(self) -> Iterator[Self]:
@@ -61,24 +74,35 @@ class OtherModel:
     @property
     def is_used(self) -> bool:
         """Whether it must stay open."""
-        return bool(self._n_asking or self._users)
+        return bool(self._n_asking or self._users or self._streams.on(self._name))
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether its engine computes no more."""
+        return self._serving.done()
 
     def close(self) -> None:
-        """End its thread and processes."""
-        self._thread.close()
+        """End its threads and processes."""
+        self._serving.cancel()
         self.opened.close()
 
 
 class OtherModels:
-    """Opens the models that requests name; `known` are the phrases of all sessions.
+    """Opens the models that clients name; `known` are the phrases of all sessions in `streams`.
 
     All calls come from the event loop's thread.
     """
 
     def __init__(
-        self, config: Config, known: str, open_model: Callable[..., OpenModel] = open_any
+        self,
+        config: Config,
+        known: str,
+        streams: Streams,
+        open_model: Callable[..., OpenModel] = open_any,
     ) -> None:
         self._config, self._known, self._open_model = config, known, open_model
+        self._streams = streams
+        streams.meant, streams.open_named = self.meant, self.for_session
         self._models: dict[str, OtherModel] = {}  # the one used last is the last
         self._opening = asyncio.Lock()
 
@@ -87,11 +111,11 @@ class OtherModels:
         own = self._config.decoding.model
         return [own, *dict.fromkeys(each for each in self._here() if each != own)]
 
-    def meant(self, name: str) -> str:
-        """Return the model here that a request means; empty: the server's own.
+    def meant(self, name: str, exactly: bool = False) -> str:
+        """Return the model here that a client means; empty: the server's own.
 
-        Clients of other services name their models, which mean the server's own, as in all other
-        requests. Raises `WireError` if it is a Whisper that is not on this machine.
+        Clients of other services name their models, which mean the server's own. Raises `WireError`
+        if it is a Whisper that is not on this machine; `exactly`: if it is any such model.
         """
         # Others call base "Systran/faster-whisper-base" or "whisper-base".
         last = name.rpartition("/")[2].removeprefix("faster-").removeprefix("whisper-")
@@ -101,8 +125,8 @@ class OtherModels:
         for each in (name, last):
             if each in here:
                 return each
-        if entry(last):
-            raise WireError("bad_form", f"model: {last} is not on this server")
+        if entry(last) or exactly:
+            raise WireError("bad_option", f"model: {last[:100]} is not on this server")
         return ""
 
     @asynccontextmanager
@@ -110,17 +134,24 @@ class OtherModels:
         """Open one of the models that are here, which takes long for the first time.
 
         Raises `WireError` with `busy` if there is memory for it only without the models that others
-        use at the moment, with `bad_form` if it never has room or does not suit the server's
+        use at the moment, with `bad_option` if it never has room or does not suit the server's
         options.
         """
         stack = ExitStack()
         async with self._opening:
+            if name in self._models and self._models[name].has_failed:
+                self._close(name)
             if name not in self._models:
                 self._models[name] = await self._open(name)
             self._models[name] = model = self._models.pop(name)
             stack.enter_context(model.for_request())
         with stack:
             yield model
+
+    async def for_session(self, name: str) -> Chooser:
+        """Open one of them for a session; return what checks its choices; raises as `opened`."""
+        async with self.opened(name) as model:
+            return model.choose
 
     def close_unused(self) -> None:
         """Close the models that nobody uses: they are mapped again in a second."""
@@ -140,26 +171,25 @@ class OtherModels:
         config = replace(self._config, decoding=decoding)
         n_bytes = self._bytes(name)
         self._make_room(name, n_bytes)
-        log.info("opening %s, which a request names", name)
+        log.info("opening %s, which a client names", name)
         try:
             opened = await asyncio.wrap_future(
-                in_thread(partial(self._open_model, config, self._known, recordings=True))
+                in_thread(partial(self._open_model, config, self._known))
             )
+            return OtherModel(config, opened, n_bytes, self._streams)
         except ConfigError as error:
-            raise WireError("bad_form", f"model: {error}") from None
+            raise WireError("bad_option", f"model: {error}") from None
         except StreamdError as error:
             log.error("%s", error)  # noqa: TRY400 - the user's files, not a bug
             what = for_clients(f"model: {name} cannot be used", error)
-            raise WireError("bad_form", what) from None
-        deadline_s = STEP_DEADLINES * decoding.engine_deadline_ms / 1000
-        return OtherModel(opened, n_bytes, deadline_s)
+            raise WireError("bad_option", what) from None
 
     def _make_room(self, name: str, n_bytes: int) -> None:
         """Close models that nobody uses, those used least recently first, as far as needed."""
         own = self._bytes(self._config.decoding.model)
         if not memory.has_room(own, n_bytes):
             beside = self._config.decoding.model
-            raise WireError("bad_form", f"model: no memory for {name} beside {beside}")
+            raise WireError("bad_option", f"model: no memory for {name} beside {beside}")
         while not memory.has_room(own, n_bytes, *(each.n_bytes for each in self._models.values())):
             unused = (each for each, model in self._models.items() if not model.is_used)
             if (oldest := next(unused, None)) is None:

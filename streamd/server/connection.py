@@ -22,6 +22,7 @@ from streamd.events import PROTOCOL, Ack, EndReason, Eos, Event, Fault, SessionE
 from streamd.options import ServerLimits
 from streamd.server.access import LIVE, Access, Rights
 from streamd.server.dialects import Close, Dialect, Tell
+from streamd.server.dialects.native import Native
 from streamd.server.ingest import SECRET, Ingest, Ingests, noted
 from streamd.server.pacing import Pace
 from streamd.server.readers import ChosenLanguage, Translating
@@ -32,6 +33,7 @@ from streamd.server.wire import (
     Limits,
     Name,
     Role,
+    Start,
     Translate,
     close_code,
 )
@@ -199,6 +201,8 @@ class Connection:
         self._pace = Pace()
         self._ingest: Ingest | None = None
         self._access = access
+        # In other protocols what `Start` leaves out.
+        self._model = "" if isinstance(dialect, Native) else self._meant(self._query.model)
         self._hub = self._join()
         self._own: Stream | None = None
         if access.rights > Rights.LISTEN and self._ingest is None:
@@ -209,8 +213,10 @@ class Connection:
             epoch=self._ingest.epoch if self._ingest else self._hub.epoch,
             seq=self._hub.seq,
             started=self._hub.started,
-            model=info.model,
-            **msgspec.structs.asdict(self._hub.choices),
+            **{
+                **msgspec.structs.asdict(self._hub.choices),
+                "model": self._model or self._hub.choices.model or info.model,
+            },
             rate=SAMPLE_RATE,
             corrects=self._ingest is not None or self._own is not None,
             keeps_voices=self._keeps_voices or msgspec.UNSET,
@@ -234,6 +240,11 @@ class Connection:
         may = self._ingest is not None or self._own is not None
         has_folder = self._ingests.sessions.context.new_keeper is not None
         return may and has_folder and self._access.rights >= Rights.KEEP
+
+    def _meant(self, model: str) -> str:
+        """Return the model that is meant, empty if the server's own; raises `WireError`."""
+        exactly = isinstance(self._dialect, Native)
+        return self._ingests.sessions.meant(model, exactly) if model else ""
 
     def _join(self) -> Hub:
         """Return the hub of the session to listen to, or open the session to feed."""
@@ -277,6 +288,11 @@ class Connection:
             await asyncio.wait({writer})
             if self._ingest is not None and self._ingest.feeder is self:
                 await self._ingests.disconnect(self._ingest, reason)
+
+    @property
+    def fault(self) -> WireError | None:
+        """What was wrong with what the client sent; None if it was replaced by its own next one."""
+        return None if self._error and self._error.code == "replaced" else self._error
 
     def refuse(self, error: WireError) -> None:
         """Tell the client of the error, of which the first counts, and end."""
@@ -342,6 +358,9 @@ class Connection:
             return self._translated(act)
         if isinstance(act, Correct | Name) and act.keep and self._access.rights < Rights.KEEP:
             act, told = msgspec.structs.replace(act, keep=False), _NOT_KEPT
+        if isinstance(act, Start):
+            model = self._model if act.model is None else self._meant(act.model)
+            act = msgspec.structs.replace(act, model=model or None)
         if self._ingest is not None:
             return await self._ingest.take(act) or told
         if self._own is None or not isinstance(act, Correct | Name):

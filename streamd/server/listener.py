@@ -42,7 +42,7 @@ from streamd.server.dialects.wyoming import Wyoming
 from streamd.server.exchange import BadRequestError, Exchange, GoneError, in_parts, plain
 from streamd.server.ingest import Ingests
 from streamd.server.registry import ConnectionRegistry, HttpConnection, ListeningSocket
-from streamd.server.rest import Recordings, Rest, as_failure, failure
+from streamd.server.rest import Recordings, Rest, as_failure, failure, printable
 from streamd.server.routes import (
     RECORDED_PATH,
     UPLOADS,
@@ -64,8 +64,8 @@ TELL_S = 1.0
 _QUIET_S = 60.0
 _MOST_LOGGED = 256
 """Refusals that are logged within a minute."""
-_MOST_OF_A_PATH = 100
-"""Characters of a path in the log, which a client may make as long as a request's head."""
+_MOST_OF_A_TEXT = 100
+"""Characters of a path or error in the log, which a client may make as long as what it sends."""
 
 _log = logging.getLogger(__name__)
 _library_log = logging.getLogger("websockets.streamd")
@@ -340,7 +340,7 @@ class Server:
         self._metrics.refused.labels(answer.status_code).inc()
         why = bytes(answer.body or b"").decode(errors="replace").strip()
         client = self._client(transport, request, self._auth.access(request))
-        path = request.path.partition("?")[0][:_MOST_OF_A_PATH]
+        path = request.path.partition("?")[0][:_MOST_OF_A_TEXT]
         self._log_refusal(f"{client} at {path}: {answer.status_code}, {why}")
 
     def _log_refusal(self, what: str) -> None:
@@ -520,8 +520,7 @@ class Server:
                 access=access,
             )
         except WireError as error:
-            self._metrics.refused.labels(error.code).inc()
-            self._log_refusal(f"{access.name}: {error.code}, {error}")
+            self._count_refusal(access, error)
             await refuse(socket, dialect, error)
             return
         task = asyncio.current_task()
@@ -532,6 +531,12 @@ class Server:
             del self._connections[task]
             if connection.slow:
                 self._metrics.slow.inc()
+            if connection.fault is not None:
+                self._count_refusal(access, connection.fault)
+
+    def _count_refusal(self, access: Access, error: WireError) -> None:
+        self._metrics.refused.labels(error.code).inc()
+        self._log_refusal(f"{access.name}: {error.code}, {printable(str(error))[:_MOST_OF_A_TEXT]}")
 
 
 def _begin(work: Coroutine[Any, Any, None], *groups: set[asyncio.Task[None]]) -> None:

@@ -30,6 +30,7 @@ _LEAST_BYTES_PER_S = 8_000
 """What a modem of the nineties sends. A slower client would keep others out for hours."""
 STATUS: Mapping[str, int] = {
     "bad_form": HTTPStatus.BAD_REQUEST,
+    "bad_option": HTTPStatus.BAD_REQUEST,
     "too_large": HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     "too_slow": HTTPStatus.REQUEST_TIMEOUT,
     "storage": HTTPStatus.INSUFFICIENT_STORAGE,
@@ -81,8 +82,8 @@ class Recordings(Protocol):
         """Read a sound file from its descriptor as far as it can be decoded; it is called `name`.
 
         Raises `SourceError` if that is nothing, `ConfigError` if the server's own options prevent
-        it, `WireError` with `bad_form` if the model cannot do what is wanted, with `busy` if there
-        is no memory for it now, and with `too_large` if the recording is too long.
+        it, `WireError` with `bad_form` or `bad_option` if the model cannot do what is wanted, with
+        `busy` if there is no memory for it now, and with `too_large` if the recording is too long.
         """
 
     def models(self) -> Sequence[str]:

@@ -154,7 +154,7 @@ def routes(
 ) -> Mapping[str, Callable[[str, Access], Response]]:
     """Return the handlers by path, of a query and of what the client's token allows.
 
-    `is_full`: the server is at its limit of clients. `models`: those that recordings may name.
+    `is_full`: the server is at its limit of clients. `models`: those that clients may name.
     """
 
     def listed(_: str, access: Access) -> Response:

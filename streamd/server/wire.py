@@ -37,6 +37,7 @@ CLOSE_CODES: Final[Mapping[str, int]] = MappingProxyType(
         "session_busy": 1008,
         "too_many_streams": 1013,
         "storage": 1013,
+        "busy": 1013,
         "not_ingest": 1003,
         "bad_message": 1007,
         "late_start": 1008,
@@ -140,6 +141,7 @@ class Start(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="st
     speakers: bool | None = None
     sounds: bool | None = None
     split: bool | None = None
+    model: str | None = None
     words: bool | None = None
 
     @property
@@ -278,7 +280,10 @@ class Role(StrEnum):
 
 
 class Query(msgspec.Struct, frozen=True, kw_only=True):
-    """The query of the websocket's address, with the defaults of what is left out."""
+    """The query of the websocket's address, with the defaults of what is left out.
+
+    `model` is for other protocols: in streamd.v1 `Start` names it.
+    """
 
     role: Role = Role.LISTEN
     session: Annotated[str, msgspec.Meta(pattern=SESSION)] | None = None
@@ -288,6 +293,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     words: bool = True
     stats: bool = False
     translate: Annotated[str, msgspec.Meta(max_length=20)] = ""
+    model: str = ""
 
 
 QueryT = TypeVar("QueryT", bound=msgspec.Struct)

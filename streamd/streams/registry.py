@@ -7,13 +7,20 @@ threads of its own (`inference`), for one window of a session, or of each channe
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
 
 from msgspec.structs import replace
 
-from streamd.errors import ConfigError, ModelError, StreamdError, WireError, for_clients
+from streamd.errors import (
+    ConfigError,
+    EngineError,
+    ModelError,
+    StreamdError,
+    WireError,
+    for_clients,
+)
 from streamd.events import EndReason, Fault
 from streamd.options import Choices
 from streamd.session.channels import AnySession
@@ -65,18 +72,26 @@ class Streams:
     ) -> None:
         self.metrics = metrics or Metrics(version="", model="")
         self._streams: dict[str, Stream] = {}
-        self._scheduler = Scheduler(self._streams.values, self.metrics, deadline_s=deadline_s)
+        self._deadline_s = deadline_s
+        self._scheduler = self._scheduler_of("")
+        self._named: dict[str, Scheduler] = {}  # of other models that are open
         self.context = StreamContext(
             new_session,
             self.metrics,
             max_backlog,
-            self._scheduler.wake,
+            self._wake,
             self._output_failed,
             self._choose,
             self._learn,
         )
         self.learn: Callable[[str], None] | None = None
         """Keeps a phrase for later sessions; raises `ConfigError`."""
+        self.meant: Callable[[str, bool], str] = lambda model, exactly: ""
+        """Says which model a client means, empty if the own; `exactly`: raises `WireError` if none.
+        """
+        self.open_named: Callable[[str], Awaitable[Chooser]] | None = None
+        """Opens a model that `meant` has returned, and returns what checks the choices of its
+        sessions; raises `WireError`."""
         self.choices = Choices()  # the choices of sessions whose client chooses none
         self.early_model: Callable[[], str] = lambda: ""
         """Says what makes captions until the model is ready, and until when; empty once it is."""
@@ -162,6 +177,8 @@ class Streams:
             if recording is not None:
                 recording.discard()
             raise
+        if not is_resumed and stream.hub.choices.model:  # of whoever fed it before
+            stream.hub.choices = self.choices
         stream.begin(recording, is_resumed=is_resumed)
         return stream
 
@@ -279,9 +296,48 @@ class Streams:
         await asyncio.to_thread(trim)  # loading the model took a lot
         await self._scheduler.run(*recognizers)
 
-    async def between(self, call: Callable[..., ResultT], *args: object) -> ResultT:
-        """Call in the thread of a recognizer; see `Scheduler.between`."""
-        return await self._scheduler.between(call, *args)
+    def serve(self, model: str, recognizers: Sequence[WindowRecognizer]) -> asyncio.Task[None]:
+        """Serve the sessions whose clients have chosen another model; cancel it to end that.
+
+        If its engine fails, so do they, and nobody else.
+        """
+        self._named[model] = scheduler = self._scheduler_of(model)
+
+        async def run() -> None:
+            try:
+                await scheduler.run(*recognizers)
+            except EngineError as error:
+                log.error("model %s: %s", model, error)  # noqa: TRY400 - no bug
+                for stream in self.on(model):
+                    stream.fail(Fault(code="engine", message=f"{model}: {error}", fatal=True))
+            finally:
+                del self._named[model]
+
+        return asyncio.create_task(run())
+
+    def on(self, model: str) -> list[Stream]:
+        """Return the streams that are fed and have chosen this model; empty: the server's own.
+
+        One that is to be resumed has the own model until its client comes and the other is open.
+        """
+        fed = [stream for stream in self._streams.values() if stream.is_fed]
+        if model:
+            return [stream for stream in fed if stream.hub.choices.model == model]
+        return [stream for stream in fed if stream.hub.choices.model not in self._named]
+
+    def _scheduler_of(self, model: str) -> Scheduler:
+        return Scheduler(partial(self.on, model), self.metrics, deadline_s=self._deadline_s)
+
+    def _wake(self) -> None:
+        for scheduler in (self._scheduler, *self._named.values()):
+            scheduler.wake()
+
+    async def between(
+        self, call: Callable[..., ResultT], *args: object, model: str = ""
+    ) -> ResultT:
+        """Call in the thread of a recognizer of the model; see `Scheduler.between`."""
+        scheduler = self._named[model] if model else self._scheduler
+        return await scheduler.between(call, *args)
 
     async def keep(self) -> None:
         """Keep what is to be kept, until cancelled. Raises `JournalError` if that fails."""
@@ -314,14 +370,17 @@ class Streams:
         n_before = len(self._streams)
         self.forget()
         running = [s for s in self._streams.values() if s.is_fed]
-        busy_s, self._scheduler.busy_s = self._scheduler.busy_s, 0.0
+        busy_s = 0.0
+        for scheduler in (self._scheduler, *self._named.values()):
+            busy_s += scheduler.busy_s
+            scheduler.busy_s = 0.0
         has_used = busy_s or len(self._streams) < n_before
         self._untrimmed_s += bool(has_used or self._untrimmed_s)
         if self._untrimmed_s and not (running or busy_s):
             self._untrimmed_s = _TRIM_S
         model = self.early_model()
         for stream in running:
-            stream.publish_state(busy_s / len(running), model)
+            stream.publish_state(busy_s / len(running), "" if stream.hub.choices.model else model)
         hubs = [stream.hub for stream in self._streams.values()]
         self.metrics.streams.set(len(running))
         self.metrics.unstored.set(max((s.unstored_ms for s in running), default=0) / 1000)
@@ -403,11 +462,16 @@ class Streams:
         return stream
 
     async def _choose(self, before: Choices, chosen: Mapping[str, object]) -> Choices:
-        if not chosen:
+        model = str(chosen.get("model", before.model))
+        if not (chosen or model):
             return before
         await self.loaded.wait()  # only the model knows its languages
+        others = {name: value for name, value in chosen.items() if name != "model"}
+        # Of a session that is resumed, it comes from the journal, and this server may have another.
+        named = self.meant(model, True) if model else ""
+        choose = await self.open_named(named) if named and self.open_named else self._chooser
         try:
-            return self._chooser(before, chosen)
+            return choose(before, others)
         except ConfigError as error:
             raise WireError("bad_option", str(error)) from None
 

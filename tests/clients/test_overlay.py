@@ -268,6 +268,22 @@ async def test_who_speaks_is_told_by_a_dash_or_a_colour(context):
     assert await page.locator(lines).all_text_contents() == ["Who comes. Anna. And Bob. No he does"]
 
 
+@pytest.mark.parametrize(
+    ("query", "shown"),
+    [
+        ("", ["Zoë: Who comes.", "– Anna. And Bob.", "<b>: No he", "– does"]),
+        ("&speakers=color", ["Zoë: Who comes.", "Anna. And Bob.", "<b>: No he", "does"]),
+        ("&speakers=off&width=99em&lines=1", ["Who comes. Anna. And Bob. No he does"]),
+    ],
+)
+async def test_speakers_have_the_names_that_were_given(context, query, shown):
+    names = [{"type": "name", "speaker": n, "name": name} for n, name in ((1, "Zoë"), (3, "<b>"))]
+    page, _ = await replayed(context, f"fade=0&lines=9{query}", [*names, *conversation()])
+    assert await page.locator("#lines p").all_text_contents() == shown
+    await page.evaluate("hear({ type: 'name', speaker: 2, name: 'Bo' })")  # what stands there stays
+    assert await page.locator("#lines p").all_text_contents() == shown
+
+
 async def test_text_from_right_to_left_begins_at_the_right_also_while_it_may_change(context):
     async with serving(streams := CountingStreams()) as server:
         address = f"http://127.0.0.1:{server.port}/overlay?size=40&width=600px"

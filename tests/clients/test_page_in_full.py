@@ -248,6 +248,66 @@ async def test_what_the_browser_hears_is_captioned(tmp_path):
         assert wrong == []
 
 
+RECORD = """async ([ms, type]) => {
+  const heard = { "/v1/stream": [], "/v1/listen": [], "/v2/listen": [] };
+  const open = (path, query, text) => new Promise((opened) => {
+    const socket = new WebSocket(`ws://${location.host}${path}?${query}`);
+    socket.onopen = () => opened(socket);
+    socket.onmessage = ({ data }) => heard[path].push(text(JSON.parse(data)));
+    socket.ended = new Promise((ended) => { socket.onclose = ended; });
+  });
+  const ours = await open("/v1/stream", "role=both&session=recorder",
+    (told) => told.type === "final" ? told.text : "");
+  ours.send(JSON.stringify({ type: "start", encoding: "container" }));
+  const sockets = [
+    ours,
+    await open("/v1/listen", "model=nova-3",
+      (told) => told.is_final ? told.channel.alternatives[0].transcript : ""),
+    await open("/v2/listen", "model=flux-general-en",
+      (told) => told.event === "EndOfTurn" ? told.transcript : ""),
+  ];
+  const media = await navigator.mediaDevices.getUserMedia({ audio: true });
+  const recorder = new MediaRecorder(media, { mimeType: type });
+  const parts = [];
+  let sending = Promise.resolve();
+  recorder.ondataavailable = ({ data }) => {
+    parts.push(data);
+    sending = sending.then(() => data.arrayBuffer())
+      .then((bytes) => sockets.forEach((socket) => socket.send(bytes)));
+  };
+  const stopped = new Promise((stop) => { recorder.onstop = stop; });
+  recorder.start(250);
+  await new Promise((over) => setTimeout(over, ms));
+  recorder.stop();
+  await stopped;
+  await sending;
+  ours.send(JSON.stringify({ type: "stop" }));
+  sockets.slice(1).forEach((socket) => socket.send(JSON.stringify({ type: "CloseStream" })));
+  await Promise.all(sockets.map((socket) => socket.ended));
+  const form = new FormData();
+  form.append("file", new Blob(parts, { type }), "talk");
+  const uploaded = await fetch("/v1/audio/transcriptions", { method: "POST", body: form });
+  heard.upload = [(await uploaded.json()).text];
+  const body = new Blob(parts, { type });
+  const sent = await (await fetch("/v1/listen", { method: "POST", body })).json();
+  heard.recording = [sent.results.channels[0].alternatives[0].transcript];
+  return heard;
+}"""
+
+
+async def test_what_a_media_recorder_writes_is_heard_by_every_protocol(tmp_path):
+    heard = recorded(tmp_path / "cards.wav", "cards")
+    microphone = f"--use-file-for-fake-audio-capture={heard}"
+    async with daemon("--port", "0") as (_, address), browser(microphone) as heard_by:
+        page, wrong = await visit(await heard_by.new_context(), address)
+        told = await page.evaluate(RECORD, [9_000, "audio/webm;codecs=opus"])
+        assert len(told) == 5
+        for texts in told.values():
+            shown = spoken(" ".join(filter(None, texts)))
+            assert jiwer.wer(" ".join(spoken(SAID)), " ".join(shown)) <= 1 / 3, told
+        assert wrong == []
+
+
 N_KEPT = """await new Promise((resolve) => {
   indexedDB.open("streamd").onsuccess = ({ target: { result } }) => {
     const count = result.transaction("items").objectStore("items").count();

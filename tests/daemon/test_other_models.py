@@ -1,15 +1,21 @@
 """Models that requests name: opened if there is memory, closed when nobody uses them."""
 
+import asyncio
 import gc
 
 import pytest
+from msgspec.structs import replace
 
 from streamd.config import load
 from streamd.daemon.other_models import OtherModels
 from streamd.engines import memory
 from streamd.errors import ConfigError, EngineError, ModelError, WireError
+from streamd.events import Eos, Fault, Final
 from streamd.models import store
 from streamd.models.catalog import entry
+from streamd.options import Choices
+from streamd.streams import Streams
+from tests.support.fakes import WORD, ScriptedRecognizer, scripted_audio, scripted_session
 
 HERE = ("tiny.en", "base", "small", "medium")
 
@@ -19,6 +25,14 @@ class Opened:
 
     def __init__(self, name: str) -> None:
         self.name, self.is_closed = name, False
+
+    def recognizers(self):
+        def choose(before, chosen):
+            if chosen.get("language") == "xx":
+                raise ConfigError("language xx: no such language")
+            return replace(before, **chosen)
+
+        return [ScriptedRecognizer(lambda n: f"-{self.name}")], choose
 
     def close(self) -> None:
         self.is_closed = True
@@ -39,17 +53,20 @@ def here(monkeypatch):
 
 
 @pytest.fixture
-def others(here):
+def streams():
+    return Streams(lambda choices: scripted_session(), max_backlog=500, max_ingest=8)
+
+
+@pytest.fixture
+async def others(here, streams):
     opened: list[Opened] = []
 
-    def open_model(config, known, *, recordings):
-        assert (known, recordings) == ("Ada", True)
-        if config.decoding.model == "base" and config.decoding.language == "xx":
-            raise ConfigError("--language xx: no such language")
+    def open_model(config, known):
+        assert known == "Ada"
         opened.append(Opened(config.decoding.model))
         return opened[-1]
 
-    made = OtherModels(load({"model": "tiny.en"}, {}), "Ada", open_model)
+    made = OtherModels(load({"model": "tiny.en"}, {}), "Ada", streams, open_model)
     made.seen = opened
     yield made
     made.close()
@@ -79,7 +96,82 @@ def test_which_model_a_name_means(others, named, meant):
 def test_a_whisper_that_is_not_here_is_refused(others):
     with pytest.raises(WireError, match=r"model: large-v3 is not on this server") as refused:
         others.meant("Systran/faster-whisper-large-v3")
-    assert refused.value.code == "bad_form"
+    assert refused.value.code == "bad_option"
+    with pytest.raises(WireError, match=r"model: nova-3 is not on this server"):
+        others.meant("nova-3", exactly=True)
+
+
+SPEECH = [False] * WORD + [True] * (4 * WORD) + [False] * 60
+
+
+async def said(stream) -> list[str]:
+    """What is said in a session that hears four words, and how it ends."""
+    stream.feed(scripted_audio(SPEECH))
+    await stream.finish("stop")
+    with stream.hub.subscribe(after=0) as events:
+        told = [event async for event in events if isinstance(event, Final | Fault | Eos)]
+    return [
+        getattr(each, "text", None) or getattr(each, "message", each.__class__) for each in told
+    ]
+
+
+async def test_each_session_has_the_recognizer_of_its_model(others, streams):
+    own = asyncio.create_task(streams.transcribe(ScriptedRecognizer()))
+    streams.choices = Choices(language="en")
+    sessions = [streams.open(name) for name in ("a", "b", "c")]
+    for stream, model in zip(sessions, ("base", "small"), strict=False):
+        await stream.choose({"model": model, "task": "translate"})
+    # Not English, which is all that the server's own model knows.
+    assert [(each.hub.choices.model, each.hub.choices.language) for each in sessions] == [
+        ("base", "auto"),
+        ("small", "auto"),
+        ("", "en"),
+    ]
+    others.close_unused()
+    assert [each.is_closed for each in others.seen] == [False, False]
+    with pytest.raises(WireError, match="language xx: no such"):
+        await sessions[0].update({"language": "xx"})
+    assert await asyncio.gather(*map(said, sessions)) == [
+        ["w1-base w2-base w3-base w4-base", Eos],
+        ["w1-small w2-small w3-small w4-small", Eos],
+        ["w1 w2 w3 w4", Eos],
+    ]
+    others.close_unused()
+    assert [each.is_closed for each in others.seen] == [True, True]
+    own.cancel()
+
+
+class Broken:
+    """A recognizer whose engine fails."""
+
+    def recognize(self, window):
+        raise EngineError("no more memory")
+
+
+async def test_a_model_that_fails_ends_its_own_sessions_only(others, streams, monkeypatch):
+    own = asyncio.create_task(streams.transcribe(ScriptedRecognizer()))
+    failing, fine = streams.open("failing"), streams.open("fine")
+    with monkeypatch.context() as patched:
+        patched.setattr(Opened, "recognizers", lambda self: ([Broken()], lambda before, _: before))
+        await failing.choose({"model": "base"})
+    assert await said(failing) == ["base: no more memory", Eos]
+    assert await said(fine) == ["w1 w2 w3 w4", Eos]
+    again = streams.open("again")
+    await again.choose({"model": "base"})
+    assert await said(again) == ["w1-base w2-base w3-base w4-base", Eos]
+    assert [each.is_closed for each in others.seen] == [True, False]
+    own.cancel()
+
+
+async def test_what_a_journal_names_is_no_path(others, streams):
+    streams.loaded.set()
+    stream = streams.open("talk")
+    stream.hub.choices = Choices(model="/srv/models/evil.gguf")
+    with pytest.raises(WireError, match=r"evil.gguf is not on this server"):
+        await stream.choose({})
+    stream.hub.choices = Choices(model="tiny.en")  # which is the server's own by now
+    await stream.choose({})
+    assert (others.seen, streams.on("")) == ([], [stream])
 
 
 async def test_a_model_is_opened_once_and_computes_in_one_thread(others):
@@ -99,7 +191,7 @@ async def test_a_model_that_nobody_uses_makes_room(others):
     with pytest.raises(WireError, match="no memory for medium beside tiny") as never:
         async with others.opened("medium"):
             pass
-    assert never.value.code == "bad_form"
+    assert never.value.code == "bad_option"
     assert [each.is_closed for each in others.seen] == [False, False]
 
 
@@ -131,11 +223,11 @@ async def test_a_model_in_use_is_not_closed_for_another(others, monkeypatch):
         (EngineError("no memory"), "model: base cannot be used: see the log"),
     ],
 )
-async def test_a_model_that_cannot_be_opened_is_told_without_paths(here, error, told):
+async def test_a_model_that_cannot_be_opened_is_told_without_paths(here, streams, error, told):
     def open_model(*_, **__):
         raise error
 
-    others = OtherModels(load({"model": "tiny.en"}, {}), "", open_model)
+    others = OtherModels(load({"model": "tiny.en"}, {}), "", streams, open_model)
     with pytest.raises(WireError, match=told):
         async with others.opened("base"):
             pass

@@ -10,6 +10,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import soundfile
+from msgspec.structs import replace
 
 from streamd.config import Config
 from streamd.daemon.display import written
@@ -515,6 +516,35 @@ async def test_the_daemons_own_session_has_the_choices_of_no_client(tmp_path):
     third = Daemon(tmp_path)
     again = third.streams.open("live", epoch=stream.hub.epoch, secret=SECRET)
     assert (again.is_resumed, again.hub.choices) == (False, third.streams.choices)
+    await third.die()
+
+
+async def test_a_resumed_session_has_its_model_opened_again(tmp_path):
+    async def open_named(model):
+        opened.append(model)
+        return lambda before, chosen: replace(before, model=model, **chosen)
+
+    opened = []
+    first = Daemon(tmp_path)
+    first.streams.open_named = open_named
+    first.streams.meant = lambda model, exactly: model
+    stream = first.streams.open("talk")
+    await stream.choose({"model": "base"}, secret=SECRET)
+    await said(stream)
+    await first.die()
+    second = Daemon(tmp_path)
+    second.streams.open_named = open_named
+    second.streams.meant = lambda model, exactly: model
+    again = second.streams.open("talk", epoch=stream.hub.epoch, secret=SECRET)
+    await again.choose({}, secret=SECRET)
+    assert (opened, again.hub.choices.model) == (["base", "base"], "base")
+    other = second.streams.open("other")
+    await other.choose({"model": "base"})  # by a client that cannot resume
+    await said(other)
+    await second.die()
+    third = Daemon(tmp_path)
+    assert third.streams.hub("other").choices.model == "base"
+    assert third.streams.open("other").hub.choices.model == ""
     await third.die()
 
 

@@ -98,7 +98,10 @@ async def test_a_model_that_a_client_names_transcribes_beside_live_captions(
     listed = [("base", entry("base").outline)]
     monkeypatch.setattr(store, "installed", lambda here: iter(listed))
     config = load({"model": "tiny.en"}, {})
-    made.others = OtherModels(config, "", lambda other, *_, **__: OpenWhisper(other, "", *opened))
+    streams = Streams(build.session_factory(config), max_backlog=500, max_ingest=8)
+    made.others = OtherModels(
+        config, "", streams, lambda other, *_: OpenWhisper(other, "", *opened)
+    )
     recording = await read(made, wav, "a.wav", Wanted(task="transcribe", model="whisper-base"))
     said = " ".join([final.text async for final in recording.finals])
     assert recorded.words(said) == recorded.words(" ".join(recorded.SENTENCES))

@@ -236,7 +236,12 @@ async def test_a_line_in_the_log_says_who_begins_ends_and_is_refused_and_why(tok
                 pass
         for _ in range(3):  # in one line
             assert await is_refused(port, "session=bob", ALICE)
-        _, metrics = await ask(port, "/metrics", OPS)
+        async with client(port, "role=ingest&session=two", **with_token(OPS)) as two:
+            await two.say({"type": "start", "model": "\x1b[31m\nx"})
+            assert (await two.rest())[-1]["code"] == "bad_option"
+        metrics = ""
+        while "bad_option" not in metrics:  # the client may hear of it before it is counted
+            _, metrics = await ask(port, "/metrics", OPS)
     lines = [each.getMessage() for each in caplog.records if "connection" not in each.getMessage()]
     assert lines == [
         "session alice-1 begun by 192.0.2.7 (alice)",
@@ -246,8 +251,11 @@ async def test_a_line_in_the_log_says_who_begins_ends_and_is_refused_and_why(tok
         "this token is wrong: send Authorization: Bearer TOKEN",
         "refused 127.0.0.1 (alice) at /v1/stream: 403, "
         "this token is not for session 'bob', but for: alice-*",
+        "session two begun by 127.0.0.1 (ops)",
+        "session two of 127.0.0.1 (ops) ended (error): 0.0 s of audio, 0 finals",
+        "refused 127.0.0.1 (ops): bad_option, model: \ufffd[31m\ufffdx is not on this server",
     ]
-    for code, n in {"401": 1, "403": 3, "too_many_streams": 1}.items():
+    for code, n in {"401": 1, "403": 3, "too_many_streams": 1, "bad_option": 1}.items():
         assert f'streamd_refused_total{{code="{code}"}} {n}.0' in metrics
     assert "0123456789abcdef" not in caplog.text
 

@@ -1,6 +1,7 @@
 """Clients that do not read, do not answer, or send garbage: nobody else notices."""
 
 import asyncio
+from base64 import b64encode
 from types import SimpleNamespace
 
 import pytest
@@ -198,3 +199,49 @@ async def test_who_receives_while_the_connection_is_being_closed_hears_that_it_i
 
     with pytest.raises(ConnectionClosedOK):
         await WebSocket(Lost(), ServerLimits()).receive()
+
+
+PCM = "session=talk&encoding=linear16&sample_rate=16000"
+
+
+@pytest.mark.parametrize(
+    ("path", "query", "named", "model"),
+    [
+        ("/v1/stream", "role=both&session=talk&model=fake", "other", "other"),
+        ("/v1/stream", "role=both&session=talk", "fake", ""),
+        ("/v1/listen", f"{PCM}&model=other", None, "other"),
+        ("/v1/listen", f"{PCM}&model=nova-3", None, ""),
+        ("/v1/realtime", "session=talk&model=other", None, "other"),
+        ("/v1/realtime", "session=talk", "other", "other"),
+        ("/v1/realtime", "session=talk&model=other", "whisper-1", ""),
+    ],
+)
+async def test_a_client_may_name_the_model_of_its_session(path, query, named, model):
+    streams = CountingStreams()
+    async with serving(streams) as server, client(server.port, query, path=path) as speaker:
+        transcription = {"transcription": {"model": named}}
+        if path == "/v1/realtime":
+            audio = {"input": transcription if named else {}}
+            await speaker.say({"type": "session.update", "session": {"audio": audio}})
+            sound = b64encode(bytes(4_800)).decode()
+            await speaker.say({"type": "input_audio_buffer.append", "audio": sound})
+        else:
+            await speaker.say({"type": "start", "model": named} if named else bytes(3_200))
+            await speaker.say(bytes(3_200))
+        await streams.opened.wait()
+        await streams.ingests["talk"].until(lambda ingest: ingest.n_fed > 0)
+        assert streams.ingests["talk"].hub.choices.model == model
+        async with client(server.port, "session=talk") as listener:
+            assert (await listener.get())["model"] == (model or "fake")
+
+
+async def test_a_model_that_is_not_there_is_refused():
+    streams = CountingStreams()
+    async with serving(streams) as server, client(server.port, "role=both") as speaker:
+        await speaker.say({"type": "start", "model": "nova-3"})
+        told = (await speaker.rest())[-1]
+        assert (told["code"], told["message"], speaker.close_code) == (
+            "bad_option",
+            "model: nova-3 is not on this server",
+            1008,
+        )

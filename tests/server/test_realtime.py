@@ -309,7 +309,7 @@ def test_base64_may_have_line_breaks(begin):
         ({"format": {"type": "audio/pcmu"}}, Start(rate=8_000)),
         (
             {"transcription": {"model": "x", "language": "de", "prompt": "Ä"}},
-            Start(rate=24_000, language="de", prompt="Ä"),
+            Start(rate=24_000, model="x", language="de", prompt="Ä"),
         ),
         (
             {"transcription": {"languages": ["de", "fr"], "keywords": ["Ada", "Mary S"]}},

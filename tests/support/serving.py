@@ -178,6 +178,11 @@ class CountingStreams:
     async def prepare(self, session: str, **asked: object) -> None:
         pass
 
+    def meant(self, model: str, exactly: bool) -> str:
+        if exactly and model not in ("fake", "other"):
+            raise WireError("bad_option", f"model: {model} is not on this server")
+        return "other" if model == "other" else ""
+
     def hub(self, session: str) -> Hub | None:
         if session == "live":
             return self.live

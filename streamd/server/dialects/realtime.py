@@ -111,6 +111,7 @@ class _InputFormat(msgspec.Struct):
 
 
 class _Transcription(msgspec.Struct):
+    model: str | None = None
     language: str | None = None
     languages: list[str] | None = None
     keywords: list[str] | None = None
@@ -163,6 +164,7 @@ class RealtimeInput:
             "noise_reduction": None,
         }
         self._input = msgspec.convert(self._settings, _Input)
+        self._names_model = False  # and not only the address does
 
     @property
     def ends_turns(self) -> bool:
@@ -193,6 +195,7 @@ class RealtimeInput:
         wanted = msgspec.convert(merged, _Input)
         if is_used and wanted.format != self._input.format:
             raise ValueError("the format cannot be changed once there is audio")
+        self._names_model |= bool(given.get("transcription"))
         before = self._start
         self._input, self._settings = wanted, merged
         return changes(before, self._start)
@@ -214,4 +217,6 @@ class RealtimeInput:
             terms=chosen.keywords or (),
             pause_ms=_SEMANTIC_PAUSE_MS if is_semantic else pause_ms,
         )
+        if self._names_model:
+            start = replace(start, model=chosen.model)
         return replace(start, endpoint="smart") if is_semantic else start
