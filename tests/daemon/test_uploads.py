@@ -131,6 +131,20 @@ async def test_a_recording_has_the_sounds_that_a_client_or_the_server_wants(
     assert {type(event) async for event in recording.events} == {Final}
 
 
+async def test_sounds_are_in_the_answers_that_have_a_place_for_them(
+    opened, with_music, loud_is_music
+):
+    made, _ = await uploads(opened)
+    data = with_music.read_bytes()
+    async with serving(CountingStreams(), recordings=made) as server, asyncio.timeout(100):
+        for kind, sounds in (("verbose_json", ["music"]), ("json", [])):
+            fields = form(("sounds", "true"), ("response_format", kind), file=data)
+            status, _, body = await post(server.port, fields)
+            answer = json.loads(body)
+            assert (status, answer["text"]) == (200, recorded.SENTENCE)
+            assert [each["label"] for each in answer.get("sounds", [])] == sounds
+
+
 async def test_sounds_without_the_network_are_refused_to_the_client(opened, wav, monkeypatch):
     made, _ = await uploads(opened)
     error = ModelError("--sounds needs YAMNet; run: streamd models get sounds")
