@@ -2,12 +2,15 @@
 
 Prints each sound with when it was told, the minutes of audio, and the CPU time. YAMNet has to be
 here (``streamd models get sounds``). With ``--shift`` each file is heard eight times, each time
-60 ms later within the windows, and the latest is printed: when a sound begins is chance.
+60 ms later within the windows, and the latest is printed: when a sound begins is chance. With
+``--esc50`` FILES are clips of ESC-50, and it prints in how many of each class, and of even and odd
+recordings, each sound was told.
 """
 
 import argparse
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -42,12 +45,38 @@ def heard(samples: Samples) -> Iterator[tuple[int, Sound]]:
     yield from told.values()
 
 
+def count(files: Sequence[Path]) -> None:
+    """Print which sounds were told in how many clips of a class, which ends their names.
+
+    Names are ``FOLD-RECORDING-TAKE-CLASS.wav``. A second of silence is before each clip.
+    """
+    clips, told = Counter[tuple[str, int]](), Counter[tuple[str, int, str]]()
+    again, delays = 0, []
+    for path in files:
+        _, recording, _, name = path.stem.split("-")
+        half = name, int(recording) % 2
+        found = [*heard(np.pad(read(path), (SAMPLE_RATE, 2 * SAMPLE_RATE)))]
+        labels = Counter(sound.label for _, sound in found if sound.label != "silence")
+        clips[half] += 1
+        told.update((*half, label) for label in labels)
+        again += sum(n - 1 for n in labels.values())
+        delays += [told_ms - sound.start_ms for told_ms, sound in found]
+    for name, odd in sorted(clips, key=lambda each: (int(each[0]), each[1])):
+        counts = {label: n for (*of, label), n in told.items() if of == [name, odd]}
+        print(f"class {name}, {'odd' if odd else 'even'}: {clips[name, odd]} clips, {counts}")
+    print(f"told a second time in a clip: {again}; median delay {np.median(delays):.0f} ms")
+
+
 def main() -> None:
     """Print the sounds of the files."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("files", nargs="+", type=Path)
     parser.add_argument("--shift", action="store_true", help="hear each file eight times")
+    parser.add_argument("--esc50", action="store_true", help="count the clips of each class")
     options = parser.parse_args()
+    if options.esc50:
+        count(options.files)
+        return
     n_samples, busy_s = 0, 0.0
     for path in options.files:
         samples = read(path)

@@ -24,6 +24,7 @@ from collections.abc import (
 from concurrent.futures import CancelledError, Future
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any, Generic, Literal, Self, TypedDict, TypeVar, Unpack, cast, overload
 
 import numpy as np
@@ -38,7 +39,7 @@ from streamd.daemon.display import open_files
 from streamd.daemon.feeding import caption
 from streamd.daemon.live import MAX_BACKLOG, supervise
 from streamd.daemon.opening import best_model, open_any
-from streamd.daemon.recording import finals_between
+from streamd.daemon.recording import events_between
 from streamd.errors import (
     ConfigError,
     EngineError,
@@ -100,6 +101,7 @@ class Chosen(TypedDict, total=False):
     endpoint: EndpointRule
     endpoint_ms: int
     speakers: bool
+    sounds: bool
 
 
 class Changed(TypedDict, total=False):
@@ -110,6 +112,7 @@ class Changed(TypedDict, total=False):
     hotwords: str | Sequence[str]
     endpoint: EndpointRule
     endpoint_ms: int
+    sounds: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -405,9 +408,11 @@ class Captioner:
             await file.read(source)
         if file.damage is not None:
             log.warning("%s", file.damage)
-        finals = finals_between(self._streams.between, transcriber, file, progress)
-        segments = tuple([final async for final in finals])
-        return Transcript(segments, file.duration_ms, config, name, file.warnings)
+        given = events_between(self._streams.between, transcriber, file, progress)
+        events = [event async for event in given]
+        segments = tuple(event for event in events if isinstance(event, Final))
+        sounds = tuple(event for event in events if isinstance(event, Sound))
+        return Transcript(segments, file.duration_ms, config, name, file.warnings, sounds)
 
 
 async def _serve(
@@ -685,7 +690,7 @@ class Transcript:
     seconds (and `start_ms`, `end_ms`), `language`, and `words` with `text`, `start`, `end` and
     `prob`, 0 to 1. With `speakers`, segments and words also have a `speaker`. `duration_ms` is the
     length of the recording. `warnings` says what is wrong with it, such as how much of a damaged
-    file is missing; that was logged, too.
+    file is missing; that was logged, too. `sounds` are those that are not speech, if asked for.
     """
 
     segments: tuple[Final, ...]
@@ -693,6 +698,7 @@ class Transcript:
     _config: Config
     _file: str
     warnings: tuple[str, ...] = ()
+    sounds: tuple[Sound, ...] = ()
 
     def __repr__(self) -> str:
         duration_s, number = self.duration_ms / 1000, len(self.segments)
@@ -714,12 +720,14 @@ class Transcript:
         return self.segments[0].language if self.segments else ""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what JSON can hold: text, language, duration_ms and segments (docs/library.md)."""
+        """Return what JSON can hold: text, language, duration_ms, segments, and sounds if any."""
+        sounds = {"sounds": [sound.to_dict() for sound in self.sounds]} if self.sounds else {}
         return {
             "text": self.text,
             "language": self.language,
             "duration_ms": self.duration_ms,
             "segments": [segment.to_dict() for segment in self.segments],
+            **sounds,
         }
 
     def save(self, path: "str | os.PathLike[str]") -> None:
@@ -730,10 +738,11 @@ class Transcript:
         """
         output = of_options({"output": [os.fspath(path)]}).output
         config = replace(self._config, output=output)
+        said = sorted((*self.segments, *self.sounds), key=attrgetter("start_ms"))
         end = Eos(seq=len(self.segments), reason=EndReason.END)
         for sink in open_files(config, self._file, whole=True, segments=True):
             try:
-                for event in (*self.segments, end):
+                for event in (*said, end):
                     sink.write(event)
             finally:
                 sink.close()

@@ -31,6 +31,7 @@ from streamd import (
     transcribe,
 )
 from streamd.captioner import CaptionSession
+from streamd.engines import yamnet
 from streamd.events import Final
 from streamd.sources.arrays import ArraySource
 from streamd.streams.hub import Hub
@@ -429,6 +430,19 @@ def test_a_transcript_has_segments_and_saves_itself(captions, tmp_path):
     assert json.loads((tmp_path / "a.json").read_text())["text"].strip() == recorded.SENTENCE
     with pytest.raises(ConfigError, match=r"option output must be FILE\.txt"):
         transcript.save(tmp_path / "a.pdf")
+
+
+def test_a_transcript_has_the_sounds_that_are_wanted(captions, tmp_path, monkeypatch):
+    scores = np.zeros(521, np.float32)
+    scores[132] = 1
+    monkeypatch.setattr(yamnet, "check_sounds", lambda: None)
+    monkeypatch.setattr(yamnet.RecordedSounds.__init__, "__defaults__", (lambda samples: scores,))
+    assert not captions.transcribe(recorded.samples()).sounds
+    transcript = captions.transcribe(recorded.samples(), sounds=True)
+    assert [sound.label for sound in transcript.sounds] == ["music"]
+    assert transcript.to_dict()["sounds"][0]["label"] == "music"
+    transcript.save(tmp_path / "a.vtt")
+    assert "<c.sound>[Music]</c>" in (tmp_path / "a.vtt").read_text()
 
 
 def test_a_transcript_has_sentences_and_is_short_where_it_is_looked_at(captions):

@@ -40,9 +40,10 @@ def test_one_doubtful_window_is_no_sound_but_two_are():
     assert (first.label, first.start_ms, first.end_ms, first.prob) == ("music", 960, 1440, 0.7)
 
 
-def test_a_sure_window_is_enough():
-    (first,) = told({}, {"music": 0.97}, end=False)
+def test_one_window_that_is_sure_is_enough_for_an_alarm():
+    (first,) = told({}, {"alarm": 0.9}, end=False)
     assert first.start_ms == 960
+    assert told({}, {"dog": 0.9}, end=False) == []
 
 
 def test_a_sound_is_told_again_with_its_end():
@@ -56,6 +57,13 @@ def test_music_with_short_pauses_is_one_sound():
     found = told(*passage * 4)
     assert {each.start_ms for each in found} == {480}
     assert len(found) == 2
+
+
+def test_music_that_speech_hides_for_long_is_one_sound_but_silence_ends_it():
+    hidden = [*[{"music": 0.9}] * 5, *[{}] * 35]
+    assert {each.start_ms for each in told(*hidden * 3)} == {480}
+    silent = [*[{"music": 0.9}] * 5, *[{"silence": 0.9}] * 10]
+    assert len({each.start_ms for each in told(*silent * 3) if each.label == "music"}) == 3
 
 
 def test_what_goes_on_at_the_end_is_told():
@@ -87,7 +95,7 @@ def test_a_pause_in_speech_after_music_is_no_silence_to_tell():
 
 @pytest.mark.parametrize("sound", CLASSES, ids=LABELS)
 def test_thresholds_are_in_order(sound):
-    assert 0 < sound.off < sound.on <= sound.sure
+    assert 0 < sound.off <= sound.on < 1
 
 
 PROBS = st.lists(st.dictionaries(st.sampled_from(LABELS), st.floats(0, 1), max_size=3), max_size=60)

@@ -83,7 +83,7 @@ def with_choices(config: Config, choices: Choices) -> Config:
         prompt=choices.prompt,
         hotwords=choices.hotwords,
         speakers=choices.speakers is True,
-        sounds=False,  # the answers have no place for them
+        sounds=choices.sounds is True,
     )
     endpoint = replace(config.endpoint, plain=frames_from_ms(choices.endpoint_ms))
     return replace(config, decoding=decoding, endpoint=endpoint)

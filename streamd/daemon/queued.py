@@ -113,8 +113,8 @@ class FileQueue:
             read = self._uploads.read(file.fileno(), job.name, job.wanted, epoch=job.epoch)
             recording = await read
             self.now = Transcribing(job.id, 0, recording.duration_ms)
-            async for final in recording.finals:
-                self.now = Transcribing(job.id, final.end_ms, recording.duration_ms)
+            async for event in recording.events:
+                self.now = Transcribing(job.id, event.end_ms, recording.duration_ms)
 
 
 def file_queue(config: Config, uploads: Uploads) -> FileQueue | None:

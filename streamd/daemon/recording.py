@@ -6,7 +6,8 @@ Other modules use it for ``streamd transcribe``, for what clients send, and for 
 import logging
 import re
 from bisect import bisect_left
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain, count, groupby
@@ -465,18 +466,29 @@ class RecordingTranscriber(Protocol):
         """Transcribe a file that was read to its end, window by window; only once."""
 
 
-async def finals_between(
+def in_order(finals: Iterable[Final], sounds: deque[Sound]) -> Iterator[Final | Sound]:
+    """Yield finals, each after the `sounds` that begin earlier, which are removed."""
+    for final in finals:
+        while sounds and sounds[0].start_ms < final.start_ms:
+            yield sounds.popleft()
+        yield final
+
+
+async def events_between(
     between: Between,
     transcriber: RecordingTranscriber,
     file: AudioFile[Any],
     progress: Callable[[int, int], object] = lambda reached_ms, duration_ms: None,
-) -> AsyncIterator[Final]:
+) -> AsyncIterator[Final | Sound]:
     """Transcribe a file that was read, a window at a time. Raises `EngineError`.
 
     `progress` is called after each window.
     """
+    sounds = deque(await between(file.sounds))
     windows = transcriber.transcribe(file)
     while (window := await between(next, windows, None)) is not None:
-        for final in window.finals:
-            yield final
+        for event in in_order(window.finals, sounds):
+            yield event
         progress(window.reached_ms, file.duration_ms)
+    for sound in sounds:
+        yield sound

@@ -23,7 +23,7 @@ from streamd.daemon.display import (
     transcripts,
 )
 from streamd.daemon.opening import open_any
-from streamd.daemon.recording import RecordingTranscriber
+from streamd.daemon.recording import RecordingTranscriber, in_order
 from streamd.daemon.screen import Screen, show
 from streamd.daemon.serving import library
 from streamd.engines.yamnet import check_sounds
@@ -244,10 +244,8 @@ class _Batch:
             for note in window.names:
                 if not hub.named(note.speaker):  # the user's names count
                     hub.publish(note)
-            for final in window.finals:
-                while sounds and sounds[0].start_ms < final.start_ms:
-                    hub.publish(sounds.popleft())
-                hub.publish(final)
+            for event in in_order(window.finals, sounds):
+                hub.publish(event)
             progress.update(window.reached_ms, file.duration_ms)
         if file.damage is not None:
             raise file.damage

@@ -14,9 +14,9 @@ from streamd.daemon import build
 from streamd.daemon.display import open_stream
 from streamd.daemon.opening import OpenModel
 from streamd.daemon.other_models import OtherModels
-from streamd.daemon.recording import Between, RecordingTranscriber, finals_between
-from streamd.errors import ConfigError, SourceError, WireError
-from streamd.events import EndReason, Eos, Final
+from streamd.daemon.recording import Between, RecordingTranscriber, events_between
+from streamd.errors import ConfigError, ModelError, SourceError, WireError
+from streamd.events import EndReason, Eos, Final, Sound
 from streamd.labels import by_speaker
 from streamd.server import Recording, Wanted
 from streamd.sources import FrameStream
@@ -114,9 +114,9 @@ class Uploads:
             track.n_padding = frames.n_padding
         if not track.duration_ms:
             raise SourceError(f"{name} has no audio: record or convert it again")
-        finals = finals_between(between, transcriber, track)
-        finals = finals if addition is None else addition.keeping(finals)
-        return Recording(track.duration_ms, finals, warnings, model)
+        events = events_between(between, transcriber, track)
+        events = events if addition is None else addition.keeping(events)
+        return Recording(track.duration_ms, events, warnings, model)
 
     def _addition(self, name: str, epoch: str) -> "Addition | None":
         if not self._config.journal.keep:
@@ -136,7 +136,7 @@ class Uploads:
         choose = opened.chooser()
         try:
             choices = choose(self.streams.choices, wanted.chosen)
-        except ConfigError as error:
+        except (ConfigError, ModelError) as error:
             raise WireError("bad_form", str(error)) from None
         chosen = build.with_choices(config, choices)
         temperature = wanted.temperature
@@ -154,11 +154,12 @@ class Uploads:
         """Return a final in parts of one speaker each."""
         return by_speaker(final)
 
-    def written(self, finals: Sequence[Final], form: str) -> str:
+    def written(self, events: Sequence[Final | Sound], form: str) -> str:
         """Return a transcript in a format of files."""
         text = StringIO()
         sink = open_stream(self._config, text, form, segments=True)
-        for event in (*finals, Eos(seq=len(finals), reason=EndReason.END)):
+        seq = sum(isinstance(event, Final) for event in events)
+        for event in (*events, Eos(seq=seq, reason=EndReason.END)):
             sink.write(event)
         sink.close()
         return text.getvalue()

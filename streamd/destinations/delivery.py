@@ -37,12 +37,13 @@ ParcelT = TypeVar("ParcelT")
 class DeliveryError(Exception):
     """A part could not be delivered; another try may succeed. The message has no password or key.
 
-    With `is_refusal`, the destination has answered that it does not want this part.
+    With `is_refusal`, the destination has answered that it does not want this part; with `after_s`
+    that it wants no other try before.
     """
 
-    def __init__(self, message: str, *, is_refusal: bool = False) -> None:
+    def __init__(self, message: str, *, is_refusal: bool = False, after_s: float = 0.0) -> None:
         super().__init__(message)
-        self.is_refusal = is_refusal
+        self.is_refusal, self.after_s = is_refusal, after_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,17 +203,18 @@ class Delivery(Generic[ParcelT]):
                 n_refusals += error.is_refusal
                 if n_refusals >= _MOST_REFUSALS:
                     break
-                await self._pause()
+                await self._pause(error.after_s)
                 continue
             self._free_s = self._now_s() + part.lasts_ms / 1000
             self._succeed()
             return
         self.n_lost += 1
 
-    async def _pause(self) -> None:
+    async def _pause(self, after_s: float) -> None:
         pause_s = self._pauses_s[min(self._n_failures, len(self._pauses_s)) - 1]
         if self._to.is_live:
             pause_s = min(pause_s, _LONGEST_LIVE_S)
+        pause_s = max(pause_s, after_s)
         if self._ended.is_set():
             await asyncio.sleep(min(pause_s, _LAST_PAUSE_S))
             return

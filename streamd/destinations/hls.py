@@ -31,7 +31,7 @@ _LISTED = 10
 """Segments in the playlist: a minute."""
 _KEPT = 2 * _LISTED
 """Segments on disk: a player may still fetch those that have just left the playlist (6.2.2)."""
-_OURS = re.compile(r"captions-\d{10}-\d+\.vtt")
+_OURS = re.compile(rf"captions-\d{{10}}-\d+\.vtt|{re.escape(PLAYLIST)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,9 @@ class Hls(Destination[FolderUpdate]):
 
     def _playlist(self, listed: range, *, is_last: bool) -> str:
         head = ("#EXTM3U", "#EXT-X-VERSION:3", f"#EXT-X-TARGETDURATION:{SEGMENT_MS // 1000}")
-        lines = [*head, f"#EXT-X-MEDIA-SEQUENCE:{listed.start}"]
+        # It may never be less than before (RFC 8216, 6.2.1), when streamd starts again either.
+        first = int(self._run) * 1000 // SEGMENT_MS + listed.start
+        lines = [*head, f"#EXT-X-MEDIA-SEQUENCE:{first}"]
         if listed and self._began is not None:
             began = self._began + timedelta(milliseconds=listed.start * SEGMENT_MS)
             lines.append(f"#EXT-X-PROGRAM-DATE-TIME:{began.isoformat(timespec='milliseconds')}")
@@ -121,7 +123,7 @@ class Hls(Destination[FolderUpdate]):
         return "\n".join([*lines, *(["#EXT-X-ENDLIST"] if is_last else [])]) + "\n"
 
     async def open(self) -> None:
-        """Remove the segments of earlier runs."""
+        """Remove the segments of earlier runs, and the playlist that has them."""
         await self._in_thread(self._clear)
 
     async def send(self, content: FolderUpdate) -> None:

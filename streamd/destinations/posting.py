@@ -16,6 +16,8 @@ _MOST_BYTES = 64 << 10
 """Of an answer, of which hardly anything is used."""
 _LATER = (408, 425, 429)
 """Refusals that mean: not now (RFC 9110, 8470, 6585)."""
+_LONGEST_WAIT_S = 600.0
+"""As long as a service may ask for (``Retry-After``): what waits meanwhile is bounded."""
 
 
 def host_of(url: str) -> str:
@@ -72,7 +74,10 @@ class HttpClient:
             raise DeliveryError(_reason(error)) from None
         if not answer.is_success:
             is_refusal = answer.is_client_error and answer.status_code not in _LATER
-            raise DeliveryError(f"HTTP {answer.status_code}", is_refusal=is_refusal)
+            wanted = answer.headers.get("retry-after", "")
+            after_s = min(float(wanted), _LONGEST_WAIT_S) if wanted.isdecimal() else 0.0
+            what = f"HTTP {answer.status_code}"
+            raise DeliveryError(what, is_refusal=is_refusal, after_s=after_s)
         return content
 
     async def close(self) -> None:

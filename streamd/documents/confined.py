@@ -85,7 +85,8 @@ def _answer(kind: str) -> bytes:
     except ValueError as error:
         return _REFUSED + f"it cannot be read: {error}".encode()
     except Exception as error:  # noqa: BLE001 - libraries raise anything for what is damaged
-        return _REFUSED + f"it cannot be read as {kind}: {type(error).__name__}".encode()
+        why = f"it is damaged, or no {kind} ({type(error).__name__}): save it as plain text"
+        return _REFUSED + f"it cannot be read: {why}".encode()
 
 
 def _main() -> None:

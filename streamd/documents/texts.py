@@ -19,6 +19,8 @@ from unicodedata import normalize
 MOST_CHARACTERS = 1_000_000
 """Of a document: 500 pages. For twice as much, `whisper.terms` takes up to 6 CPU seconds."""
 _MOST_PAGES = 2_000  # beyond MOST_CHARACTERS even at one in four pages with text
+_COMPOUND = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
+"""Microsoft's compound file, in which encrypted documents are, too ([MS-OFFCRYPTO], 1.3.2)."""
 _CODECS = ("ascii", "latin-1", "cp1252", "cp437", "utf-8-sig", "utf-16", "utf-16-be", "utf-16-le")
 _FENCE = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\([^)\n]*\)")
@@ -116,7 +118,10 @@ def _slides(data: bytes) -> Iterator[str]:
 def _pages(data: bytes) -> Iterator[str]:
     from pypdf import PdfReader
 
-    for page in PdfReader(io.BytesIO(data)).pages[:_MOST_PAGES]:
+    reader = PdfReader(io.BytesIO(data))
+    if reader.is_encrypted and not reader.decrypt(""):
+        raise ValueError("it has a password: save it without one")
+    for page in reader.pages[:_MOST_PAGES]:
         # Lines break anywhere, also within words.
         yield re.sub(r"(?<=\w)[-\u00ad]\n(?=[a-z])", "", page.extract_text()).replace("\n", " ")
 
@@ -160,8 +165,10 @@ def text_of(data: bytes, kind: str) -> str:
 
     `ValueError` says that it is no document of this kind.
     """
+    if data.startswith(_COMPOUND):
+        raise ValueError("it has a password, or is of Office 97: save it anew as .docx or .pptx")
     if kind == ".txt" and b"\0" in data[:1_000] and data[:2] not in (b"\xff\xfe", b"\xfe\xff"):
-        raise ValueError("it is no text")
+        raise ValueError("it is no text, and not called .docx, .pptx or .pdf")
     lines, n_left = [], MOST_CHARACTERS
     for line in _READERS[kind](data):
         lines.append(line[:n_left])

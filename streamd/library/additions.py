@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from streamd.events import EndReason, Final
+from streamd.events import EndReason, Final, Sound
 from streamd.library.sounds import SoundWriter
 from streamd.library.tables import SOUNDS
 from streamd.options import JournalOptions
@@ -61,12 +61,12 @@ class Addition:
             item = np.zeros((frames_from_ms(item.duration_ms), FRAME), np.float32)
         self._recording.write(item)
 
-    async def keeping(self, finals: AsyncIterator[Final]) -> AsyncIterator[Final]:
-        """Give finals when they are stored, and end with them."""
+    async def keeping(self, events: AsyncIterator[Final | Sound]) -> AsyncIterator[Final | Sound]:
+        """Give events when they are stored, and end with them."""
         reason = EndReason.ERROR
         try:
-            async for final in finals:
-                yield self.hub.publish(final)
+            async for event in events:
+                yield self.hub.publish(event)
             reason = EndReason.END
         finally:
             self.end(reason)

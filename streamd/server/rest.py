@@ -18,7 +18,7 @@ from websockets.datastructures import Headers
 from websockets.http11 import Request, Response
 
 from streamd.errors import ConfigError, EngineError, SourceError, WireError, for_clients
-from streamd.events import Final
+from streamd.events import Final, Sound
 from streamd.options import ServerLimits
 from streamd.server.exchange import Exchange, in_json, respond
 from streamd.server.wire import naming_field
@@ -53,26 +53,33 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     hotwords: str | None = None
     temperature: Annotated[float, Meta(ge=0, le=1)] | None = None
     speakers: bool = False  # if false, as the server is configured
+    sounds: bool | None = None
 
     @property
     def chosen(self) -> Mapping[str, object]:
         """What clients of live sessions may choose, too (`Choices`)."""
-        every = ((name, getattr(self, name)) for name in ("task", "language", "prompt", "hotwords"))
+        names = ("task", "language", "prompt", "hotwords", "sounds")
+        every = ((name, getattr(self, name)) for name in names)
         return {name: value for name, value in every if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """A recording that was read; taking `finals` transcribes it, or raises `EngineError`.
+    """A recording that was read; taking `events` transcribes it, or raises `EngineError`.
 
     `warnings` says what is wrong with its sound, such as how much of a damaged file is missing.
     `model` is the name of what transcribes it.
     """
 
     duration_ms: int
-    finals: AsyncIterator[Final]
+    events: AsyncIterator[Final | Sound]
     warnings: Sequence[str] = ()
     model: str = ""
+
+    @property
+    def finals(self) -> AsyncIterator[Final]:
+        """The events for a protocol that does not know sounds."""
+        return (event async for event in self.events if isinstance(event, Final))
 
 
 class Recordings(Protocol):
@@ -92,7 +99,7 @@ class Recordings(Protocol):
     def by_speaker(self, final: Final) -> Sequence[Final]:
         """Return a final in parts of one speaker each."""
 
-    def written(self, finals: Sequence[Final], form: str) -> str:
+    def written(self, events: Sequence[Final | Sound], form: str) -> str:
         """Return a transcript in a format of files: ``json``, ``srt`` or ``vtt``."""
 
 
@@ -188,20 +195,20 @@ class Rest:
             warn(head, recording)
             await exchange.respond(head, self._events(recording))
             return
-        finals = [final async for final in recording.finals]
-        write = self.recordings.written
+        events = [event async for event in recording.events]
+        finals = [event for event in events if isinstance(event, Final)]
         match asked.response_format:
             case "json":
                 document = {"text": self._text(finals), "usage": _usage(recording)}
                 answer = in_json(HTTPStatus.OK, document)
             case "verbose_json":
-                answer = in_json(HTTPStatus.OK, self._verbose(asked, recording, finals))
+                answer = in_json(HTTPStatus.OK, self._verbose(asked, recording, events))
             case "diarized_json":
                 answer = in_json(HTTPStatus.OK, self._diarized(asked, recording, finals))
             case "text":
                 answer = _in_text(self._text(finals) + "\n")
             case form_of_file:
-                answer = _in_text(write(finals, form_of_file))
+                answer = _in_text(self.recordings.written(events, form_of_file))
         warn(answer, recording)
         await exchange.respond(answer)
 
@@ -218,17 +225,17 @@ class Rest:
         except EngineError as error:
             yield _event(_error(HTTPStatus.INTERNAL_SERVER_ERROR, str(error), "engine"))
 
-    def _document(self, finals: Sequence[Final]) -> Any:  # noqa: ANN401 - openai-whisper's JSON
-        return msgspec.json.decode(self.recordings.written(finals, "json"))
+    def _document(self, events: Sequence[Final | Sound]) -> Any:  # noqa: ANN401 - openai-whisper's JSON
+        return msgspec.json.decode(self.recordings.written(events, "json"))
 
     def _text(self, finals: Sequence[Final]) -> str:
         text: str = self._document(finals)["text"]
         return text.strip()
 
     def _verbose(
-        self, asked: _FormFields, recording: Recording, finals: Sequence[Final]
+        self, asked: _FormFields, recording: Recording, events: Sequence[Final | Sound]
     ) -> dict[str, Any]:
-        document = self._document(finals)
+        document = self._document(events)
         words = [word for segment in document["segments"] for word in segment.pop("words")]
         verbose = {
             "task": asked.task,
@@ -244,6 +251,8 @@ class Rest:
                 {"word": each["word"].strip(), "start": each["start"], "end": each["end"]}
                 for each in words
             ]
+        if "sounds" in document:
+            verbose["sounds"] = document["sounds"]
         return verbose
 
     def _diarized(

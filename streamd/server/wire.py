@@ -173,6 +173,7 @@ class Update(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="u
     hotwords: str | None = None
     endpoint: str | None = None
     endpoint_ms: int | None = None
+    sounds: bool | None = None
 
     @property
     def chosen(self) -> Mapping[str, object]:

@@ -21,9 +21,10 @@ from streamd.translation.protection import keeping
 
 _PIVOT = "en"
 """Between which and all others Mozilla has models."""
-_MOST_WORDS = 30
+_MOST_WORDS = 20
 """From 80 words on, the models leave out parts of a sentence (English to Portuguese). A beginning
-of this length that ends with a pause is not translated again while the sentence grows."""
+of this length that ends with a pause is not translated again while the sentence grows: with 30, a
+third more words were taken back, with 10 as many as with 20 (benchmarks/RESULTS.md)."""
 _MOST_KEPT = 1_024
 """Translations that are kept for whoever asks for the same again, such as a file beside readers:
 a quarter of an hour of two languages, with their clauses."""

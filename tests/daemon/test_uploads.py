@@ -1,6 +1,7 @@
 """Recordings of clients, on the engine of live captions: the same text, after all who wait."""
 
 import asyncio
+import json
 import os
 import re
 import shutil
@@ -11,6 +12,7 @@ from contextlib import asynccontextmanager
 from io import BytesIO
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -22,6 +24,7 @@ from streamd.daemon.live import supervise
 from streamd.daemon.opening import OpenWhisper, open_model
 from streamd.daemon.other_models import OtherModels
 from streamd.daemon.uploads import Uploads
+from streamd.engines import yamnet
 from streamd.errors import EngineError, ModelError, SourceError, WireError
 from streamd.events import Final
 from streamd.library.shelf import Shelf
@@ -89,6 +92,66 @@ async def test_the_text_is_that_of_transcribe(opened, wav):
     # A second of the file, or a window, at a time.
     assert called.count("take") >= recording.duration_ms // 1000
     assert called.count("next") >= 2
+
+
+@pytest.fixture
+def loud_is_music(monkeypatch):
+    def classify(samples: np.ndarray) -> np.ndarray:
+        scores = np.zeros(521, np.float32)
+        scores[132] = np.mean(np.abs(samples) > 0.2)
+        return scores
+
+    monkeypatch.setattr(yamnet, "check_sounds", lambda: None)
+    monkeypatch.setattr(yamnet.RecordedSounds.__init__, "__defaults__", (classify,))
+
+
+@pytest.fixture(scope="module")
+def with_music(tmp_path_factory):
+    path = tmp_path_factory.mktemp("uploads") / "music.wav"
+    loud = np.where(np.arange(48_000) % 100 < 50, 0.5, -0.5)
+    soundfile.write(path, np.concatenate([recorded.samples(), loud]), 16_000)
+    return path
+
+
+async def test_a_recording_has_the_sounds_that_a_client_or_the_server_wants(
+    opened, with_music, loud_is_music
+):
+    plain, _ = await uploads(opened)
+    asked = Wanted(task="transcribe", sounds=True)
+    sounding, _ = await uploads(opened, sounds="true")
+    for made, wanted in ((plain, asked), (sounding, TRANSCRIBE)):
+        recording = await read(made, with_music, "talk.wav", wanted)
+        *_, final, sound = [event async for event in recording.events]
+        assert (final.text, sound.label) == (recorded.SENTENCE, "music")
+        assert abs(sound.start_ms - len(recorded.samples()) // 16) <= 500
+        assert "<c.sound>[Music]</c>" in made.written([final, sound], "vtt")
+        (heard,) = json.loads(made.written([final, sound], "json"))["sounds"]
+        assert heard["label"] == "music"
+    recording = await read(plain, with_music, "talk.wav")
+    assert {type(event) async for event in recording.events} == {Final}
+
+
+async def test_sounds_are_in_the_answers_that_have_a_place_for_them(
+    opened, with_music, loud_is_music
+):
+    made, _ = await uploads(opened)
+    data = with_music.read_bytes()
+    async with serving(CountingStreams(), recordings=made) as server, asyncio.timeout(100):
+        for kind, sounds in (("verbose_json", ["music"]), ("json", [])):
+            fields = form(("sounds", "true"), ("response_format", kind), file=data)
+            status, _, body = await post(server.port, fields)
+            answer = json.loads(body)
+            assert (status, answer["text"]) == (200, recorded.SENTENCE)
+            assert [each["label"] for each in answer.get("sounds", [])] == sounds
+
+
+async def test_sounds_without_the_network_are_refused_to_the_client(opened, wav, monkeypatch):
+    made, _ = await uploads(opened)
+    error = ModelError("--sounds needs YAMNet; run: streamd models get sounds")
+    monkeypatch.setattr(yamnet, "check_sounds", Mock(side_effect=error))
+    with pytest.raises(WireError, match="needs YAMNet") as refused:
+        await read(made, wav, "talk.wav", Wanted(task="transcribe", sounds=True))
+    assert refused.value.code == "bad_form"
 
 
 async def test_a_model_that_a_client_names_transcribes_beside_live_captions(

@@ -88,6 +88,23 @@ async def test_what_fails_is_tried_again_in_order_with_one_warning(caplog):
     ]
 
 
+async def test_a_destination_is_not_tried_before_the_time_that_it_names(monkeypatch):
+    waited = []
+    real = asyncio.timeout
+
+    def timeout(delay_s):
+        waited.append(delay_s)
+        return real(0)
+
+    hub, fake = Hub("live"), Fake(fails=[DeliveryError("later", after_s=30), DeliveryError("x")])
+    monkeypatch.setattr("streamd.destinations.delivery.asyncio.timeout", timeout)
+    async with delivering(fake, hub):
+        hub.publish(spoken("one"))
+        while not fake.got:
+            await turns(1)
+    assert waited == [30, 0]
+
+
 async def test_what_is_refused_thrice_holds_up_nothing():
     refusals = [DeliveryError("HTTP 400", is_refusal=True) for _ in range(3)]
     hub, fake = Hub("live"), Fake(fails=refusals)

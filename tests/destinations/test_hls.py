@@ -1,7 +1,7 @@
 """Segments and playlist are valid at any time, and every cue is in each segment of its time."""
 
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
 import webvtt
@@ -14,6 +14,7 @@ from streamd.options import CueLayout
 from tests.support.said import spoken
 
 NOW = datetime(2026, 11, 28, 12, 0, 0, tzinfo=UTC)
+FIRST = int(NOW.timestamp()) // 6
 
 
 def stats(audio_ms):
@@ -54,7 +55,7 @@ async def test_a_segment_is_written_when_its_time_and_the_delay_are_over(tmp_pat
         "#EXTM3U",
         "#EXT-X-VERSION:3",
         "#EXT-X-TARGETDURATION:6",
-        "#EXT-X-MEDIA-SEQUENCE:0",
+        f"#EXT-X-MEDIA-SEQUENCE:{FIRST}",
     ]
     assert (tmp_path / name).stat().st_mode & 0o777 == 0o644
 
@@ -82,8 +83,19 @@ async def test_the_window_slides_and_old_segments_are_removed(tmp_path):
     assert len([*tmp_path.glob("*.vtt")]) == 20
     text = (tmp_path / PLAYLIST).read_text()
     first = int(re.search(r"-(\d+)\.vtt", listed(tmp_path)[0])[1])
-    assert f"#EXT-X-MEDIA-SEQUENCE:{first}\n" in text
+    assert f"#EXT-X-MEDIA-SEQUENCE:{FIRST + first}\n" in text
     assert "ENDLIST" not in text
+
+
+async def test_the_numbers_of_segments_go_on_when_streamd_starts_again(tmp_path):
+    def sequence():
+        return int(re.search(r"SEQUENCE:(\d+)", (tmp_path / PLAYLIST).read_text())[1])
+
+    await sent(hls(tmp_path), *(stats(6_000 * i) for i in range(30)))
+    before = sequence()
+    later = Hls(tmp_path, CueLayout(), {}, now=lambda: NOW + timedelta(seconds=180))
+    await sent(later, stats(12_000))
+    assert sequence() > before
 
 
 async def test_the_end_writes_the_rest(tmp_path):
@@ -97,6 +109,7 @@ async def test_the_end_writes_the_rest(tmp_path):
 
 async def test_segments_of_an_earlier_run_are_removed_and_nothing_else(tmp_path):
     (tmp_path / "captions-1700000000-4.vtt").write_text("WEBVTT\n")
+    (tmp_path / PLAYLIST).write_text("#EXTM3U\n")
     (tmp_path / "captions.vtt").write_text("WEBVTT\n")
     await sent(hls(tmp_path))
     assert [path.name for path in tmp_path.iterdir()] == ["captions.vtt"]

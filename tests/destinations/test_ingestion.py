@@ -94,6 +94,18 @@ async def test_zoom_keeps_the_language_of_the_address_and_begins_with_0_if_nothi
     assert there.requests[-1].path == "/c?id=1&lang=en-GB&seq=0"
 
 
+@pytest.mark.parametrize(
+    ("told", "after_s"), [("7", 7), ("86400", 600), ("Sat, 28 Nov 2026 12:00:00 GMT", 0), ("-1", 0)]
+)
+async def test_a_service_says_when_to_try_again(told, after_s):
+    with receiving(Receiver(codes=[429], headers={"Retry-After": told})) as there:
+        destination = youtube(f"{there.url}/c?cid=1")
+        with pytest.raises(DeliveryError, match="HTTP 429") as error:
+            await destination.send("one")
+        await destination.close()
+    assert (error.value.after_s, error.value.is_refusal) == (after_s, False)
+
+
 async def test_redirects_are_not_followed():
     with receiving(Receiver(codes=[307])) as there:
         destination = youtube(f"{there.url}/c?cid=1")

@@ -92,6 +92,24 @@ def test_what_is_none_is_refused_in_a_line(name, data):
     assert "\n" not in str(refusal.value)
 
 
+def encrypted_pdf() -> bytes:
+    from pypdf import PdfWriter
+
+    out, writer = io.BytesIO(), PdfWriter(io.BytesIO(pdf()))
+    writer.encrypt("secret", algorithm="RC4-128")
+    writer.write(out)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [("a.docx", bytes.fromhex("d0cf11e0a1b11ae1") + bytes(600)), ("a.pdf", encrypted_pdf)],
+)
+def test_a_password_is_named(name, data):
+    with pytest.raises(DocumentError, match=r"cannot be read: it has a password.*: save it"):
+        read(data() if callable(data) else data, name)
+
+
 def test_a_document_that_unpacks_to_more_than_its_memory_is_refused():
     out = io.BytesIO()
     with zipfile.ZipFile(io.BytesIO(word())) as good, zipfile.ZipFile(out, "w", 8) as bomb:
@@ -103,7 +121,7 @@ def test_a_document_that_unpacks_to_more_than_its_memory_is_refused():
             for _ in range(600):
                 part.write(b" " * (1 << 20))
     assert len(out.getvalue()) < 5 << 20
-    with pytest.raises(DocumentError, match=r"too much memory|too long|cannot be read"):
+    with pytest.raises(DocumentError, match=r"too much memory|too long|it is damaged"):
         read(out.getvalue(), "bomb.docx")
 
 

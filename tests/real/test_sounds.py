@@ -1,4 +1,4 @@
-"""The thresholds for sounds on real speech, music and a laugh, with YAMNet's weights."""
+"""The thresholds for sounds on real speech and music, with YAMNet's weights."""
 
 import os
 from pathlib import Path
@@ -44,12 +44,12 @@ def sounds(path: Path, classify) -> list[Sound]:
     return recorded.sounds()
 
 
-def test_music_and_a_laugh_are_heard_where_they_are(classify):
-    music, laugh = sounds(ROOT / "tests/speech/demo.flac", classify)
-    assert (music.label, laugh.label) == ("music", "laughter")
+def test_music_is_heard_where_it_is(classify):
+    """There is a chuckle, too, which is in one window only."""
+    (music,) = sounds(ROOT / "tests/speech/demo.flac", classify)
+    assert music.label == "music"
     assert abs(music.start_ms - 23_200) <= 500
     assert abs(music.end_ms - 29_700) <= 500
-    assert 51_247 <= laugh.start_ms <= 53_584
 
 
 def test_two_passages_of_music_are_two_sounds(classify):

@@ -111,8 +111,8 @@ async def test_the_form_arrives_and_the_text_comes_back():
             task="transcribe", model="whisper-1", language="de", prompt="Ä", temperature=0.2
         )
         assert echo.asked == [("a.wav", wanted)]
-        await post(server.port, form(), path="/v1/audio/translations")
-        assert echo.asked[1] == ("a.wav", Wanted(task="translate"))
+        await post(server.port, form(("sounds", "true")), path="/v1/audio/translations")
+        assert echo.asked[1] == ("a.wav", Wanted(task="translate", sounds=True))
     assert not any(is_open(file) for file in echo.files)
 
 

@@ -35,6 +35,7 @@ class Receiver:
     codes: list[int] = field(default_factory=list)
     requests: list[Request] = field(default_factory=list)
     answer: bytes = b""
+    headers: dict[str, str] = field(default_factory=dict)
     url: str = ""
     got: Callable[[], object] = lambda: None
 
@@ -55,6 +56,8 @@ def receiving(receiver: Receiver) -> Iterator[Receiver]:
             self.send_response(code)
             if code in (301, 307):
                 self.send_header("Location", f"{receiver.url}/elsewhere")
+            for name, value in receiver.headers.items():
+                self.send_header(name, value)
             self.send_header("Content-Length", str(len(receiver.answer)))
             self.end_headers()
             self.wfile.write(receiver.answer)

@@ -117,6 +117,17 @@ def test_nothing_is_kept_of_a_model_with_a_wrong_file(monkeypatch, tmp_path, con
     assert not list((tmp_path / "models").rglob("*.bin"))
 
 
+def test_a_file_that_is_not_there_is_named(monkeypatch, tmp_path):
+    def lose(registry, paths):
+        del paths["/" + listed(registry)["model"]["path"]]
+
+    with mozilla(monkeypatch, lose):
+        found = store.look_up(here(tmp_path), "en", "pt")
+        with pytest.raises(ModelError, match=r"alphas\.bin\.gz: error 404; try again later"):
+            store.fetch(here(tmp_path), found)
+    assert store.directions(here(tmp_path)) == []
+
+
 def test_a_small_file_does_not_become_a_large_one(monkeypatch, tmp_path):
     def swell(registry, paths):
         paths["/" + listed(registry)["model"]["path"]] = gzip.compress(bytes(50_000_000))
