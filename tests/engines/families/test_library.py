@@ -169,6 +169,6 @@ def test_times_and_probabilities_are_those_of_the_tokens_that_spell_a_word():
     assert light.start_ms is light.prob is None, "they spell another text"
     result.tokens, result.segments = [], [SimpleNamespace(text="light on", t0_ms=0, t1_ms=700)]
     assert [(word.end_ms, word.shares_time) for word in _said(result).words] == [
-        (500, True),
+        (437, True),
         (700, True),
     ], "the model tells when the segment ends"
