@@ -10,6 +10,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import CancelledError
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -119,7 +120,7 @@ class FirstStart:
                     raise
                 log.warning("%s; trying again in %g s", error, pause_s)
                 if self._closed.wait(pause_s):
-                    raise
+                    raise CancelledError from None
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     def _begin(self, name: str) -> Recognizers:
