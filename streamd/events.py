@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 
 import msgspec
 
-from streamd.types import FRAME_MS, Word, in_order, ms_from_frames
+from streamd.types import FRAME_MS, Word, in_order, ms_from_frames, rounded
 
 PROTOCOL = "streamd.v1"
 
@@ -78,18 +78,20 @@ class _InSeconds:
         return self.end_ms / 1000
 
 
-class TimedWord(msgspec.Struct, _InSeconds, frozen=True, kw_only=True):
+class TimedWord(msgspec.Struct, _InSeconds, frozen=True, kw_only=True, omit_defaults=True):
     """One word on the wire: `text` without leading blank, `prob` 0..1, `final`: never changes.
 
-    `speaker` is the number of who says it, from 1, if speakers are told apart and this one is
-    known; a later `SpeakerTurns` may correct it.
+    `prob` is None (left out) if the model does not tell it. If it tells no times, the word
+    `shares_time` with others: it is placed by its length. `speaker` is the number of who says it,
+    from 1, if speakers are told apart and this one is known; a later `SpeakerTurns` may correct it.
     """
 
     text: str
     start_ms: int
     end_ms: int
-    prob: float
+    prob: float | None = None
     final: bool
+    shares_time: bool = False
     speaker: int | msgspec.UnsetType = msgspec.UNSET
 
 
@@ -144,8 +146,9 @@ def timed(words: Sequence[Word], n_final: int) -> tuple[TimedWord, ...]:
             text=word.text.strip(),
             start_ms=ms_from_frames(word.start),
             end_ms=ms_from_frames(word.end),
-            prob=round(word.prob, 3),
+            prob=rounded(word.prob),
             final=i < n_final,
+            shares_time=word.shares_time,
         )
         for i, word in enumerate(words)
     )
@@ -237,8 +240,8 @@ class Final(Event, _InSeconds, _BySpeaker, frozen=True, kw_only=True, tag="final
     words: tuple[TimedWord, ...] = ()
     continues: bool = False
     channel: int | msgspec.UnsetType = msgspec.UNSET
-    avg_logprob: float = 0.0
-    no_speech_prob: float = 0.0
+    avg_logprob: float | None = 0.0
+    no_speech_prob: float | None = 0.0
     heard: str | msgspec.UnsetType = msgspec.UNSET
     details: Details | msgspec.UnsetType = msgspec.UNSET
 

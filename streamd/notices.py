@@ -137,9 +137,11 @@ class _SaidWords:
 
     def _of_text(self, event: Partial | Final) -> list[TimedWord]:
         """Return the words of a final that was sent without them, all with its times."""
-        times = {"start_ms": event.start_ms, "end_ms": event.end_ms}
         said = event.text.split() if isinstance(event, Final) else []
-        return [TimedWord(text=text, prob=1.0, final=True, **times) for text in said]
+        return [
+            TimedWord(text=text, start_ms=event.start_ms, end_ms=event.end_ms, final=True)
+            for text in said
+        ]
 
     def _look_at(self, word: TimedWord, phrases: Sequence[Awaited]) -> Iterator[Notice]:
         """Yield a notice for each phrase that ends with the word."""

@@ -23,6 +23,7 @@ from msgspec.structs import replace
 
 from streamd.events import Final, Partial, TimedWord
 from streamd.language import LANGUAGES, ends_sentence
+from streamd.types import mean_prob, rounded
 
 _COMMANDS = ("{capital}", "{caps}", "{caps on}", "{caps off}", "{scratch}", "{literal}")
 """The next word with a capital or all in capitals, all words from here on or no more; without what
@@ -395,7 +396,7 @@ class _Writing:
                 settled = len(text)
             if piece.words:
                 first, last, is_final = piece.words[0], piece.words[-1], n <= n_settled
-                prob = round(sum(word.prob for word in piece.words) / len(piece.words), 3)
+                prob = rounded(mean_prob(word.prob for word in piece.words))
                 words.append(
                     replace(first, text=piece.text, end_ms=last.end_ms, prob=prob, final=is_final)
                 )

@@ -7,7 +7,7 @@ stream began; milliseconds exist only at the edges.
 
 import math
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, StrEnum
 from typing import Protocol, TypeVar
@@ -69,19 +69,37 @@ class Word:
     """One word as the model wrote it, with its place in the stream.
 
     `text` keeps its leading blank and its punctuation; `start`, `end` are frames since the stream
-    began; `prob` is the mean probability of its tokens, 0..1; `tokens` are the ids that spell it,
-    so that a committed word can be fed back as prefix or prompt. The last `n_mark` of them spell
-    the mark that closes it (`streamd.whisper.marks`); 0: it has none. `stable` says whether the
-    model itself will not change the word any more, or is None if it never says that.
+    began; `prob` is the mean probability of its tokens, 0..1, or None if the model does not tell
+    it; `tokens` are the ids that spell it, so that a committed word can be fed back as prefix or
+    prompt. The last `n_mark` of them spell the mark that closes it (`streamd.whisper.marks`); 0: it
+    has none. `stable` says whether the model itself will not change the word any more, or is None
+    if it never says that. A word that `shares_time` is placed by its length: the model tells no
+    time of it.
     """
 
     text: str
     start: int
     end: int
-    prob: float
+    prob: float | None
     tokens: tuple[int, ...] = ()
     n_mark: int = 0
     stable: bool | None = None
+    shares_time: bool = False
+
+    def is_doubtful(self, below: float) -> bool:
+        """Whether it is known to be less probable than that."""
+        return self.prob is not None and self.prob < below
+
+
+def rounded(prob: float | None, digits: int = 3) -> float | None:
+    """Return a probability as it is told, or None if it is not known."""
+    return None if prob is None else round(prob, digits)
+
+
+def mean_prob(probs: Iterable[float | None]) -> float | None:
+    """Return the mean of those probabilities that are known, or None if none is."""
+    known = [prob for prob in probs if prob is not None]
+    return sum(known) / len(known) if known else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,15 +274,16 @@ class Hypothesis:
     `words` and `tokens` (text tokens only: the concatenation of the words' tokens) exclude the
     prefix. `language` is the one in which it was decoded. `suspect` says why a guard distrusts the
     result, or is None: suspect words are never agreed upon, and unless the window is `last` they
-    are not shown. `answers` belong to the questions of the window (`asks`). `work` is its cost, and
-    `encoded` what the next window can reuse.
+    are not shown. `avg_logprob` and `no_speech_prob` are None if the model does not tell them.
+    `answers` belong to the questions of the window (`asks`). `work` is its cost, and `encoded` what
+    the next window can reuse.
     """
 
     words: tuple[Word, ...] = ()
     tokens: tuple[int, ...] = ()
     language: str = "en"
-    avg_logprob: float = 0.0
-    no_speech_prob: float = 0.0
+    avg_logprob: float | None = 0.0
+    no_speech_prob: float | None = 0.0
     temperature: float = 0.0
     suspect: Suspect | None = None
     answers: tuple[object, ...] = ()
@@ -282,7 +301,7 @@ class Hypothesis:
     @property
     def evidence(self) -> float:
         """How much speaks for the text; see `evidence`."""
-        return evidence(self.avg_logprob, self.no_speech_prob, self.temperature)
+        return evidence(self.avg_logprob or 0.0, self.no_speech_prob or 0.0, self.temperature)
 
 
 class WindowRecognizer(Protocol):

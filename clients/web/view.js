@@ -28,7 +28,8 @@ function element(tag, className, text = "") {
   return made;
 }
 
-const rank = (prob) => (prob >= 0.8 ? "w0" : prob >= 0.6 ? "w1" : prob >= 0.4 ? "w2" : "w3");
+/** The class of a word by its probability; "w0" also where the model tells none. */
+const rank = (prob = 1) => (prob >= 0.8 ? "w0" : prob >= 0.6 ? "w1" : prob >= 0.4 ? "w2" : "w3");
 
 /** Yield the text from `from` to `to` of item `n` as nodes, with the words marked by confidence. */
 function* marked(event, from, to, n) {

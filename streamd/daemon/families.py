@@ -25,14 +25,14 @@ from streamd.daemon.recording import (
 )
 from streamd.engines.families import Abilities, FamilyModel, FamilyRecognizer, Said
 from streamd.engines.families.processes import FamilyProcesses
-from streamd.engines.families.said import shared
+from streamd.engines.families.said import are_timed, shared
 from streamd.engines.voices import Listener
 from streamd.errors import ConfigError
 from streamd.events import Final, Gap, TimedWord, with_lasting_words
 from streamd.language import ends_sentence
 from streamd.rewriting import Rewriter
 from streamd.streams import Chooser
-from streamd.types import FRAME_MS, SAMPLE_RATE, Samples, TextOptions
+from streamd.types import FRAME_MS, SAMPLE_RATE, Samples, TextOptions, rounded
 from streamd.whisper.longform import LONGEST_WINDOW
 from streamd.whisper.longform.segments import Clip
 from streamd.whisper.vocabulary import phrase_of
@@ -225,8 +225,9 @@ class FamilyTranscriber:
                 text=word.text.strip(),
                 start_ms=offset_ms + start_ms,
                 end_ms=offset_ms + max(end_ms, start_ms),
-                prob=1.0 if word.prob is None else round(word.prob, 3),
+                prob=rounded(word.prob),
                 final=True,
+                shares_time=word.shares_time or not are_timed(said.words),
             )
             words.append((word.text, timed))
             if i == len(texts) or ends_sentence(word.text):
@@ -237,6 +238,8 @@ class FamilyTranscriber:
                     text="".join(text for text, _ in words).strip(),
                     language=language,
                     words=tuple(each for _, each in words),
+                    avg_logprob=None,
+                    no_speech_prob=None,
                 )
                 yield with_lasting_words(sentence)
                 words = []

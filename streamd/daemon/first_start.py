@@ -10,10 +10,11 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import CancelledError
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
-from threading import Thread
+from threading import Event, Thread
 
 from streamd.config import Config
 from streamd.daemon import build
@@ -29,7 +30,7 @@ from streamd.daemon.opening import (
 )
 from streamd.engines.prepared import is_prepared, prepare
 from streamd.engines.supervised.worker import Job, Report, Worker
-from streamd.errors import ConfigError, ModelError, is_bug
+from streamd.errors import ConfigError, EngineMemoryError, ModelError, is_bug
 from streamd.models import store
 from streamd.models.catalog import quality
 from streamd.models.model import Model
@@ -46,6 +47,8 @@ log = logging.getLogger(__name__)
 
 _LONGEST_S = 3600.0
 """How long a preparation may take."""
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
+"""Between two tries to open a model for which there is no memory."""
 _REPORTED = 0.25
 """The log says each time that this share more is done."""
 
@@ -66,12 +69,13 @@ class FirstStart:
         self._share, self._name, self._wanted = 0.0, "", config.decoding.model
         self._early: EarlyModel | None = None
         self._worker: Worker | None = None
-        self._is_closed = False
+        self._closed = Event()
 
     def open(self) -> Recognizers:
         """Return recognizers of the configured model, or such as begin with a smaller one.
 
-        Raises as `open_model` does, of the model that begins.
+        Raises as `open_model` does, of the model that begins. Where the system is short of memory,
+        a model for live audio is waited for.
         """
         name = smaller_model(self._config)
         if name is None:
@@ -94,15 +98,29 @@ class FirstStart:
 
     def close(self) -> None:
         """Prepare nothing more."""
-        self._is_closed = True
+        self._closed.set()
         if self._worker:
             self._worker.close()
 
     def _open(self) -> Recognizers:
-        opened = open_any(self._config, self._known)
+        opened = self._open_model()
         recognizers = opened.recognizers()
         self._opened(opened)
         return recognizers
+
+    def _open_model(self) -> OpenModel:
+        """Open the model, again and again while there is no memory for it, unless for files."""
+        pause_s = _FIRST_PAUSE_S
+        while True:
+            try:
+                return open_any(self._config, self._known)
+            except EngineMemoryError as error:
+                if self._config.input.files:
+                    raise
+                log.warning("%s; trying again in %g s", error, pause_s)
+                if self._closed.wait(pause_s):
+                    raise CancelledError from None
+                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     def _begin(self, name: str) -> Recognizers:
         decoding = replace(self._config.decoding, model=name, compute="cpu")
@@ -122,7 +140,7 @@ class FirstStart:
         self._name, self._early = name, early
         job = Job(partial(_prepared, self._config), wanted, background=True)
         self._worker = Worker(job, told=self._told)
-        if self._is_closed:  # while the smaller model was opened
+        if self._closed.is_set():  # while the smaller model was opened
             self._worker.close()
         log.info("captions begin with %s: %s is prepared meanwhile, once", name, wanted)
 
@@ -130,7 +148,7 @@ class FirstStart:
             try:
                 self._prepare(workers)
             except Exception as error:
-                if self._is_closed:
+                if self._closed.is_set():
                     return
                 self._worker, bug = None, error if is_bug(error) else None
                 line = "%s cannot be used: %s; captions stay with %s"

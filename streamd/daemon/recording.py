@@ -44,7 +44,7 @@ from streamd.speakers import SpokenTurn
 from streamd.speakers.people import recognised
 from streamd.system.calls import in_thread
 from streamd.system.heap import keep_for_passes
-from streamd.types import FRAME, FRAME_MS, Frames, Samples, frames_from_ms
+from streamd.types import FRAME, FRAME_MS, Frames, Samples, frames_from_ms, mean_prob, rounded
 from streamd.whisper.engine import Engine, urgent
 from streamd.whisper.longform import LONGEST_WINDOW, Transcriber
 from streamd.whisper.longform.segments import (
@@ -322,7 +322,7 @@ class FileTranscriber:
                 text=text,
                 start_ms=in_ms(word.start_s),
                 end_ms=in_ms(word.end_s),
-                prob=round(word.prob, 3),
+                prob=rounded(word.prob),
                 final=True,
             )
             for word in segment.words
@@ -402,8 +402,8 @@ def _frame(seconds: float) -> int:
 
 
 def _one_word(parts: Sequence[SpokenWord]) -> SpokenWord:
-    text, prob = number_of([part.text for part in parts]), sum(part.prob for part in parts)
-    return replace(parts[0], text=text, end_s=parts[-1].end_s, prob=prob / len(parts))
+    text, prob = number_of([part.text for part in parts]), mean_prob(part.prob for part in parts)
+    return replace(parts[0], text=text, end_s=parts[-1].end_s, prob=prob)
 
 
 _BEFORE_WORD = re.compile("(?=[ -])")

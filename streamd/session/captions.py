@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from streamd.events import Final, Partial, SessionEvent, timed, with_lasting_words
 from streamd.session.text import SpokenText
-from streamd.types import Hypothesis, Word, ms_from_frames, text_of
+from streamd.types import Hypothesis, Word, ms_from_frames, rounded, text_of
 from streamd.whisper.marks import with_marks
 
 
@@ -66,8 +66,8 @@ class Captions:
             language=hypothesis.language,
             words=timed(with_marks(words), len(words)),
             continues=continues,
-            avg_logprob=round(hypothesis.avg_logprob, 4),
-            no_speech_prob=round(hypothesis.no_speech_prob, 4),
+            avg_logprob=rounded(hypothesis.avg_logprob, 4),
+            no_speech_prob=rounded(hypothesis.no_speech_prob, 4),
         )
         self.seg, self._rev, self._shown = self.seg + 1, 0, ("", 0)
         return with_lasting_words(final)

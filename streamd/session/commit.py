@@ -106,7 +106,7 @@ class LocalAgreement:
         """How many leading words are probable, or old enough for more audio not to help."""
         options = self._options
         old = now - options.doubtful_age
-        is_sure = lambda word: word.prob >= options.doubtful_prob or word.end <= old  # noqa: E731
+        is_sure = lambda word: not word.is_doubtful(options.doubtful_prob) or word.end <= old  # noqa: E731
         return sum(1 for _ in takewhile(is_sure, words))
 
 

@@ -41,11 +41,11 @@ def surely_read(words: Sequence[Word], *, behind: str = "") -> list[Word]:
     sure: list[Word] = []
     is_clear, text = True, behind  # the word before
     for word, following in zip_longest(words, words[1:]):
-        is_alone = is_clear and following is not None and following.prob >= TWICE
-        if word.prob < SURE and (not is_alone or ends_sentence(text)):
+        is_alone = is_clear and following is not None and not following.is_doubtful(TWICE)
+        if word.is_doubtful(SURE) and (not is_alone or ends_sentence(text)):
             break
         sure.append(word)
-        is_clear, text = word.prob >= TWICE, word.text
+        is_clear, text = not word.is_doubtful(TWICE), word.text
     return sure
 
 

@@ -161,7 +161,7 @@ def not_famous(hypothesis: Hypothesis, facts: TextFacts) -> Hypothesis | Reason:
     words = hypothesis.words
     if not words or not is_famous(text_of(words)):
         return hypothesis
-    doubtful = hypothesis.no_speech_prob > FAMOUS_NO_SPEECH
+    doubtful = (hypothesis.no_speech_prob or 0.0) > FAMOUS_NO_SPEECH
     if doubtful or facts.voiced_share(words[0].start, words[-1].end) < MOST_VOICED:
         return Reason("Whisper writes this for sounds without speech", Suspect.HALLUCINATION)
     return hypothesis

@@ -48,7 +48,7 @@ def ending_pause(
 def _ending_pause(words: Sequence[Word], text: str, options: EndpointOptions) -> int:
     if ends_sentence(text):
         return options.sentence
-    dangles = len(words) > 1 and words[-1].prob < DANGLING
+    dangles = len(words) > 1 and words[-1].is_doubtful(DANGLING)
     unfinished = text.endswith(tuple(COMMAS)) or dangles
     if unfinished or words[-1].text.strip().lower() in UNFINISHED:
         return options.unfinished

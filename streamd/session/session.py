@@ -558,7 +558,9 @@ class Session:
         text.commit(words, n, keeps_mark=True)
         if movable:
             self._trim(segment, end)
-        hides = bool(text.uncommitted) and text.uncommitted[-1].prob < self._options.shown_prob
+        hides = bool(text.uncommitted) and text.uncommitted[-1].is_doubtful(
+            self._options.shown_prob
+        )
         events = self._sentences(segment)
         return [*events, *self._captions.partial(text, end, self.now, hides_last=hides)]
 

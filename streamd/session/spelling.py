@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
-from streamd.types import Word
+from streamd.types import Word, mean_prob
 from streamd.whisper.marks import MARKS
 
 
@@ -186,7 +186,7 @@ def _number(digits: Sequence[Word]) -> Word:
         digits[0],
         text=number_of([digit.text for digit in digits]),
         end=digits[-1].end,
-        prob=sum(digit.prob for digit in digits) / len(digits),
+        prob=mean_prob(digit.prob for digit in digits),
         tokens=tuple(token for digit in digits for token in digit.tokens),
         n_mark=digits[-1].n_mark,
         stable=digits[-1].stable,  # the first ones become stable first

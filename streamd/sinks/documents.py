@@ -24,13 +24,17 @@ Speaker = Annotated[int, Meta(ge=1)] | UnsetType
 Seconds = Annotated[float, Meta(ge=0.0)]
 
 
-class JsonWord(Struct, frozen=True, kw_only=True):
-    """A word with its times in seconds; the text includes the blank before it."""
+class JsonWord(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A word with its times in seconds; the text includes the blank before it.
+
+    `shares_time`: the model tells no times, and the word is placed by its length.
+    """
 
     word: str
     start: Seconds
     end: Seconds
-    probability: Prob
+    probability: Prob | None = None
+    shares_time: bool = False
     speaker: Speaker = UNSET
 
 
@@ -49,9 +53,9 @@ class JsonSegment(Struct, frozen=True, kw_only=True):
     text: str
     tokens: tuple[int, ...]
     temperature: float
-    avg_logprob: float
+    avg_logprob: float | None
     compression_ratio: float
-    no_speech_prob: Prob
+    no_speech_prob: Prob | None
     words: tuple[JsonWord, ...]
     speaker: Speaker = UNSET
     heard: str | UnsetType = UNSET
@@ -96,9 +100,9 @@ class JsonFullSegment(Struct, frozen=True, kw_only=True):
     seek: int
     language: str
     temperature: float
-    avg_logprob: float
+    avg_logprob: float | None
     compression_ratio: float
-    no_speech_prob: Prob
+    no_speech_prob: Prob | None
     words: tuple[JsonWord, ...]
     speaker: Speaker = UNSET
     heard: str | UnsetType = UNSET
@@ -228,7 +232,12 @@ def _words(final: Final) -> Iterator[JsonWord]:
         start, end = word.start_ms / 1000, word.end_ms / 1000
         shown = in_place or lead + clean(word.text)
         yield JsonWord(
-            word=shown, start=start, end=end, probability=word.prob, speaker=word.speaker
+            word=shown,
+            start=start,
+            end=end,
+            probability=word.prob,
+            shares_time=word.shares_time,
+            speaker=word.speaker,
         )
 
 

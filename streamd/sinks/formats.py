@@ -207,8 +207,10 @@ class Html(Format):
     def _final(self, final: Final) -> str:
         shown, at = "", 0
         for start, end, word in aligned(final.text, final.words):
-            mark = f'<span class="p{rank(word.prob)}" title="{word.prob:.0%}">'
-            shown += f"{_html(final.text[at:start])}{mark}{_html(final.text[start:end])}</span>"
+            said = _html(final.text[start:end])
+            if word.prob is not None:
+                said = f'<span class="p{rank(word.prob)}" title="{word.prob:.0%}">{said}</span>'
+            shown += _html(final.text[at:start]) + said
             at = end
         shown += _html(final.text[at:])
         is_answer = final.speaker != self._speaker

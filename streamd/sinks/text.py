@@ -289,7 +289,7 @@ def _spans(text: str, words: Sequence[TimedWord], stable: int, look: Look) -> It
     for start, end in pairwise(edges):
         word = opens.get(start, word)
         codes = [FAINT] if start >= stable else []
-        if word is not None and look.ramp:
+        if word is not None and word.prob is not None:
             codes.append(look.ramp[rank(word.prob, len(look.ramp))])
         yield Span(clean(text[start:end]), ";".join(codes))
         if end in closes:

@@ -119,8 +119,9 @@ def spread(text: str, said: Final) -> tuple[TimedWord, ...]:
             text=word,
             start_ms=_spoken(begin, said.words, ends, is_end=False),
             end_ms=_spoken(end, said.words, ends, is_end=True),
-            prob=1.0,
+            prob=None,
             final=True,
+            shares_time=True,
         )
         for word, (begin, end) in zip(words, pairwise(edges), strict=True)
     )

@@ -178,7 +178,7 @@ def _continued(text: AnyText) -> AnyText:
     behind = replace(view, window=window, context=context)
     more = behind.hypothesis(behind.decode(0.0, context.vocabulary))
     n, n_more = len(tokens), len(more.tokens)
-    total = n * hypothesis.avg_logprob + n_more * more.avg_logprob
+    total = n * (hypothesis.avg_logprob or 0.0) + n_more * (more.avg_logprob or 0.0)
     both = replace(
         hypothesis,
         words=(*hypothesis.words, *more.words),

@@ -156,7 +156,7 @@ def is_probable(text: Decoded | Hypothesis, *, clear: bool = False) -> bool:
     """
     if text.evidence >= PROBABLE:
         return True
-    is_speech = clear and text.no_speech_prob <= CLEAR_NO_SPEECH
+    is_speech = clear and (text.no_speech_prob or 0.0) <= CLEAR_NO_SPEECH
     return is_speech and text.evidence + FIRST_WORD / (len(text.tokens) + 1) >= PROBABLE
 
 

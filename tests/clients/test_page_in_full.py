@@ -549,6 +549,7 @@ async def test_everybody_can_read_and_press_it(context):
     """WCAG as far as axe-core checks it; 44 px for fingers; captions on most of a small screen."""
     streams = CountingStreams()
     streams.live.publish(final("Some words of little confidence", 0, prob=0.3))
+    streams.live.publish(final("and some of unknown confidence", 2000, prob=None))
     streams.live.publish(Gap(t_ms=4000, duration_ms=1500, why="overrun"))
     axe = Axe()
     async with serving(streams) as server:
@@ -559,6 +560,13 @@ async def test_everybody_can_read_and_press_it(context):
         )
         await expect(page.locator("#partial")).to_have_text("and more")
         await page.evaluate("document.getElementById('confidence').click()")
+        assert await page.locator("#log .w3").all_inner_texts() == [
+            "Some",
+            "words",
+            "of",
+            "little",
+            "confidence",
+        ]
         for change in ("theme", "contrast", "theme", "Share", "Save", "Settings"):
             if change.islower():
                 await page.evaluate(f"document.getElementById('{change}').click()")

@@ -4,7 +4,9 @@ import json
 import re
 import shutil
 import threading
+from concurrent.futures import CancelledError
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -15,7 +17,7 @@ from streamd.config import load
 from streamd.daemon import build, first_start
 from streamd.daemon.first_start import EarlyModel, EarlyRecognizer, FirstStart, Respelled
 from streamd.engines.supervised.worker import Job, Worker
-from streamd.errors import ConfigError
+from streamd.errors import ConfigError, EngineMemoryError
 from streamd.events import Final
 from streamd.models.model import openai_vocabulary
 from streamd.options import Choices
@@ -202,6 +204,32 @@ def test_a_bug_while_the_wanted_model_is_opened_leaves_the_small_one(wanted, mon
     started.settle()
     assert started.models == ["tiny.en"], "recordings would wait for a model for ever"
     assert caplog.messages[-1].endswith("; captions stay with tiny.en")
+
+
+def test_a_model_without_memory_is_tried_again_and_again_but_not_for_files(monkeypatch, caplog):
+    refusals, model = [EngineMemoryError("too little")] * 2, SimpleNamespace(recognizers=lambda: 1)
+
+    def open_it(*_):
+        if refusals:
+            raise refusals.pop()
+        return model
+
+    monkeypatch.setattr(first_start, "open_any", open_it)
+    monkeypatch.setattr(first_start, "_FIRST_PAUSE_S", 0.001)
+    opened, live = [], load({"model": "tiny.en"}, {})
+    assert FirstStart(live, "", opened.append).open() == 1
+    assert opened == [model]
+    assert caplog.messages == [f"too little; trying again in {s} s" for s in (0.001, 0.002)]
+    refusals += [EngineMemoryError("too little")] * 9
+    ended = FirstStart(live, "", opened.append)
+    ended.close()
+    files = replace(live, input=replace(live.input, files=("a.wav",)))
+    of_a_file = FirstStart(files, "", opened.append)
+    with pytest.raises(CancelledError):  # it ends no program that ends
+        ended.open()
+    with pytest.raises(EngineMemoryError):
+        of_a_file.open()
+    assert len(refusals) == 7
 
 
 def test_until_then_other_languages_are_refused_with_the_reason(wanted, monkeypatch):

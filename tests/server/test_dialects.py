@@ -539,6 +539,19 @@ def test_whisperlive_with_words():
     ]
 
 
+def test_a_probability_that_a_model_does_not_tell_is_null_or_1_where_it_must_be_a_number():
+    said = final("Turn on")
+    unknown = replace(said, words=tuple(replace(word, prob=None) for word in said.words))
+    spelled = Vosk(""), '{"config": {"words": true}}', bytes(2), unknown, bytes(2)
+    options = json.dumps({"uid": "me", "word_timestamps": True, "audio_format": "int16"})
+    assert converse(*spelled)[-1]["result"][0]["conf"] is None
+    *_, told = converse(WhisperLive("", "me"), options, unknown)
+    assert told["segments"][0]["words"][1]["probability"] is None
+    (told,) = converse(Deepgram(LISTEN), unknown)
+    (heard,) = told["channel"]["alternatives"]
+    assert [heard["confidence"], *(word["confidence"] for word in heard["words"])] == [1, 1, 1]
+
+
 @pytest.mark.parametrize(
     "dialect",
     [

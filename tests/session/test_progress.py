@@ -67,7 +67,7 @@ class Lie:
     place: str
     offset: int
     length: int
-    prob: float
+    prob: float | None
     n_tokens: int
     stable: bool | None = None
 
@@ -135,7 +135,7 @@ lies = st.builds(
     place=st.sampled_from(["start", "prefix", "end", "word", "stream"]),
     offset=st.integers(-8, 8) | st.integers(-2000, 2000),
     length=st.sampled_from([12, 0, -5, 1, 60, 200, -300, 2000]),
-    prob=probs,
+    prob=probs | st.none(),
     n_tokens=st.sampled_from([1, 2, 0, 5]),
     stable=st.sampled_from([None, None, True, False]),
 )
@@ -145,8 +145,8 @@ abouts = st.builds(
     answers=st.tuples(
         st.builds(DetectedLanguage, st.sampled_from(["en", "de", ""]), probs | st.none(), probs)
     ),
-    avg_logprob=st.sampled_from([-0.2, 0.0, -0.9, -1.1, -3.0]),
-    no_speech_prob=st.sampled_from([0.0, 0.2, 0.4, 1.0]),
+    avg_logprob=st.sampled_from([-0.2, 0.0, -0.9, -1.1, -3.0, None]),
+    no_speech_prob=st.sampled_from([0.0, 0.2, 0.4, 1.0, None]),
     temperature=st.sampled_from([0.0, 0.4, 1.0]),
     suspect=st.sampled_from([None, None, None, *Suspect]),
 )

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from docs.make import RESULTS
 from docs.make import document_schema as made_schema
 from streamd.events import Details, TimedWord, Token
+from streamd.options import CueLayout
 from tests.support.said import GAP, SPEECH, final, spoken, written
 
 ROOT = Path(__file__).parents[2]
@@ -74,6 +75,18 @@ def test_json_is_openai_whispers_result():
     }
     assert (second["id"], second["seek"], second["tokens"]) == (1, 4000, [])
     assert [word["word"] for word in second["words"]] == [" Over", " there."]
+
+
+def test_what_a_model_does_not_tell_is_not_made_up():
+    words = (TimedWord(text="yes", start_ms=0, end_ms=500, final=True, shares_time=True),)
+    heard = final("yes", end_ms=500, words=words, avg_logprob=None, no_speech_prob=None)
+    document = json.loads(written("json", heard))
+    jsonschema.validate(document, made_schema("json"))
+    (segment,) = document["segments"]
+    assert segment["words"] == [{"word": " yes", "start": 0.0, "end": 0.5, "shares_time": True}]
+    assert segment["avg_logprob"] is segment["no_speech_prob"] is None
+    assert '<bdi lang="en" dir="auto">yes</bdi>' in written("html", heard)
+    assert "<c." not in written("vtt", heard, layout=CueLayout(confidence=True)).partition("-->")[2]
 
 
 def test_json_full_is_whisper_cpps_with_openai_whispers_names_for_the_rest():

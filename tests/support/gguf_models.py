@@ -307,3 +307,33 @@ def nemotron(d: Nemotron | None = None, seed: int = 0) -> GgufModel:
         "joint.out.bias": (d.n_vocab + 1,),
     }
     return GgufModel("parakeet", metadata, shapes, np.random.default_rng(seed))
+
+
+def parakeet(*, streams: bool) -> GgufModel:
+    """Return a small Parakeet Unified, which streams by chunks of sound, or a Parakeet TDT."""
+    model, key = nemotron(), "stt.parakeet."
+    of_nemotron = ("streaming", "conv_context", "att_context")
+    model.metadata = {
+        name: value
+        for name, value in model.metadata.items()
+        if not name.startswith(tuple(f"{key}encoder.{each}" for each in of_nemotron))
+    }
+    d = Nemotron()
+    model.shapes["enc.pre_encode.out.weight"] = (d.width, d.channels * d.n_mels // 8)
+    if streams:
+        model.metadata["stt.variant"] = "parakeet-unified-en-0.6b"
+        model.metadata[f"{key}encoder.att_context_style"] = "chunked_limited_with_rc"
+        for name, choices in {"left": [70], "chunk": [1, 2, 7, 13], "right": [0, 1, 3, 7]}.items():
+            model.metadata[f"{key}encoder.att_chunk_{name}_choices"] = choices
+        return model
+    durations = [0, 1, 2, 3, 4]
+    model.metadata |= {
+        "stt.variant": "parakeet-tdt-0.6b-v3",
+        "stt.capability.streaming": False,
+        f"{key}head_kind": "tdt",
+        f"{key}joint.num_extra_outputs": len(durations),
+        f"{key}tdt.durations": durations,
+    }
+    n_outputs = d.n_vocab + 1 + len(durations)
+    model.shapes |= {"joint.out.weight": (n_outputs, d.predictor), "joint.out.bias": (n_outputs,)}
+    return model

@@ -6,7 +6,6 @@ are mapped from the file, so that they share its pages.
 """
 
 import logging
-import math
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -20,7 +19,7 @@ import numpy as np
 
 from streamd.engines.families.said import Abilities, Said, SaidWord, shared, split
 from streamd.errors import ConfigError, EngineMemoryError, ModelError, how_to_install
-from streamd.types import FRAME_MS, SAMPLE_RATE, Samples, TextOptions
+from streamd.types import FRAME_MS, SAMPLE_RATE, Samples, TextOptions, mean_prob
 
 if TYPE_CHECKING:
     import transcribe_cpp as library
@@ -312,10 +311,11 @@ def _said(result: "library.Result", text: str | None = None, language: str = "")
     """
     words = split(result.text if text is None else text)
     spelled = _tokens_of(result.tokens, words)
-    probs = [_mean([token.p for token in tokens]) for tokens in spelled] or [None] * len(words)
-    times = _times(result, words, spelled) or [(None, None)] * len(words)
+    probs = [mean_prob(map(_known, tokens)) for tokens in spelled] or [None] * len(words)
+    times, is_shared = _times(result, words, spelled)
+    times = times or [(None, None)] * len(words)
     told = zip(words, times, probs, strict=True)
-    said = tuple(SaidWord(word, *span, prob) for word, span, prob in told)
+    said = tuple(SaidWord(word, *span, prob, is_shared) for word, span, prob in told)
     return Said(said, len(said), result.language or language)
 
 
@@ -324,18 +324,21 @@ Times = list[tuple[int, int]] | list[tuple[None, None]]
 
 def _times(
     result: "library.Result", words: list[str], spelled: list[list["library.Token"]]
-) -> Times:
-    """Start and end of each word in ms; none if the model does not tell them."""
+) -> tuple[Times, bool]:
+    """Start and end of each word in ms, and whether the words of segments share their times.
+
+    There are none if the model does not tell them.
+    """
     if spelled and any(token.t1_ms > 0 for token in result.tokens):
-        return [(tokens[0].t0_ms, tokens[-1].t1_ms) for tokens in spelled]
+        return [(tokens[0].t0_ms, tokens[-1].t1_ms) for tokens in spelled], False
     if _same(words, (word.text for word in result.words)):
-        return [(word.t0_ms, word.t1_ms) for word in result.words]
+        return [(word.t0_ms, word.t1_ms) for word in result.words], False
     parts = [split(segment.text) for segment in result.segments]
     are_timed = all(segment.t1_ms > segment.t0_ms for segment in result.segments)
     if are_timed and _same(words, chain(*parts)):
         spans = zip(parts, result.segments, strict=True)
-        return [at for part, each in spans for at in shared(part, each.t0_ms, each.t1_ms)]
-    return []
+        return [at for part, each in spans for at in shared(part, each.t0_ms, each.t1_ms)], True
+    return [], False
 
 
 def _tokens_of(tokens: Iterable["library.Token"], words: list[str]) -> list[list["library.Token"]]:
@@ -355,10 +358,9 @@ def _tokens_of(tokens: Iterable["library.Token"], words: list[str]) -> list[list
     return spelled
 
 
-def _mean(probs: list[float]) -> float | None:
-    """The mean of probabilities, or None if they are not known."""
-    known = [prob for prob in probs if math.isfinite(prob) and 0 < prob <= 1]
-    return sum(known) / len(known) if known else None
+def _known(token: "library.Token") -> float | None:
+    """The probability of a token, or None if the model does not tell it."""
+    return token.p if 0 < token.p <= 1 else None  # it may be NaN
 
 
 def _same(words: list[str], others: Iterable[str]) -> bool:

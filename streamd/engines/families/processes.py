@@ -6,6 +6,7 @@ share the pages of the mapped weights; what one takes besides is in docs/figures
 """
 
 import os
+import signal
 import threading
 import time
 from functools import partial
@@ -21,7 +22,13 @@ from streamd.engines.families.library import (
 )
 from streamd.engines.families.said import Abilities, FamilyStream, Said
 from streamd.engines.supervised.worker import Job, Report, Worker, WorkerLostError
-from streamd.errors import ConfigError, ModelError, OneSessionError, StreamdError
+from streamd.errors import (
+    ConfigError,
+    EngineMemoryError,
+    ModelError,
+    OneSessionError,
+    StreamdError,
+)
 from streamd.types import Samples, TextOptions
 
 START_S = 300.0
@@ -147,7 +154,8 @@ def find_devices() -> list[str]:
 class FamilyProcesses:
     """A model of which each stream has a process of its own; see `FamilyModel`.
 
-    Where a process dies, or does not answer within `answer_s`, the call raises `OneSessionError`.
+    Where a process dies, or does not answer within `answer_s`, the call raises `OneSessionError`;
+    where none can be started, `EngineMemoryError`.
     Any thread may call.
     """
 
@@ -162,8 +170,9 @@ class FamilyProcesses:
     ) -> None:
         """Open the file in a first process.
 
-        Raises `ConfigError` and `ModelError` as `open_family` does, and `ModelError` if the library
-        crashes with the file, or does not open it within `START_S`.
+        Raises `ConfigError` and `ModelError` as `open_family` does, `ModelError` if the library
+        crashes with the file or does not open it within `START_S`, and `EngineMemoryError` if the
+        system cannot run the process, which may be otherwise later.
         """
         self._path, self._answer_s = path, answer_s
         make = partial(_served, path, threads, compute, look_ahead_ms)
@@ -244,11 +253,15 @@ class FamilyProcesses:
         return self._start()
 
     def _start(self) -> Worker:
+        worker: Worker | None = None
         try:
             worker = Worker(self._job)
             worker.wait(START_S)
         except WorkerLostError as error:
-            raise OneSessionError(f"the process of {self._path.name} {error}") from error
+            # The system starts no process, or has killed it, if memory is short.
+            is_short = worker is None or worker.exit_code == -signal.SIGKILL
+            kind = EngineMemoryError if is_short else OneSessionError
+            raise kind(f"the process of {self._path.name} {error}") from error
         worker.answer_s = self._answer_s
         with self._lock:
             self._all.add(worker)

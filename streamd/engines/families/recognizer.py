@@ -21,6 +21,7 @@ from streamd.engines.families.said import (
     FamilyStream,
     Said,
     SaidWord,
+    are_timed,
     behind,
     number_of,
     shared,
@@ -87,6 +88,8 @@ class FamilyRecognizer:
             words=tuple(words),
             tokens=tuple(token for word in words for token in word.tokens),
             language=language,
+            avg_logprob=None,
+            no_speech_prob=None,
             answers=(DetectedLanguage(language),),
         )
 
@@ -146,7 +149,13 @@ class OpenStream:
         new = said.words[n:]
         places = self._places(new, window)
         self.answered = tuple(
-            word_of(word, self._n_done + i, places[i], stable=n + i < said.n_stable)
+            word_of(
+                word,
+                self._n_done + i,
+                places[i],
+                stable=n + i < said.n_stable,
+                shares_time=not are_timed(new),
+            )
             for i, word in enumerate(new)
         )
         return said, [*_mark(window.prefix, said.words[:n], window.prefix_end), *self.answered]
@@ -162,7 +171,7 @@ class OpenStream:
         Without times of the model, a word that the window before had stays where it was; the others
         share the time since.
         """
-        if all(word.start_ms is not None and word.end_ms is not None for word in words):
+        if are_timed(words):
             return [
                 (self._frame(word.start_ms or 0), self._frame(word.end_ms or 0)) for word in words
             ]
@@ -189,13 +198,16 @@ def _read(window: Window, said: Said) -> list[Word]:
     given = split(text_of_tokens((*window.before, *window.prefix)))
     n = behind(given, [word.text for word in said.words])
     new = said.words[n:]
-    if all(word.start_ms is not None and word.end_ms is not None for word in new):
+    if are_timed(new):
         spans = [((word.start_ms or 0) // FRAME_MS, (word.end_ms or 0) // FRAME_MS) for word in new]
         places = [(window.start + start, window.start + end) for start, end in spans]
     else:
         start = min(max(window.start, window.prefix_end), window.end)
         places = shared([word.text.strip() for word in new], start, window.end)
-    words = [word_of(word, i, places[i], stable=None) for i, word in enumerate(new)]
+    words = [
+        word_of(word, i, places[i], stable=None, shares_time=not are_timed(new))
+        for i, word in enumerate(new)
+    ]
     return [*_mark((*window.before, *window.prefix), said.words[:n], window.prefix_end), *words]
 
 
@@ -205,7 +217,7 @@ def _mark(given: Sequence[int], words: Sequence[SaidWord], at: int) -> list[Word
     mark = words[-1].text[-1:] if words and bare else ""
     if not is_mark(mark) or is_mark(bare[-1:]):
         return []
-    return [Word(mark, at, at, 1.0, tuple(mark.encode()))]
+    return [Word(mark, at, at, None, tuple(mark.encode()))]
 
 
 def finite(samples: Samples) -> Samples:

@@ -25,13 +25,14 @@ _NUMBERED = 256
 class SaidWord:
     """A word with the blank before it; the times count from where the stream or the sound began.
 
-    What the model does not tell is None.
+    What the model does not tell is None. It may tell the times of a segment, which its words share.
     """
 
     text: str
     start_ms: int | None = None
     end_ms: int | None = None
     prob: float | None = None
+    shares_time: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,19 +123,24 @@ def text_of_tokens(tokens: Sequence[int]) -> str:
     return bytes(token for token in tokens if 0 <= token < _NUMBERED).decode(errors="replace")
 
 
-def word_of(said: SaidWord, number: int, place: tuple[int, int], *, stable: bool | None) -> Word:
-    """Return a word of a hypothesis, in frames of the stream.
+def are_timed(words: Sequence[SaidWord]) -> bool:
+    """Return whether the model tells the times of all words."""
+    return all(word.start_ms is not None and word.end_ms is not None for word in words)
 
-    Its probability is 1 if the model does not tell it, since the session has no doubt then.
-    """
+
+def word_of(
+    said: SaidWord, number: int, place: tuple[int, int], *, stable: bool | None, shares_time: bool
+) -> Word:
+    """Return a word of a hypothesis, in frames of the stream."""
     mark = said.text[-1:] if said.text[-1:] in MARKS and len(said.text.strip()) > 1 else ""
     return Word(
         said.text,
         *place,
-        prob=1.0 if said.prob is None else said.prob,
+        prob=said.prob,
         tokens=tokens_of(said.text, number),
         n_mark=len(mark.encode()),
         stable=stable,
+        shares_time=shares_time or said.shares_time,
     )
 
 

@@ -141,6 +141,8 @@ class Worker:
         self.answer_s = self.most_bytes = math.inf
         self._name, self._connection, self._lock = job.name, ours, Lock()
         self._why_lost, self._told = "", told
+        self.exit_code: int | None = None
+        """With what it ended by itself; a negative number is that of a signal."""
         # Not by `multiprocessing`, which would run the program's own script again.
         code = f"from {__name__} import main; main({theirs.fileno()})  # {PROCESS_NAME}"
         try:
@@ -219,7 +221,7 @@ class Worker:
         """Say how the process ended."""
         with suppress(TimeoutExpired):
             self._process.wait(_END_S)
-        code = self._process.returncode or 0
+        self.exit_code = code = self._process.returncode or 0
         return f"ended by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
 
 

@@ -32,6 +32,7 @@ from streamd.server.dialects.dialect import (
     tell,
     type_of,
 )
+from streamd.server.dialects.results import confidence
 from streamd.server.wire import Command, Flush, Hello, Query, Stop, decoded
 
 _CLOSE_CODES: Constant[Mapping[str, int]] = MappingProxyType(
@@ -183,7 +184,7 @@ def _texts(encoded: str) -> list[str]:
 def _word(word: TimedWord) -> Mapping[str, object]:
     times = {"start": word.start_ms, "end": word.end_ms}
     who = {"speaker": _label(word.speaker)} if word.final and word.speaker else {}
-    facts = {"text": word.text, "confidence": word.prob, "word_is_final": word.final}
+    facts = {"text": word.text, "confidence": confidence([word]), "word_is_final": word.final}
     return {**facts, **times, **who}
 
 

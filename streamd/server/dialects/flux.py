@@ -32,6 +32,7 @@ from streamd.server.dialects.dialect import (
     tell,
     type_of,
 )
+from streamd.server.dialects.results import confidence
 from streamd.server.wire import Command, Flush, Hello, Query, Start, Stop, decoded
 
 _SHORTEST_PAUSE_MS = 200
@@ -317,4 +318,4 @@ class Flux:
 
 def _word(word: TimedWord) -> Mapping[str, object]:
     times = {"start": word.start, "end": word.end}
-    return {"word": word.text, "confidence": word.prob, **times}
+    return {"word": word.text, "confidence": confidence([word]), **times}

@@ -8,6 +8,7 @@ from msgspec import UNSET
 from streamd.events import Final, Partial, TimedWord
 from streamd.server.dialects.dialect import Tell, tell
 from streamd.server.wire import Hello
+from streamd.types import mean_prob, rounded
 
 
 class Results:
@@ -65,15 +66,16 @@ class Results:
 
 
 def confidence(words: Sequence[TimedWord]) -> float:
-    """Return the mean probability of words."""
-    return round(sum(word.prob for word in words) / max(1, len(words)), 3)
+    """Return the mean probability of words; 1 if the model tells none: it must be a number."""
+    mean = rounded(mean_prob(word.prob for word in words))
+    return float(bool(words)) if mean is None else mean
 
 
 def listed(word: TimedWord, *, tells_speaker: bool) -> Mapping[str, object]:
     """Return a word as results list it."""
     bare = word.text.strip(string.punctuation).lower() or word.text
     texts = {"word": bare, "punctuated_word": word.text}
-    facts = {**texts, "confidence": word.prob, "start": word.start, "end": word.end}
+    facts = {**texts, "confidence": confidence([word]), "start": word.start, "end": word.end}
     if word.speaker and tells_speaker:
         return facts | {"speaker": word.speaker - 1}  # counts from 0
     return facts

@@ -60,7 +60,7 @@ class SpokenWord:
     text: str
     start_s: float
     end_s: float
-    prob: float
+    prob: float | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,6 +66,8 @@ def test_a_streaming_model_captions_real_speech_live_to_its_exact_text(moonshine
     assert " ".join(event.text for event in events if isinstance(event, Final)) == CLIPS[clip]
     partials = [event for event in events if isinstance(event, Partial)]
     assert any(0 < event.stable < len(event.text) for event in partials)
+    words = [word for event in events for word in event.words]
+    assert all(word.prob is None and word.shares_time for word in words), "it tells neither"
     assert moonshine.n_open == 1, "the stream before was given back"
 
 
@@ -99,6 +101,18 @@ def test_a_stream_of_any_look_ahead_says_what_it_has_heard_with_times(tmp_path):
         assert all(0 < word.prob < 1 for word in words)
     with pytest.raises(ConfigError, match="it may be 0, 80, 480, 1040"):
         open_family(path, threads=1, look_ahead_ms=100)
+
+
+@pytest.mark.parametrize("streams", [True, False])
+def test_parakeets_of_random_weights_say_something_with_times_and_probabilities(tmp_path, streams):
+    path = gguf_models.parakeet(streams=streams).write(tmp_path / "parakeet.gguf")
+    family = open_family(path, threads=1)
+    assert family.abilities.streams == streams
+    events = captions(FamilyRecognizer(family), sound("lamp"))
+    check_transcript(events)
+    words = [word for event in events if isinstance(event, Final) for word in event.words]
+    assert words
+    assert all(0 < word.prob <= 1 and not word.shares_time for word in words)
 
 
 @pytest.mark.parametrize("clip", CLIPS)
@@ -153,3 +167,8 @@ def test_times_and_probabilities_are_those_of_the_tokens_that_spell_a_word():
     assert (on.text, on.start_ms, on.end_ms, on.prob) == (" on", 160, 240, None)
     (light, _) = _said(result, "lights on").words
     assert light.start_ms is light.prob is None, "they spell another text"
+    result.tokens, result.segments = [], [SimpleNamespace(text="light on", t0_ms=0, t1_ms=700)]
+    assert [(word.end_ms, word.shares_time) for word in _said(result).words] == [
+        (437, True),
+        (700, True),
+    ], "the model tells when the segment ends"

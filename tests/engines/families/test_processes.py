@@ -1,5 +1,6 @@
 """Models in processes of their own: a fault of the library costs one stream."""
 
+import errno
 import os
 import signal
 
@@ -8,7 +9,9 @@ import pytest
 
 from streamd.engines.families import open_family
 from streamd.engines.families.processes import FamilyProcesses
-from streamd.errors import ModelError, OneSessionError
+from streamd.engines.supervised import worker
+from streamd.engines.supervised.worker import Worker
+from streamd.errors import EngineMemoryError, ModelError, OneSessionError
 from streamd.types import TextOptions
 from tests.support import gguf_models
 
@@ -85,6 +88,28 @@ def test_a_file_with_which_the_library_ends_the_process_costs_a_session(tmp_path
     other.feed(SOUND)
     assert other.said().words
     broken.close()
+
+
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_a_process_that_the_system_does_not_run_is_memory_that_is_short(
+    family, path, monkeypatch, is_killed
+):
+    def refuse(*args, **options):
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    def killed(process, start_s):
+        os.kill(process.pid, signal.SIGKILL)
+        wait(process, start_s)
+
+    stream, wait = family.begin(OPTIONS), Worker.wait
+    monkeypatch.setattr(worker, "Popen", refuse) if not is_killed else None
+    monkeypatch.setattr(Worker, "wait", killed) if is_killed else None
+    why = "ended by SIGKILL" if is_killed else "cannot be started: Resource temporarily unavailable"
+    for start in (lambda: FamilyProcesses(path, threads=1), lambda: family.begin(OPTIONS)):
+        with pytest.raises(EngineMemoryError, match=f"^the process of small.gguf {why}$"):
+            start()
+    stream.feed(SOUND)
+    assert stream.said().words
 
 
 def test_a_file_that_is_refused_is_named(tmp_path):

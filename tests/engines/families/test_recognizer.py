@@ -1,16 +1,18 @@
 """Models of other families, played by stand-ins: one that speaks by the book, one that does not."""
 
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import cycle
+from itertools import cycle, pairwise
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import example, given
+from hypothesis import example, find, given
 from hypothesis import strategies as st
 
 from streamd.engines.families import Abilities, FamilyRecognizer, Said, SaidWord
-from streamd.engines.families.said import behind, split, text_of_tokens, tokens_of
+from streamd.engines.families.said import are_timed, behind, split, text_of_tokens, tokens_of
+from streamd.errors import EngineMemoryError
 from streamd.events import Final, Partial
 from streamd.options import SessionOptions
 from streamd.session.commit import LocalAgreement, NativeRule
@@ -217,9 +219,9 @@ saids = st.builds(
 
 @dataclass
 class AnyModel:
-    """Says what was drawn, in turn; all in one order, whoever asks."""
+    """Says what was drawn, in turn; all in one order, whoever asks. None: it fails for now."""
 
-    drawn: tuple[Said, ...]
+    drawn: tuple[Said | None, ...]
     settled_ms: int
     streams: bool
     about: Hypothesis = field(default_factory=Hypothesis)
@@ -228,27 +230,34 @@ class AnyModel:
         self.turns = cycle(self.drawn)
         self.recognizer = FamilyRecognizer(self)
 
+    def say(self):
+        if (said := next(self.turns)) is None:
+            raise EngineMemoryError("too little")
+        return said
+
     @property
     def abilities(self):
         return Abilities("any", "any", "CPU", streams=self.streams)
 
     def begin(self, options):
-        said, settled_ms = lambda: next(self.turns), self.settled_ms
+        settled_ms = self.settled_ms
         return SimpleNamespace(
-            feed=lambda samples: None, settle=lambda: settled_ms, said=said, close=lambda: None
+            feed=lambda samples: None, settle=lambda: settled_ms, said=self.say, close=lambda: None
         )
 
     def run(self, samples, options):
-        return next(self.turns)
+        return self.say()
 
     def hypothesis(self, window: Window, speaker: object) -> Hypothesis:
-        """What `Run` asks of an answer."""
-        return self.recognizer.recognize(window)
+        """What `Run` asks of an answer; the scheduler tries a window that fails again, too."""
+        while True:
+            with suppress(EngineMemoryError):
+                return self.recognizer.recognize(window)
 
 
 anything = st.builds(
     AnyModel,
-    st.lists(saids, min_size=1, max_size=6).map(tuple),
+    st.lists(saids | st.none(), min_size=1, max_size=6).filter(any).map(tuple),
     st.sampled_from([0, 320, 3000]),
     st.booleans(),
 )
@@ -258,6 +267,45 @@ anything = st.builds(
 @given(worlds, anything)
 def test_a_session_keeps_its_promises_whatever_a_stream_says(world: World, model):
     check_all(run(replace(world, steps=(model,), lasts=(model,), policy=5)))
+
+
+def _takes_back(before, now):
+    texts = [[word.text for word in each.words] for each in (before, now)]
+    return texts[1][: len(texts[0])] != texts[0]
+
+
+KINDS = {
+    "fails": lambda drawn: None in drawn,
+    "says nothing": lambda drawn: Said() in drawn,
+    "repeats": lambda drawn: _any_two(drawn, lambda a, b: a.words and a.words == b.words),
+    "takes back": lambda drawn: _any_two(drawn, _takes_back),
+    "commits fewer": lambda drawn: _any_two(drawn, lambda a, b: a.n_stable > b.n_stable >= 0),
+    "commits more than it says": lambda drawn: _any_said(
+        drawn, lambda a: a.n_stable > len(a.words)
+    ),
+    "times go back": lambda drawn: _any_said(drawn, lambda a: _goes_back(a.words)),
+    "no times": lambda drawn: _any_said(drawn, lambda a: a.words and not are_timed(a.words)),
+    "no probabilities": lambda drawn: _any_said(
+        drawn, lambda a: {w.prob for w in a.words} == {None}
+    ),
+}
+
+
+def _any_said(drawn, holds):
+    return any(holds(said) for said in drawn if said is not None)
+
+
+def _any_two(drawn, holds):
+    return any(holds(*pair) for pair in pairwise(drawn) if None not in pair)
+
+
+def _goes_back(words):
+    return are_timed(words) and any(a.start_ms > b.end_ms for a, b in pairwise(words))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_kind_of_stream_is_among_those_that_are_drawn(kind):
+    assert find(anything, lambda model: KINDS[kind](model.drawn))
 
 
 def test_a_stream_that_fails_is_closed_and_the_next_window_opens_another():
