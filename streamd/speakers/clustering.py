@@ -127,3 +127,16 @@ def _settled(sums: NDArray[np.float64], labels: NDArray[np.int64]) -> NDArray[np
 def likeness(a: Embedding, b: Embedding) -> float:
     """Return the cosine of two sums of embeddings."""
     return float(a @ b) / max(float(np.linalg.norm(a) * np.linalg.norm(b)), 1e-9)
+
+
+def as_bytes(vector: Embedding) -> bytes:
+    """Return the direction of a vector in a byte for each number."""
+    scale = 127 / max(float(np.abs(vector).max()), 1e-9)
+    quantised: NDArray[np.int8] = np.rint(scale * vector).astype(np.int8)
+    return quantised.tobytes()
+
+
+def unit(voiceprint: bytes) -> Embedding:
+    """Return the vector of the length 1 that `as_bytes` wrote."""
+    vector: Embedding = np.frombuffer(voiceprint, np.int8).astype(np.float32)
+    return vector / max(float(np.linalg.norm(vector)), 1e-9)
