@@ -30,6 +30,10 @@ is that of lines of one (0.50 and 0.53; of other pairs it is 0.29 at most), and 
 are nearer to the other's mean (of other pairs, none to 5.5 %)."""
 
 
+UNNAMED = "PERSON_"
+"""Characters who may have one actor, or that of somebody else."""
+
+
 class Talk(NamedTuple):
     """Who talks from `start` to `end`, in seconds, and the text, if it is known."""
 
@@ -105,7 +109,7 @@ def _visit(
     lines = [
         (name, line)
         for name, said in sorted(by_speaker.items())
-        if _ONE_VOICE.get(name, name) not in voices
+        if _ONE_VOICE.get(name, name) not in voices and not name.startswith(UNNAMED)
         for line in said
         if len(line["text"].split()) in _GUEST_WORDS
     ]

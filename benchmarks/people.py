@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import channels
-from dialogues import _ONE_VOICE, _decoded
+from dialogues import _ONE_VOICE, UNNAMED, _decoded
 from streamd.config import Config, load
 from streamd.daemon import build
 from streamd.daemon.opening import open_model
@@ -42,7 +42,6 @@ from streamd.types import FRAME, SAMPLE_RATE, Frames
 
 LENGTHS_S = (1.5, 3.0, 6.0)
 RATES = (0.003, 0.01, 0.03, 0.1)
-UNNAMED = "PERSON_"
 PAUSE = np.zeros(SAMPLE_RATE // 2, np.float32)
 _MOST_PIECES = 12
 """Of a speaker and a length: some have hundreds of lines."""
