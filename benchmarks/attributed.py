@@ -44,10 +44,11 @@ def error_rate(
     return {k: round(100 * float(v) / float(true.sum()), 1) for k, v in frames.items()}, mapping
 
 
-def right_words(words: Sequence[Talk], found: Sequence[Talk]) -> float:
+def right_words(words: Sequence[Talk], found: Sequence[Talk], of: str = "") -> float:
     """Return in the middle of how many % of the words their speaker talks, or talks next.
 
-    Each speaker that was found is one true speaker, so that most words are right.
+    Each speaker that was found is one true speaker, so that most words are right. Only the words
+    `of` one speaker are counted, if one is given.
     """
     if not found:
         return 0.0
@@ -61,7 +62,9 @@ def right_words(words: Sequence[Talk], found: Sequence[Talk]) -> float:
     np.logical_or.at(heard, (slice(None), who), away == away.min(1, keepdims=True))
     shared = np.eye(len(true_names))[whose].T @ heard
     rows, columns = linear_sum_assignment(-shared)
-    return round(100 * float(shared[rows, columns].sum()) / len(words), 1)
+    counted = np.array([of in ("", name) for name in true_names])
+    right = shared[rows, columns][counted[rows]].sum()
+    return round(100 * float(right) / float(counted[whose].sum()), 1)
 
 
 def _active(talk: Iterable[Talk], names: Sequence[str], n: int) -> NDArray[np.bool_]:

@@ -1,7 +1,8 @@
 """Recordings as they arrive by telephone, across a room, or in a crowd, to measure with.
 
 What is said and when stays the same, so references stay exact. The telephone is G.711 (mu-law) or
-GSM full rate by libsndfile, or AMR at 7.95 kbit/s by FFmpeg, all at 8 kHz; the room is a simulation
+GSM full rate by libsndfile, or AMR at 7.95 kbit/s by FFmpeg (for `readers`, Opus at 8 and
+AMR at 4.75, too), all at 8 kHz; the room is a simulation
 by pyroomacoustics (dependency group ``rooms``): 6 by 5 by 3 m, a speaker and a table microphone in
 it. The crowd are five voices at once out of the bundled recording, 10 or 5 dB below the speech.
 Microphones may be turned down by 30, 40 or 50 dB, or be far from one of the speakers (`far_from`).
@@ -21,9 +22,16 @@ from av.audio.codeccontext import AudioCodecContext
 from numpy.typing import NDArray
 
 SAMPLE_RATE, TELEPHONE_RATE = 16_000, 8_000
-TELEPHONES = {"g711": "ULAW", "gsm": "GSM610", "amr": "libopencore_amrnb"}
-_AMR_BIT_RATE, _AMR_FRAME = 7_950, 160
-ROOMS = {"table": (1.0, 0.4), "hall": (3.0, 0.8)}
+_BY_FFMPEG = {
+    "amr": ("libopencore_amrnb", "amrnb", 7_950),
+    "amr475": ("libopencore_amrnb", "amrnb", 4_750),
+    "opus": ("libopus", "libopus", 8_000),
+}
+"""Encoder, decoder and bit rate."""
+_CODED = 160
+"""Samples that are coded at once."""
+TELEPHONES = {"g711": "ULAW", "gsm": "GSM610", "amr": ""}
+ROOMS = {"table": (1.0, 0.4), "hall": (3.0, 0.8), "office": (2.0, 0.6)}
 """Distance in m, and the seconds in which an echo dies away by 60 dB."""
 _CROWDS_DB = {"crowd10": 10.0, "crowd5": 5.0}
 _VOICES, _N_VOICES = Path(__file__).parents[1] / "tests" / "speech" / "recording.flac", 5
@@ -64,8 +72,8 @@ def far_from(path: Path, who: str, turns_ms: Iterable[tuple[int, int]], folder: 
 def telephone(sound: Sound, codec: str) -> Sound:
     """The sound after 8 kHz and a codec of telephones."""
     narrow = _resampled(sound, len(sound) * TELEPHONE_RATE // SAMPLE_RATE)
-    if codec == "amr":
-        heard = _through_amr(narrow)
+    if codec in _BY_FFMPEG:
+        heard = _by_ffmpeg(narrow, *_BY_FFMPEG[codec])
     else:
         coded = io.BytesIO()
         soundfile.write(coded, narrow, TELEPHONE_RATE, subtype=TELEPHONES[codec], format="WAV")
@@ -74,20 +82,25 @@ def telephone(sound: Sound, codec: str) -> Sound:
     return _resampled(heard[: len(narrow)], len(sound))
 
 
-def _through_amr(narrow: Sound) -> Sound:
-    encoder = cast("AudioCodecContext", av.CodecContext.create(TELEPHONES["amr"], "w"))
+def _by_ffmpeg(narrow: Sound, encodes: str, decodes: str, bit_rate: int) -> Sound:
+    encoder = cast("AudioCodecContext", av.CodecContext.create(encodes, "w"))
     encoder.sample_rate, encoder.layout, encoder.format = TELEPHONE_RATE, "mono", "s16"
-    encoder.bit_rate = _AMR_BIT_RATE
-    decoder = cast("AudioCodecContext", av.CodecContext.create("amrnb", "r"))
+    encoder.bit_rate = bit_rate
+    encoder.open()
+    decoder = cast("AudioCodecContext", av.CodecContext.create(decodes, "r"))
     decoder.sample_rate, decoder.layout = TELEPHONE_RATE, "mono"
-    padded = np.pad(narrow, (0, -len(narrow) % _AMR_FRAME + _AMR_FRAME))  # it is late by a frame
+    decoder.extradata = encoder.extradata
+    n = encoder.frame_size or _CODED
+    padded = np.pad(narrow, (0, -len(narrow) % n + n))  # it is late by a frame
+    resampler = av.AudioResampler("flt", "mono", TELEPHONE_RATE)  # Opus decodes to 48 kHz
     heard = []
-    for at in range(0, len(padded), _AMR_FRAME):
-        samples = np.clip(padded[at : at + _AMR_FRAME] * 32_768, -32_768, 32_767).astype(np.int16)
+    for at in range(0, len(padded), n):
+        samples = np.clip(padded[at : at + n] * 32_768, -32_768, 32_767).astype(np.int16)
         frame = av.AudioFrame.from_ndarray(samples[None], format="s16", layout="mono")
         frame.sample_rate, frame.pts = TELEPHONE_RATE, at
         for packet in encoder.encode(frame):
-            heard += [each.to_ndarray()[0] for each in decoder.decode(packet)]
+            for decoded in decoder.decode(packet):
+                heard += [each.to_ndarray()[0] for each in resampler.resample(decoded)]
     found: Sound = np.concatenate(heard).astype(np.float64)
     return found
 

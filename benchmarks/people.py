@@ -1,7 +1,7 @@
 """How well a voice that is kept is known again: false acceptance against miss.
 
     python benchmarks/people.py --lines LINES.jsonl [MANIFEST.jsonl...] [--enrol S] [--seed N]
-                                [-m MODEL]
+                                [--channels NAME...] [-m MODEL]
 
 LINES are as for ``speakers.py``; a MANIFEST has single clips with ``path``, ``speaker`` and
 ``duration_s``. What a speaker says is divided into two sessions, of different scenes where these
@@ -9,17 +9,18 @@ are known, and of different recordings always. The first gives the voice that is
 ``--enrol`` seconds of speech; of the second, pieces of 1.5, 3 and 6 s of speech are heard as live
 captions hear them (`streamd.engines.voices.hear`), and compared with every voice that is kept. Half
 of the speakers are those that the thresholds of `streamd.speakers.people` were chosen with; the
-other half judges. Two voices are compared only if they are of one kind of recording: a channel is
-told apart more easily than a voice. The unnamed persons of one
-game count as themselves only: one actor has several of them (up to 0.73 is the cosine of two, as
-of one voice). Prints a line of JSON for each length and half: the miss at
+other half judges. With ``--channels``, the second session is over a telephone or in a room
+(`channels`): the voice that is kept is clean. Two voices are compared only if they are of one kind
+of recording: a channel is told apart more easily than a voice. The unnamed persons of one game
+count as themselves only: one actor has several of them (up to 0.73 is the cosine of two, as of one
+voice). Prints a line of JSON for each length and half: the miss at
 a false acceptance of 0.3, 1, 3 and 10 %, with the thresholds, and both at the threshold in use.
 """
 
 import argparse
 import json
 from collections.abc import Iterator, Sequence
-from itertools import groupby
+from itertools import groupby, product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,7 +28,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from dialogues import _ONE_VOICE, _decoded
+import channels
+from dialogues import _ONE_VOICE, UNNAMED, _decoded
 from streamd.config import Config, load
 from streamd.daemon import build
 from streamd.daemon.opening import open_model
@@ -40,7 +42,6 @@ from streamd.types import FRAME, SAMPLE_RATE, Frames
 
 LENGTHS_S = (1.5, 3.0, 6.0)
 RATES = (0.003, 0.01, 0.03, 0.1)
-UNNAMED = "PERSON_"
 PAUSE = np.zeros(SAMPLE_RATE // 2, np.float32)
 _MOST_PIECES = 12
 """Of a speaker and a length: some have hundreds of lines."""
@@ -127,12 +128,23 @@ def heard(sound: NDArray[np.float32]) -> tuple[bytes, int] | None:
     return (known[1], known[0]) if known and known[0] else None
 
 
+def through(sound: NDArray[np.float32], channel: str) -> NDArray[np.float32]:
+    """Return a sound as it is heard over a telephone or in a room; no channel: as it is."""
+    if not channel:
+        return sound
+    way = channels.room if channel in channels.ROOMS else channels.telephone
+    return way(sound.astype(np.float64), channel).clip(-1, 1).astype(np.float32)
+
+
 def prints(
-    found: dict[tuple[str, str], list[dict[str, Any]]], enrol_s: float, seed: int
-) -> tuple[list[Print], dict[float, list[Print]]]:
-    """Return the voices that are kept, and those of the pieces, by their length."""
+    found: dict[tuple[str, str], list[dict[str, Any]]],
+    enrol_s: float,
+    seed: int,
+    ways: Sequence[str],
+) -> tuple[list[Print], dict[tuple[str, float], list[Print]]]:
+    """Return the voices that are kept, and those of the pieces, by their channel and length."""
     kept: list[Print] = []
-    tried: dict[float, list[Print]] = {length: [] for length in LENGTHS_S}
+    tried: dict[tuple[str, float], list[Print]] = {key: [] for key in product(ways, LENGTHS_S)}
     rng = np.random.default_rng(seed)
     for (speaker, kind), said in sorted(found.items()):
         first, second = sessions(said, rng)
@@ -141,9 +153,9 @@ def prints(
             for piece in pieces(first, whole - 0.05, 1):
                 known = heard(piece)
                 kept += [Print(speaker, kind, *known)] if known else []
-        for length_s, of in tried.items():
+        for (channel, length_s), of in tried.items():
             for piece in pieces(second, length_s, _MOST_PIECES):
-                known = heard(piece)
+                known = heard(through(piece, channel))
                 of += [Print(speaker, kind, *known)] if known else []
     return kept, tried
 
@@ -221,11 +233,12 @@ def main() -> None:
     parser.add_argument("--lines", type=Path, required=True)
     parser.add_argument("--enrol", type=float, default=20.0)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--channels", nargs="+", default=[""])
     parser.add_argument("-m", "--model", help="caption, too: how soon a name comes")
     args = parser.parse_args()
     found = clips(args.lines, args.manifests)
     print(json.dumps({"machine": msgspec.to_builtins(machine()), "speakers": len(found)}))
-    kept, tried = prints(found, args.enrol, args.seed)
+    kept, tried = prints(found, args.enrol, args.seed, args.channels)
     if args.model:
         waits = sorted(delays(kept, found, args.seed, args.model))
         soon = sum(wait <= 3 for wait in waits)
@@ -236,9 +249,9 @@ def main() -> None:
     for half, chosen in (("design", order[::2]), ("judge", order[1::2])):
         inside = {names[i] for i in chosen}
         voices = [each for each in kept if each.speaker in inside]
-        for length_s, of in tried.items():
+        for (channel, length_s), of in tried.items():
             own = [each for each in of if each.speaker in inside]
-            facts = {"half": half, "speech_s": length_s, "kept": len(voices)}
+            facts = {"half": half, "speech_s": length_s, "kept": len(voices), "channel": channel}
             print(json.dumps(facts | compared(voices, own)), flush=True)
 
 

@@ -1,14 +1,15 @@
 """Dialogues built from LibriSpeech clips, as sounds that `speakers.py` measures.
 
-    python benchmarks/readers.py CLIPS OUT [--half design|judge]
+    python benchmarks/readers.py CLIPS OUT [--half design|judge|fresh]
 
 CLIPS has clips SPEAKER-CHAPTER-NUMBER.flac anywhere below it, and SPEAKERS.TXT, which says the
 sexes. (The samples in the repository Resemblyzer do: 260 speakers, CC BY 4.0.) Clips are cut at
 pauses; the pieces of several speakers are put in turn, one turn in eight beginning before the end
 of the one before. OUT gets NAME.flac and NAME.json: telephone calls of two people whose sexes are
 alike, rooms, meetings in which one says little, and people alone. No speaker of the half
-``design``, which numbers were chosen with, is in the half ``judge``. There are no texts. The
-packages scipy and pyroomacoustics have to be installed (the groups ``speakers`` and ``rooms``).
+``design``, which numbers were chosen with, is in the half ``judge``. Speakers whom neither has are
+``fresh``: they speak over other codecs and in another room. There are no texts. The packages scipy
+and pyroomacoustics have to be installed (the groups ``speakers`` and ``rooms``).
 """
 
 import argparse
@@ -27,7 +28,7 @@ import channels
 RATE, FRAME = channels.SAMPLE_RATE, 320
 LONGEST_S = 100
 """The length of dialogues of speakers with several clips; others end when nothing is left."""
-HALVES = ("design", "judge")
+HALVES = ("design", "judge", "fresh")
 
 Sound = NDArray[np.floating[Any]]
 Said = tuple[float, float, str]
@@ -44,6 +45,17 @@ class Plan(NamedTuple):
     several: bool = False
 
 
+FRESH = (
+    Plan("voip", "2same", 12, 2),
+    Plan("voip", "3", 5, 3),
+    Plan("office", "2same", 4, 2),
+    Plan("office", "4few", 2, 4),
+    Plan("clean", "2same", 4, 2),
+    Plan("clean", "3few", 3, 3),
+    Plan("clean", "8", 3, 8),
+    Plan("voip", "1short", 3, 1),
+    Plan("office", "1short", 3, 1),
+)
 PLANS = (
     Plan("phone", "2same", 10, 2),
     Plan("phone", "2opp", 3, 2),
@@ -123,8 +135,12 @@ def through(sound: Sound, channel: str, rng: np.random.Generator) -> Sound:
         loud = np.clip(narrow * rng.uniform(0.5, 1.5), -1, 1)
         heard = channels.telephone(loud, str(rng.choice(["g711", "gsm", "amr"])))
         return heard + 10 ** (-rng.uniform(45, 60) / 20) * rng.standard_normal(len(heard))
-    if channel == "room":
-        heard = channels.room(sound.astype(np.float64), str(rng.choice(["table", "hall"])))
+    if channel == "voip":
+        heard = channels.telephone(sound.astype(np.float64), str(rng.choice(["opus", "amr475"])))
+        return heard + 10 ** (-rng.uniform(45, 60) / 20) * rng.standard_normal(len(heard))
+    if channel in ("room", "office"):
+        names = ["office"] if channel == "office" else ["table", "hall"]
+        heard = channels.room(sound.astype(np.float64), str(rng.choice(names)))
         return np.clip(heard, -1, 1) + 0.5 * 10 ** (-55 / 20) * rng.standard_normal(len(heard))
     return sound
 
@@ -142,15 +158,22 @@ def chosen(
     return mixed[: plan.n]
 
 
+def cast(
+    plan: Plan, half: str, seed: int, clips: dict[str, list[Path]], sexes: dict[str, str]
+) -> tuple[list[str], np.random.Generator]:
+    """Return the speakers of a dialogue, and the generator of everything else in it."""
+    kind = int(hashlib.md5((plan.channel + plan.name).encode()).hexdigest()[:6], 16)
+    rng = np.random.default_rng([HALVES.index(half), seed, kind])
+    names = half_of(half, clips, sexes)
+    names = [name for name in names if (len(clips[name]) > 1) == plan.several]
+    return chosen(plan, names, sexes, seed, rng), rng
+
+
 def dialogue(
     plan: Plan, half: str, seed: int, clips: dict[str, list[Path]], sexes: dict[str, str]
 ) -> tuple[Sound, list[Said]]:
     """Build a dialogue of a plan."""
-    kind = int(hashlib.md5((plan.channel + plan.name).encode()).hexdigest()[:6], 16)
-    rng = np.random.default_rng([HALVES.index(half), seed, kind])
-    names = [name for name in clips if half_of(name) == half]
-    names = [name for name in names if (len(clips[name]) > 1) == plan.several]
-    names = chosen(plan, names, sexes, seed, rng)
+    names, rng = cast(plan, half, seed, clips, sexes)
     left = {name: [each for clip in clips[name] for each in pieces(clip, rng)] for name in names}
     if plan.name.endswith("few"):  # the last one says 3 to 7 s in all
         starts = np.cumsum([0, *map(len, left[names[-1]])]) / RATE
@@ -160,13 +183,18 @@ def dialogue(
     return through(sound, plan.channel, rng), said
 
 
-def half_of(speaker: str) -> str:
-    """Return the half in which a speaker is."""
-    return HALVES[int(hashlib.md5(speaker.encode()).hexdigest(), 16) % 2]
+def half_of(half: str, clips: dict[str, list[Path]], sexes: dict[str, str]) -> list[str]:
+    """Return the speakers of a half; `fresh` are those whom no dialogue of the two halves has."""
+    if half != "fresh":
+        of = HALVES.index(half)
+        return [name for name in clips if int(hashlib.md5(name.encode()).hexdigest(), 16) % 2 == of]
+    every = ((plan, which, n) for which in HALVES[:2] for plan in PLANS for n in range(plan.count))
+    used = {name for each in every for name in cast(*each, clips, sexes)[0]}
+    return [name for name in clips if name not in used]
 
 
 def main() -> None:
-    """Build the dialogues of one half or both."""
+    """Build the dialogues of one half or all."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("clips", type=Path)
     parser.add_argument("out", type=Path)
@@ -180,7 +208,7 @@ def main() -> None:
         clips.setdefault(path.name.partition("-")[0], []).append(path)
     args.out.mkdir(parents=True, exist_ok=True)
     for half in (args.half,) if args.half else HALVES:
-        for plan in PLANS:
+        for plan in FRESH if half == "fresh" else PLANS:
             for seed in range(plan.count):
                 sound, said = dialogue(plan, half, seed, clips, sexes)
                 path = args.out / f"{half}-{plan.channel}-{plan.name}-{seed}.flac"

@@ -2,13 +2,16 @@
 
     python benchmarks/speakers.py [-m MODEL] [--snr DB] [--wordless] SOUND.flac...
     python benchmarks/speakers.py ... --lines LINES.jsonl [--sizes 2 4 8] [--seed N] [--count N]
+                                  [--guest]
     python benchmarks/speakers.py --wordless --pipeline PLDA SOUND.flac...
 
 A SOUND has its speakers beside it, in SOUND.rttm, and its words in SOUND.json (``segments`` with
 ``speaker`` and ``ref_words``; without SOUND.rttm, their ``start`` and ``end`` say who talks). Of
 LINES, single lines with ``path``, ``speaker``, ``speech`` (its bounds in s), ``game`` and ``text``,
 dialogues of 2, 4 and 8 speakers are built (`dialogues`); `readers` builds others.
-``--snr`` adds white noise. The package meeteval has to be installed (the group ``speakers``).
+With ``--guest``, somebody else says about ten words once, in the middle of four minutes: `guest` is
+% of these words, live and offline. ``--snr`` adds white noise. The package meeteval has to be
+installed (the group ``speakers``).
 
 Who talks when depends on the audio alone, so it is measured without a recognizer, live in steps and
 offline at once; with ``--wordless`` nothing else is. DER: missed, invented and wrong speaker time,
@@ -93,9 +96,9 @@ def read(path: Path) -> Dialogue:
     return Dialogue(path.stem, sound, talk, texts, words)
 
 
-def built_dialogue(lines: Path, n_speakers: int, seed: int) -> Dialogue:
+def built_dialogue(lines: Path, n_speakers: int, seed: int, *, guest: bool = False) -> Dialogue:
     """Build a dialogue, with what each speaker says."""
-    made = built(lines, n_speakers, seed)
+    made = built(lines, n_speakers, seed, guest=guest)
     texts: dict[str, str] = {}
     for talk in made.talk:
         texts[talk.speaker] = f"{texts.get(talk.speaker, '')} {talk.text}"
@@ -185,7 +188,9 @@ def heard(sound: NDArray[np.float32]) -> tuple[list[SpeakerTurns], RecordedVoice
     return events, voices, spent
 
 
-def by_voices(dialogue: Dialogue, plda: Plda | None = None) -> dict[str, Any]:
+def by_voices(
+    dialogue: Dialogue, plda: Plda | None = None, *, guest: bool = False
+) -> dict[str, Any]:
     """Tell the speakers of a dialogue apart, live and at once, and compare."""
     events, voices, spent = heard(dialogue.sound)
     live = turns_of(msgspec.to_builtins(events))
@@ -209,6 +214,9 @@ def by_voices(dialogue: Dialogue, plda: Plda | None = None) -> dict[str, Any]:
         "known": error_rate(dialogue.talk, known)[0]["der"],
         "cpu_ms": round(1000 * spent / (len(dialogue.sound) / SAMPLE_RATE), 1),
     }
+    if guest:
+        who = min(dialogue.texts, key=lambda each: len(dialogue.texts[each]))
+        facts["guest"] = [right_words(dialogue.words, each, who) for each in (live, offline)]
     if plda is not None:
         local, embedded = features(dialogue.sound)
         theirs = turns(local, told_apart(local, embedded, plda))
@@ -277,18 +285,20 @@ def main() -> None:
     parser.add_argument("--wordless", action="store_true")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--count", type=int, default=2, help="dialogues of each size")
+    parser.add_argument("--guest", action="store_true")
     parser.add_argument("--snr", type=float)
     args = parser.parse_args()
     dialogues = [read(path) for path in args.sounds]
     if args.lines:
         seeds = range(args.seed, args.seed + args.count)
-        dialogues += [built_dialogue(args.lines, n, seed) for n in args.sizes for seed in seeds]
+        every = [(n, seed) for n in args.sizes for seed in seeds]
+        dialogues += [built_dialogue(args.lines, *each, guest=args.guest) for each in every]
     plda = Plda(args.pipeline) if args.pipeline else None
     facts = msgspec.to_builtins(machine())
     print(json.dumps({"machine": facts, "model": args.model, "snr_db": args.snr}))
     for dialogue in dialogues:
         noisy = dialogue if args.snr is None else with_noise(dialogue, args.snr)
-        facts = by_voices(noisy, plda)
+        facts = by_voices(noisy, plda, guest=args.guest)
         if not args.wordless:
             facts |= by_program(noisy, args.model)
         print(json.dumps(facts), flush=True)

@@ -14,6 +14,7 @@ from streamd.labels import name_from
 from streamd.sinks.text import clean
 from streamd.sources import Lost
 from streamd.sources.file import FileSource
+from streamd.speakers.people import LEAST_KEPT
 from streamd.types import mixed, ms_from_frames
 
 log = logging.getLogger(__name__)
@@ -53,9 +54,12 @@ def rename(config: Config, old: str, new: str) -> None:
 def enroll(config: Config, name: str, file: str) -> None:
     """Keep the voice of the one person who speaks in a recording.
 
-    Raises `SourceError` if it cannot be read, `ConfigError` if too little is said in it.
+    Raises `SourceError` if it cannot be read or several people speak in it, `ConfigError` if too
+    little is said in it.
     """
-    voiceprint, n = asyncio.run(_heard(config, file))
+    (n, voiceprint), *others = asyncio.run(_heard(config, file))
+    if others and others[0][0] >= LEAST_KEPT:
+        raise SourceError(f"{file}: several people speak in it: cut out what {name} says")
     VoiceKeeper(_folder(config)).keep(_name(name), voiceprint, n)
 
 
@@ -69,15 +73,18 @@ def _name(text: str) -> str:
     return name
 
 
-async def _heard(config: Config, file: str) -> tuple[bytes, int]:
-    """Return the voiceprint of who speaks in a recording, and of how many frames."""
+async def _heard(config: Config, file: str) -> list[tuple[int, bytes]]:
+    """Return of how many frames the voices of a recording are known, and their voiceprints.
+
+    Whoever says most comes first.
+    """
     voices, gate = RecordedVoices(), build.gate(config)
     async with FileSource(file, realtime=False) as source:
         async for item in source:
             if not isinstance(item, Lost):
                 frames = mixed(item)
                 voices.feed(frames, [(heard.silence, heard.late) for heard in gate.feed(frames)])
-    voices.turns(1)
+    voices.turns()
     if not (known := voices.prints):
         raise SourceError(f"{file}: nobody speaks in it")
-    return known[0]
+    return sorted(((n, voiceprint) for voiceprint, n in known), reverse=True)

@@ -336,9 +336,12 @@ def hearing() -> Callable[[Told, int], SoundHearing]:
 def notices(config: Config) -> Callable[[], Notices | None]:
     """Return what makes the notices of a session; raises `ConfigError` for what cannot be heard."""
     wanted = config.notices.notify
-    Notices(wanted)
-    if config.decoding.sounds is False and any(parse(each).kind == "sound" for each in wanted):
+    kinds = {parse(each).kind: each for each in wanted}
+    if config.decoding.sounds is False and "sound" in kinds:
         raise ConfigError("--notify sound: sounds are heard with --sounds")
+    has_speakers = config.decoding.speakers or is_split(config) or not config.input.source
+    if "speaker" in kinds and not has_speakers:  # clients choose for themselves
+        raise ConfigError(f"--notify {kinds['speaker']}: speakers are told apart with --speakers")
     return lambda: Notices(wanted) if wanted else None
 
 

@@ -7,8 +7,7 @@ are compared by the cosine of their embeddings.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
+from streamd.speakers.clustering import as_bytes, unit
 
 LIKE, FEW = 0.56, 15
 """The least cosine of a speaker of whom n frames were embedded with somebody who is known:
@@ -39,7 +38,7 @@ class Person:
 
 def likeness_of(a: bytes, b: bytes) -> float:
     """Return how alike two voiceprints are, -1 to 1."""
-    return float(_unit(a) @ _unit(b))
+    return float(unit(a) @ unit(b))
 
 
 def threshold(n: int) -> float:
@@ -64,12 +63,5 @@ def recognised(voiceprint: bytes, n: int, people: Sequence[Person], before: str 
 def with_more(person: Person, voiceprint: bytes, n: int) -> Person:
     """Return a person of whose voice `n` more frames were heard."""
     known = min(person.n, MOST_KEPT)
-    total = known * _unit(person.voiceprint) + n * _unit(voiceprint)
-    scale = 127 / max(float(np.abs(total).max()), 1e-9)
-    print_ = np.rint(scale * total).astype(np.int8).tobytes()
-    return Person(person.name, print_, person.n + n)
-
-
-def _unit(voiceprint: bytes) -> NDArray[np.float32]:
-    vector: NDArray[np.float32] = np.frombuffer(voiceprint, np.int8).astype(np.float32)
-    return vector / max(float(np.linalg.norm(vector)), 1e-9)
+    total = known * unit(person.voiceprint) + n * unit(voiceprint)
+    return Person(person.name, as_bytes(total), person.n + n)

@@ -27,7 +27,7 @@ from streamd.speakers.boundaries import (
     shifts,
     turning,
 )
-from streamd.speakers.clustering import Embedding, clustered, likeness
+from streamd.speakers.clustering import Embedding, as_bytes, clustered, likeness, unit
 from streamd.speakers.steps import HearingStep
 from streamd.speakers.turns import REMEMBERED, SpokenTurn
 
@@ -119,8 +119,7 @@ class Roster:
         known = tuple(known)
         for number, print_ in enumerate(known, 1):
             if any(print_):
-                centre = np.frombuffer(print_, np.int8).astype(np.float32)
-                total = 10 * SAMPLE * normal(centre)
+                total: Embedding = 10 * SAMPLE * unit(print_)
                 self._forgotten[number] = Voice((), total, 10 * SAMPLE, number)
         self._voices: dict[int, Voice] = {}
         self._n_voices = 0
@@ -144,7 +143,7 @@ class Roster:
         totals = self._totals()
         nobody = np.zeros(VOICEPRINT_BYTES, np.float32)
         order = range(1, max(totals, default=0) + 1)
-        return tuple(_as_bytes(totals.get(speaker, nobody)) for speaker in order)
+        return tuple(as_bytes(totals.get(speaker, nobody)) for speaker in order)
 
     @property
     def lengths(self) -> tuple[int, ...]:
@@ -428,14 +427,3 @@ def _clipped(places: Places, start: int, end: int) -> Places:
 
 def _moved(places: Places, by: int) -> Places:
     return tuple((start + by, end + by) for start, end in places)
-
-
-def normal(vector: NDArray[np.float32]) -> Embedding:
-    """Return a vector of the length 1."""
-    return vector / max(float(np.linalg.norm(vector)), 1e-9)
-
-
-def _as_bytes(vector: NDArray[np.float32]) -> bytes:
-    scale = 127 / max(float(np.abs(vector).max()), 1e-9)
-    quantised: NDArray[np.int8] = np.rint(scale * vector).astype(np.int8)
-    return quantised.tobytes()

@@ -10,7 +10,7 @@ import channels
 from tests.support import recorded
 
 
-@pytest.mark.parametrize("codec", ["g711", "gsm"])
+@pytest.mark.parametrize("codec", ["g711", "gsm", "opus"])
 def test_a_telephone_has_nothing_above_four_kilohertz_and_no_delay(codec):
     sound = recorded.samples("jfk").astype(np.float64)
     heard = channels.telephone(sound, codec)
@@ -24,7 +24,7 @@ def test_a_telephone_has_nothing_above_four_kilohertz_and_no_delay(codec):
 @pytest.mark.skipif(
     importlib.util.find_spec("pyroomacoustics") is None, reason="needs pyroomacoustics"
 )
-@pytest.mark.parametrize("name", ["table", "hall"])
+@pytest.mark.parametrize("name", ["table", "hall", "office"])
 def test_a_room_is_as_loud_and_has_no_delay(name):
     sound = recorded.samples("jfk").astype(np.float64)
     heard = channels.room(sound, name)

@@ -19,6 +19,7 @@ from streamd.streams import SessionStorage, Streams
 from streamd.streams.hub import Hub
 from streamd.streams.journal.database import Database
 from streamd.types import ResumeState
+from tests.support.recorded import samples, wav
 from tests.support.said import spoken
 
 
@@ -91,6 +92,20 @@ def test_people_are_listed_renamed_and_forgotten(tmp_path, capsys):
     (line,) = capsys.readouterr().out.splitlines()
     assert json.loads(line)["name"] == "Ana Botín"
     assert len([*tmp_path.iterdir()]) == 1
+
+
+def test_a_recording_of_one_person_is_enrolled_and_one_of_several_is_not(tmp_path, capsys):
+    given, folder = ["--people", str(tmp_path / "people")], PeopleFolder(str(tmp_path / "people"))
+    both = np.concatenate([samples("two_cities"), samples("jfk")])
+    several, alone = (
+        str(wav(tmp_path / name, sound))
+        for name, sound in (("both.wav", both), ("one.wav", samples("two_cities")))
+    )
+    assert main(["people", "enroll", "Ana", several, *given]) != 0
+    assert "both.wav: several people speak in it: cut out what Ana says" in capsys.readouterr().err
+    assert not folder.people
+    assert main(["people", "enroll", "Ana", alone, *given]) == 0
+    assert [person.name for person in folder.people] == ["Ana"]
 
 
 class OneVoice:

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from streamd.config import Config, load
+from streamd.config import Config, for_clients, load
 from streamd.daemon import build
 from streamd.engines import yamnet
 from streamd.errors import ConfigError
@@ -118,11 +118,21 @@ def test_sounds_that_cannot_be_heard_are_refused_at_the_start(monkeypatch, tmp_p
         ({"notify": ["sound:music"]}, "sounds are heard with --sounds"),
         ({"notify": ["sound:thunder"], "sounds": "true"}, "no such sound"),
         ({"notify": ["?"]}, "expected a word"),
+        ({"notify": ["Anna", "@Anna"]}, "--notify @Anna: speakers are told apart with --speakers"),
     ],
 )
 def test_a_notice_that_can_never_come_is_refused(given, why):
     with pytest.raises(ConfigError, match=why):
         build.notices(load(given, {}))
+
+
+@pytest.mark.parametrize("given", [{"speakers": "true"}, {"people": "x"}, {"channels": "split"}])
+def test_a_speaker_can_be_waited_for_where_speakers_are_known(given):
+    assert build.notices(load({"notify": ["@Anna"], **given}, {}))()
+
+
+def test_a_server_waits_for_speakers_since_its_clients_choose():
+    assert build.notices(for_clients(load({"notify": ["@Anna"]}, {})))()
 
 
 def test_without_anything_to_wait_for_nothing_is_looked_for():

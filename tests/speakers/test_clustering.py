@@ -32,16 +32,19 @@ def test_of_little_speech_less_likeness_is_enough():
     assert len(set(pair(SAME * OWN / 4 - 0.01, FEW))) == 2
 
 
-@pytest.mark.parametrize(("own", "n_speakers"), [(0.5, 2), (0.3, 1)])
+@pytest.mark.parametrize(
+    ("own", "between", "learns", "n_speakers"),
+    [(0.5, 0.25, True, 2), (0.3, 0.25, True, 1), (0.3, 0.25, False, 2), (0.7, 0.33, False, 2)],
+)
 def test_two_voices_are_two_people_by_how_alike_each_is_to_itself_in_this_recording(
-    own, n_speakers
+    own, between, learns, n_speakers
 ):
-    between = 0.25  # the cosine of a voice of one and a voice of the other
+    # `between`: the cosine of a voice of one and a voice of the other
     people = np.zeros((2, 256), np.float32)
     people[:, :2] = [1, 0], [between / own, np.sqrt(1 - (between / own) ** 2)]
     found = np.repeat(own**0.5 * people, 6, axis=0)
     found[:, 2:14] = (1 - own) ** 0.5 * np.eye(12)
-    labels = clustered(FEW * found, np.full(12, FEW))
+    labels = clustered(FEW * found, np.full(12, FEW), learns=learns)
     assert len(set(labels)) == n_speakers
     assert len(set(labels[:6])) == len(set(labels[6:])) == 1
 

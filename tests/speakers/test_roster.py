@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from streamd.options import EndpointOptions
 from streamd.speakers import REMEMBERED, HearingStep, HearingSteps, Roster, SpokenTurn, changes
 from streamd.speakers.boundaries import runs, shifts
-from streamd.speakers.roster import MOST, MOST_SPARE, SAMPLE, SHARE, normal
+from streamd.speakers.roster import MOST, MOST_SPARE, SAMPLE, SHARE
 from streamd.speakers.steps import ATTACK, CONTEXT, EVERY, FIRST, QUIET
 from streamd.speakers.turns import speaker_at
 
@@ -174,7 +174,8 @@ def test_more_of_a_voice_is_embedded_unless_it_is_clear_whose_it_is():
 def test_of_a_voice_that_is_almost_as_like_another_speaker_more_is_embedded(
     to_another, is_more_wanted
 ):
-    voice = normal(0.35 * VOICES[0] + to_another * VOICES[1] + 0.9 * VOICES[2])
+    voice = 0.35 * VOICES[0] + to_another * VOICES[1] + 0.9 * VOICES[2]
+    voice /= np.linalg.norm(voice)
     roster = Roster()
     for i in range(2):
         hear(roster, talk(100, a=(10, 90)), [i], start=500 * i)
@@ -189,7 +190,7 @@ def test_of_a_recording_all_is_embedded_and_a_voice_ends_where_it_changes():
 
     def voices(frames):
         mixed = VOICES[0] * (frames < 150).mean() + VOICES[1] * (frames >= 150).mean()
-        return normal(mixed)
+        return mixed / np.linalg.norm(mixed)
 
     assert hear(roster, talk(300, b=(10, 290)), voices) == [(0, 300)]
     hear(roster, talk(300, c=(0, 200)), [0, 0, 1], start=225, new=75)
