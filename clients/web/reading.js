@@ -361,7 +361,7 @@ export async function open(id, atMs = null) {
   const began = new Date(session.started);
   title = element("h2", "", `${session.name}, ${day(began)}, ${hour(began)}`);
   title.dir = "auto";
-  $("shown").replaceChildren(title);
+  $("shown").replaceChildren(title, otherTexts());
   $("heard").textContent = "";
   for (const control of ["edit", "split"]) $(control).disabled = true;
   draw();
@@ -371,6 +371,18 @@ export async function open(id, atMs = null) {
   if (atMs !== null) seek(atMs);
   else if (session.is_live) toLive();
   $("view").focus();
+}
+
+/** Links to what else was made of the same sound, such as by --afterwards. */
+function otherTexts() {
+  const line = element("p", "others");
+  for (const [id, name] of Object.entries(session.texts)) {
+    const link = element("a", "", `The same sound as ${name}`);
+    link.href = `library#${id}`;
+    line.append(link, " ");
+  }
+  line.hidden = line.childElementCount === 0;
+  return line;
 }
 
 function offerSound() {

@@ -221,6 +221,7 @@ class LibraryRest:
             "is_over": bool(run.ended),
             "names": {str(key): name for key, name in self._shelf.names(number).items()},
             "sounds": self._shelf.sounds(number),
+            "texts": self._shelf.texts(number),
             "revision": before + sum(isinstance(event, Edit) for _, event in rows),
             "last": rows[-1][0] if rows else after,
             "events": [event for _, event in rows],
