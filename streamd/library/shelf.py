@@ -43,6 +43,7 @@ where its first page of text was full, SQLite has left copies of some of it, whi
 overwrite."""
 _EDITS = "SELECT event FROM events WHERE run = ? AND seq IS NULL ORDER BY id"
 """Of a session."""
+_ENDS = ("min", "max")
 _SYNTAX = re.compile(r'(?:(speaker|lang|after|before):)?("[^"]*"|\S+)', re.IGNORECASE)
 
 
@@ -254,12 +255,9 @@ class Shelf:
         else:
             # The words may be in every sentence: only sessions with that name are looked at.
             row = "search.rowid" if wanted.terms else "events.id"
-            first, last = (
-                f"(SELECT {end}(id) FROM events WHERE run = ?)" for end in ("min", "max")
-            )
-            for run, numbers in sorted(self._named(wanted.speaker).items(), reverse=True):
-                within = f"AND events.run = ? AND {row} BETWEEN {first} AND {last} "
-                yield from self._where(wanted, within + _may_be_by(numbers), run, run, run)
+            within = f"AND +events.run = ? AND {row} BETWEEN ? AND ? "
+            for place, numbers in sorted(self._named(wanted.speaker).items(), reverse=True):
+                yield from self._where(wanted, within + _may_be_by(numbers), *place)
 
     def _where(self, wanted: Sought, also: str = "", *also_values: object) -> Iterator[Hit]:
         joined = "search JOIN events ON events.id = search.rowid" if wanted.terms else "events"
@@ -292,14 +290,18 @@ class Shelf:
             if _is_by(final, wanted.speaker, names):
                 yield _hit(number, runs[number], final, wanted, names)
 
-    def _named(self, speaker: str) -> Mapping[int, set[int]]:
-        """Return in which sessions which speakers may have a name."""
-        query = "SELECT run, event FROM events WHERE seq IS NULL AND instr(event, ?) > 0"
-        found: dict[int, set[int]] = {}
-        for run, data in self._rows(query, '"type":"name"'):
+    def _named(self, speaker: str) -> Mapping[tuple[int, int, int], set[int]]:
+        """Return which speakers may have a name: in which session, from which row to which."""
+        first, last = (
+            f"(SELECT {end}(id) FROM events WHERE run = note.run AND seq > 0)" for end in _ENDS
+        )
+        query = f"SELECT run, {first}, {last}, event FROM events AS note "
+        query += "WHERE seq IS NULL AND instr(event, ?) > 0"
+        found: dict[tuple[int, int, int], set[int]] = {}
+        for *place, data in self._rows(query, '"type":"name"'):
             note = event_of(data)
             if isinstance(note, SpeakerName) and folded(note.name) == folded(speaker):
-                found.setdefault(run, set()).add(note.speaker)
+                found.setdefault((place[0], place[1], place[2]), set()).add(note.speaker)
         return found
 
     def n_edits(self, number: int, upto: int) -> int:
@@ -459,8 +461,8 @@ def _may_be_by(numbers: set[int]) -> str:
     Reading each event would take ten times as long.
     """
     has_one = (f"instr(event, '\"speaker\":{number}') > 0" for number in numbers)
-    attributed = "EXISTS (SELECT 1 FROM events AS note WHERE note.run = events.run "
-    attributed += "AND note.seq IS NULL AND instr(note.event, '\"attribution\"') > 0)"
+    attributed = "events.run IN (SELECT run FROM events WHERE seq IS NULL "
+    attributed += "AND instr(event, '\"attribution\"') > 0)"
     return f"AND ({' OR '.join((*has_one, attributed))}) "
 
 

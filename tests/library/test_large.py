@@ -2,6 +2,7 @@
 
 import random
 import shutil
+import sqlite3
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -11,6 +12,7 @@ from streamd.cli import main
 from streamd.library.shelf import Shelf, sought
 from streamd.library.tables import NAME, opened, written
 from streamd.streams.journal.tables import Run
+from tests.library.test_shelf import give_name
 from tests.support.said import final
 
 N_SESSIONS, N_FINALS, FINAL_MS, N_WORDS, N_TEXTS = 10_000, 12, 30_000, 75, 1_200
@@ -113,6 +115,27 @@ def test_the_newest_of_many_are_found_and_listed(large):
     assert before[0].id < N_SESSIONS // 4
     assert shelf.search(sought("own77x"), 1000)[-1].id == after[0]
     assert [each.id for each in shelf.sessions(2, before=100)] == [99, 98]
+
+
+def test_a_name_is_looked_for_only_in_the_sessions_that_have_it(large, monkeypatch):
+    shelf, n_steps, connect = Shelf(large), 0, sqlite3.connect
+    give_name(shelf, 5000, 3, "Zoë")
+
+    def count():
+        nonlocal n_steps
+        n_steps += 1
+
+    def counting(*args, **more):
+        connection = connect(*args, **more)
+        connection.set_progress_handler(count, 1000)  # instructions of SQLite's machine
+        return connection
+
+    monkeypatch.setattr(sqlite3, "connect", counting)
+    word = next(texts()).split()[0]
+    assert len(shelf.search(sought(f"{word} after:2026-01-01"), 1_000_000)) > N_SESSIONS
+    n_steps = 0
+    assert shelf.search(sought(f"{word} speaker:zoe")) == []
+    assert n_steps < 10
 
 
 def test_one_of_them_is_exported(large, tmp_path):
