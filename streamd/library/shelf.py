@@ -18,7 +18,7 @@ from msgspec import Struct
 from streamd.errors import ConfigError, StreamdError, os_error_as
 from streamd.events import Edit, Final, Gap, Item, Note, SpeakerName
 from streamd.library.edits import EditedText, Edits
-from streamd.library.tables import NAME, SOUNDS, merge, spaced, written
+from streamd.library.tables import NAME, SOUNDS, TO_COMPACT, compact, merge, spaced, written
 from streamd.sinks.text import speaker_name
 from streamd.sinks.transcripts import Revised
 from streamd.streams.journal.journals import JournalError
@@ -38,9 +38,10 @@ _FIRST_FINALS = 30
 _LATELY = 20
 """Sessions among which the one that is spoken now is looked for; files are sent meanwhile."""
 _COMPACT_BYTES = 64 << 20
-"""Size up to which a library is written anew when something is deleted, which takes two seconds:
-where its first page of text was full, SQLite has left copies of some of it, which it does not
-overwrite."""
+"""Size up to which a library is written anew at once when something is deleted, which takes two
+seconds: where a page of text was full, SQLite has left copies of some of it, which it does not
+overwrite. A larger one, for which 1.2 GB took 10 CPU s, must not hold up finals: it is written anew
+at the next start if a streamd writes it."""
 _EDITS = "SELECT event FROM events WHERE run = ? AND seq IS NULL ORDER BY id"
 """Of a session."""
 _ENDS = ("min", "max")
@@ -382,8 +383,9 @@ class Shelf:
             connection.execute("DELETE FROM runs WHERE id = ?", (number,))
             connection.execute("COMMIT")
             merge(connection)
-            if self.path.stat().st_size < _COMPACT_BYTES:
-                connection.execute("VACUUM")
+            connection.execute(f"PRAGMA application_id = {TO_COMPACT}")
+            if self.path.stat().st_size < _COMPACT_BYTES or not self.is_written:
+                compact(connection.execute)
             ((is_busy, *_),) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         if is_busy:
             what = "what was deleted stays in its log until no other program reads it"
