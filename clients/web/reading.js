@@ -237,7 +237,10 @@ function markWord(found, scrolls, ms) {
 
 /** Go to a word. */
 export function goTo({ turn, i }) {
-  seek(wordOf({ turn, i }).start_ms, { turn, i });
+  const { text, start_ms, final } = wordOf({ turn, i });
+  seek(start_ms, { turn, i });
+  const who = turn.speaker === undefined ? "" : `${nameOf(turn.speaker)}, `;
+  $("told").textContent = `${text}: ${who}${clock(start_ms)}, ${shown(final).text}`; // for who does not see the mark
 }
 
 // -- sound ------------------------------------------------------------------------------------------
@@ -360,6 +363,7 @@ export async function open(id, atMs = null) {
   for (const event of session.events) transcript.apply(event);
   const began = new Date(session.started);
   title = element("h2", "", `${session.name}, ${day(began)}, ${hour(began)}`);
+  document.title = `${title.textContent} – streamd`;
   title.dir = "auto";
   $("shown").replaceChildren(title, otherTexts());
   $("heard").textContent = "";
