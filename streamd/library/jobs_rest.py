@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any, Literal, Protocol
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -30,7 +30,7 @@ class _Sent(Struct, frozen=True, kw_only=True):
     task: Task = "transcribe"
     language: Annotated[str, Meta(max_length=100)] = ""
     hotwords: Annotated[str, Meta(max_length=10_000)] = ""
-    speakers: bool = False
+    speakers: Literal["true", "false", "1", "0"] = "false"
     num_speakers: Annotated[int, Meta(ge=0, le=64)] = 0
 
     @property
@@ -40,7 +40,7 @@ class _Sent(Struct, frozen=True, kw_only=True):
             task=self.task,
             language=self.language or None,
             hotwords=self.hotwords or None,
-            speakers=self.speakers,
+            speakers=self.speakers in ("true", "1"),
             num_speakers=self.num_speakers,
         )
 
