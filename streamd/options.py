@@ -823,7 +823,12 @@ class JournalOptions:
     keep: Annotated[
         str,
         "DIR",
-        Option("folder to keep sessions in; auto: the default one", common=True),
+        Option(
+            "folder to keep sessions in; auto: the default one",
+            name="library",
+            flags=("--keep",),
+            common=True,
+        ),
     ] = ""
     """Text, words and audio, to be searched and heard later."""
     keep_days: Annotated[

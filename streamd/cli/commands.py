@@ -173,7 +173,7 @@ def _bench(config: Config) -> Iterator[str]:
 _LIVE = ("streaming", "vad", "decoding", "server", "journal")
 _ENGINE = ("threads", "precision", "compute")
 _LOG = ("verbose", "log-format")
-_KEEP = ("keep", "keep-days", "keep-audio")
+_KEEP = ("library", "keep-days", "keep-audio")
 
 COMMANDS = (
     Command(
@@ -237,34 +237,34 @@ COMMANDS = (
         "find, show and delete what --keep has kept",
         target="streamd.cli.commands:_library",
         operand="[list|show|search|export|delete ...]",
-        takes=("keep", "json"),
+        takes=("library", "json"),
     ),
     Command(
         "library list",
         "list the sessions of the library, the newest last",
         target="streamd.cli.library:listed",
-        takes=("keep", "json", *_LOG),
+        takes=("library", "json", *_LOG),
     ),
     Command(
         "library show",
         "show a session, by its number or name",
         target="streamd.cli.library:show",
         operand="SESSION",
-        takes=("keep", "names", "format", "timestamps", *_LOG),
+        takes=("library", "names", "format", "timestamps", *_LOG),
     ),
     Command(
         "library search",
         'find words, "phrases", begin*, speaker:ANA, lang:en, after:2026-01-31, before:DATE',
         target="streamd.cli.library:search",
         operand="WORD...",
-        takes=("keep", "json", *_LOG),
+        takes=("library", "json", *_LOG),
     ),
     Command(
         "library export",
         "write a session to files",
         target="streamd.cli.library:export",
         operand="SESSION",
-        takes=("output", "keep", "export", "vocabulary"),
+        takes=("output", "library", "export", "vocabulary"),
         lacks=("format", "json", "skip-existing"),
     ),
     Command(
@@ -272,20 +272,20 @@ COMMANDS = (
         "bring the sessions of a journal (--journal) into the library",
         target="streamd.cli.library:bring",
         operand="[DIR]",
-        takes=("keep", *_LOG),
+        takes=("library", *_LOG),
     ),
     Command(
         "library delete",
         "delete sessions: their text, audio and words in the index",
         target="streamd.cli.library:delete",
         operand="SESSION...",
-        takes=("keep", *_LOG),
+        takes=("library", *_LOG),
     ),
     Command(
         "library path",
         "print the folder of the library",
         target="streamd.cli.library:path",
-        takes=("keep", *_LOG),
+        takes=("library", *_LOG),
     ),
     Command(
         "people",
@@ -325,7 +325,7 @@ COMMANDS = (
         "mcp",
         "let an assistant search and read the library",
         target="streamd.cli.library:assist",
-        takes=("keep", *_LOG),
+        takes=("library", *_LOG),
     ),
     Command(
         "devices",

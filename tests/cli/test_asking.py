@@ -41,7 +41,7 @@ def test_the_answer_holds_and_nobody_is_asked_again(terminal, line, keep):
 
 def test_nobody_is_asked_who_has_chosen_or_is_not_there(terminal, monkeypatch, tmp_path):
     shown = terminal("y\n")
-    for option in ("keep", "journal", "record"):
+    for option in ("library", "journal", "record"):
         config = load({option: str(tmp_path / "own")}, {})
         assert with_answer(config) == config
     monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))

@@ -86,7 +86,7 @@ def test_silence_has_no_better_transcript(tmp_path, capfd):
     ("options", "why"),
     [
         ({}, "add -o FILE"),
-        ({"output": ["a.txt"], "keep": "auto", "keep-audio": "off"}, "drop --keep-audio off"),
+        ({"output": ["a.txt"], "library": "auto", "keep-audio": "off"}, "drop --keep-audio off"),
     ],
 )
 def test_what_cannot_be_is_refused(options, why):
