@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 
 from streamd.events import Final, TimedWord
+from streamd.library.edits import Edits, Naming
 from streamd.library.shelf import Shelf, sought
 from streamd.library.tables import opened
 from streamd.streams.journal.tables import Run, put_event, put_run
@@ -33,6 +34,7 @@ QUERIES = (
     "w1*",
     "w0 speaker:2",
     "w500 speaker:9",
+    "w0 speaker:Ana",
     "w0 lang:en after:2001-01-01 before:2002-01-01",
     "nowhere",
 )
@@ -90,6 +92,9 @@ def main() -> None:
         before_s = time.process_time()
         fill(Path(folder), hours)
         shelf = Shelf(Path(folder))
+        # Somebody who says nothing, beside a word that is in every second sentence.
+        ana = Edits(revision=0, names=(Naming(speaker=9, name="Ana"),))
+        shelf.edit(hours // 2 + 1, ana)
         megabytes = shelf.path.stat().st_size / 1e6
         print(
             f"{hours} hours: {megabytes:.0f} MB, filled in {time.process_time() - before_s:.0f} s"

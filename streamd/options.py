@@ -83,6 +83,8 @@ FORMAT_NAMES: tuple[str, ...] = (*get_args(FormatName), *get_args(DocumentName))
 _ENDINGS = [f".{name.replace('json-full', 'full.json')}" for name in FORMAT_NAMES]
 Transcript = Annotated[str, Meta(pattern=rf"\.({'|'.join({*FORMAT_NAMES} - {'json-full'})})\Z")]
 """The name of a file; ``.full.json`` is json-full."""
+_NAMING = r"^(?!(.*,)?\s*[1-9][0-9]{0,3}=\s*(,|\Z))[1-9][0-9]{0,3}=\s*\S.{0,999}\Z"
+"""One or more names of speakers, of which none is empty."""
 
 EndpointRule = Literal["silence", "smart"]
 
@@ -555,7 +557,7 @@ class OutputOptions:
     ] = ""
     """By a model for text, unlike the task ``translate``. Readers choose one of them."""
     names: Annotated[
-        tuple[Annotated[str, Meta(pattern=r"^[1-9][0-9]{0,3}=\s*\S.{0,999}\Z")], ...],
+        tuple[Annotated[str, Meta(pattern=_NAMING)], ...],
         "1=NAME",
         Option("what speakers are called: 1=Ana,2=Bob", allowed="numbers and names: 1=Ana,2=Bob"),
     ] = ()

@@ -4,6 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from streamd.config.loading import of_options
+from streamd.errors import ConfigError
 from streamd.events import SpeakerName
 from streamd.labels import MOST_NAME, name_from, name_of, names_of, renamed
 
@@ -36,3 +38,9 @@ def test_the_newest_name_counts_and_without_one_there_is_the_number():
     called = [name_of(speaker, names) for speaker in (1, 2, 3, None)]
     assert called == ["Ana Botín", "Bob, Jr.", "Zoë", ""]
     assert name_of(2, renamed(names, SpeakerName(speaker=2, name=""))) == "Speaker 2"
+
+
+@pytest.mark.parametrize("text", ["1=", "1=Ana,2=", "1=,2=Bob", "1= ,2=Bob", "1=Ana, 2= ,3=Zoë"])
+def test_a_name_that_is_missing_is_refused(text):
+    with pytest.raises(ConfigError, match="names"):
+        of_options({"names": (text,)})

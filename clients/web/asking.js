@@ -14,26 +14,28 @@ export function element(tag, className, text = "") {
 }
 
 export function toast(text) {
-  $("toast").textContent = text;
+  if ($("toast").hidden || $("toast").textContent !== text) $("toast").textContent = text; // it is read aloud once
   $("toast").hidden = false;
   clearTimeout(shown);
   shown = setTimeout(() => ($("toast").hidden = true), TOAST_MS);
 }
 
-/** What the server answers, or null: then it was said why. With `isOvertaken`, somebody else was faster. */
-export async function fetched(path, options) {
+export const UNREACHED = "streamd cannot be reached";
+
+/** What the server answers, or null: then `tell` was told why. With `isOvertaken`, somebody else was faster. */
+export async function fetched(path, options, tell = toast) {
   let answer;
   try {
     answer = await ask(`v1/library/${path}`, options);
   } catch {
-    return void toast("streamd cannot be reached");
+    return void tell(UNREACHED);
   }
   if (answer.status === 401) return void ($("ask").open || $("ask").showModal());
   if (answer.status === 204) return {};
   const isJson = answer.headers.get("Content-Type") === "application/json";
   const body = isJson ? await answer.json() : (await answer.text()).trim();
   const isOvertaken = answer.status === 409 && body.revision !== undefined;
-  if (!answer.ok && !isOvertaken) return void toast(body.error ?? body);
+  if (!answer.ok && !isOvertaken) return void tell(body.error ?? body);
   return isOvertaken ? { ...body, isOvertaken } : body;
 }
 

@@ -78,7 +78,7 @@ async function search(query) {
   found.append(...rows);
   const n = rows.length === 1 ? "1 sentence" : `${rows.length} sentences, the newest first`;
   const count = element("h2", "", rows.length ? n : "Nothing was found");
-  count.role = "status";
+  $("told").textContent = count.textContent;
   $("shown").replaceChildren(count, found);
 }
 
@@ -93,8 +93,11 @@ function route() {
   const query = new URLSearchParams(location.search).get("q");
   $("query").value = query ?? "";
   if (id !== undefined) reading.open(id, at === undefined ? null : Number(at));
-  else if (query) search(query);
-  else {
+  else if (query) {
+    document.title = `${query} – Library – streamd`;
+    search(query);
+  } else {
+    document.title = "Library – streamd";
     uploading.show(list);
     list();
   }

@@ -237,7 +237,10 @@ function markWord(found, scrolls, ms) {
 
 /** Go to a word. */
 export function goTo({ turn, i }) {
-  seek(wordOf({ turn, i }).start_ms, { turn, i });
+  const { text, start_ms, final } = wordOf({ turn, i });
+  seek(start_ms, { turn, i });
+  const who = turn.speaker === undefined ? "" : `${nameOf(turn.speaker)}, `;
+  $("told").textContent = `${text}: ${who}${clock(start_ms)}, ${shown(final).text}`; // for who does not see the mark
 }
 
 // -- sound ------------------------------------------------------------------------------------------
@@ -360,8 +363,9 @@ export async function open(id, atMs = null) {
   for (const event of session.events) transcript.apply(event);
   const began = new Date(session.started);
   title = element("h2", "", `${session.name}, ${day(began)}, ${hour(began)}`);
+  document.title = `${title.textContent} – streamd`;
   title.dir = "auto";
-  $("shown").replaceChildren(title);
+  $("shown").replaceChildren(title, otherTexts());
   $("heard").textContent = "";
   for (const control of ["edit", "split"]) $(control).disabled = true;
   draw();
@@ -371,6 +375,18 @@ export async function open(id, atMs = null) {
   if (atMs !== null) seek(atMs);
   else if (session.is_live) toLive();
   $("view").focus();
+}
+
+/** Links to what else was made of the same sound, such as by --afterwards. */
+function otherTexts() {
+  const line = element("p", "others");
+  for (const [id, name] of Object.entries(session.texts)) {
+    const link = element("a", "", `The same sound as ${name}`);
+    link.href = `library#${id}`;
+    line.append(link, " ");
+  }
+  line.hidden = line.childElementCount === 0;
+  return line;
 }
 
 function offerSound() {

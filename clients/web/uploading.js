@@ -1,11 +1,12 @@
 // Files that are sent to the library and transcribed there, one after the other.
 
-import { $, element, fetched, toast } from "./asking.js";
+import { $, element, fetched, toast, UNREACHED } from "./asking.js";
 import { clock } from "./transcript.js";
 
 const ASKS_MS = 2000;
-let waiting = []; // files that are not sent yet
-let sending = null; // the name of the one that is
+const MOST_TRIES = 5; // to send a file that the browser cannot read any more
+let unsent = []; // files that are not in the queue yet: {id, name, file, wanted, error, tries}
+let sending = null; // the one that is on its way
 let asking = null; // the timer
 let isShown = false;
 let seen = new Set(); // of jobs
@@ -15,7 +16,7 @@ let told = () => {}; // called when one is done
 export function show(done) {
   told = done;
   isShown = true;
-  ask();
+  sendAll();
 }
 
 export function hide() {
@@ -28,9 +29,10 @@ export function hide() {
 async function ask() {
   clearTimeout(asking);
   const answer = await fetched("uploads");
-  $("files").hidden = !isShown || !answer?.uploads;
-  if ($("files").hidden) return;
+  if (!answer) return void (isShown && (asking = setTimeout(ask, ASKS_MS)));
   const { uploads } = answer;
+  $("files").hidden = !isShown || !uploads;
+  if ($("files").hidden) return;
   const now = new Set(uploads.map(({ id }) => id));
   if ([...seen].some((id) => !now.has(id))) told();
   seen = now;
@@ -40,7 +42,8 @@ async function ask() {
 
 /** Show the files that there are now; rows that stay are left alone, so that a press is not lost. */
 function draw(uploads) {
-  const rows = uploads.map((job) => {
+  const ours = unsent.map(({ id, name, error }) => ({ id, name, error, state: error ? "failed" : id === sending?.id ? "sending" : "unsent" }));
+  const rows = [...uploads, ...ours].map((job) => {
     const row = document.querySelector(`#queue [data-job="${job.id}"]`) ?? element("li", "");
     const state = JSON.stringify(job);
     if (row.dataset.state === state) return row;
@@ -56,19 +59,16 @@ function draw(uploads) {
       row.append(bar);
     }
     if (job.state === "failed") row.append(button("Try again", job, "POST"));
-    row.append(button("Remove", job, "DELETE"));
+    if (job.state !== "sending") row.append(button("Remove", job, "DELETE"));
     return row;
   });
-  const unsent = [...(sending === null ? [] : [sending]), ...waiting.map(({ name }) => name)].map((name, n) => {
-    const row = element("li", "");
-    row.append(element("strong", "", name), " ", element("span", "", n === 0 && sending !== null ? "is being sent" : "is not sent yet"));
-    return row;
-  });
-  $("queue").replaceChildren(...rows, ...unsent);
+  $("queue").replaceChildren(...rows);
 }
 
 function about({ state, error, reached_ms, duration_ms }) {
   if (state === "waiting") return "waits";
+  if (state === "sending") return "is being sent";
+  if (state === "unsent") return "is not sent yet";
   if (state === "failed") return error;
   return duration_ms > 0 ? `${clock(reached_ms)} of ${clock(duration_ms)}` : "is being read";
 }
@@ -77,25 +77,59 @@ function button(text, { id, name }, method) {
   const made = element("button", "", text);
   made.setAttribute("aria-label", `${text}: ${name}`);
   made.onclick = async () => {
-    if (await fetched(`uploads/${id}`, { method })) ask();
+    const ours = unsent.find((each) => each.id === id);
+    if (ours === undefined) return void ((await fetched(`uploads/${id}`, { method })) && ask());
+    if (method === "POST") Object.assign(ours, { error: "", tries: 0 });
+    else unsent = unsent.filter((each) => each !== ours);
+    sendAll();
   };
   return made;
 }
 
+let nSent = 0;
+
 /** Send files, one after the other, with what is chosen now. */
-export async function send(files) {
-  const wanted = { language: $("spoken").value.trim(), hotwords: $("expected").value.trim(), speakers: $("apart").checked };
-  waiting.push(...files.map((file) => ({ name: file.name, file, wanted })));
+function send(files) {
+  const [some, n] = [$("apart").value === "some", Number($("apart").value)];
+  const wanted = { language: $("spoken").value.trim(), hotwords: $("expected").value.trim(), ...(some ? { speakers: true } : n ? { num_speakers: n } : {}) };
+  unsent.push(...files.map((file) => ({ id: `unsent-${++nSent}`, name: file.name, file, wanted, error: "", tries: 0 })));
+  sendAll();
+}
+
+async function sendAll() {
   if (sending !== null) return ask();
-  while (waiting.length > 0) {
-    const { name, file, wanted: how } = waiting.shift();
-    sending = name;
+  while ((sending = unsent.find(({ error }) => !error) ?? null) !== null) {
     ask();
-    const sent = await fetched(`uploads?${new URLSearchParams({ name, ...how })}`, { method: "POST", body: file });
-    if (sent) toast(`${name} is in the queue`);
+    const why = await sent(sending);
+    if (why === null) break; // the token is asked for, and `show` follows
+    if (why === "") unsent = unsent.filter((each) => each !== sending);
+    sending.error = why;
   }
   sending = null;
   ask();
+}
+
+/** Send a file, again if streamd was away; returns why that failed, or null. */
+async function sent(one) {
+  const { name, file, wanted } = one;
+  let why = null;
+  const told = (text) => (why = text);
+  const path = `uploads?${new URLSearchParams({ name, ...wanted })}`;
+  while (!(await fetched(path, { method: "POST", body: file }, told))) {
+    if (why !== UNREACHED) return why;
+    let answer = null;
+    while (!answer && why === UNREACHED) {
+      await new Promise((resolve) => setTimeout(resolve, ASKS_MS));
+      why = null;
+      answer = await fetched("uploads", {}, told);
+    }
+    if (!answer) return why;
+    // The end of the server may have come between the last byte and the answer.
+    if (answer.uploads.some((job) => job.name === name && job.size === file.size)) break;
+    if (++one.tries >= MOST_TRIES) return "cannot be sent: choose it again";
+  }
+  toast(`${name} is in the queue`);
+  return "";
 }
 
 $("choose").onclick = () => $("chosen").click();
@@ -115,4 +149,4 @@ addEventListener("drop", (event) => {
   $("files").classList.remove("over");
   send([...event.dataTransfer.files]);
 });
-addEventListener("beforeunload", (event) => sending !== null && event.preventDefault());
+addEventListener("beforeunload", (event) => unsent.length > 0 && event.preventDefault());

@@ -1,7 +1,8 @@
 """``--afterwards``: when the live session has ended, its audio becomes a better transcript.
 
 It is read as a recording: by the largest model that is here, with all that was said before and
-after each word, and with the speakers of the whole. The live transcript stays as it is.
+after each word, and with the speakers of the whole. The live transcript stays as it is. With
+``--keep``, the better one is in the library, too, with the same audio.
 """
 
 import logging
@@ -67,8 +68,9 @@ class Afterwards:
         self._config, self.words = config, WordsSink()
         self._began = f"{LIVE}~{datetime.now(UTC):%Y%m%dT%H%M%S}"
         self._folder: Path | None = None
-        if not self._wanted():
-            raise ConfigError("--afterwards writes a file beside another one: add -o FILE")
+        if not self._wanted() and not config.journal.keep:
+            needed = "-o FILE, or keep sessions with --keep auto"
+            raise ConfigError(f"--afterwards writes a file beside another one: add {needed}")
         if config.journal.keep and config.journal.keep_audio == "off":
             raise ConfigError("--afterwards needs the audio: drop --keep-audio off")
 
@@ -93,7 +95,8 @@ class Afterwards:
             log.info("afterwards: nothing was said")
             return
         better, config = WordsSink(), self._of_recording(audio)
-        files = ", ".join(map(str, transcripts(config, str(audio))))
+        kept = ["into the library"] if config.journal.keep else []
+        files = ", ".join([*map(str, transcripts(config, str(audio))), *kept])
         model = Path(config.decoding.model).name
         control = Control()
         with control.signals():  # an interrupt may follow the next line at once
@@ -134,7 +137,7 @@ class Afterwards:
             output=replace(
                 config.output, output=output, output_dir="", output_format=(), to=(), format="txt"
             ),
-            journal=JournalOptions(),
+            journal=config.journal if config.journal.keep else JournalOptions(),
         )
 
 

@@ -96,7 +96,8 @@ class FileQueue:
         if task.cancelled():
             await asyncio.to_thread(self.jobs.forget_session, job)
         elif is_refused or is_bug(error) or isinstance(error, OneSessionError | EngineMemoryError):
-            log.error("%s: %s", job.name, error, exc_info=error if is_bug(error) else None)
+            what = str(error) if job.name in str(error) else f"{job.name}: {error}"
+            log.error("%s", what, exc_info=error if is_bug(error) else None)
             why = "a bug in streamd: its log has more" if is_bug(error) else str(error)
             await asyncio.to_thread(self.jobs.change, replace(job, state="failed", error=why))
             return

@@ -23,7 +23,7 @@ from streamd.daemon.sharing import fragment, invite, open_to_others
 from streamd.errors import BindError, ConfigError, how_to_install
 from streamd.models.store import known_language
 from streamd.options import BindOptions
-from streamd.server import LibraryAnswers, Recordings, Rest, Server, ServerInfo, Transcripts
+from streamd.server import LibraryAnswers, Recordings, Server, ServerInfo, Transcripts
 from streamd.streams import SessionStorage, Streams
 from streamd.system.disk import warn_of_writers
 
@@ -96,7 +96,7 @@ def _answers(
 
     files = None
     if queue is not None and recordings is not None:
-        files = JobsRest(queue, Rest(recordings, config.limits))
+        files = JobsRest(queue, recordings.check)
     shelf = Shelf(folder_of(config.journal.keep, os.environ))
     return LibraryRest(shelf, partial(written, config), Listeners(streams), files)
 

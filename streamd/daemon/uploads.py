@@ -18,6 +18,7 @@ from streamd.daemon.recording import Between, RecordingTranscriber, events_betwe
 from streamd.errors import ConfigError, ModelError, SourceError, WireError
 from streamd.events import EndReason, Eos, Final, Sound
 from streamd.labels import by_speaker
+from streamd.options import Choices
 from streamd.server import Recording, Wanted
 from streamd.sources import FrameStream
 from streamd.sources.confined import ConfinedSource, stranger_file
@@ -86,6 +87,11 @@ class Uploads:
             other.keep_for(transcriber)
         return _Computing(named, transcriber, other.run)
 
+    async def check(self, wanted: Wanted) -> None:
+        """Raise `WireError` if the model is open and cannot do what is wanted."""
+        if self.opened.done():
+            self._choices(self.opened.result(), wanted)
+
     def models(self) -> Sequence[str]:
         """Return the names of models that a request may have."""
         return self.others.names()
@@ -131,24 +137,29 @@ class Uploads:
         named = f"recording-{Path(name).name[-_MOST_OF_A_NAME:]}"
         return Addition(self._stored, self._config.journal, named, epoch=epoch)
 
-    def _new_transcriber(self, opened: OpenModel, wanted: Wanted) -> RecordingTranscriber:
-        config = self._config
-        choose = opened.chooser()
+    def _choices(self, opened: OpenModel, wanted: Wanted) -> Choices:
         try:
-            choices = choose(self.streams.choices, wanted.chosen)
+            return opened.chooser()(self.streams.choices, wanted.chosen)
         except (ConfigError, ModelError) as error:
             raise WireError("bad_form", str(error)) from None
-        chosen = build.with_choices(config, choices)
+
+    def _new_transcriber(self, opened: OpenModel, wanted: Wanted) -> RecordingTranscriber:
+        config = self._config
+        chosen = build.with_choices(config, self._choices(opened, wanted))
         temperature = wanted.temperature
         decoding = replace(
             chosen.decoding,
             task=wanted.task,
-            speakers=wanted.speakers or chosen.decoding.speakers,
+            speakers=wanted.speakers or wanted.num_speakers > 0 or chosen.decoding.speakers,
             temperature=config.decoding.temperature if temperature is None else temperature,
         )
-        return opened.transcriber(
-            replace(chosen, decoding=decoding), is_alone=lambda: self.streams.are_idle
+        n_speakers = wanted.num_speakers or chosen.longform.num_speakers
+        chosen = replace(
+            chosen,
+            decoding=decoding,
+            longform=replace(chosen.longform, num_speakers=n_speakers),
         )
+        return opened.transcriber(chosen, is_alone=lambda: self.streams.are_idle)
 
     def by_speaker(self, final: Final) -> Sequence[Final]:
         """Return a final in parts of one speaker each."""

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import AsyncIterator
+from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 
@@ -14,11 +15,13 @@ from streamd.options import JournalOptions
 from streamd.sources import Lost
 from streamd.streams.hub import Hub
 from streamd.streams.journal.database import Database
+from streamd.streams.journal.tables import run_of
 from streamd.streams.storage import SessionStorage
 from streamd.types import FRAME, Frames, frames_from_ms
 
 _MOST = 64
 """Characters of the name of a session."""
+_BETTER = ".better"
 
 
 def storage(library: Database, options: JournalOptions, *, resume_s: float = 0.0) -> SessionStorage:
@@ -33,6 +36,8 @@ def storage(library: Database, options: JournalOptions, *, resume_s: float = 0.0
 class Addition:
     """A recording: `hear` its audio, publish its finals on the `hub`, then `end` it.
 
+    If `file` is the audio of a session of the library, it becomes that session's better text.
+
     `epoch` names its run, unless it is empty. Raises `JournalError` or `ConfigError` if it cannot
     be stored.
     """
@@ -46,12 +51,18 @@ class Addition:
         history: int = 1000,
         epoch: str = "",
     ) -> None:
-        name = re.sub(r"[^A-Za-z0-9_.-]+", "-", Path(file).stem)[-_MOST:].strip("-")
-        self._library, self._journal = library, library.begin(name or "recording", epoch=epoch)
-        self.hub = Hub(name or "recording", history, journal=self._journal)
-        self._recording = storage(library, options).record(self.hub.session)
-        if self._recording is not None:
-            self._journal.attach(self._recording.file, 0, 0)
+        name = re.sub(r"[^A-Za-z0-9_.-]+", "-", Path(file).stem)[-_MOST:].strip("-") or "recording"
+        audio, self._recording = Path(file), None
+        if known := _session_of(library, audio):
+            name, started = known
+            self._journal = library.begin(name, epoch=epoch, started=started)
+        else:
+            self._journal = library.begin(name, epoch=epoch)
+            self._recording = storage(library, options).record(name)
+        self._library, self.hub = library, Hub(name, history, journal=self._journal)
+        if self._recording is not None or known:
+            file = self._recording.file if self._recording else audio.name
+            self._journal.attach(file, 0, 0)
 
     def hear(self, item: Frames | Lost) -> None:
         """Take the next frames, or what a source has lost."""
@@ -85,3 +96,15 @@ class Addition:
             self._recording.close()
         if not self._journal.closed:
             self._journal.end(reason)
+
+
+def _session_of(library: Database, audio: Path) -> tuple[str, datetime] | None:
+    """Return how the better text of a session is called, and when its audio begins."""
+    if audio.parent.resolve() != (library.folder / SOUNDS).resolve():
+        return None
+    query = "SELECT runs.run, start_ms - at_ms FROM runs JOIN sounds ON sounds.run = runs.id "
+    for data, begin_ms in library.select(f"{query} WHERE file = ? ORDER BY sounds.id", audio.name):
+        run = run_of(data)
+        name = f"{run.session[: _MOST - len(_BETTER)]}{_BETTER}"
+        return name, run.started + timedelta(milliseconds=begin_ms)
+    return None

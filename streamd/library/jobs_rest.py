@@ -2,8 +2,9 @@
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any, Literal, Protocol
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -14,7 +15,7 @@ from websockets.http11 import Request, Response
 from streamd.errors import WireError, for_clients
 from streamd.library.jobs import Jobs, QueuedFile
 from streamd.server.exchange import Exchange, in_json, plain, respond
-from streamd.server.rest import STATUS, Rest, Task, Wanted, printable
+from streamd.server.rest import STATUS, Task, Wanted, printable
 from streamd.server.wire import naming_field
 from streamd.streams.journal.journals import JournalError
 from streamd.system.disk import is_nearly_full
@@ -29,7 +30,8 @@ class _Sent(Struct, frozen=True, kw_only=True):
     task: Task = "transcribe"
     language: Annotated[str, Meta(max_length=100)] = ""
     hotwords: Annotated[str, Meta(max_length=10_000)] = ""
-    speakers: bool = False
+    speakers: Literal["true", "false", "1", "0"] = "false"
+    num_speakers: Annotated[int, Meta(ge=0, le=64)] = 0
 
     @property
     def wanted(self) -> Wanted:
@@ -38,7 +40,8 @@ class _Sent(Struct, frozen=True, kw_only=True):
             task=self.task,
             language=self.language or None,
             hotwords=self.hotwords or None,
-            speakers=self.speakers,
+            speakers=self.speakers in ("true", "1"),
+            num_speakers=self.num_speakers,
         )
 
 
@@ -72,10 +75,13 @@ class Queue(Protocol):
 
 
 class JobsRest:
-    """Answers requests for the files of a `queue`; `rest` states how large they may be."""
+    """Answers requests for the files of a `queue`, which may be as large as the disk allows.
 
-    def __init__(self, queue: Queue, rest: Rest) -> None:
-        self._queue, self._rest = queue, rest
+    `check` raises `WireError` for what cannot be transcribed as it is wanted.
+    """
+
+    def __init__(self, queue: Queue, check: Callable[[Wanted], Awaitable[None]]) -> None:
+        self._queue, self._check = queue, check
 
     def is_doing(self, epoch: str) -> bool:
         """Whether a session is being made by a job."""
@@ -89,7 +95,8 @@ class JobsRest:
         try:
             query = request.path.partition("?")[2]
             sent = msgspec.convert(dict(parse_qsl(query)), _Sent, strict=False)
-            received = await self._received(exchange, request)
+            await self._check(sent.wanted)
+            received = await self._received(exchange)
             jobs = self._queue.jobs
             job = await asyncio.to_thread(jobs.add, received, printable(sent.name), sent.wanted)
         except msgspec.ValidationError as error:
@@ -104,13 +111,13 @@ class JobsRest:
             self._queue.wake()
             await exchange.respond(in_json(201, {"id": job.id}))
 
-    async def _received(self, exchange: Exchange, request: Request) -> Path:
+    async def _received(self, exchange: Exchange) -> Path:
         path = await asyncio.to_thread(self._queue.jobs.new_file)
         is_whole = False
         try:
             with path.open("xb") as file:
                 path.chmod(0o600)
-                async for part in self._rest.body(request.headers, exchange):
+                async for part in exchange.body():
                     if is_nearly_full(path.parent):
                         raise WireError("storage", "the disk of the library is nearly full")
                     await asyncio.to_thread(file.write, part)

@@ -26,7 +26,8 @@ from streamd.library.files import replaced_list, transcript_file
 from streamd.library.jobs_rest import JobsRest
 from streamd.library.shelf import OvertakenEditError, Shelf, UnreadableQueryError, sought
 from streamd.server.exchange import READ_BYTES, Exchange, in_json, in_parts, plain, respond
-from streamd.server.routes import LIBRARY_PATH
+from streamd.server.rest import STATUS
+from streamd.server.routes import LIBRARY_PATH, is_upload_to_library
 from streamd.server.transcripts import WriteTranscript
 from streamd.server.wire import decoded, naming_field
 from streamd.streams.journal.journals import JournalError
@@ -41,7 +42,6 @@ _MOST_NUMBER = 2**63 - 1
 _PART_BYTES = 4 << 20
 """Audio in an answer to a request for a range; players ask for the rest when they need it."""
 _AUDIO_PATH = f"{LIBRARY_PATH}/audio/"
-_UPLOADS_PATH = f"{LIBRARY_PATH}/uploads"
 _RANGE = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})")
 _TYPES: Mapping[str, str] = {".opus": "audio/ogg", ".flac": "audio/flac", ".wav": "audio/wav"}
 
@@ -110,16 +110,14 @@ class LibraryRest:
 
     async def answer(self, exchange: Exchange, request: Request) -> None:
         """Answer a request that was allowed."""
-        is_file = request.path.partition("?")[0] == _UPLOADS_PATH and exchange.method == "POST"
-        if is_file and self._files is not None:
+        if self._files is not None and is_upload_to_library(exchange.method, request.path):
             await self._files.receive(exchange, request)
             return
-        body = b""
-        async for part in exchange.body():
-            body += part
-            if len(body) > _MAX_BODY_BYTES:
-                await exchange.respond(plain(413, f"send at most {_MAX_BODY_BYTES} bytes"))
-                return
+        try:
+            body = await exchange.whole_body(_MAX_BODY_BYTES)
+        except WireError as error:
+            await exchange.respond(plain(STATUS[error.code], str(error)))
+            return
         is_get, (path, *_) = exchange.method in ("GET", "HEAD"), request.path.split("?")
         if is_get and path.startswith(_AUDIO_PATH):
             await self._send_sound(exchange, request, unquote(path.removeprefix(_AUDIO_PATH)))
@@ -223,6 +221,7 @@ class LibraryRest:
             "is_over": bool(run.ended),
             "names": {str(key): name for key, name in self._shelf.names(number).items()},
             "sounds": self._shelf.sounds(number),
+            "texts": self._shelf.texts(number),
             "revision": before + sum(isinstance(event, Edit) for _, event in rows),
             "last": rows[-1][0] if rows else after,
             "events": [event for _, event in rows],

@@ -18,7 +18,7 @@ from msgspec import Struct
 from streamd.errors import ConfigError, StreamdError, os_error_as
 from streamd.events import Edit, Final, Gap, Item, Note, SpeakerName
 from streamd.library.edits import EditedText, Edits
-from streamd.library.tables import NAME, SOUNDS, merge, spaced, written
+from streamd.library.tables import NAME, SOUNDS, TO_COMPACT, compact, merge, spaced, written
 from streamd.sinks.text import speaker_name
 from streamd.sinks.transcripts import Revised
 from streamd.streams.journal.journals import JournalError
@@ -38,11 +38,13 @@ _FIRST_FINALS = 30
 _LATELY = 20
 """Sessions among which the one that is spoken now is looked for; files are sent meanwhile."""
 _COMPACT_BYTES = 64 << 20
-"""Size up to which a library is written anew when something is deleted, which takes two seconds:
-where its first page of text was full, SQLite has left copies of some of it, which it does not
-overwrite."""
+"""Size up to which a library is written anew at once when something is deleted, which takes two
+seconds: where a page of text was full, SQLite has left copies of some of it, which it does not
+overwrite. A larger one, for which 1.2 GB took 10 CPU s, must not hold up finals: it is written anew
+at the next start if a streamd writes it."""
 _EDITS = "SELECT event FROM events WHERE run = ? AND seq IS NULL ORDER BY id"
 """Of a session."""
+_ENDS = ("min", "max")
 _SYNTAX = re.compile(r'(?:(speaker|lang|after|before):)?("[^"]*"|\S+)', re.IGNORECASE)
 
 
@@ -226,6 +228,16 @@ class Shelf:
         )
         return [sound for sound in every if self.sound(sound.file).is_file()]
 
+    def texts(self, number: int) -> dict[str, str]:
+        """Return other sessions with the same audio: by their numbers, what they are called."""
+        files = {sound.file for sound in self.sounds(number)}
+        return {str(other): name for file in files for other, name in self._sharing(number, file)}
+
+    def _sharing(self, number: int, file: str) -> list[tuple[int, str]]:
+        query = "SELECT runs.id, session FROM sounds JOIN runs ON runs.id = sounds.run "
+        query += "WHERE file = ? AND runs.id != ?"
+        return [(other, name.decode()) for other, name in self._rows(query, file, number)]
+
     def sound(self, file: str) -> Path:
         """Return the path of an audio file."""
         return self.folder / SOUNDS / Path(file).name
@@ -237,20 +249,25 @@ class Shelf:
         return [*islice(self._found(wanted), most)]
 
     def _found(self, wanted: Sought) -> Iterator[Hit]:
+        if not wanted.speaker:
+            yield from self._where(wanted)
+        elif numbered := re.fullmatch(r"(?:speaker )?(\d{1,4})", folded(wanted.speaker)):
+            yield from self._where(wanted, _may_be_by({int(numbered[1])}))
+        else:
+            # The words may be in every sentence: only sessions with that name are looked at.
+            row = "search.rowid" if wanted.terms else "events.id"
+            within = f"AND +events.run = ? AND {row} BETWEEN ? AND ? "
+            for place, numbers in sorted(self._named(wanted.speaker).items(), reverse=True):
+                yield from self._where(wanted, within + _may_be_by(numbers), *place)
+
+    def _where(self, wanted: Sought, also: str = "", *also_values: object) -> Iterator[Hit]:
         joined = "search JOIN events ON events.id = search.rowid" if wanted.terms else "events"
         query = f"SELECT events.run, runs.run, event FROM {joined} "
-        query += "JOIN runs ON runs.id = events.run WHERE seq IS NOT NULL "
-        values: list[object] = []
+        query += f"JOIN runs ON runs.id = events.run WHERE seq IS NOT NULL {also}"
+        values = [*also_values]
         if wanted.terms:
             query += "AND search MATCH ? "
             values.append(wanted.match)
-        if wanted.speaker:
-            # What is exact follows below; reading each event would take ten times as long.
-            numbers = self._numbers(wanted.speaker)
-            has_one = (f"instr(event, '\"speaker\":{number}') > 0" for number in numbers)
-            is_named = "EXISTS (SELECT 1 FROM events AS note WHERE note.run = events.run "
-            is_named += "AND note.seq IS NULL AND instr(note.event, '\"attribution\"') > 0)"
-            query += f"AND ({' OR '.join((*has_one, is_named))}) "
         if wanted.after:
             query += "AND events.written >= ? "
             values.append(wanted.after.timestamp())
@@ -274,14 +291,19 @@ class Shelf:
             if _is_by(final, wanted.speaker, names):
                 yield _hit(number, runs[number], final, wanted, names)
 
-    def _numbers(self, speaker: str) -> set[int]:
-        """Return which speakers may have a name, in any session."""
-        numbered = re.fullmatch(r"(?:speaker )?(\d{1,4})", folded(speaker))
-        query = "SELECT event FROM events WHERE seq IS NULL AND instr(event, ?) > 0"
-        notes = (event_of(data) for (data,) in self._rows(query, '"type":"name"'))
-        named = (note for note in notes if isinstance(note, SpeakerName))
-        found = {note.speaker for note in named if folded(note.name) == folded(speaker)}
-        return found | ({int(numbered[1])} if numbered else set())
+    def _named(self, speaker: str) -> Mapping[tuple[int, int, int], set[int]]:
+        """Return which speakers may have a name: in which session, from which row to which."""
+        first, last = (
+            f"(SELECT {end}(id) FROM events WHERE run = note.run AND seq > 0)" for end in _ENDS
+        )
+        query = f"SELECT run, {first}, {last}, event FROM events AS note "
+        query += "WHERE seq IS NULL AND instr(event, ?) > 0"
+        found: dict[tuple[int, int, int], set[int]] = {}
+        for *place, data in self._rows(query, '"type":"name"'):
+            note = event_of(data)
+            if isinstance(note, SpeakerName) and folded(note.name) == folded(speaker):
+                found.setdefault((place[0], place[1], place[2]), set()).add(note.speaker)
+        return found
 
     def n_edits(self, number: int, upto: int) -> int:
         """Return how many edits a session has up to a row of the library."""
@@ -345,7 +367,8 @@ class Shelf:
         """Delete a session: its audio, its text, and its words in the index."""
         with os_error_as(JournalError, f"{self.folder}: the audio cannot be deleted"):
             for sound in self.sounds(number):
-                self.sound(sound.file).unlink(missing_ok=True)
+                if not self._sharing(number, sound.file):
+                    self.sound(sound.file).unlink(missing_ok=True)
         with written(self.path) as connection:
             connection.execute("BEGIN IMMEDIATE")
             # SQLite overwrites what it deletes, but not the places from which it has moved rows to
@@ -360,8 +383,9 @@ class Shelf:
             connection.execute("DELETE FROM runs WHERE id = ?", (number,))
             connection.execute("COMMIT")
             merge(connection)
-            if self.path.stat().st_size < _COMPACT_BYTES:
-                connection.execute("VACUUM")
+            connection.execute(f"PRAGMA application_id = {TO_COMPACT}")
+            if self.path.stat().st_size < _COMPACT_BYTES or not self.is_written:
+                compact(connection.execute)
             ((is_busy, *_),) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         if is_busy:
             what = "what was deleted stays in its log until no other program reads it"
@@ -431,6 +455,17 @@ def _hit(number: int, run: Run, said: Final, wanted: Sought, names: Mapping[int,
 
 def _midnight(day: date) -> datetime:
     return datetime.combine(day, time()).astimezone(UTC)
+
+
+def _may_be_by(numbers: set[int]) -> str:
+    """Return a condition of finals; what is exact, `_is_by` says.
+
+    Reading each event would take ten times as long.
+    """
+    has_one = (f"instr(event, '\"speaker\":{number}') > 0" for number in numbers)
+    attributed = "events.run IN (SELECT run FROM events WHERE seq IS NULL "
+    attributed += "AND instr(event, '\"attribution\"') > 0)"
+    return f"AND ({' OR '.join((*has_one, attributed))}) "
 
 
 def _is_by(final: Final, wanted: str, names: Mapping[int, str]) -> bool:

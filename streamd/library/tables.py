@@ -5,6 +5,7 @@ between words as single letters: so any part of a sentence is found, also one of
 SQLite's trigrams do not find.
 """
 
+import logging
 import re
 import sqlite3
 import time
@@ -39,6 +40,8 @@ _MERGED_PAGES = 100
 """In a step, which took 0.14 s at most in a library of 200 hours."""
 UNSPACED = re.compile("([\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff])")
 """Letters of Thai, Lao, Burmese, Khmer, Japanese and Chinese."""
+TO_COMPACT = 1
+"""``application_id`` of a database that is to be written anew, without what was deleted."""
 _JOBS = """
     CREATE TABLE IF NOT EXISTS jobs (
         id INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -79,6 +82,8 @@ _TABLES = f"""
         DELETE FROM sounds WHERE run = old.id;
     END;
 """
+
+_log = logging.getLogger(__name__)
 
 
 def spaced(text: str) -> str:
@@ -161,7 +166,19 @@ def opened(
     database.attach = attach
     for added in (_JOBS, _NOTES):  # libraries of before do not have them
         database.write(partial(_execute, added))
+    if database.select("PRAGMA application_id") == [(TO_COMPACT,)]:
+        _log.info("%s is written anew, without what was deleted", database.path)
+        try:
+            compact(database.select)
+        except JournalError as error:
+            _log.warning("%s; it is tried again at the next start", error)
     return database
+
+
+def compact(execute: Callable[[str], object]) -> None:
+    """Write a database anew; it takes as much space again meanwhile."""
+    execute("VACUUM")
+    execute("PRAGMA application_id = 0")
 
 
 def _execute(query: str, cursor: sqlite3.Cursor) -> None:

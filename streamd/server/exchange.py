@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Coroutine, Mapping
 from contextlib import suppress
 from email.utils import formatdate
 from http import HTTPStatus
+from time import monotonic
 from typing import Any, TypeVar
 
 import h11
@@ -12,8 +13,12 @@ import msgspec
 from websockets.datastructures import Headers
 from websockets.http11 import Request, Response
 
+from streamd.errors import WireError
+
 READ_BYTES = 65_536
 MAX_HEAD_BYTES = 16_384
+_LEAST_BYTES_PER_S = 8_000
+"""What a modem of the nineties sends. A slower client would keep others out for hours."""
 
 T = TypeVar("T")
 
@@ -60,11 +65,25 @@ class Exchange:
         return Request(event.target.decode(), headers)
 
     async def body(self) -> AsyncIterator[bytes]:
-        """Yield the parts of the body."""
+        """Yield the parts of the body; raises `WireError` with `too_slow`."""
+        n_bytes, begin_s = 0, monotonic()
         while isinstance(event := await self._next(), h11.Data):
+            n_bytes += len(event.data)
+            if monotonic() - begin_s > self._deadline_s + n_bytes / _LEAST_BYTES_PER_S:
+                least = f"send at least {_LEAST_BYTES_PER_S} bytes a second"
+                raise WireError("too_slow", f"the body comes too slowly: {least}")
             yield bytes(event.data)
         if not isinstance(event, h11.EndOfMessage):
             raise GoneError
+
+    async def whole_body(self, most_bytes: int) -> bytes:
+        """Return a small body; raises `WireError` with `too_large` or `too_slow`."""
+        body = b""
+        async for part in self.body():
+            body += part
+            if len(body) > most_bytes:
+                raise WireError("too_large", f"send at most {most_bytes} bytes")
+        return body
 
     async def unless_gone(self, work: Coroutine[Any, Any, T]) -> T:
         """Await `work`, and cancel it if the client closes the connection; read the body first."""

@@ -42,12 +42,13 @@ from streamd.server.dialects.wyoming import Wyoming
 from streamd.server.exchange import BadRequestError, Exchange, GoneError, in_parts, plain
 from streamd.server.ingest import Ingests
 from streamd.server.registry import ConnectionRegistry, HttpConnection, ListeningSocket
-from streamd.server.rest import Recordings, Rest, as_failure, failure, printable
+from streamd.server.rest import STATUS, Recordings, Rest, as_failure, failure, printable
 from streamd.server.routes import (
     RECORDED_PATH,
     UPLOADS,
     Invitation,
     is_of_library,
+    is_upload_to_library,
     load_pages,
     routes,
     session_in,
@@ -399,7 +400,7 @@ class Server:
             await exchange.respond(self._websocket_refusal(request, transport))
             return
         if is_of_library(path):
-            await self._answer_from_library(exchange, request)
+            await self._answer_from_library(exchange, request, transport)
             return
         task = UPLOADS.get(path)
         takes_it = task is not None or path == RECORDED_PATH or self._reads(path)
@@ -408,27 +409,29 @@ class Server:
             answer = plain(405, f"the methods here are: {allowed}", {"Allow": allowed})
             await exchange.respond(answer)
             return
-        is_full = len(self._uploads) >= self._limits.max_uploads
         # Whoever may only listen may send no recording, whatever is at the path besides.
         as_upload = Request(f"{next(iter(UPLOADS))}?{query}", request.headers)
-        refusal = self._auth.check(as_upload) or self._authorize(transport, None, is_full=is_full)
+        refusal = self._auth.check(as_upload) or self._authorize_upload(transport)
         if refusal is not None:
             self._refused(transport, request, refusal)
             await exchange.respond(as_failure(refusal))
-            return
-        upload = asyncio.current_task()
-        self._uploads.add(upload)
-        try:
-            if self.read_words is not None and self._reads(path):
-                await context.answer(
-                    self._rest, self.read_words, request, exchange, turns=self._documents
-                )
-            elif task is None:
-                await listen_rest.answer(self._rest, request, exchange)
-            else:
-                await self._rest.answer(task, request, exchange)
-        finally:
-            self._uploads.discard(upload)
+        elif self.read_words is not None and self._reads(path):
+            await context.answer(
+                self._rest, self.read_words, request, exchange, turns=self._documents
+            )
+        elif task is None:
+            await listen_rest.answer(self._rest, request, exchange)
+        else:
+            await self._rest.answer(task, request, exchange)
+
+    def _authorize_upload(self, transport: asyncio.WriteTransport) -> Response | None:
+        """Count the exchange of this task among the uploads until it ends, or refuse it."""
+        is_full = len(self._uploads) >= self._limits.max_uploads
+        refusal = self._authorize(transport, None, is_full=is_full)
+        if refusal is None and (upload := asyncio.current_task()):
+            self._uploads.add(upload)
+            upload.add_done_callback(self._uploads.discard)
+        return refusal
 
     def _reads(self, path: str) -> bool:
         return path == context.CONTEXT_PATH and self.read_words is not None
@@ -439,18 +442,23 @@ class Server:
         access = self._auth.access(request)
         if self.transcripts is None or access is None or access.rights < Rights.KEEP:
             return plain(403, "only the owner changes a session that has ended")
-        body = b""
-        async for part in exchange.body():
-            body += part
-            if len(body) > self._limits.max_message_bytes:
-                return plain(413, f"send at most {self._limits.max_message_bytes} bytes")
+        try:
+            body = await exchange.whole_body(self._limits.max_message_bytes)
+        except WireError as error:
+            return plain(STATUS[error.code], str(error))
         return await self.transcripts.correct(session, body)
 
-    async def _answer_from_library(self, exchange: Exchange, request: Request) -> None:
+    async def _answer_from_library(
+        self, exchange: Exchange, request: Request, transport: asyncio.WriteTransport
+    ) -> None:
+        is_file = is_upload_to_library(exchange.method, request.path)
         if (refusal := self._auth.check(request)) is not None:
             await exchange.respond(refusal)
         elif self.library is None:
             await exchange.respond(plain(404, "there is no library: start streamd with --keep"))
+        elif is_file and (refusal := self._authorize_upload(transport)) is not None:
+            self._refused(transport, request, refusal)
+            await exchange.respond(refusal)
         else:
             await self.library.answer(exchange, request)
 

@@ -8,7 +8,6 @@ from http import HTTPStatus
 from math import ceil
 from pathlib import Path
 from tempfile import TemporaryFile, gettempdir
-from time import monotonic
 from typing import IO, Annotated, Any, Literal, Protocol
 
 import msgspec
@@ -26,8 +25,6 @@ from streamd.system.disk import is_nearly_full
 
 _MAX_FIELDS = 64
 _MAX_FIELD_BYTES = 16_384
-_LEAST_BYTES_PER_S = 8_000
-"""What a modem of the nineties sends. A slower client would keep others out for hours."""
 STATUS: Mapping[str, int] = {
     "bad_form": HTTPStatus.BAD_REQUEST,
     "bad_option": HTTPStatus.BAD_REQUEST,
@@ -54,6 +51,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     temperature: Annotated[float, Meta(ge=0, le=1)] | None = None
     speakers: bool = False  # if false, as the server is configured
     sounds: bool | None = None
+    num_speakers: Annotated[int, Meta(ge=0, le=64)] = 0  # they are told apart; 0: unknown
 
     @property
     def chosen(self) -> Mapping[str, object]:
@@ -84,6 +82,9 @@ class Recording:
 
 class Recordings(Protocol):
     """What the daemon does with recordings."""
+
+    async def check(self, wanted: Wanted) -> None:
+        """Raise `WireError` with `bad_form` if the model is known to be unable to do that."""
 
     async def read(self, file: int, name: str, wanted: Wanted) -> Recording:
         """Read a sound file from its descriptor as far as it can be decoded; it is called `name`.
@@ -116,7 +117,6 @@ class Rest:
 
     def __init__(self, recordings: Recordings, limits: ServerLimits) -> None:
         self.recordings, self._max_bytes = recordings, limits.max_upload_bytes
-        self._patience_s = limits.send_deadline_ms / 1000
 
     async def answer(self, task: Task, request: Request, exchange: Exchange) -> None:
         """Receive the recording, and send its transcript or what is wrong with the request."""
@@ -172,14 +172,11 @@ class Rest:
         with suppress(ValueError):
             if int("".join(headers.get_all("Content-Length"))) > self._max_bytes:
                 raise too_large
-        n_bytes, begin_s = 0, monotonic()
+        n_bytes = 0
         async for data in exchange.body():
             n_bytes += len(data)
             if n_bytes > self._max_bytes:
                 raise too_large
-            if monotonic() - begin_s > self._patience_s + n_bytes / _LEAST_BYTES_PER_S:
-                least = f"send at least {_LEAST_BYTES_PER_S} bytes a second"
-                raise WireError("too_slow", f"the recording comes too slowly: {least}")
             yield data
 
     async def _transcribe(self, task: Task, form: "_Form", exchange: Exchange) -> None:

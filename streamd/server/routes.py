@@ -52,6 +52,11 @@ def is_of_library(path: str) -> bool:
     return path.startswith(f"{LIBRARY_PATH}/")
 
 
+def is_upload_to_library(method: str, target: str) -> bool:
+    """Whether a request sends a file to the library."""
+    return method == "POST" and target.partition("?")[0] == f"{LIBRARY_PATH}/uploads"
+
+
 def session_in(path: str) -> str | None:
     """Return whose transcript a path is (`Transcripts`), or None if it is another path."""
     found = _TRANSCRIPT.fullmatch(path)

@@ -11,6 +11,7 @@ from streamd.config import load
 from streamd.daemon.afterwards import Afterwards, WordsSink, better_name, report
 from streamd.errors import ConfigError
 from streamd.events import Correction
+from streamd.library.shelf import Shelf
 from streamd.sinks.differences import Difference
 from tests.support import recorded
 from tests.support.said import GAP, spoken
@@ -53,6 +54,25 @@ def test_audio_that_is_kept_anyway_stays(sentence, tmp_path, scratch):
     assert run("-o", tmp_path / "talk.srt", "--record", recordings, sentence) == 0
     assert (tmp_path / "talk.better.srt").read_text().startswith("1\n00:00:0")
     assert [path.suffix for path in recordings.iterdir()] == [".wav"]
+
+
+def test_in_the_library_both_texts_have_the_same_audio(sentence, tmp_path, scratch):
+    folder = tmp_path / "library"
+    assert run("--keep", folder, sentence) == 0
+    shelf = Shelf(folder)
+    better, live = shelf.sessions()
+    assert better.name == f"{live.name}.better"
+    assert better.started == live.started
+    assert shelf.sounds(better.id) == shelf.sounds(live.id) != []
+    assert (shelf.texts(live.id), shelf.texts(better.id)) == (
+        {str(better.id): better.name},
+        {str(live.id): live.name},
+    )
+    assert [each.text for each in shelf.read(better.id)] == [recorded.SENTENCE]
+    shelf.delete(better.id)
+    assert len(shelf.sounds(live.id)) == 1
+    shelf.delete(live.id)
+    assert list((folder / "audio").iterdir()) == []
 
 
 def test_silence_has_no_better_transcript(tmp_path, capfd):

@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamd.events import Correction
+from streamd.library import shelf as shelves
 from streamd.library.additions import Addition
 from streamd.library.shelf import Shelf
 from streamd.library.tables import opened
@@ -50,6 +51,29 @@ def test_what_is_deleted_is_in_no_file(tmp_path_factory, is_open, data):
         for number in gone:
             shelf.delete(number)
     check(folder, lengths, gone)
+
+
+@pytest.mark.parametrize("is_written", [True, False])
+def test_a_large_library_is_written_anew_when_that_holds_up_nobody(
+    tmp_path, monkeypatch, is_written
+):
+    monkeypatch.setattr(shelves, "_COMPACT_BYTES", 0)
+    lengths, gone = [48] * 12, {3, 5, 6, 9, 11}
+    with opened(tmp_path) as library:
+        for number, n_finals in enumerate(lengths, 1):
+            put(library, number, n_finals)
+            give_name(Shelf(tmp_path), number, 1, f"Named{number}z")
+        if is_written:
+            for number in gone:
+                Shelf(tmp_path).delete(number)
+            assert any(f"{number}z".encode() in bytes_of(tmp_path) for number in gone)
+    if is_written:
+        with opened(tmp_path):
+            pass
+    else:
+        for number in gone:
+            Shelf(tmp_path).delete(number)
+    check(tmp_path, lengths, gone)
 
 
 def check(folder, lengths, gone):

@@ -76,12 +76,28 @@ def test_kill_9_in_the_middle_loses_and_doubles_no_file(tmp_path, clip):
     assert len(list((folder / "audio").iterdir())) == sum(map(len, sounds)) == 3
 
 
-def test_what_is_sent_has_the_limits_of_other_recordings(tmp_path, clip):
-    with daemon(tmp_path / "library", **{"limits.max_upload_bytes": 20_000}) as client:
-        large = client.post("uploads", params={"name": "large"}, content=clip)
-        assert (large.status_code, "20000 bytes" in large.text) == (413, True)
+def test_what_cannot_be_transcribed_is_refused_at_once_or_says_why(tmp_path, clip):
+    limits = {"limits.max_upload_bytes": 20_000, "limits.max_upload_ms": 5_000}
+    with daemon(tmp_path / "library", **limits) as client:
+        # How large it may be, the disk decides; how long, the limit.
+        sent = client.post("uploads", params={"name": "long"}, content=clip)
+        assert sent.status_code == 201
+        while (job := queue(client)[0])["state"] != "failed":
+            pass
+        assert job["error"] == "a recording has at most 5000 ms"
+        assert client.delete(f"uploads/{job['id']}").status_code == 204
+        for wrong, what in (
+            ({"language": "xx"}, "language xx: the model tiny.en knows en only"),
+            ({"language": "de"}, "language de: the model tiny.en knows en only"),
+            ({"task": "translate"}, "task translate: the model tiny.en knows en only"),
+            ({"speakers": "2"}, "speakers; allowed: true, false, 1, 0"),
+            ({"num_speakers": "65"}, "num_speakers"),
+        ):
+            refused = client.post("uploads", params={"name": "a.mp3", **wrong}, content=clip)
+            assert (refused.status_code, what in refused.text) == (400, True), refused.text
         assert client.post("uploads", params={"name": "none"}, content=b"").status_code == 400
         assert client.post("uploads", content=b"x").status_code == 400
+        assert queue(client) == []
         sent = client.post("uploads", params={"name": "text.txt"}, content=b"no sound")
         assert sent.status_code == 201
         while (job := queue(client)[0])["state"] != "failed":

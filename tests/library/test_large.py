@@ -2,6 +2,7 @@
 
 import random
 import shutil
+import sqlite3
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -11,6 +12,7 @@ from streamd.cli import main
 from streamd.library.shelf import Shelf, sought
 from streamd.library.tables import NAME, opened, written
 from streamd.streams.journal.tables import Run
+from tests.library.test_shelf import give_name
 from tests.support.said import final
 
 N_SESSIONS, N_FINALS, FINAL_MS, N_WORDS, N_TEXTS = 10_000, 12, 30_000, 75, 1_200
@@ -134,3 +136,24 @@ def test_it_is_opened_and_what_is_old_and_deleted_goes(large, tmp_path):
         ((n_words,),) = library.select("SELECT count(*) FROM search")
     assert n_left == 30 * 72
     assert n_finals == n_words == n_left * N_FINALS
+
+
+def test_a_name_is_looked_for_only_in_the_sessions_that_have_it(large, monkeypatch):
+    shelf, n_steps, connect = Shelf(large), 0, sqlite3.connect
+    give_name(shelf, 5000, 3, "Zoë")
+
+    def count():
+        nonlocal n_steps
+        n_steps += 1
+
+    def counting(*args, **more):
+        connection = connect(*args, **more)
+        connection.set_progress_handler(count, 1000)  # instructions of SQLite's machine
+        return connection
+
+    monkeypatch.setattr(sqlite3, "connect", counting)
+    word = next(texts()).split()[0]
+    assert len(shelf.search(sought(f"{word} before:2026-02-01"), 50)) == 50
+    n_steps = 0
+    assert shelf.search(sought(f"{word} speaker:zoe")) == []
+    assert n_steps < 10

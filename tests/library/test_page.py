@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -22,9 +23,8 @@ from streamd.library.jobs_rest import JobsRest
 from streamd.library.rest import LibraryRest
 from streamd.library.shelf import Shelf
 from streamd.library.tables import opened
-from streamd.options import BindOptions, ServerLimits
-from streamd.server import Rest
-from tests.daemon.test_queued import FakeUploads, running
+from streamd.options import BindOptions
+from tests.daemon.test_queued import FakeUploads, put, running, until
 from tests.library.test_shelf import OPTIONS, said
 from tests.support.browser import HOSTILE, browser, needs_chromium, visit
 from tests.support.serving import CountingStreams, serving
@@ -49,18 +49,22 @@ async def page(tmp_path):
         yield page
 
 
+async def anything(wanted):
+    """Nothing is refused."""
+
+
 @asynccontextmanager
-async def library_page(folder, streams=None, files=None, **bind):
+async def library_page(folder, streams=None, files=None, *, may_fail=False, **bind):
     streams = streams or CountingStreams()
     async with serving(streams, bind=BindOptions(port=0, **bind)) as server:
-        files = files and JobsRest(files, Rest(None, ServerLimits()))
+        files = files and JobsRest(files, anything)
         write = partial(written, Config())
         server.library = LibraryRest(Shelf(folder), write, Listeners(streams), files)
         async with browser() as chromium:
             context = await chromium.new_context(viewport={"width": 1000, "height": 700})
             page, wrong = await visit(context, f"http://127.0.0.1:{server.port}/library")
             yield page
-            assert [each for each in wrong if "409" not in each] == []
+            assert may_fail or [each for each in wrong if "409" not in each] == []
 
 
 async def heard_ms(page: Page) -> float:
@@ -280,3 +284,59 @@ async def test_files_are_sent_and_transcribed_and_their_words_appear_as_they_com
             await expect(page.locator("#queue .failed")).to_have_text("there is no sound in it")
             await page.get_by_role("button", name="Remove: a.mp3").click()
             await expect(page.locator("#queue li")).to_have_count(0)
+
+
+async def test_files_are_sent_again_if_streamd_was_away_and_never_twice(tmp_path):
+    jobs, n_posts = Jobs(Shelf(tmp_path)), 0
+
+    async def unlucky(route):
+        nonlocal n_posts
+        n_posts += 1
+        if n_posts == 1:  # it is away
+            await route.abort()
+        elif n_posts == 3:  # it ends before it answers
+            await route.fetch()
+            await route.abort()
+        elif n_posts == 4:
+            await route.fulfill(status=507, body="the disk is full")
+        else:
+            await route.continue_()
+
+    with opened(tmp_path) as library:
+        uploads = FakeUploads(library, stop_before=0)
+        async with (
+            running(jobs, uploads) as queue,
+            library_page(tmp_path, files=queue, may_fail=True) as page,
+        ):
+            await page.route(re.compile(r"/uploads\?"), unlucky)
+            await page.locator("#files summary").click()
+            await page.fill("#spoken", "en")
+            await page.select_option("#apart", "3")
+            files = [{"name": f"{name}.mp3", "mimeType": "", "buffer": b"x"} for name in "abc"]
+            await page.set_input_files("#chosen", files)
+            await expect(page.locator("#queue .failed")).to_have_text(
+                "the disk is full", timeout=9000
+            )
+            assert [job.name for job in jobs.listed()] == ["a.mp3", "b.mp3"]
+            await page.get_by_role("button", name="Try again: c.mp3").click()
+            await expect(page.locator("#queue .failed")).to_have_count(0)
+            await until(lambda: len(jobs.listed()) == 3)
+            assert {job.wanted.num_speakers for job in jobs.listed()} == {3}
+    assert n_posts == 5
+
+
+async def test_the_list_of_files_comes_back_with_streamd(tmp_path):
+    jobs = Jobs(Shelf(tmp_path))
+    with opened(tmp_path) as library:
+        uploads = FakeUploads(library, stop_before=0)
+        put(jobs, "a.mp3")
+        async with (
+            running(jobs, uploads) as queue,
+            library_page(tmp_path, files=queue, may_fail=True) as page,
+        ):
+            await expect(page.locator("#queue li")).to_have_count(1)
+            await page.route(re.compile("/uploads"), lambda route: route.abort())
+            await expect(page.locator("#toast")).to_have_text("streamd cannot be reached")
+            await page.unroute_all()
+            put(jobs, "b.mp3")
+            await expect(page.locator("#queue li")).to_have_count(2)

@@ -180,3 +180,79 @@ async def test_two_hours_are_light_and_cost_the_same_at_their_end(tmp_path):
         await page.keyboard.press("Enter")
         await expect(page.locator(".said").last).to_have_text("the end")
         assert await unchanged.evaluate("each => each.isConnected")
+
+
+async def heard(page):
+    """What a screen reader gets of the page: role and name of each node, and what is focused."""
+    session = await page.context.new_cdp_session(page)
+    nodes = (await session.send("Accessibility.getFullAXTree"))["nodes"]
+    found, focused = [], None
+    for node in nodes:
+        if node.get("ignored"):
+            continue
+        role, name = (node.get(key, {}).get("value", "") for key in ("role", "name"))
+        found.append((role, name))
+        has = {each["name"]: each["value"].get("value") for each in node["properties"]}
+        if has.get("focused"):
+            focused = role, name  # the innermost comes last
+    return found, focused
+
+
+async def test_a_screen_reader_is_told_what_there_is_and_where_one_is(tmp_path):
+    fill(tmp_path, TEXTS)
+    jobs = Jobs(Shelf(tmp_path))
+    with opened(tmp_path) as library:
+        uploads = FakeUploads(library)
+        async with running(jobs, uploads) as queue, library_page(tmp_path, files=queue) as page:
+            await expect(page.locator("#view li")).to_have_count(1)
+            await page.locator("#files details").evaluate("each => each.open = true")
+            found, _ = await heard(page)
+            for node in (
+                ("heading", "Library"),
+                ("searchbox", "Search"),
+                ("region", "Files to transcribe"),
+                ("button", "Transcribe files"),
+                ("textbox", "Language"),
+                ("combobox", "Speakers"),
+            ):
+                assert node in found
+            link = next(name for role, name in found if role == "link" and "talk" in name)
+            assert link.endswith(f"0:09 · Speaker 1 · Speaker 2 {TEXTS[0][0]}")
+
+            await page.locator("#view li a").click()
+            await expect(page.locator(".word").first).to_be_visible()
+            found, focused = await heard(page)
+            assert focused == ("main", "")
+            assert any(role == "RootWebArea" and "talk, " in name for role, name in found)
+            for node in (
+                ("button", "Speaker 1"),
+                ("combobox", "Speed"),
+                ("group", "Doubtful words"),
+                ("button", "Next doubtful word"),
+                ("searchbox", "Find in this session"),
+                ("button", "Next place"),
+                ("combobox", "Speaker to go to"),
+                ("button", "New speaker here"),
+            ):
+                assert node in found
+            assert [
+                name for role, name in found if role in ("button", "combobox") and not name
+            ] == []
+
+            await page.keyboard.press("n")
+            first = TEXTS[0][0]
+            await expect(page.locator("#told")).to_have_text(f"Bottin: Speaker 1, 0:00, {first}")
+            await page.keyboard.press("e")
+            _, focused = await heard(page)
+            assert focused == ("textbox", "Sentence")
+            await page.keyboard.press("Escape")
+            await page.keyboard.press("w")
+            found, focused = await heard(page)
+            assert ("dialog", "Who is Speaker 1?") in found
+            assert focused == ("textbox", "Name")
+            await page.keyboard.press("Escape")
+            quiet = "document.getElementById('clock').ariaLive"
+            assert await page.evaluate(quiet) == "off"  # else it would be read each second
+            await page.fill("#query", "she")
+            await page.keyboard.press("Enter")
+            await expect(page.locator("#told")).to_have_text("1 sentence")

@@ -1,6 +1,8 @@
 """The library over HTTP, as its page and programs read it."""
 
+import asyncio
 import json
+from contextlib import suppress
 from functools import partial
 from io import BytesIO
 
@@ -15,8 +17,10 @@ from streamd.library.rest import LibraryRest
 from streamd.library.shelf import Shelf
 from streamd.library.tables import SOUNDS
 from streamd.options import BindOptions
+from streamd.server.exchange import plain
 from tests.library.test_shelf import fill
 from tests.support.serving import CountingStreams, serving
+from tests.support.uploads import answer, head, post
 
 TALK = [("Anna Bottin spoke first.", 1, "es"), ("Then came the café.", 2, "es")]
 
@@ -236,3 +240,54 @@ async def test_without_a_library_there_is_none(tmp_path):
     ):
         answer = await client.get(f"http://127.0.0.1:{server.port}/v1/library/sessions")
         assert (answer.status_code, "--keep" in answer.text) == (404, True)
+
+
+@pytest.mark.parametrize("path", ["library/sessions/1/edits", "sessions/talk/transcript"])
+async def test_an_owner_who_sends_too_slowly_is_told_so(tmp_path, path):
+    fill(tmp_path, {"talk": TALK})
+    async with serving(CountingStreams(), send_deadline_ms=300) as server:
+        server.library = LibraryRest(Shelf(tmp_path), partial(written, Config()))
+        server.transcripts = Untouched()
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(head(10_000, path=f"/v1/{path}"))
+        slow = asyncio.create_task(answer(reader))
+        while not slow.done():  # no part of it is late
+            with suppress(ConnectionError):
+                writer.write(b"-")
+            await asyncio.wait([slow], timeout=0.01)
+        status, _, said = await slow
+        assert (status, b"8000 bytes a second" in said) == (408, True)
+        writer.close()
+
+
+class Untouched:
+    def close(self):
+        pass
+
+
+async def test_a_file_that_is_being_sent_is_no_pending_connection(tmp_path):
+    fill(tmp_path, {"talk": TALK})
+    files = SlowFiles()
+    async with serving(CountingStreams(), max_uploads=1) as server:
+        server.library = LibraryRest(Shelf(tmp_path), partial(written, Config()), files=files)
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(head(10, path="/v1/library/uploads"))
+        await files.begun.wait()
+        assert not server._registry.drop_oldest()
+        status, _, said = await post(server.port, b"x", path="/v1/library/uploads")
+        assert (status, said) == (503, b"too many clients\n")
+        writer.write(b"0123456789")
+        assert (await answer(reader))[0] == 201
+        writer.close()
+
+
+class SlowFiles:
+    """Receives a file, whoever sends it."""
+
+    def __init__(self):
+        self.begun = asyncio.Event()
+
+    async def receive(self, exchange, request):
+        self.begun.set()
+        await exchange.whole_body(100)
+        await exchange.respond(plain(201, "received"))

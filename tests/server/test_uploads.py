@@ -49,6 +49,10 @@ class Echo:
             raise self.failure
         return Recording(1500, self.finals(), self.warnings, model="tiny.en")
 
+    async def check(self, wanted: Wanted) -> None:
+        if wanted.language == "xx":
+            raise WireError("bad_form", "language xx is none")
+
     def models(self) -> Sequence[str]:
         return ("tiny.en", "base")
 

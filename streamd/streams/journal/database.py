@@ -327,12 +327,14 @@ class Database:
         journal = self.recall(session)
         return self.begin(session) if journal is None or journal.ended else journal
 
-    def begin(self, session: str, *, epoch: str = "") -> DatabaseJournal:
+    def begin(
+        self, session: str, *, epoch: str = "", started: datetime | None = None
+    ) -> DatabaseJournal:
         """Return the journal of a new run of a session; `epoch` names it, unless it is empty.
 
-        Raises as `open`.
+        It has `started` now, unless that is given. Raises as `open`.
         """
-        started = datetime.fromtimestamp(self.clock(), UTC)
+        started = started or datetime.fromtimestamp(self.clock(), UTC)
         return DatabaseJournal(
             self, Run(session=session, epoch=epoch or secrets.token_hex(4), started=started)
         )
