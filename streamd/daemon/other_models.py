@@ -26,6 +26,9 @@ from streamd.streams.inference import STEP_DEADLINES, EngineThread
 from streamd.system.calls import in_thread
 from streamd.system.heap import trim
 
+_LOAD_S = 30.0
+"""How long a request waits for a GPU to load the model that it names."""
+
 ResultT = TypeVar("ResultT")
 log = logging.getLogger(__name__)
 
@@ -145,6 +148,7 @@ class OtherModels:
             opened = await asyncio.wrap_future(
                 in_thread(partial(self._open_model, config, self._known, recordings=True))
             )
+            await asyncio.wrap_future(in_thread(partial(opened.wait, _LOAD_S)))
         except ConfigError as error:
             raise WireError("bad_form", f"model: {error}") from None
         except StreamdError as error:

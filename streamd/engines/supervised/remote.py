@@ -278,5 +278,6 @@ class RemoteTogether:
         return self._engine.encode_together(mel)
 
     def begin(self, mel: Callable[[], Mel]) -> Callable[[], RemoteFeatures]:
-        """Encode a window when it is waited for: the worker does one thing at a time."""
-        return lambda: self.encode(mel())
+        """Have the worker encode a window now, or begin to."""
+        features = [self.encode(mel())]
+        return features.pop
