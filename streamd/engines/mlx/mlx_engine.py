@@ -117,9 +117,9 @@ class MlxEngine:
         audio_ctx: int = 0,
         previous: MlxFeatures | None = None,
         n_reused: int = 0,
-        evaluate: Callable[..., None] = mx.eval,
+        begins: bool = False,
     ) -> MlxFeatures:
-        """Encode log-mel as `Engine.encode` says; `evaluate` computes it, or begins to."""
+        """Encode log-mel as `Engine.encode` says, or only begin to."""
         mel, extent = extend(
             mel, self.dims, has_silence=len(self._encoder.silent) > 0, audio_ctx=audio_ctx
         )
@@ -135,13 +135,13 @@ class MlxEngine:
             x, sound = self._encoder(mel, before, n_new, added, n_silence)
             features = replace(self._features(x, extent.n, mask, previous, n_reused), sound=sound)
             self._graph_s += time.perf_counter() - begun_s
-            evaluate(sound, features.cross, features.added)
+            (mx.async_eval if begins else mx.eval)(sound, features.cross, features.added)
         return features
 
     def begin(self, mel: Mel) -> MlxFeatures:
         """Begin to encode a window of which nothing is reused, beside what else is computed."""
         with mx.stream(self._beside):
-            return replace(self.encode(mel, evaluate=mx.async_eval), sound=[])
+            return replace(self.encode(mel, begins=True), sound=[])
 
     def project(
         self,
