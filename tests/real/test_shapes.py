@@ -77,7 +77,8 @@ def by_transformers(model: Model) -> tuple[np.ndarray, np.ndarray]:
     )
     encoder = whisper.model.encoder  # cut to the context of the others
     encoder.config.max_source_positions = encoder.max_source_positions = N_CTX
-    encoder.embed_positions.weight = torch.nn.Parameter(encoder.embed_positions.weight[:N_CTX])
+    positions = encoder.embed_positions.weight[:N_CTX]
+    encoder.embed_positions = torch.nn.Embedding.from_pretrained(positions)
     mel, tokens = given(model)
     silence = np.repeat(mel[:, -1:], 2 * N_CTX - mel.shape[1], axis=1)
     with torch.no_grad():
