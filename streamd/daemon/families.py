@@ -124,6 +124,9 @@ class OpenFamily:
         """Return what transcribes recordings with these options."""
         return FamilyTranscriber(config, self.family, self.language, self._known)
 
+    def wait(self, load_s: float) -> None:
+        """Nothing faster is loaded later."""
+
     def close(self) -> None:
         """End the processes."""
         self.family.close()

@@ -53,9 +53,9 @@ def open_model(
     """Open the configured model; return it with its engine.
 
     Where there is something faster than the CPU (`acceleration`), the model runs on the CPU first,
-    until that is ready and right; for `recordings`, and with `wait`, this returns only then. On the
-    CPU, the engine for `recordings` has half of the threads, and an urgent one all of them: two
-    windows are computed at a time. Raises `ConfigError` if `--compute` cannot be used here,
+    until that is ready and right; with `wait`, this returns only then. On the CPU, the engine for
+    `recordings` has half of the threads, and an urgent one all of them: two windows are computed at
+    a time. Raises `ConfigError` if `--compute` cannot be used here,
     `ModelError` or `EngineError` if the model cannot.
     """
     return_early()
@@ -92,7 +92,7 @@ def open_model(
     enough = keeps_up(config, opened.model.dims)
     judged = judge(config, opened.model, opened.engine, is_fast_enough=enough)
     switching.start(ways, judged)
-    if wait or recordings:
+    if wait:
         switching.settled.wait()
     return opened.model, switching
 
@@ -214,6 +214,9 @@ class OpenModel(Protocol):
     def transcriber(self, config: Config, *, is_alone: Callable[[], bool]) -> RecordingTranscriber:
         """Return what transcribes recordings with these options; see `FileTranscriber`."""
 
+    def wait(self, load_s: float) -> None:
+        """Wait for what is faster than the CPU, until `load_s` after it began to load."""
+
     def close(self) -> None:
         """End what it has started."""
 
@@ -264,6 +267,11 @@ class OpenWhisper:
         """Return what transcribes recordings on this engine."""
         lists = self._lists(config)
         return FileTranscriber(config, self._model, self._engine, is_alone=is_alone, lists=lists)
+
+    def wait(self, load_s: float) -> None:
+        """Wait for a faster engine than the CPU's, until `load_s` after it began to load."""
+        if isinstance(self._engine, SwitchingEngine):
+            self._engine.wait(load_s)
 
     def close(self) -> None:
         """End the processes of other engines than the CPU's."""

@@ -240,10 +240,8 @@ class FileTranscriber:
         `lists` are as in `build.recognizer`. Raises `ConfigError`.
         """
         keep_for_passes(self)
-        if isinstance(engine, SwitchingEngine):
-            engine = engine.for_recording
         self._config, self._rules = config, phrases.read_replacements(config.decoding.replace)
-        self._n_mels = model.dims.n_mels
+        self._engine, self._n_mels = engine, model.dims.n_mels
         self._in_two = is_alone if urgent(engine) is not None else lambda: False
         self._tokenizer = build.tokenizer(config, model)
         decoding = replace(
@@ -258,11 +256,10 @@ class FileTranscriber:
         self._detects = model.language is None and len(decoding.languages) != 1
         self._new_transcriber = partial(
             Transcriber,
-            engine,
-            self._tokenizer,
-            decoding,
-            longform,
-            lists.of(phrases.one_a_line(config.decoding.hotwords)),
+            tokenizer=self._tokenizer,
+            decoding=decoding,
+            options=longform,
+            vocabulary=lists.of(phrases.one_a_line(config.decoding.hotwords)),
             is_alone=is_alone,
         )
 
@@ -290,7 +287,10 @@ class FileTranscriber:
             clips = speech.clips(mel.n_columns, longest=LONGEST_WINDOW)
             voiced, first = speech.voiced, clips[0].start if clips else 0
         if clips:
-            transcriber = self._new_transcriber()
+            engine = self._engine
+            if isinstance(engine, SwitchingEngine):
+                engine = engine.for_recording()
+            transcriber = self._new_transcriber(engine)
             language = transcriber.language(mel, first)
             if self._detects:
                 log.info("detected language: %s (set it with --language)", language)

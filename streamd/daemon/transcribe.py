@@ -22,8 +22,8 @@ from streamd.daemon.display import (
     prints,
     transcripts,
 )
-from streamd.daemon.opening import open_any
-from streamd.daemon.recording import RecordingTranscriber, in_order
+from streamd.daemon.opening import OpenModel, open_any
+from streamd.daemon.recording import in_order
 from streamd.daemon.screen import Screen, show
 from streamd.daemon.serving import library
 from streamd.engines.yamnet import check_sounds
@@ -152,7 +152,7 @@ class _Batch:
         self.also: Sequence[Sink] = ()
         self._addition: Addition | None = None
         self._deadline_s = STEP_DEADLINES * config.decoding.engine_deadline_ms / 1000
-        self._transcriber: RecordingTranscriber | None = None
+        self._opened: OpenModel | None = None
         self._is_whole = False  # whether all of the file was transcribed
         self._reached_ms = self._duration_ms = 0
 
@@ -220,14 +220,15 @@ class _Batch:
         log.warning("%s: interrupted at %s%s%s", source.name, clock(self._reached_ms), of, holds)
 
     async def _run(self, source: Source, hub: Hub, progress: Progress) -> None:
-        if self._transcriber is None:
-            self._transcriber = await self._in_thread(self._open)
-        transcriber = self._transcriber
+        if self._opened is None:
+            self._opened = await self._in_thread(self._open)
+        transcriber = self._opened.transcriber(self._config, is_alone=lambda: True)
         progress.update(0, source.duration_ms or 0)
         file = transcriber.new_file(hub.publish)
         heard = self._addition.hear if self._addition else lambda item: None
         await file.read(source, heard)  # what came before damage is transcribed
         self._duration_ms = max(self._duration_ms, file.duration_ms)
+        await self._in_thread(partial(self._opened.wait, file.duration_ms / 1000))
         sounds = deque(await self._in_thread(file.sounds))
         stopped, windows = self._control.stopped, transcriber.transcribe(file)
         was_stopped = stopped.is_set()  # which ends a pipe, but means that a file is not wanted
@@ -250,10 +251,9 @@ class _Batch:
         if file.damage is not None:
             raise file.damage
 
-    def _open(self) -> RecordingTranscriber:
+    def _open(self) -> OpenModel:
         known = phrases.read(self._config.decoding.vocabulary)
-        opened = open_any(self._config, known, recordings=True)
-        return opened.transcriber(self._config, is_alone=lambda: True)
+        return open_any(self._config, known, recordings=True)
 
     async def _in_thread(self, call: Callable[[], ResultT], *, deadline_s: float = 0.0) -> ResultT:
         """Call in the engine's thread.

@@ -5,6 +5,7 @@ import logging
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -24,10 +25,13 @@ from streamd.sources import FrameStream
 from streamd.sources.confined import ConfinedSource, stranger_file
 from streamd.streams import Streams
 from streamd.streams.journal.journals import Journals
+from streamd.system.calls import in_thread
 
 if TYPE_CHECKING:
     from streamd.library.additions import Addition
 
+_LOAD_S = 30.0
+"""How long a recording waits for a GPU to load the model that its client names."""
 _MOST_OF_A_NAME = 50
 """Characters of a file's name in that of its session, which has at most 64."""
 log = logging.getLogger(__name__)
@@ -83,6 +87,7 @@ class Uploads:
             name = self._config.decoding.model
             return _Computing(name, await between(new, opened, wanted), between)
         async with self.others.opened(named) as other:
+            await asyncio.wrap_future(in_thread(partial(other.opened.wait, _LOAD_S)))
             transcriber = await other.run(new, other.opened, wanted)
             other.keep_for(transcriber)
         return _Computing(named, transcriber, other.run)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from streamd.errors import ModelError
 from streamd.models import ModelDimensions, Weights
-from streamd.models.formats import bad_file, read, shown
+from streamd.models.formats.reading import bad_file, read, shown
 from streamd.models.silence import SilenceStates
 from streamd.models.text_tokens import TextTokens
 

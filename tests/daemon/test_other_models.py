@@ -25,6 +25,10 @@ class Opened:
 
     def __init__(self, name: str) -> None:
         self.name, self.is_closed = name, False
+        self.waited: list[float] = []
+
+    def wait(self, load_s: float) -> None:
+        self.waited.append(load_s)
 
     def recognizers(self):
         def choose(before, chosen):

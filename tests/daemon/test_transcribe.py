@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamd.config import load
-from streamd.daemon.opening import open_model
+from streamd.daemon.opening import OpenWhisper, open_model
 from streamd.daemon.recording import FileTranscriber, token_texts
 from streamd.daemon.transcribe import check, transcribe
 from streamd.errors import ConfigError, SourceError
@@ -252,6 +252,17 @@ async def test_a_file_that_breaks_off_is_written_as_far_as_it_goes(tmp_path, cap
     text = (tmp_path / "a.txt").read_text()
     assert recorded.SENTENCE in text
     assert recorded.SENTENCE in capfd.readouterr().out
+
+
+async def test_a_file_waits_for_a_gpu_no_longer_than_it_lasts(tmp_path, monkeypatch, capfd):
+    waited = []
+    monkeypatch.setattr(OpenWhisper, "wait", lambda self, load_s: waited.append(load_s))
+    sounds = [np.zeros(16_000, np.float32), recorded.samples()[:48_000]]
+    files = [str(recorded.wav(tmp_path / f"{i}.wav", each)) for i, each in enumerate(sounds)]
+    assert (
+        await transcribe(load({"model": "tiny.en", "realtime": "false", "files": files}, {})) == 0
+    )
+    assert waited == [1.0, 3.0]
 
 
 async def test_an_interrupt_ends_a_file_behind_the_window_at_hand(tmp_path):

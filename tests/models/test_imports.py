@@ -2,7 +2,6 @@
 
 import os
 import resource
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -16,10 +15,8 @@ from streamd.models import ModelDimensions
 from streamd.models.catalog import usual_heads
 from streamd.models.formats import own_form
 from streamd.models.model import OUTPUT, Heads
-from streamd.models.store import best, find, imports, in_one_form, load_model
+from streamd.models.store import find, imports, in_one_form, load_model
 from streamd.models.store.cache import places
-from streamd.models.store.layouts import layout_of
-from streamd.options import ModelOptions
 from tests.models.test_formats import FOREIGN
 from tests.support import folders
 from tests.support.checkpoints import (
@@ -42,13 +39,6 @@ def store(monkeypatch, tmp_path) -> Path:
 def file(tmp_path) -> Path:
     """A file of whisper.cpp's."""
     return ggml.write(checkpoint("few"), tmp_path)
-
-
-def copies(source: Path, folder: Path) -> None:
-    """Import as earlier versions did."""
-    folder.mkdir(parents=True)
-    for path in layout_of(source).files(source):
-        shutil.copyfile(path, folder / path.name)
 
 
 @pytest.mark.parametrize("kind", FOREIGN)
@@ -222,42 +212,3 @@ def test_damage_in_the_file_leaves_nothing(store, file):
     with pytest.raises(ModelError, match="NaN or infinity"):
         in_one_form(str(file), places())
     assert [path.name for path in store.iterdir()] == [".lock"]
-
-
-@pytest.mark.parametrize("kind", [kind for kind in FOREIGN if kind != "hf"])
-def test_what_an_earlier_version_copied_is_read_once(kind, store, tmp_path, capsys, monkeypatch):
-    path = FOREIGN[kind](checkpoint("tiny"), tmp_path)
-    expected = read_model(str(path))
-    copies(path, store / "mine")
-    assert main(["models", "list"]) == 0
-    assert "damaged" not in capsys.readouterr().out
-    monkeypatch.setattr("streamd.models.store.finding.BUNDLED", ())  # which is better
-    assert best(places(), ModelOptions(language="en")) == "mine"
-    assert in_one_form("mine", places()) == "mine"
-    assert_same(load_model("mine"), expected)
-    assert [each.name for each in store.iterdir() if each.name != ".lock"] == ["mine"]
-    files = sorted((each.name, each.stat().st_mtime_ns) for each in (store / "mine").iterdir())
-    assert in_one_form("mine", places()) == "mine"
-    assert files == sorted(
-        (each.name, each.stat().st_mtime_ns) for each in (store / "mine").iterdir()
-    )
-
-
-def test_a_copy_that_cannot_be_read_stays(store, file):
-    content = bytearray(file.read_bytes())
-    content[-4:] = np.float32(np.nan).tobytes()
-    file.write_bytes(content)
-    copies(file, store / "mine")
-    with pytest.raises(ModelError, match="NaN or infinity"):
-        in_one_form("mine", places())
-    assert (store / "mine" / file.name).read_bytes() == content
-
-
-def test_a_copy_whose_replacement_was_killed_comes_back(store, file):
-    folder = store / "mine"
-    copies(file, folder)
-    folder.rename(store / ".replaced-mine")
-    assert find("mine", places()) == folder
-    assert find("yours", places()) is None
-    assert in_one_form("mine", places()) == "mine"
-    assert load_model("mine").dims == checkpoint("few").dims

@@ -57,8 +57,6 @@ Bits = Literal[16, 8]
 
 META, POSITIONS, SILENCE, GOLDEN = "meta.json", "positions.npy", "silence.npy", "golden.npz"
 """Names of the files beside the packages."""
-VERSION = 7
-"""Version of this layout. Folders of other versions are rejected: until 6 they had decoders."""
 
 MASKED = -40_000.0
 """What a mask adds to the scores of hidden positions; the Neural Engine's softmax takes no -inf."""
@@ -141,7 +139,6 @@ class Meta(msgspec.Struct, frozen=True, kw_only=True):
     all layer norms by their parameters' name, `files` all but ``meta.json``.
     """
 
-    version: int = VERSION
     name: str
     coremltools: str
     dims: ModelDimensions
@@ -283,14 +280,10 @@ class BuiltModel:
 def open_built(folder: Path) -> BuiltModel:
     """Read a built encoder's description and check that its files are complete.
 
-    Raises `ModelError` if it is no built encoder, one of another version, or damaged.
+    Raises `ModelError` if it is no built encoder, or damaged.
     """
     try:
-        content = (folder / META).read_bytes()
-        version = msgspec.json.decode(content, type=_Versioned).version
-        if version != VERSION:
-            raise ModelError(f"{folder}: layout {version}, not {VERSION}; {BUILD_AGAIN}")
-        meta = msgspec.json.decode(content, type=Meta)
+        meta = msgspec.json.decode((folder / META).read_bytes(), type=Meta)
     except OSError as error:
         raise ModelError(f"{folder}: no Core ML model ({error.strerror or error})") from error
     except msgspec.DecodeError as error:
@@ -300,10 +293,6 @@ def open_built(folder: Path) -> BuiltModel:
         if not file.is_file() or file.stat().st_size != facts.size:
             raise ModelError(f"{file}: missing or damaged; {BUILD_AGAIN}")
     return BuiltModel(folder, meta)
-
-
-class _Versioned(msgspec.Struct):
-    version: int
 
 
 def check_files(built: BuiltModel) -> None:

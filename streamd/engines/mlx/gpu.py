@@ -1,6 +1,5 @@
 """MLX on a GPU in a worker process. This module does not import MLX: only the worker does."""
 
-import os
 import platform
 import sys
 from dataclasses import dataclass, field
@@ -98,9 +97,6 @@ def serve(
     report: Report,
 ) -> ServedEngine:
     """Load a model in a worker. Raises `EngineError` without a GPU, unless it may be `on_cpu`."""
-    # MLX would end the process after some hundred shapes of arrays. They are few (`device`), but
-    # more than none is too many.
-    os.environ["MLX_ENABLE_CACHE_THRASHING_CHECK"] = "0"
     import mlx.core as mx
 
     from streamd.engines.mlx.mlx_engine import MlxEngine

@@ -6,7 +6,8 @@ that takes over the slots of another one copies them when it first writes. (A Py
 name for an array, which ``x[i] = y`` changes for all that have the object.)
 
 Each call ends with `mx.eval` of all that it keeps and returns, so any thread may call, and go on
-with a decoder of another one; one call computes at a time.
+with a decoder of another one; one call computes at a time. Only windows of recordings are encoded
+in a stream of their own, beside passes of the decoder: `mx.async_eval` begins that.
 
 On a GPU, arrays are padded to few sizes (`device`), since MLX's CUDA back end makes a plan for each
 shape, and each new shape takes new memory on Apple's GPUs. What pads them is not attended to.
@@ -87,6 +88,7 @@ class MlxEngine:
         floats = arithmetic.floats or ("float16" if on_gpu else "float32")
         self.dtype = mx.float16 if floats == "float16" else mx.float32
         self._lock, self._graph_s = Lock(), 0.0
+        self._beside = mx.new_thread_local_stream(mx.default_device())
         with self.computing():
             moved = WeightsOnDevice(weights, self.dtype)
             self._encoder = _EncoderLayers(dims, moved, silence)
@@ -115,8 +117,9 @@ class MlxEngine:
         audio_ctx: int = 0,
         previous: MlxFeatures | None = None,
         n_reused: int = 0,
+        begins: bool = False,
     ) -> MlxFeatures:
-        """Encode log-mel as `Engine.encode` says."""
+        """Encode log-mel as `Engine.encode` says, or only begin to."""
         mel, extent = extend(
             mel, self.dims, has_silence=len(self._encoder.silent) > 0, audio_ctx=audio_ctx
         )
@@ -131,8 +134,14 @@ class MlxEngine:
             before = [each[:, :, :n_reused] for each in previous.sound]
             x, sound = self._encoder(mel, before, n_new, added, n_silence)
             features = replace(self._features(x, extent.n, mask, previous, n_reused), sound=sound)
-            self._evaluate(begun_s, sound, features.cross, features.added)
+            self._graph_s += time.perf_counter() - begun_s
+            (mx.async_eval if begins else mx.eval)(sound, features.cross, features.added)
         return features
+
+    def begin(self, mel: Mel) -> MlxFeatures:
+        """Begin to encode a window of which nothing is reused, beside what else is computed."""
+        with mx.stream(self._beside):
+            return replace(self.encode(mel, begins=True), sound=[])
 
     def project(
         self,
@@ -200,11 +209,6 @@ class MlxEngine:
             "graph_s": self._graph_s,
         }
 
-    def _evaluate(self, begun_s: float, *arrays: object) -> None:
-        """Compute what was begun at that time, which until now was building graphs."""
-        self._graph_s += time.perf_counter() - begun_s
-        mx.eval(arrays)
-
     def decoder(self, features: MlxFeatures, n_slots: int) -> "MlxDecoder":
         """Give a decoder for these features with an empty pool of `n_slots` cache slots."""
         return MlxDecoder(self, features, n_slots)
@@ -222,7 +226,8 @@ class MlxEngine:
             begun_s = time.perf_counter()
             placed = [_PlacedPass(each, pads=self.pads) for each in passes]
             logits, scores = self._decoder(placed)
-            self._evaluate(begun_s, logits, scores, [one.decoder.pool for one in placed])
+            self._graph_s += time.perf_counter() - begun_s
+            mx.eval(logits, scores, [one.decoder.pool for one in placed])
             return [
                 (np.array(ours), one.sound_first(np.array(its_scores)))
                 for one, ours, its_scores in zip(placed, logits, scores, strict=True)
@@ -432,9 +437,10 @@ class MlxTogether:
         return self._engine.run(passes)
 
     def encode(self, mel: Mel) -> MlxFeatures:
-        """Encode a window, as `Together.encode` says; nothing of it is reused."""
-        return replace(self._engine.encode(mel), sound=[])
+        """Begin to encode a window; the first pass that needs it waits for it."""
+        return self._engine.begin(mel)
 
     def begin(self, mel: Callable[[], Mel]) -> Callable[[], MlxFeatures]:
-        """Encode a window when it is waited for: a GPU is no faster with two threads."""
-        return lambda: self.encode(mel())
+        """Begin to encode a window now."""
+        features = [self.encode(mel())]
+        return features.pop

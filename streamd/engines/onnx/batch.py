@@ -3,6 +3,7 @@
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from threading import Lock
@@ -36,21 +37,18 @@ _MOST_ROWS = 8
 """
 
 
+@dataclass(frozen=True, eq=False)
 class JointFeatures:
     """A window's keys and values in a batch of several windows: a seat of `OnnxTogether`.
 
     The seat is released when the features are garbage-collected. Only the newest decoder may use
-    them.
+    them. `bias` and `n_silence` are as of `OnnxFeatures`.
     """
 
-    __slots__ = ("__weakref__", "bias", "n_silence", "seat", "together")
-
-    def __init__(
-        self, together: "OnnxTogether", seat: int, bias: NDArray[np.float32], n_silence: int
-    ) -> None:
-        """`bias` and `n_silence` as of `OnnxFeatures`."""
-        self.together, self.seat = together, seat
-        self.bias, self.n_silence = bias, n_silence
+    together: "OnnxTogether"
+    seat: int
+    bias: NDArray[np.float32]
+    n_silence: int
 
     def new_decoder(self, n_slots: int) -> "JointDecoder":
         """Return a decoder, as `Engine.decoder` does."""

@@ -98,22 +98,17 @@ def build(
     # here because few starts need to write graphs
     from streamd.engines.onnx import graphs
 
-    sessions = []
     arrays: list[NDArray[Any]] = []
-    made = graphs.graphs(
-        dims, weights, alignment_heads=alignment_heads, silence=silence, precision=precision
-    )
-    for make in made:
-        graph = make()
-        sessions.append(new_session(graph.model, threads, tensors=graph.tensors))
-        arrays += graph.tensors.values()
-    encoder, decoder = sessions
 
     def open_graph(make: "Callable[[], Graph]") -> InferenceSession:
         made = make()
         arrays.extend(made.tensors.values())
         return new_session(made.model, threads, tensors=made.tensors)
 
+    made = graphs.graphs(
+        dims, weights, alignment_heads=alignment_heads, silence=silence, precision=precision
+    )
+    encoder, decoder = map(open_graph, made)
     many = partial(
         graphs.joint_decoder_graph, dims, weights, precision, alignment_heads=alignment_heads
     )

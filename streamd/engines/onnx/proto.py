@@ -29,7 +29,6 @@ class ElementType(IntEnum):
     INT32 = 6
     INT64 = 7
     FLOAT16 = 10
-    FLOAT64 = 11
 
 
 _VARINT, _BYTES, _FIXED32 = 0, 2, 5

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
-from typing import Any, Protocol, TypeVar, cast, runtime_checkable
+from typing import Any, Literal, Protocol, TypeVar, cast, runtime_checkable
 from weakref import finalize
 
 import numpy as np
@@ -25,7 +25,6 @@ from streamd.whisper.engine import (
     Decoder,
     Engine,
     Pass,
-    ProjectingEngine,
 )
 
 StandInT = TypeVar("StandInT")
@@ -66,38 +65,19 @@ class ServedEngine:
         """Return what the engine says of its device and memory."""
         return self._engine.figures() if isinstance(self._engine, _Measured) else {}
 
-    def encode(
+    def features(
         self,
         number: int,
-        mel: Mel,
-        audio_ctx: int,
-        previous: int | None,
-        n_reused: int,
+        method: Literal["encode", "project"],
+        given: tuple[Any, ...],
+        options: dict[str, Any],
         dropped: list[int],
     ) -> None:
-        """Encode a window, after dropping features and decoders."""
-        before = None if previous is None else self._features[previous]
+        """Make features of a window by a method of the engine, after dropping others."""
+        if (previous := options["previous"]) is not None:
+            options["previous"] = self._features[previous]
         self._drop(dropped)
-        self._features[number] = self._engine.encode(
-            mel, audio_ctx=audio_ctx, previous=before, n_reused=n_reused
-        )
-
-    def project(
-        self,
-        number: int,
-        encoded: NDArray[np.float16],
-        extent: Extent,
-        previous: int | None,
-        n_reused: int,
-        dropped: list[int],
-    ) -> None:
-        """Take what another encoder computed, as `ProjectingEngine.project` does."""
-        assert isinstance(self._engine, ProjectingEngine)
-        before = None if previous is None else self._features[previous]
-        self._drop(dropped)
-        self._features[number] = self._engine.project(
-            encoded, extent, previous=before, n_reused=n_reused
-        )
+        self._features[number] = getattr(self._engine, method)(*given, **options)
 
     def encode_together(self, number: int, mel: Mel, dropped: list[int]) -> None:
         """Encode a window whose passes run with others."""
@@ -180,11 +160,8 @@ class RemoteEngine:
         n_reused: int = 0,
     ) -> RemoteFeatures:
         """Encode log-mel as `Engine.encode` says."""
-        before = None if previous is None else previous.number
-        number = next(self._numbers)
-        given = number, mel, audio_ctx, before, n_reused, self._dropped.taken()
-        self.worker.call("encode", *given)
-        return self._dropped.watched(RemoteFeatures(self, number), number)
+        given = {"audio_ctx": audio_ctx, "n_reused": n_reused}
+        return self._features("encode", (mel,), given, previous)
 
     def project(
         self,
@@ -195,10 +172,18 @@ class RemoteEngine:
         n_reused: int = 0,
     ) -> RemoteFeatures:
         """Take what another encoder computed, as `ProjectingEngine.project` says."""
-        before = None if previous is None else previous.number
+        return self._features("project", (encoded, extent), {"n_reused": n_reused}, previous)
+
+    def _features(
+        self,
+        method: Literal["encode", "project"],
+        given: tuple[Any, ...],
+        options: dict[str, Any],
+        previous: RemoteFeatures | None,
+    ) -> RemoteFeatures:
+        options["previous"] = None if previous is None else previous.number
         number = next(self._numbers)
-        given = number, encoded, extent, before, n_reused, self._dropped.taken()
-        self.worker.call("project", *given)
+        self.worker.call("features", number, method, given, options, self._dropped.taken())
         return self._dropped.watched(RemoteFeatures(self, number), number)
 
     def decoder(self, features: RemoteFeatures, n_slots: int) -> "RemoteDecoder":
@@ -278,5 +263,6 @@ class RemoteTogether:
         return self._engine.encode_together(mel)
 
     def begin(self, mel: Callable[[], Mel]) -> Callable[[], RemoteFeatures]:
-        """Encode a window when it is waited for: the worker does one thing at a time."""
-        return lambda: self.encode(mel())
+        """Have the worker encode a window now, or begin to."""
+        features = [self.encode(mel())]
+        return features.pop

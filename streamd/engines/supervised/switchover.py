@@ -141,6 +141,7 @@ class SwitchingEngine:
     def __init__(self, cpu: Engine[Any]) -> None:
         self.dims, self._engines, self.settled = cpu.dims, _Engines(cpu), Event()
         """`settled` is set when a candidate serves, or all were rejected."""
+        self._begun_s = 0.0  # of loading
         self._cpu = cpu  # what runs windows while the CPU serves: its engine, or the urgent one
         weakref.finalize(self, self._engines.stop).atexit = False
         # Handlers run in reverse order. That of finalizers, which kills workers, is older than this
@@ -198,18 +199,28 @@ class SwitchingEngine:
         when this engine is dropped or closed; until then it loads the last of them again
         when it was lost.
         """
+        self._begun_s = time.monotonic()
         keeper = _Keeper(self._engines, self.settled, judge, patience)
         thread = Thread(target=keeper.run, args=(stages,), name="fast-engine", daemon=True)
         thread.start()
         return thread
 
-    @property
-    def for_recording(self) -> Engine[Any]:
-        """What transcribes a recording that begins now: this engine, or the CPU's if that serves.
+    def wait(self, load_s: float) -> None:
+        """Wait until a fast engine serves, at most until `load_s` after it began to load."""
+        engines = self._engines
+        with engines.changed:
+            engines.changed.wait_for(
+                lambda: engines.fast or self.settled.is_set(),
+                max(0.0, self._begun_s + load_s - time.monotonic()),
+            )
 
-        Several windows at once are decoded on the CPU without what this one remembers of each.
+    def for_recording(self) -> Engine[Any]:
+        """Return what transcribes a recording that begins now: this engine, or the CPU's.
+
+        Several windows at once are decoded on the CPU without what this one remembers of each. A
+        fast engine that was released is loaded again meanwhile, for the next recording.
         """
-        return self if self._engines.fast else self._engines.cpu
+        return self if self._engines.use() is not self._engines.cpu else self._engines.cpu
 
     @property
     def n_together(self) -> int:
@@ -382,8 +393,9 @@ class SwitchingTogether:
         return SwitchingFeatures(mel, 0, engine, features)
 
     def begin(self, mel: Callable[[], Mel]) -> Callable[[], SwitchingFeatures]:
-        """Encode a window when it is waited for."""
-        return lambda: self.encode(mel())
+        """Encode a window now; a fast engine may only begin to."""
+        features = [self.encode(mel())]
+        return features.pop
 
 
 # -- the thread that loads ------------------------------------------------------------------------
@@ -407,7 +419,9 @@ class _Keeper:
             if service is None and not self._engines.is_stopped:
                 log.info("captions stay on the CPU")
         finally:
-            self._settled.set()
+            with self._engines.changed:
+                self._settled.set()
+                self._engines.changed.notify_all()
         if service is not None:
             service.join()
 

@@ -6,39 +6,3 @@ or of another architecture: `outline` describes the model in little time; `conte
 files, and is a context because parameters are read while it is open; `files` lists what both read,
 which an import copies and on which a prepared model depends.
 """
-
-from streamd.models.formats.reading import (
-    MAX_BYTES,
-    MAX_TENSORS,
-    ZIP_MAGIC,
-    BinaryFile,
-    Part,
-    bad_file,
-    existing,
-    item_type,
-    open_zip,
-    present,
-    read,
-    read_json,
-    read_start,
-    shown,
-    zip_entry,
-)
-
-__all__ = [
-    "MAX_BYTES",
-    "MAX_TENSORS",
-    "ZIP_MAGIC",
-    "BinaryFile",
-    "Part",
-    "bad_file",
-    "existing",
-    "item_type",
-    "open_zip",
-    "present",
-    "read",
-    "read_json",
-    "read_start",
-    "shown",
-    "zip_entry",
-]

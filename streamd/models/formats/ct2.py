@@ -20,12 +20,12 @@ from numpy.typing import NDArray
 
 from streamd.errors import ModelError
 from streamd.models import ModelDimensions
-from streamd.models.formats import (
+from streamd.models.formats import huggingface
+from streamd.models.formats.reading import (
     MAX_TENSORS,
     BinaryFile,
     Part,
     bad_file,
-    huggingface,
     item_type,
     present,
     read,

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from streamd.errors import ModelError
 from streamd.models import ModelDimensions
-from streamd.models.formats import MAX_TENSORS, BinaryFile, shown
+from streamd.models.formats.reading import MAX_TENSORS, BinaryFile, shown
 from streamd.models.model import (
     Contents,
     Outline,

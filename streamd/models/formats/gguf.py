@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from streamd.errors import ModelError
-from streamd.models.formats import BinaryFile, read_start, shown
+from streamd.models.formats.reading import BinaryFile, read_start, shown
 
 MAGIC = b"GGUF"
 _VERSIONS = (2, 3)

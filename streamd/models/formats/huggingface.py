@@ -13,7 +13,8 @@ import msgspec
 
 from streamd.errors import ModelError
 from streamd.models import ModelDimensions
-from streamd.models.formats import bad_file, present, read_json, safetensors, shown
+from streamd.models.formats import safetensors
+from streamd.models.formats.reading import bad_file, present, read_json, shown
 from streamd.models.model import (
     N_OPENAI,
     OUTPUT,

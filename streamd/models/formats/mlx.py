@@ -27,13 +27,13 @@ from numpy.typing import NDArray
 
 from streamd.errors import ModelError
 from streamd.models import ModelDimensions
-from streamd.models.formats import (
+from streamd.models.formats import safetensors
+from streamd.models.formats.reading import (
     bad_file,
     item_type,
     open_zip,
     present,
     read_json,
-    safetensors,
     shown,
     zip_entry,
 )

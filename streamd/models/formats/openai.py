@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from streamd.errors import ModelError
 from streamd.models import ModelDimensions
-from streamd.models.formats import item_type, open_zip, read_start, shown, zip_entry
+from streamd.models.formats.reading import item_type, open_zip, read_start, shown, zip_entry
 from streamd.models.model import Contents, Outline, Stored, check_dimensions, only_language
 
 OLD_MAGIC = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19"

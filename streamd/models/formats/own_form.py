@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamd.models import ModelDimensions
-from streamd.models.formats import huggingface, item_type, safetensors
+from streamd.models.formats import huggingface, safetensors
+from streamd.models.formats.reading import item_type
 from streamd.models.model import INT8_ROWS, OUTPUT, Model, StoredWeights, letters_of
 
 _LARGEST = 127

@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from streamd.models.formats import bad_file, existing, read_json, shown
+from streamd.models.formats.reading import bad_file, existing, read_json, shown
 from streamd.models.model import INT8_ROWS, Stored
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"

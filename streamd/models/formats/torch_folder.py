@@ -4,9 +4,10 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from streamd.models.formats import bad_file, existing, huggingface, present, safetensors
+from streamd.models.formats import huggingface, safetensors
 from streamd.models.formats.huggingface import outline as outline
 from streamd.models.formats.openai import open_torch
+from streamd.models.formats.reading import bad_file, existing, present
 from streamd.models.model import Contents, Stored
 
 _SINGLE, _INDEX = "pytorch_model.bin", "pytorch_model.bin.index.json"

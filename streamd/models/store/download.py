@@ -27,7 +27,6 @@ import msgspec
 
 from streamd.errors import ModelError
 from streamd.models.families import family_entry
-from streamd.models.formats import MAX_BYTES
 from streamd.models.formats.gguf import speech_family
 from streamd.models.formats.huggingface import (
     CONFIG,
@@ -36,6 +35,7 @@ from streamd.models.formats.huggingface import (
     QuantisedError,
     read_dimensions,
 )
+from streamd.models.formats.reading import MAX_BYTES
 from streamd.models.formats.safetensors import INDEX, SINGLE
 from streamd.models.store import cache
 from streamd.models.store.cache import Repository, StorePaths, access_token

@@ -96,13 +96,9 @@ def is_family(name: str, here: StorePaths) -> bool:
 def in_one_form(name: str, here: StorePaths) -> str:
     """Return a model's name, or if it is a file or folder of another form, that of its import.
 
-    It is imported if it was not yet, or by an earlier version. Raises `ModelError` if that is not
-    possible.
+    It is imported if it was not yet. Raises `ModelError` if that is not possible.
     """
     found = find(name, here)
-    if found and found == imports.find(here.imported, name):
-        imports.renew(here.imported, name)
-        return name
     if not name or not found or is_family(name, here) or layout_of(found) is huggingface:
         return name
     return imports.imported(here.imported, found.absolute(), is_free=lambda each: not entry(each))

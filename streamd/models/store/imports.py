@@ -24,59 +24,22 @@ log = logging.getLogger(__name__)
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,63}", re.ASCII)
 # Models cannot have these names.
-_LOCK, _DECLINED, _HALF_DONE, _REPLACED = ".lock", ".declined", ".half-done", ".replaced"
+_LOCK, _DECLINED, _HALF_DONE = ".lock", ".declined", ".half-done"
 _SOURCE = ".source"
 """The file in a model's folder that says what it was made from."""
 
 
 def find(models: Path, name: str) -> Path | None:
     """Return the folder of the model imported under that name, or None."""
-    folder, replaced = models / name, models / f"{_REPLACED}-{name}"
-    if not _NAME.fullmatch(name):
-        return None
-    if not folder.exists() and replaced.is_dir():  # `renew` was killed between two renames
-        with suppress(OSError):
-            replaced.rename(folder)
-    return folder if folder.is_dir() else None
+    folder = models / name
+    return folder if _NAME.fullmatch(name) and folder.is_dir() else None
 
 
 def every(models: Path) -> Iterator[tuple[str, Path]]:
-    """Yield name and folder of all imported models in alphabetical order.
-
-    Of one that `renew` has not brought into the one form yet, it is what `layout_of` knows.
-    """
+    """Yield name and folder of all imported models in alphabetical order."""
     for folder in sorted(models.glob("*")):
         if path := find(models, folder.name):
-            yield folder.name, _copied(path) or path
-
-
-def renew(models: Path, name: str) -> None:
-    """Bring an imported model into the one form if an earlier version only copied its files.
-
-    Raises `ModelError` if it is damaged or cannot be written; then the copy stays.
-    """
-    folder, replaced = models / name, models / f"{_REPLACED}-{name}"
-    if not (source := _copied(folder)):
-        return
-    with _writing(models, source):
-        if not _copied(folder):  # another process has done it meanwhile
-            return
-        log.info("%s: reading the copy of an earlier version once, to keep it in one form", name)
-        with _filled(models, source) as half_done:
-            shutil.rmtree(replaced, ignore_errors=True)  # of a process that crashed
-            folder.rename(replaced)
-            half_done.rename(folder)
-        shutil.rmtree(replaced, ignore_errors=True)
-
-
-def _copied(folder: Path) -> Path | None:
-    """Return the file or folder in another form that an earlier version copied here, if it did."""
-    files = [path for path in folder.glob("[!.]*") if path.is_file()]
-    source = files[0] if len(files) == 1 else folder
-    with suppress(ModelError):  # damaged, which its reader says
-        if layout_of(source) is not huggingface:
-            return source
-    return None
+            yield folder.name, path
 
 
 def add(models: Path, source: Path, name: str) -> Path:
@@ -189,7 +152,7 @@ def _about(source: Path) -> bytes:
 
 def _made_from(models: Path, about: bytes) -> str | None:
     for name, folder in every(models):
-        with suppress(OSError):  # a copy of an earlier version has no such file
+        with suppress(OSError):  # a folder that was put there by hand has no such file
             if (folder / _SOURCE).read_bytes() == about:
                 return name
     return None

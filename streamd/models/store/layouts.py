@@ -13,19 +13,16 @@ from streamd.errors import ModelError
 from streamd.models import ModelDimensions
 from streamd.models.catalog import heads
 from streamd.models.formats import (
-    ZIP_MAGIC,
-    bad_file,
     ct2,
     ggml,
     gguf,
     huggingface,
     mlx,
     openai,
-    present,
-    read_start,
     safetensors,
     torch_folder,
 )
+from streamd.models.formats.reading import ZIP_MAGIC, bad_file, present, read_start
 from streamd.models.model import (
     INT8_ROWS,
     N_SPECIALS,

@@ -201,8 +201,10 @@ def test_windows_at_once_are_what_they_are_one_after_the_other(arithmetic):
     together, rng = engine.together(lambda: True), np.random.default_rng(0)
     mel = mel_of(128)
     lengths = [40 + 30 * i for i in range(N_TOGETHER)]
-    kept = [together.begin(lambda n=n: mel[:, : 2 * n])() for n in lengths]
+    # Begun before the others are encoded and used after it: they are computed beside that.
+    begun = [together.begin(lambda n=n: mel[:, : 2 * n]) for n in lengths]
     alone = [engine.encode(mel[:, : 2 * n]) for n in lengths]
+    kept = [wait() for wait in begun]
     decoders = [[engine.decoder(each, 96) for each in both] for both in (kept, alone)]
     begins = [0] * N_TOGETHER
     for turn in range(3):
@@ -249,6 +251,10 @@ def test_nothing_is_left_to_be_computed_by_the_thread_that_began_it(name, arithm
     for ours, step in zip(found, (tree, behind), strict=True):
         for each, expected in zip(ours, same.step(*step), strict=True):
             np.testing.assert_array_equal(each, expected)
+    begun = elsewhere(lambda: engine.begin(mel[:, :400]))
+    both = [engine.decoder(each, 80).step(*prompt) for each in (begun, first)]
+    for each, expected in zip(*both, strict=True):
+        np.testing.assert_array_equal(each, expected)
 
 
 def test_one_engine_serves_several_threads():

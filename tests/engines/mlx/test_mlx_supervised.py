@@ -122,7 +122,8 @@ def test_windows_of_a_recording_run_together_in_the_worker(engine, monkeypatch):
         texts.append([final.text for window in windows for final in window.finals])
     assert texts[0] == texts[1]
     assert max(n for method, n in calls if method == "step_together") > 1
-    assert "encode" not in dict(calls), "nothing of these windows is kept for others"
+    assert "encode_together" in dict(calls)
+    assert "features" not in dict(calls), "nothing of these windows is kept for others"
 
 
 def test_on_a_machine_without_a_gpu_the_cpu_goes_on(caplog):

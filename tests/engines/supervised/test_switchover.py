@@ -324,6 +324,40 @@ def test_an_engine_is_loaded_again_while_a_better_one_is_being_loaded(
     assert isinstance(switching.current, RemoteEngine)
 
 
+def test_a_recording_waits_for_the_first_fast_engine_no_longer_than_it_lasts(
+    switching, candidate, tmp_path
+):
+    go_on, better = threading.Event(), threading.Event()
+
+    class Slow(FaultyCandidate):
+        def load(self):
+            assert (go_on if self is first else better).wait(100)
+            return super().load()
+
+    first = Slow(tmp_path)
+    switching.start([[first], [Slow(tmp_path)]], lambda engine: "")
+    switching.wait(0.01)
+    assert switching.for_recording() is switching._engines.cpu
+    go_on.set()
+    switching.wait(100)
+    assert switching.for_recording() is switching, "it does not wait for the better one"
+    assert not switching.settled.is_set()
+    better.set()
+    assert switching.settled.wait(100)
+    switching.wait(100)  # which has an end if nothing is loaded any more
+
+
+def test_a_recording_has_an_engine_that_was_released_loaded_for_the_next_one(switching, candidate):
+    started(switching, candidate, idle_s=0.01)
+    engines = switching._engines
+    with engines.changed:
+        assert engines.changed.wait_for(lambda: engines.fast is None, 100)
+    assert candidate.n_loads == 1
+    assert switching.for_recording() is engines.cpu
+    while candidate.n_loads == 1:  # it is released again at once
+        threading.Event().wait(0.01)
+
+
 def test_one_that_is_not_faster_ends_its_stage(switching, candidate, tmp_path, caplog):
     caplog.set_level(logging.INFO)
 
@@ -407,11 +441,11 @@ def test_while_the_cpu_serves_all_its_threads_may_be_used(candidate):
     cpu.urgent, used = more, []
     more.encode = lambda *given, **options: used.append(1) or cpu.encode(*given, **options)
     switching = SwitchingEngine(cpu)
-    assert switching.for_recording is cpu
+    assert switching.for_recording() is cpu
     assert_right(switching.urgent, adopts=True)
     assert len(used) == 3
     started(switching, candidate)
-    assert switching.for_recording is switching
+    assert switching.for_recording() is switching
     assert_right(switching.urgent)
     assert len(used) == 3
     switching.close()
