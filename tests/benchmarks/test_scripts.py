@@ -7,6 +7,8 @@ import shutil
 import subprocess
 import sys
 import zlib
+from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
@@ -14,6 +16,7 @@ import pytest
 import soundfile
 
 from lab.latency import SpokenWord
+from streamd.types import Hypothesis, Word
 from tests.support import recorded
 
 pytestmark = pytest.mark.benchmarks
@@ -402,29 +405,46 @@ def test_how_many_single_words_have_no_text(tmp_path):
     assert "| live | cut" in table
 
 
-def test_a_screening_goes_on_where_it_ended_and_finds_the_word_that_a_change_alters(
-    tmp_path, monkeypatch
-):
-    sensitivity = program("sensitivity")
-    several = {number.name: number for number in sensitivity.every_number()}
-    assert len(several) > 100
-    names = ("streamd.session.session:REACH", "endpoint.longest")
-    numbers = [sensitivity.Number(name, several[name].values[-1:]) for name in names]
-    sound = sensitivity.Sound("lamp", ROOT / "tests/golden/lamp.flac")
-    rows = tmp_path / "rows.jsonl"
+def test_leaving_out_goes_on_where_it_ended_and_finds_what_alters_a_final(tmp_path, monkeypatch):
+    lone = program("leave_one_out")
+    several = {change.name: change for change in lone.every_change()}
+    assert len(several) > 200
+    names = ["streamd.session.session:REACH=2000", "probable", "fallback", "inside"]
+    changes = [several[name] for name in names]
+    changes.append(lone._with_number(lone.Number("endpoint.longest", ()), "30"))
+    sound = lone.Sound("lamp", ROOT / "tests/golden/lamp.flac", reference="the lamp")
+    rows = tmp_path / "new/rows.jsonl"
+    lone.play(rows, "tiny.en", [sound], changes[:2])
+    before = lone.read(rows)
+    lone.play(rows, "tiny.en", [sound], changes)
+    after = lone.read(rows)
+    assert after[:2] == before
+    assert [row.change for row in after] == [change.name for change in changes]
+    assert [row.altered > 0 for row in after] == [False] * 4 + [True]
+    assert not any(row.error for row in after)
+    assert "session: endpoint.longest=30" in lone.summary(after, "tiny.en")
 
-    def screen() -> list[dict]:
-        sensitivity.screen(rows, "tiny.en", [sound])
-        return [json.loads(line) for line in rows.read_text().splitlines()]
 
-    monkeypatch.setattr(sensitivity, "every_number", lambda: iter(numbers[:1]))
-    (first,) = screen()
-    assert (first["name"], first["altered"], first["error"]) == (names[0], "", "")
-    numbers[1] = sensitivity.Number(names[1], ("30",))
-    monkeypatch.setattr(sensitivity, "every_number", lambda: iter(numbers))
-    again, second = screen()
-    assert again == first
-    assert (second["name"], second["altered"]) == (names[1], "lamp")
+def test_what_is_known_of_a_sound_is_decoded_again_only_where_a_change_decides(tmp_path):
+    lone = program("leave_one_out")
+    sound = lone.Sound("lamp", ROOT / "tests/golden/lamp.flac", reference="the lamp")
+    decoded = []
+
+    def new(config):
+        def recognize(window):
+            decoded.append(window)
+            return Hypothesis(words=(Word(" lamp", window.start, window.end, 1.0),), tokens=(1,))
+
+        return recognize
+
+    usual = lone.Usual(sound, lone.load({}, {}), new)
+    n_windows = len(decoded)
+    assert n_windows > 2
+    same = lone.Change("session", "same", nullcontext)
+    assert not usual.row("x", same).shown
+    assert len(decoded) == n_windows
+    usual.row("x", replace(same, decides=lambda hypothesis: True))
+    assert len(decoded) == 2 * n_windows
 
 
 def test_when_turns_end_and_how_soon_it_is_told(tmp_path):
