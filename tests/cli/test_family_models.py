@@ -15,9 +15,9 @@ from streamd.daemon import opening
 from streamd.daemon.families import open_model_file
 from streamd.engines.families.processes import FamilyProcesses
 from streamd.errors import OneSessionError
-from streamd.models import families, store
+from streamd.models import families
 from streamd.models.families import FAMILY_MODELS, family_entry
-from streamd.models.store import find
+from streamd.models.store import find, finding
 from streamd.models.store.cache import places
 from tests.support import gguf_models
 from tests.support.hub import Repo, hub
@@ -117,7 +117,7 @@ def test_what_it_cannot_do_is_said_before_the_download(words, asked, serving, ca
 def test_a_streaming_model_that_keeps_up_is_chosen_before_a_whisper_with_more_errors(
     given, keeps_up, chosen, serving, known, monkeypatch
 ):
-    monkeypatch.setattr(store, "FAMILY_MODELS", families.FAMILY_MODELS)
+    monkeypatch.setattr(finding, "FAMILY_MODELS", families.FAMILY_MODELS)
     monkeypatch.setattr(opening, "keeps_up", lambda config, dims: keeps_up)
     config = load(given, {})
     before = opening.best_model(config, places())

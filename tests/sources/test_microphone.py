@@ -109,6 +109,16 @@ async def test_a_device_that_falls_silent_counts_as_gone(fake, monkeypatch):
     assert len(audio(captured)) == 320
 
 
+async def test_what_came_while_nothing_could_run_is_captured(fake, monkeypatch):
+    monkeypatch.setattr("streamd.sources.microphone.TIMEOUT_MS", 0)
+    async with Microphone() as microphone:
+        fake.streams[0].deliver(np.full(320, 0.5))
+        captured = []
+        with pytest.raises(SourceError, match="delivered nothing for 0 ms"):
+            await collect(microphone, captured)
+    assert len(audio(captured)) == 320
+
+
 async def collect(microphone, captured):
     async for item in microphone:
         captured.append(item)  # what came before the error counts
