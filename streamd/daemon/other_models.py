@@ -6,11 +6,12 @@ own: sessions on different models share the processor, but never wait for each o
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Self, TypeVar
+from typing import TypeVar
 from weakref import WeakSet
 
 from msgspec import structs
@@ -20,7 +21,7 @@ from streamd.daemon import build
 from streamd.daemon.opening import OpenModel, assumed_precision, open_any
 from streamd.daemon.recording import RecordingTranscriber
 from streamd.engines import memory
-from streamd.errors import ConfigError, StreamdError, WireError, for_clients
+from streamd.errors import ConfigError, StreamdError, WireError, for_clients, lacks_memory
 from streamd.models import ModelDimensions, store
 from streamd.models.catalog import entry
 from streamd.models.store.cache import places
@@ -44,28 +45,18 @@ class OtherModel:
         self.opened, self.n_bytes = opened, n_bytes
         self._name, self._streams = config.decoding.model, streams
         self._defaults = structs.replace(build.default_choices(config), model=self._name)
-        self._n_asking = 0  # requests that have no transcriber yet
         self._users: WeakSet[RecordingTranscriber] = WeakSet()  # gone with their recordings
         recognizers, self._chooser = opened.recognizers()
-        self._serving = streams.serve(self._name, recognizers)
+        self._scheduler, self._serving = streams.serve(self._name, recognizers)
 
     async def run(self, call: Callable[..., ResultT], *args: object) -> ResultT:
-        """Call between the windows of its sessions; see `Streams.between`."""
-        return await self._streams.between(call, *args, model=self._name)
+        """Call between the windows of its sessions; see `Scheduler.between`."""
+        return await self._scheduler.between(call, *args)
 
     def choose(self, before: Choices, chosen: Mapping[str, object]) -> Choices:
         """Check what a session chooses, which may have had another model; see `Chooser`."""
         own = before if before.model == self._name else self._defaults
         return self._chooser(own, chosen)
-
-    @contextmanager
-    def for_request(self) -> Iterator[Self]:
-        """Keep it open while a request prepares what transcribes with it."""
-        self._n_asking += 1
-        try:
-            yield self
-        finally:
-            self._n_asking -= 1
 
     def keep_for(self, transcriber: RecordingTranscriber) -> None:
         """Keep it open as long as this exists."""
@@ -74,7 +65,7 @@ class OtherModel:
     @property
     def is_used(self) -> bool:
         """Whether it must stay open."""
-        return bool(self._n_asking or self._users or self._streams.on(self._name))
+        return bool(self._users or self._streams.on(self._name))
 
     @property
     def has_failed(self) -> bool:
@@ -104,6 +95,7 @@ class OtherModels:
         self._streams = streams
         streams.meant, streams.open_named = self.meant, self.for_session
         self._models: dict[str, OtherModel] = {}  # the one used last is the last
+        self._asked = Counter[str]()  # by requests that have no session or transcriber yet
         self._opening = asyncio.Lock()
 
     def names(self) -> Sequence[str]:
@@ -137,16 +129,16 @@ class OtherModels:
         use at the moment, with `bad_option` if it never has room or does not suit the server's
         options.
         """
-        stack = ExitStack()
-        async with self._opening:
-            if name in self._models and self._models[name].has_failed:
-                self._close(name)
-            if name not in self._models:
-                self._models[name] = await self._open(name)
-            self._models[name] = model = self._models.pop(name)
-            stack.enter_context(model.for_request())
-        with stack:
+        self._asked[name] += 1
+        try:
+            if (model := self._computing(name)) is None:  # one that computes waits for no other
+                # Whoever gives up may not be the only one who waits, and nobody else could close
+                # what is being opened.
+                model = await asyncio.shield(asyncio.create_task(self._opened(name)))
+            self._models[name] = self._models.pop(name, model)
             yield model
+        finally:
+            self._asked[name] -= 1
 
     async def for_session(self, name: str) -> Chooser:
         """Open one of them for a session; return what checks its choices; raises as `opened`."""
@@ -155,7 +147,7 @@ class OtherModels:
 
     def close_unused(self) -> None:
         """Close the models that nobody uses: they are mapped again in a second."""
-        for name in [name for name, model in self._models.items() if not model.is_used]:
+        for name in self._unused():
             self._close(name)
 
     def close(self) -> None:
@@ -166,21 +158,42 @@ class OtherModels:
     def _close(self, name: str) -> None:
         self._models.pop(name).close()
 
+    def _unused(self) -> list[str]:
+        models = self._models.items()
+        return [name for name, model in models if not (self._asked[name] or model.is_used)]
+
+    def _computing(self, name: str) -> OtherModel | None:
+        model = self._models.get(name)
+        return None if model is None or model.has_failed else model
+
+    async def _opened(self, name: str) -> OtherModel:
+        async with self._opening:
+            if (model := self._computing(name)) is None:
+                if name in self._models:
+                    self._close(name)
+                self._models[name] = model = await self._open(name)
+        return model
+
     async def _open(self, name: str) -> OtherModel:
         decoding = replace(self._config.decoding, model=name)
         config = replace(self._config, decoding=decoding)
         n_bytes = self._bytes(name)
         self._make_room(name, n_bytes)
         log.info("opening %s, which a client names", name)
+        opened: OpenModel | None = None
         try:
             opened = await asyncio.wrap_future(
                 in_thread(partial(self._open_model, config, self._known))
             )
             return OtherModel(config, opened, n_bytes, self._streams)
         except ConfigError as error:
+            if opened is not None:
+                opened.close()
             raise WireError("bad_option", f"model: {error}") from None
-        except StreamdError as error:
-            log.error("%s", error)  # noqa: TRY400 - the user's files, not a bug
+        except (StreamdError, MemoryError, OSError) as error:
+            log.error("%s: %r", name, error)  # noqa: TRY400 - the user's files, not a bug
+            if lacks_memory(error):
+                raise WireError("busy", f"model: no memory for {name} now") from None
             what = for_clients(f"model: {name} cannot be used", error)
             raise WireError("bad_option", what) from None
 
@@ -191,11 +204,10 @@ class OtherModels:
             beside = self._config.decoding.model
             raise WireError("bad_option", f"model: no memory for {name} beside {beside}")
         while not memory.has_room(own, n_bytes, *(each.n_bytes for each in self._models.values())):
-            unused = (each for each, model in self._models.items() if not model.is_used)
-            if (oldest := next(unused, None)) is None:
+            if not (unused := self._unused()):
                 others = ", ".join(self._models)
                 raise WireError("busy", f"model: no memory for {name} while others use {others}")
-            self._close(oldest)
+            self._close(unused[0])
             trim()
 
     def _here(self) -> dict[str, ModelDimensions]:

@@ -296,8 +296,10 @@ class Streams:
         await asyncio.to_thread(trim)  # loading the model took a lot
         await self._scheduler.run(*recognizers)
 
-    def serve(self, model: str, recognizers: Sequence[WindowRecognizer]) -> asyncio.Task[None]:
-        """Serve the sessions whose clients have chosen another model; cancel it to end that.
+    def serve(
+        self, model: str, recognizers: Sequence[WindowRecognizer]
+    ) -> tuple[Scheduler, asyncio.Task[None]]:
+        """Serve the sessions whose clients have chosen another model; cancel the task to end that.
 
         If its engine fails, so do they, and nobody else.
         """
@@ -311,9 +313,10 @@ class Streams:
                 for stream in self.on(model):
                     stream.fail(Fault(code="engine", message=f"{model}: {error}", fatal=True))
             finally:
-                del self._named[model]
+                if self._named.get(model) is scheduler:
+                    del self._named[model]
 
-        return asyncio.create_task(run())
+        return scheduler, asyncio.create_task(run())
 
     def on(self, model: str) -> list[Stream]:
         """Return the streams that are fed and have chosen this model; empty: the server's own.
@@ -332,12 +335,9 @@ class Streams:
         for scheduler in (self._scheduler, *self._named.values()):
             scheduler.wake()
 
-    async def between(
-        self, call: Callable[..., ResultT], *args: object, model: str = ""
-    ) -> ResultT:
-        """Call in the thread of a recognizer of the model; see `Scheduler.between`."""
-        scheduler = self._named[model] if model else self._scheduler
-        return await scheduler.between(call, *args)
+    async def between(self, call: Callable[..., ResultT], *args: object) -> ResultT:
+        """Call in the thread of a recognizer of the own model; see `Scheduler.between`."""
+        return await self._scheduler.between(call, *args)
 
     async def keep(self) -> None:
         """Keep what is to be kept, until cancelled. Raises `JournalError` if that fails."""

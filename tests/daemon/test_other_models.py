@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import threading
 
 import pytest
 from msgspec.structs import replace
@@ -16,6 +17,7 @@ from streamd.models.catalog import entry
 from streamd.options import Choices
 from streamd.streams import Streams
 from tests.support.fakes import WORD, ScriptedRecognizer, scripted_audio, scripted_session
+from tests.support.loop import turns
 
 HERE = ("tiny.en", "base", "small", "medium")
 
@@ -187,6 +189,70 @@ async def test_a_model_is_opened_once_and_computes_in_one_thread(others):
     assert [each.name for each in others.seen] == ["base"]
 
 
+async def test_one_that_fails_answers_the_recordings_that_it_has(others, streams, monkeypatch):
+    streams.loaded.set()
+    with monkeypatch.context() as patched:
+        patched.setattr(Opened, "recognizers", lambda self: ([Broken()], lambda before, _: before))
+        async with others.opened("base") as base:
+            failing = streams.open("failing")
+            await failing.choose({"model": "base"})
+            await said(failing)
+    async with others.opened("base") as again:
+        with pytest.raises(EngineError, match="no more memory"):
+            await base.run(int)
+        assert await again.run(int) == 0
+
+
+async def test_one_that_does_not_suit_the_options_is_closed(others, monkeypatch):
+    def unsuitable(_):
+        raise ConfigError("--language de: base knows en only")
+
+    monkeypatch.setattr(Opened, "recognizers", unsuitable)
+    with pytest.raises(WireError, match="--language de"):
+        async with others.opened("base"):
+            pass
+    assert [each.is_closed for each in others.seen] == [True]
+
+
+@pytest.fixture
+async def slowly(others):
+    """Opening goes on only when this is set."""
+    go, open_model = threading.Event(), others._open_model
+
+    def open_slowly(*given):
+        assert go.wait(60)
+        return open_model(*given)
+
+    others._open_model = open_slowly
+    yield go
+    go.set()
+
+
+async def test_a_request_that_gives_up_leaves_a_model_that_is_opened_to_the_others(others, slowly):
+    gone, stays = (asyncio.create_task(others.for_session("base")) for _ in range(2))
+    await turns(5)
+    gone.cancel()
+    await asyncio.wait({gone})
+    slowly.set()
+    await stays
+    async with others.opened("base"):
+        assert [each.name for each in others.seen] == ["base"]
+    others.close_unused()
+    assert others.seen[0].is_closed
+
+
+async def test_a_model_that_computes_waits_for_no_other_to_be_opened(others, slowly):
+    slowly.set()
+    await others.for_session("base")
+    slowly.clear()
+    opening = asyncio.create_task(others.for_session("small"))
+    await turns(5)
+    await asyncio.wait_for(others.for_session("base"), 10)
+    assert not opening.done()
+    slowly.set()
+    await opening
+
+
 async def test_a_model_that_nobody_uses_makes_room(others):
     async with others.opened("base"), others.opened("small"):
         pass
@@ -225,6 +291,7 @@ async def test_a_model_in_use_is_not_closed_for_another(others, monkeypatch):
         (ConfigError("--language de: base.en knows en only"), "model: --language de"),
         (ModelError("/srv/base is damaged"), "model: base cannot be used: see the log"),
         (EngineError("no memory"), "model: base cannot be used: see the log"),
+        (MemoryError(), "model: no memory for base now"),
     ],
 )
 async def test_a_model_that_cannot_be_opened_is_told_without_paths(here, streams, error, told):
