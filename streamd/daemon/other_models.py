@@ -31,6 +31,9 @@ from streamd.streams import Chooser, Streams
 from streamd.system.calls import in_thread
 from streamd.system.heap import trim
 
+_OPENING_S = 10.0
+"""How long a session waits. Its audio is not read meanwhile, nor are the client's pings, to which
+most libraries want an answer within 20 s."""
 ResultT = TypeVar("ResultT")
 log = logging.getLogger(__name__)
 
@@ -141,9 +144,16 @@ class OtherModels:
             self._asked[name] -= 1
 
     async def for_session(self, name: str) -> Chooser:
-        """Open one of them for a session; return what checks its choices; raises as `opened`."""
-        async with self.opened(name) as model:
-            return model.choose
+        """Open one of them for a session; return what checks its choices; raises as `opened`.
+
+        Raises `WireError` with `busy`, too, if it has to be prepared first, which goes on.
+        """
+        try:
+            async with asyncio.timeout(_OPENING_S), self.opened(name) as model:
+                return model.choose
+        except TimeoutError:
+            again = f"model: {name} is being prepared for this machine: try again in a minute"
+            raise WireError("busy", again) from None
 
     def close_unused(self) -> None:
         """Close the models that nobody uses: they are mapped again in a second."""

@@ -241,6 +241,17 @@ async def test_a_request_that_gives_up_leaves_a_model_that_is_opened_to_the_othe
     assert others.seen[0].is_closed
 
 
+async def test_a_session_waits_for_no_preparation_which_goes_on(others, slowly, monkeypatch):
+    monkeypatch.setattr("streamd.daemon.other_models._OPENING_S", 0)
+    with pytest.raises(WireError, match="base is being prepared for this machine") as told:
+        await others.for_session("base")
+    assert told.value.code == "busy"
+    slowly.set()
+    async with others.opened("base"):
+        assert [each.name for each in others.seen] == ["base"]
+    assert await others.for_session("base")
+
+
 async def test_a_model_that_computes_waits_for_no_other_to_be_opened(others, slowly):
     slowly.set()
     await others.for_session("base")
