@@ -181,7 +181,7 @@ def test_too_little_memory_is_told_from_other_failures(monkeypatch):
 
 def test_a_refused_graph_is_an_engine_error():
     model = load.model("random")
-    weights = {name: values.astype(np.float64) for name, values in model.weights.items()}
+    weights = {name: values.astype(np.int32) for name, values in model.weights.items()}
     with pytest.raises(EngineError, match="ONNX Runtime failed"):
         build(model.dims, weights, alignment_heads=model.alignment_heads)
 
