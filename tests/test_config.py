@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import tomllib
 from collections.abc import Mapping
 from itertools import groupby
 from pathlib import Path
@@ -28,7 +29,7 @@ from streamd.config import (
     successor,
     value_of,
 )
-from streamd.config.removed import REMOVED_VALUES
+from streamd.config.removed import OLD_DEFAULTS, REMOVED_VALUES
 from streamd.config.table import Field
 from streamd.errors import ConfigError
 from streamd.options import FRAME_MS, Option, without_password
@@ -461,6 +462,8 @@ max-session-ms = 0
 
 def test_a_file_of_the_version_before_is_read_if_what_is_gone_was_not_chosen(toml):
     assert load({}, {}, config_file=toml(OF_THE_VERSION_BEFORE)) == load({"step": "400"}, {})
+    sections = tomllib.loads(OF_THE_VERSION_BEFORE).values()
+    assert OLD_DEFAULTS.keys() <= {name for keys in sections for name in keys}, "it wrote no other"
 
 
 def test_all_that_is_wrong_with_a_file_is_said_at_once(toml):

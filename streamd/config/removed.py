@@ -71,7 +71,6 @@ OLD_DEFAULTS: Mapping[str, object] = {
     "without-timestamps": False,
     "clip-timestamps-ms": [],
     "audio-contexts": [],
-    "bind.listen_token_file": 'use --token-file with a FILE.toml, where may = "listen"',
     "build-to": "",
     "colors": "auto",
     "mark-low": 0.0,

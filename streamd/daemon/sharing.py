@@ -81,7 +81,7 @@ def open_to_others(bind: BindOptions) -> Iterator[BindOptions]:
         bind,
         host=host,
         token=bind.token or secrets.token_urlsafe(16),
-        listen_token=bind.listen_token or secrets.token_urlsafe(16),
+        listen_token=secrets.token_urlsafe(16),
     )
     address = lan_address(host)
     with TemporaryDirectory(prefix="streamd-") as folder:

@@ -87,7 +87,7 @@ class Auth:
     def __init__(self, bind: BindOptions, pages: Mapping[str, Page]) -> None:
         host, token = bind.host, bind.token
         grantors = grants(bind)
-        if not all(each is None or each.strip() for each in (token, bind.listen_token)):
+        if token is not None and not token.strip():
             raise ConfigError("the token is empty: put one into the --token-file")
         if not (grantors or is_loopback(host)):
             raise ConfigError(

@@ -229,8 +229,6 @@ async def test_an_empty_token_protects_nothing():
     with pytest.raises(ConfigError, match="token is empty"):
         async with serving(CountingStreams(), token=" \n"):
             pass
-    with pytest.raises(ConfigError, match="token is empty"):
-        Server(BindOptions(token="secret", listen_token=" "), sessions=CountingStreams(), info=INFO)
 
 
 async def test_a_port_in_use_is_named_with_the_cure():

@@ -5,7 +5,7 @@ from itertools import groupby
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from streamd.events import Final
@@ -119,6 +119,8 @@ def test_it_changes_only_to_one_that_is_clearly_likelier(n_words, probs):
 
 
 @given(likely(), codes)
+@example({"en": 0.55, "de": 0.4, "fr": 0.03, "yue": 0.02}, "de")  # hardly more probable
+@example({"en": 0.45, "de": 0.2, "fr": 0.2, "yue": 0.15}, "de")  # clearly, but it is doubtful
 def test_a_language_that_is_not_clearly_another_stays(probs, before):
     chosen = spoken(probs, before)
     best = max(probs, key=probs.__getitem__)

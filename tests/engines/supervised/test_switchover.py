@@ -325,9 +325,9 @@ def test_an_engine_is_loaded_again_while_a_better_one_is_being_loaded(
 
 
 def test_a_recording_waits_for_the_first_fast_engine_no_longer_than_it_lasts(
-    switching, candidate, tmp_path
+    switching, candidate, tmp_path, monkeypatch
 ):
-    go_on, better = threading.Event(), threading.Event()
+    go_on, better, waits = threading.Event(), threading.Event(), []
 
     class Slow(FaultyCandidate):
         def load(self):
@@ -338,6 +338,11 @@ def test_a_recording_waits_for_the_first_fast_engine_no_longer_than_it_lasts(
     switching.start([[first], [Slow(tmp_path)]], lambda engine: "")
     switching.wait(0.01)
     assert switching.for_recording() is switching._engines.cpu
+    with monkeypatch.context() as patched:  # what has been loading for 100 s is not waited for
+        patched.setattr(switching._engines.changed, "wait_for", lambda ready, s: waits.append(s))
+        patched.setattr(switching, "_begun_s", switching._begun_s - 100)
+        switching.wait(50)
+    assert waits == [0.0]
     go_on.set()
     switching.wait(100)
     assert switching.for_recording() is switching, "it does not wait for the better one"
