@@ -50,7 +50,7 @@ def right_words(words: Sequence[Talk], found: Sequence[Talk], of: str = "") -> f
     Each speaker that was found is one true speaker, so that most words are right. Only the words
     `of` one speaker are counted, if one is given.
     """
-    if not found:
+    if not (found and words):
         return 0.0
     middles = np.array([(word.start + word.end) / 2 for word in words])[:, None]
     starts, ends = (np.array(each) for each in zip(*((t.start, t.end) for t in found), strict=True))

@@ -120,11 +120,12 @@ def room(sound: Sound, name: str) -> Sound:
     box = acoustics.ShoeBox(
         size, fs=SAMPLE_RATE, materials=acoustics.Material(absorption), max_order=order
     )
-    speaker = np.array([1.5, 2.0, 1.5])
+    speaker, away = np.array([1.5, 2.0, 1.5]), np.array([metres, 0.5, -0.6])
     box.add_source(speaker, signal=sound)
-    box.add_microphone(np.add(speaker, [metres, 0.5, -0.6]))
+    box.add_microphone(speaker + away)
     box.simulate()
-    delay = round(metres / 343 * SAMPLE_RATE)  # of the direct sound
+    delay = round(float(np.linalg.norm(away)) / box.c * SAMPLE_RATE)  # of the direct sound
+    delay += acoustics.constants.get("frac_delay_length") // 2  # of the simulation
     heard: Sound = box.mic_array.signals[0][delay : delay + len(sound)]
     return heard * (np.sqrt(np.mean(sound**2)) / np.sqrt(np.mean(heard**2)))
 

@@ -4,13 +4,15 @@
     python benchmarks/speakers.py ... --lines LINES.jsonl [--sizes 2 4 8] [--seed N] [--count N]
                                   [--guest]
     python benchmarks/speakers.py --wordless --pipeline PLDA SOUND.flac...
+    python benchmarks/speakers.py --wordless --minutes N SOUND.flac...
 
 A SOUND has its speakers beside it, in SOUND.rttm, and its words in SOUND.json (``segments`` with
 ``speaker`` and ``ref_words``; without SOUND.rttm, their ``start`` and ``end`` say who talks). Of
 LINES, single lines with ``path``, ``speaker``, ``speech`` (its bounds in s), ``game`` and ``text``,
 dialogues of 2, 4 and 8 speakers are built (`dialogues`); `readers` builds others.
 With ``--guest``, somebody else says about ten words once, in the middle of four minutes: `guest` is
-% of these words, live and offline. ``--snr`` adds white noise. The package meeteval has to be
+% of these words, live and offline. With ``--minutes``, the sounds are one dialogue, again and again
+until it is so long. ``--snr`` adds white noise. The package meeteval has to be
 installed (the group ``speakers``).
 
 Who talks when depends on the audio alone, so it is measured without a recognizer, live in steps and
@@ -20,9 +22,10 @@ without a collar and with overlap, in % of the speakers' time, by the last word 
 a clock on which computing takes no time (`lab.replay`): `program`: their DER; `said`: that of the
 words of finals, as they were published, mostly without overlap. `words`: % of the true words in
 whose middle the right speaker talks. `pipeline`: DER of pyannote's, with the files of its PLDA
-(`pipeline`), and `words` of it. cpWER: by the same words. delay:
-from the beginning of a turn until a caption shows a word of it under the right number. CPU: of the
-models that tell speakers apart, for a second of sound. Prints a line of JSON for each.
+(`pipeline`), and `words` of it. `quarters`: `words` of each quarter, live. cpWER: by the same
+words. delay: from the beginning of a turn until a caption shows a word of it under the right
+number. CPU: of the models that tell speakers apart, for a second of sound. Prints a line of JSON
+for each.
 """
 
 import argparse
@@ -33,6 +36,7 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
+from itertools import cycle
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -104,6 +108,37 @@ def built_dialogue(lines: Path, n_speakers: int, seed: int, *, guest: bool = Fal
         texts[talk.speaker] = f"{texts.get(talk.speaker, '')} {talk.text}"
     words = [word for talk in made.talk for word in words_of(talk)]
     return Dialogue(made.name, made.sound, [*made.talk], texts, words)
+
+
+def again_and_again(dialogues: Sequence[Dialogue], minutes: float) -> Dialogue:
+    """Join dialogues until they are so long, and cut what is more."""
+    sounds, length = [], 0.0
+    talk: list[Talk] = []
+    words: list[Talk] = []
+    texts: dict[str, str] = {}
+    for each in cycle(dialogues):
+        if length >= 60 * minutes:
+            break
+        for joined, part in ((talk, each.talk), (words, each.words)):
+            joined += [t._replace(start=t.start + length, end=t.end + length) for t in part]
+        texts |= {who: f"{texts.get(who, '')} {text}" for who, text in each.texts.items()}
+        sounds.append(each.sound)
+        length += len(each.sound) / SAMPLE_RATE
+    name = "+".join(each.name for each in dialogues)
+    sound = np.concatenate(sounds)[: round(60 * minutes * SAMPLE_RATE)]
+    talk, words = ([t for t in part if t.end < 60 * minutes] for part in (talk, words))
+    return Dialogue(name, sound, talk, texts, words)
+
+
+def by_quarters(dialogue: Dialogue, found: Sequence[Talk]) -> list[float]:
+    """Return how many % of the words of each quarter are right (`right_words`)."""
+    quarters = []
+    for i in range(4):
+        start, end = (at * len(dialogue.sound) / SAMPLE_RATE / 4 for at in (i, i + 1))
+        words = [word for word in dialogue.words if start <= word.start < end]
+        inside = [talk for talk in found if talk.end > start and talk.start < end]
+        quarters.append(right_words(words, inside))
+    return quarters
 
 
 def with_noise(dialogue: Dialogue, snr_db: float) -> Dialogue:
@@ -207,6 +242,7 @@ def by_voices(
         "sound": dialogue.name,
         "speakers": n_speakers,
         "words": words,
+        "quarters": by_quarters(dialogue, live),
         "live": error_rate(dialogue.talk, live)[0],
         "found": len({talk.speaker for talk in live}),
         "offline": error_rate(dialogue.talk, offline)[0],
@@ -286,9 +322,12 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--count", type=int, default=2, help="dialogues of each size")
     parser.add_argument("--guest", action="store_true")
+    parser.add_argument("--minutes", type=float)
     parser.add_argument("--snr", type=float)
     args = parser.parse_args()
     dialogues = [read(path) for path in args.sounds]
+    if args.minutes:
+        dialogues = [again_and_again(dialogues, args.minutes)]
     if args.lines:
         seeds = range(args.seed, args.seed + args.count)
         every = [(n, seed) for n in args.sizes for seed in seeds]

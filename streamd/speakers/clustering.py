@@ -51,7 +51,7 @@ def clustered(
         centres = np.stack([sums[labels == label].sum(0) for label in largest])
         centres /= np.linalg.norm(centres, axis=1, keepdims=True)
         labels[others] = largest[(sums[others] @ centres.T).argmax(1)]
-    return [int(label) for label in _settled(sums, labels)]
+    return [int(label) for label in _settled(sums, sizes, labels)]
 
 
 def _joined(
@@ -101,13 +101,16 @@ def _share(sizes: NDArray[np.float64], others: NDArray[np.float64] | float) -> N
     return share
 
 
-def _settled(sums: NDArray[np.float64], labels: NDArray[np.int64]) -> NDArray[np.int64]:
+def _settled(
+    sums: NDArray[np.float64], sizes: NDArray[np.float64], labels: NDArray[np.int64]
+) -> NDArray[np.int64]:
     """Move voices to the cluster whose others they are more like, the clearest first.
 
     What joined a cluster when little of it was known may be more like another one. A cluster keeps
-    its last voice.
+    its largest voice: to all that a speaker said before, live, one odd sentence is no alternative.
     """
     every, labels = np.unique(labels, return_inverse=True)
+    largest = [np.where(labels == label, sizes, 0).argmax() for label in range(len(every))]
     squares, voices = (sums**2).sum(1)[:, None], np.arange(len(sums))
     for _ in voices:
         inside = np.eye(len(every))[labels]
@@ -116,7 +119,7 @@ def _settled(sums: NDArray[np.float64], labels: NDArray[np.int64]) -> NDArray[np
         others = (clusters**2).sum(1) - inside * (2 * shared + squares)
         cosines = shared / np.sqrt(np.maximum(others * squares, 1e-9))
         gains = cosines.max(1) - cosines[voices, labels]
-        gains[inside.sum(0)[labels] == 1] = 0
+        gains[largest] = 0
         best = int(gains.argmax())
         if gains[best] < 1e-6:
             break

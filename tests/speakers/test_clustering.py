@@ -64,6 +64,17 @@ def test_a_voice_that_joined_a_cluster_early_goes_to_the_one_that_it_is_more_lik
     assert [label == labels[0] for label in labels] == [True, True, True, False, False]
 
 
+def test_an_odd_voice_does_not_send_all_that_its_speaker_said_to_another_one():
+    known, other, odd, more = np.zeros((4, 256), np.float32)
+    known[0] = 1
+    other[:2] = 0.4, 0.92
+    odd[:3] = 0.35, -0.1, 0.93  # all that is left of the cluster of `known` without `known`
+    more[:2] = 0.38, 0.92
+    ns = np.array([5_000, 5_000, 50, 75])
+    labels = clustered(ns[:, None] * np.stack([known, other, odd, more]), ns)
+    assert labels[0] == labels[2] != labels[1] == labels[3]
+
+
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=30), st.integers(0, 10))
 def test_clear_speakers_are_found_in_any_order(speakers, seed):
     rng = np.random.default_rng(seed)
