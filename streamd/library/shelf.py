@@ -323,6 +323,7 @@ class Shelf:
         """
         with written(self.path) as connection:
             connection.execute("BEGIN IMMEDIATE")
+            self.run(number)  # which somebody else may have deleted
             session = EditedText(self.events(number))
             if session.revision != edits.revision:
                 raise OvertakenEditError(session.revision)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from streamd.errors import ConfigError
 from streamd.events import Correction
 from streamd.library import shelf as shelves
 from streamd.library import tables
@@ -61,8 +62,9 @@ def test_what_is_deleted_is_in_no_file(tmp_path_factory, is_open, data):
 
 @pytest.mark.parametrize("is_written", [True, False])
 def test_a_large_library_is_written_anew_when_that_holds_up_nobody(
-    tmp_path, monkeypatch, is_written
+    tmp_path, monkeypatch, caplog, is_written
 ):
+    caplog.set_level("INFO")
     monkeypatch.setattr(shelves, "_COMPACT_BYTES", 0)
     lengths, gone = [48] * 12, {3, 5, 6, 9, 11}
     with opened(tmp_path) as library:
@@ -75,7 +77,7 @@ def test_a_large_library_is_written_anew_when_that_holds_up_nobody(
             assert any(f"{number}z".encode() in bytes_of(tmp_path) for number in gone)
     if is_written:
         with opened(tmp_path):
-            pass
+            assert "is written anew" in caplog.text
     else:
         for number in gone:
             Shelf(tmp_path).delete(number)
@@ -141,3 +143,12 @@ def test_the_audio_of_two_sessions_that_are_deleted_at_once_goes(tmp_path):
             for each in both:
                 each.join()
     assert list((tmp_path / SOUNDS).iterdir()) == []
+
+
+def test_nothing_is_written_of_a_session_that_is_gone(tmp_path):
+    with opened(tmp_path) as library:
+        put(library, 1, 1)
+        Shelf(tmp_path).delete(1)
+        with pytest.raises(ConfigError, match="no session 1"):
+            give_name(Shelf(tmp_path), 1, 1, "Named1z")
+    check(tmp_path, [1], {1})

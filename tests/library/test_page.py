@@ -335,8 +335,18 @@ async def test_the_list_of_files_comes_back_with_streamd(tmp_path):
             library_page(tmp_path, files=queue, may_fail=True) as page,
         ):
             await expect(page.locator("#queue li")).to_have_count(1)
-            await page.route(re.compile("/uploads"), lambda route: route.abort())
+            tries = []
+
+            async def away(route):
+                tries.append(route)
+                await route.abort()
+
+            watch = "new MutationObserver(() => (n += 1)).observe(toast, {childList: true})"
+            await page.evaluate(f"window.n = 0, {watch}")
+            await page.route(re.compile("/uploads"), away)
             await expect(page.locator("#toast")).to_have_text("streamd cannot be reached")
+            await until(lambda: len(tries) > 2)
+            assert await page.evaluate("n") == 1, "it is read aloud once"
             await page.unroute_all()
             put(jobs, "b.mp3")
             await expect(page.locator("#queue li")).to_have_count(2)
