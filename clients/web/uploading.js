@@ -86,13 +86,14 @@ function button(text, { id, name }, method) {
   return made;
 }
 
-let nSent = 0;
+/** A name for a file, by which streamd knows it when it is sent again. */
+const newKey = () => [...crypto.getRandomValues(new Uint8Array(8))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 
 /** Send files, one after the other, with what is chosen now. */
 function send(files) {
   const [some, n] = [$("apart").value === "some", Number($("apart").value)];
   const wanted = { language: $("spoken").value.trim(), hotwords: $("expected").value.trim(), ...(some ? { speakers: true } : n ? { num_speakers: n } : {}) };
-  unsent.push(...files.map((file) => ({ id: `unsent-${++nSent}`, name: file.name, file, wanted, error: "", tries: 0 })));
+  unsent.push(...files.map((file) => ({ id: newKey(), name: file.name, file, wanted, error: "", tries: 0 })));
   sendAll();
 }
 
@@ -111,10 +112,10 @@ async function sendAll() {
 
 /** Send a file, again if streamd was away; returns why that failed, or null. */
 async function sent(one) {
-  const { name, file, wanted } = one;
+  const { id, name, file, wanted } = one;
   let why = null;
   const told = (text) => (why = text);
-  const path = `uploads?${new URLSearchParams({ name, ...wanted })}`;
+  const path = `uploads?${new URLSearchParams({ name, key: id, ...wanted })}`;
   while (!(await fetched(path, { method: "POST", body: file }, told))) {
     if (why !== UNREACHED) return why;
     let answer = null;
@@ -124,8 +125,6 @@ async function sent(one) {
       answer = await fetched("uploads", {}, told);
     }
     if (!answer) return why;
-    // The end of the server may have come between the last byte and the answer.
-    if (answer.uploads.some((job) => job.name === name && job.size === file.size)) break;
     if (++one.tries >= MOST_TRIES) return "cannot be sent: choose it again";
   }
   toast(`${name} is in the queue`);

@@ -352,9 +352,8 @@ def _options(command: Command, *, full: bool) -> Iterator[str]:
 
 
 def _option(option: Field) -> str:
-    # The short name and the long one: other aliases are in docs/options.md.
-    short = [flag for flag in option.shown_flags[:1] if not flag.startswith("--")]
-    flags = dict.fromkeys((*short, option.shown_flags[-1]))
+    # The first, which is short or used in the documents, and the last: docs/options.md has others.
+    flags = dict.fromkeys((option.shown_flags[0], option.shown_flags[-1]))
     value = option.written(option.default)
     shown = ",".join(map(str, value)) if isinstance(value, tuple) else value
     default = "" if option.is_switch or option.default in ("", ()) else f" [{shown}]"

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Sequence
 
 from streamd.events import Note
+from streamd.server import Recordings
 from streamd.streams import Streams
 from streamd.streams.hub import Hub
 from streamd.streams.journal.tables import Run
@@ -15,13 +16,18 @@ class Listeners:
     Make it in the event loop.
     """
 
-    def __init__(self, streams: Streams) -> None:
+    def __init__(self, streams: Streams, recordings: Recordings | None = None) -> None:
         self._streams, self._loop = streams, asyncio.get_running_loop()
+        self._recordings = recordings
 
     def is_live(self, run: Run) -> bool:
         """Whether a client can listen to a session by its name."""
         hub = self._hub(run)
         return hub is not None and not hub.closed
+
+    def is_transcribed(self, run: Run) -> bool:
+        """Whether it is a recording that is being transcribed."""
+        return self._recordings is not None and self._recordings.is_writing(run.epoch)
 
     def tell(self, run: Run, notes: Sequence[Note]) -> None:
         """Tell those who listen to a session of its new notes."""

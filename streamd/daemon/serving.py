@@ -98,7 +98,7 @@ def _answers(
     if queue is not None and recordings is not None:
         files = JobsRest(queue, recordings.check)
     shelf = Shelf(folder_of(config.journal.keep, os.environ))
-    return LibraryRest(shelf, partial(written, config), Listeners(streams), files)
+    return LibraryRest(shelf, partial(written, config), Listeners(streams, recordings), files)
 
 
 def _bus(config: Config, resume_s: float) -> "Bus":

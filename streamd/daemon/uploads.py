@@ -9,6 +9,7 @@ from functools import partial
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
+from weakref import WeakSet
 
 from streamd.config import Config
 from streamd.daemon import build
@@ -63,6 +64,7 @@ class Uploads:
     ) -> None:
         self._config, self.streams, self._stored = config, streams, stored
         self.others = others or OtherModels(config, "", streams)
+        self._additions: WeakSet[Addition] = WeakSet()
         self.opened: asyncio.Future[OpenModel] = asyncio.Future()
         """The model, for which recordings wait."""
 
@@ -140,7 +142,13 @@ class Uploads:
             return None
         # A client may call a file as another's session, which goes on or can be listened to.
         named = f"recording-{Path(name).name[-_MOST_OF_A_NAME:]}"
-        return Addition(self._stored, self._config.journal, named, epoch=epoch)
+        addition = Addition(self._stored, self._config.journal, named, epoch=epoch)
+        self._additions.add(addition)
+        return addition
+
+    def is_writing(self, epoch: str) -> bool:
+        """Whether a recording becomes the session of this epoch. Any thread may ask."""
+        return any(addition.writes(epoch) for addition in tuple(self._additions))
 
     def _choices(self, opened: OpenModel, wanted: Wanted) -> Choices:
         try:

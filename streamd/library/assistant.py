@@ -48,12 +48,12 @@ def serve(shelf: Shelf) -> None:
         found = shelf.search(sought(query), max(1, min(limit, 200)))
         return "\n".join(map(_line, found)) or "Nothing was found."
 
-    def read(session: str, from_s: int = 0, to_s: int = 0) -> str:
+    def read(session: str | int, from_s: int = 0, to_s: int = 0) -> str:
         """Read a session, by its number or name: who said what from second `from_s` to `to_s`.
 
         With 0 as `to_s` it is read to its end, at most 1,000 lines of it.
         """
-        number = shelf.find(session)
+        number = shelf.find(str(session))
         run, names = shelf.run(number), shelf.names(number)
         finals = [each for each in shelf.read(number) if isinstance(each, Final)]
         lines = [

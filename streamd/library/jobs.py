@@ -60,21 +60,32 @@ class Jobs:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         return self.folder / f"{secrets.token_hex(8)}.part"
 
-    def add(self, received: Path, name: str, wanted: Wanted) -> QueuedFile:
-        """Put a file that was received behind all others; then no crash loses it."""
-        epoch = received.stem
-        with os_error_as(JournalError, f"{received}: cannot be kept"):
-            flush(received)
+    def add(self, received: Path, name: str, wanted: Wanted, key: str = "") -> int:
+        """Put a file that was received behind all others; then no crash loses it.
+
+        Returns its number. Of files with the same `key`, which becomes their epoch, only the first
+        is kept; if that is no longer in the queue, its number is 0.
+        """
+        epoch = key or received.stem
+        with (
+            os_error_as(JournalError, f"{received}: cannot be kept"),
+            written(self._shelf.path) as connection,
+        ):
+            flush(received)  # which may take long: nobody else waits for it
+            connection.execute("BEGIN IMMEDIATE")
+            known = "SELECT id FROM jobs WHERE epoch = ? UNION ALL "
+            known += "SELECT 0 FROM runs WHERE epoch = ?"
+            for (number,) in connection.execute(known, (epoch, epoch)).fetchall():
+                received.unlink()
+                return int(number)
             size = received.stat().st_size
             received.rename(self._path(epoch))
             flush(self.folder)
-        job = QueuedFile(epoch=epoch, name=name, size=size, wanted=wanted)
-        with written(self._shelf.path) as connection:
+            job = QueuedFile(epoch=epoch, name=name, size=size, wanted=wanted)
             row = epoch, msgspec.json.encode(job).decode()
-            number = connection.execute(
-                "INSERT INTO jobs (epoch, job) VALUES (?, ?)", row
-            ).lastrowid
-        return replace(job, id=number or 0)
+            put = connection.execute("INSERT INTO jobs (epoch, job) VALUES (?, ?)", row)
+            connection.execute("COMMIT")
+        return put.lastrowid or 0
 
     def listed(self) -> list[QueuedFile]:
         """Return all jobs, the oldest first."""

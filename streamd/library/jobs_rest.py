@@ -30,6 +30,7 @@ class _Sent(Struct, frozen=True, kw_only=True):
     task: Task = "transcribe"
     language: Annotated[str, Meta(max_length=100)] = ""
     hotwords: Annotated[str, Meta(max_length=10_000)] = ""
+    key: Annotated[str, Meta(pattern=r"^([0-9a-f]{16,32})?\Z")] = ""
     speakers: Literal["true", "false", "1", "0"] = "false"
     num_speakers: Annotated[int, Meta(ge=0, le=64)] = 0
 
@@ -83,13 +84,6 @@ class JobsRest:
     def __init__(self, queue: Queue, check: Callable[[Wanted], Awaitable[None]]) -> None:
         self._queue, self._check = queue, check
 
-    def is_doing(self, epoch: str) -> bool:
-        """Whether a session is being made by a job."""
-        now = self._queue.now
-        return now is not None and any(
-            job.id == now.job and job.epoch == epoch for job in self._queue.jobs.listed()
-        )
-
     async def receive(self, exchange: Exchange, request: Request) -> None:
         """Receive a file, whose name and wishes are in the query, and put it into the queue."""
         try:
@@ -98,7 +92,8 @@ class JobsRest:
             await self._check(sent.wanted)
             received = await self._received(exchange)
             jobs = self._queue.jobs
-            job = await asyncio.to_thread(jobs.add, received, printable(sent.name), sent.wanted)
+            name, wanted = printable(sent.name), sent.wanted
+            number = await asyncio.to_thread(jobs.add, received, name, wanted, sent.key)
         except msgspec.ValidationError as error:
             await exchange.respond(plain(400, naming_field(error, _Sent)))
         except WireError as error:
@@ -109,7 +104,7 @@ class JobsRest:
             await exchange.respond(plain(STATUS["storage"], what))
         else:
             self._queue.wake()
-            await exchange.respond(in_json(201, {"id": job.id}))
+            await exchange.respond(in_json(201, {"id": number}))
 
     async def _received(self, exchange: Exchange) -> Path:
         path = await asyncio.to_thread(self._queue.jobs.new_file)

@@ -42,7 +42,7 @@ _MOST_NUMBER = 2**63 - 1
 _PART_BYTES = 4 << 20
 """Audio in an answer to a request for a range; players ask for the rest when they need it."""
 _AUDIO_PATH = f"{LIBRARY_PATH}/audio/"
-_RANGE = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})")
+_RANGE = re.compile(r"bytes=([0-9]{0,999})-([0-9]{0,999})")
 _TYPES: Mapping[str, str] = {".opus": "audio/ogg", ".flac": "audio/flac", ".wav": "audio/wav"}
 
 _log = logging.getLogger(__name__)
@@ -67,6 +67,9 @@ class LiveSessions(Protocol):
     def is_live(self, run: Run) -> bool:
         """Whether a client can listen to a session by its name."""
 
+    def is_transcribed(self, run: Run) -> bool:
+        """Whether it is a recording that is being transcribed."""
+
     def tell(self, run: Run, notes: Sequence[Edit]) -> None:
         """Tell those who listen to a session of its new notes."""
 
@@ -78,6 +81,9 @@ class _NoLiveSessions:
     """No session goes on."""
 
     def is_live(self, run: Run) -> bool:
+        return False
+
+    def is_transcribed(self, run: Run) -> bool:
         return False
 
     def tell(self, run: Run, notes: Sequence[Edit]) -> None:
@@ -193,8 +199,8 @@ class LibraryRest:
         # What is said next, or the end of the file, would write the session again.
         if self._live.is_live(run):
             return plain(409, "it goes on: end it first")
-        if self._files is not None and self._files.is_doing(run.epoch):
-            return plain(409, "it is being transcribed: remove its file from the list first")
+        if self._live.is_transcribed(run):
+            return plain(409, "it is being transcribed: wait, or remove its file from the list")
         self._shelf.delete(number)
         return respond(204, b"", {})
 

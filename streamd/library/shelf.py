@@ -18,7 +18,7 @@ from msgspec import Struct
 from streamd.errors import ConfigError, StreamdError, os_error_as
 from streamd.events import Edit, Final, Gap, Item, Note, SpeakerName
 from streamd.library.edits import EditedText, Edits
-from streamd.library.tables import NAME, SOUNDS, TO_COMPACT, compact, merge, spaced, written
+from streamd.library.tables import NAME, SOUNDS, TO_COMPACT, compact, spaced, written
 from streamd.sinks.text import speaker_name
 from streamd.sinks.transcripts import Revised
 from streamd.streams.journal.journals import JournalError
@@ -323,6 +323,7 @@ class Shelf:
         """
         with written(self.path) as connection:
             connection.execute("BEGIN IMMEDIATE")
+            self.run(number)  # which somebody else may have deleted
             session = EditedText(self.events(number))
             if session.revision != edits.revision:
                 raise OvertakenEditError(session.revision)
@@ -365,12 +366,13 @@ class Shelf:
 
     def delete(self, number: int) -> None:
         """Delete a session: its audio, its text, and its words in the index."""
-        with os_error_as(JournalError, f"{self.folder}: the audio cannot be deleted"):
-            for sound in self.sounds(number):
-                if not self._sharing(number, sound.file):
-                    self.sound(sound.file).unlink(missing_ok=True)
         with written(self.path) as connection:
             connection.execute("BEGIN IMMEDIATE")
+            # Of two sessions with the same audio, somebody else may delete the other one now.
+            with os_error_as(JournalError, f"{self.folder}: the audio cannot be deleted"):
+                for sound in self.sounds(number):
+                    if not self._sharing(number, sound.file):
+                        self.sound(sound.file).unlink(missing_ok=True)
             # SQLite overwrites what it deletes, but not the places from which it has moved rows to
             # others while it deleted the first of them. Rows of the same length stay in theirs.
             for table, column, which in (
@@ -381,11 +383,10 @@ class Shelf:
                 query = f"UPDATE {table} SET {column} = {blank} WHERE {which}"
                 connection.execute(query, (number,))
             connection.execute("DELETE FROM runs WHERE id = ?", (number,))
-            connection.execute("COMMIT")
-            merge(connection)
             connection.execute(f"PRAGMA application_id = {TO_COMPACT}")
-            if self.path.stat().st_size < _COMPACT_BYTES or not self.is_written:
-                compact(connection.execute)
+            connection.execute("COMMIT")
+            is_small = self.path.stat().st_size < _COMPACT_BYTES
+            compact(connection, is_whole=is_small or not self.is_written)
             ((is_busy, *_),) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         if is_busy:
             what = "what was deleted stays in its log until no other program reads it"

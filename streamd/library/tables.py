@@ -168,17 +168,24 @@ def opened(
         database.write(partial(_execute, added))
     if database.select("PRAGMA application_id") == [(TO_COMPACT,)]:
         _log.info("%s is written anew, without what was deleted", database.path)
-        try:
-            compact(database.select)
-        except JournalError as error:
-            _log.warning("%s; it is tried again at the next start", error)
+        with written(folder / NAME) as connection:
+            compact(connection)
     return database
 
 
-def compact(execute: Callable[[str], object]) -> None:
-    """Write a database anew; it takes as much space again meanwhile."""
-    execute("VACUUM")
-    execute("PRAGMA application_id = 0")
+def compact(connection: sqlite3.Connection, *, is_whole: bool = True) -> None:
+    """Remove the words of deleted rows from the index, and copies from a database if it `is_whole`.
+
+    The latter takes as much space again meanwhile. If either fails, the next start does both.
+    """
+    try:
+        merge(connection)
+        if is_whole:
+            connection.execute("VACUUM")
+            connection.execute("PRAGMA application_id = 0")
+    except sqlite3.Error as error:
+        what = "copies of what was deleted stay in the library until the next start"
+        _log.warning("%s: %s", what, error)
 
 
 def _execute(query: str, cursor: sqlite3.Cursor) -> None:

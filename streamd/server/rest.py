@@ -94,6 +94,9 @@ class Recordings(Protocol):
         `busy` if there is no memory for it now, and with `too_large` if the recording is too long.
         """
 
+    def is_writing(self, epoch: str) -> bool:
+        """Whether a recording becomes the session of this epoch. Any thread may ask."""
+
     def models(self) -> Sequence[str]:
         """Return the names that `Wanted.model` may have, the server's own model first."""
 

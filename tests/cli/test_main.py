@@ -341,6 +341,7 @@ def test_full_help_has_every_option_and_the_short_one_fits_on_two_screens(run, c
         run(*name.split(), "--help")
         short = capsys.readouterr().out
         assert len(short.splitlines()) <= 52
+        assert ("--library" in short) == ("--keep DIR" in short or "--keep, " in short)
         assert {*re.findall(r"--[a-z-]+", short)} <= {*re.findall(r"--[a-z-]+", full)}
         every += full.replace("\n", " ")
     for option in OPTIONS.values():

@@ -47,11 +47,12 @@ class FakeUploads:
             yield said(text, start_ms=1000 * n)
 
 
-def put(jobs, *names):
+def put(jobs, *names, key=""):
     for name in names:
         file = jobs.new_file()
         file.write_bytes(b"sound")
-        jobs.add(file, name, WANTED)
+        number = jobs.add(file, name, WANTED, key)
+    return number
 
 
 @asynccontextmanager
@@ -95,6 +96,17 @@ async def test_what_was_begun_is_done_by_the_next_daemon_once(tmp_path, stop_bef
             await until(lambda: is_empty(jobs))
     assert kept(tmp_path) == {"a": [*TEXTS], "b": [*TEXTS]}
     assert list(jobs.folder.iterdir()) == []
+
+
+async def test_what_is_sent_again_is_there_once_and_another_of_its_name_is_not_lost(tmp_path):
+    jobs, first, other = Jobs(Shelf(tmp_path)), "0" * 16, "1" * 16
+    with opened(tmp_path) as library:
+        assert [put(jobs, "a.mp3", key=key) for key in (first, first, other)] == [1, 1, 2]
+        async with running(jobs, FakeUploads(library)):
+            await until(lambda: is_empty(jobs))
+        assert put(jobs, "a.mp3", key=first) == 0
+    assert is_empty(jobs)
+    assert len(Shelf(tmp_path).sessions()) == 2
 
 
 def crash_before_row(jobs, library):

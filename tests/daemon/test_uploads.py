@@ -20,6 +20,7 @@ import soundfile
 
 from streamd.config import load
 from streamd.daemon import build
+from streamd.daemon.editing import Listeners
 from streamd.daemon.live import supervise
 from streamd.daemon.opening import OpenWhisper, open_model
 from streamd.daemon.other_models import OtherModels
@@ -194,7 +195,10 @@ async def test_a_kept_recording_does_not_take_the_name_of_a_session(opened, wav,
         made = Uploads(config, streams, library)
         made.opened.set_result(OpenWhisper(config, "", *opened))
         async for _ in (await read(made, wav, name)).finals:
-            pass
+            (kept,) = Shelf(tmp_path).sessions()
+            run = Shelf(tmp_path).run(kept.id)
+            assert Listeners(streams, made).is_transcribed(run)  # so it is not deleted now
+        assert not Listeners(streams, made).is_transcribed(run)
     (kept,) = Shelf(tmp_path).sessions()
     assert re.fullmatch(r"recording-x{0,46}talk", kept.name)
     assert recorded.words(kept.first) == recorded.words(recorded.SENTENCES[0])

@@ -31,6 +31,7 @@ async def test_an_assistant_searches_reads_and_asks_what_was_said_just_now(tmp_p
             "0:00:00 Speaker 1: " + TALK[0][0],
             "0:00:01 Zoë: " + TALK[1][0],
         ]
+        assert (await ask("read", session=1))[1] == read  # as `search` writes it
         _, late = await ask("read", session="1", from_s=1, to_s=2)
         assert len(late.splitlines()) == 3
         assert "Zoë: Then came the café." in (await ask("now", minutes=1))[1]

@@ -292,12 +292,12 @@ async def test_files_are_sent_again_if_streamd_was_away_and_never_twice(tmp_path
     async def unlucky(route):
         nonlocal n_posts
         n_posts += 1
-        if n_posts == 1:  # it is away
-            await route.abort()
-        elif n_posts == 3:  # it ends before it answers
+        if n_posts == 1:  # it ends before it answers
             await route.fetch()
             await route.abort()
-        elif n_posts == 4:
+        elif n_posts == 3:  # it is away, and has another file of this name and size
+            await route.abort()
+        elif n_posts == 5:
             await route.fulfill(status=507, body="the disk is full")
         else:
             await route.continue_()
@@ -312,17 +312,17 @@ async def test_files_are_sent_again_if_streamd_was_away_and_never_twice(tmp_path
             await page.locator("#files summary").click()
             await page.fill("#spoken", "en")
             await page.select_option("#apart", "3")
-            files = [{"name": f"{name}.mp3", "mimeType": "", "buffer": b"x"} for name in "abc"]
+            files = [{"name": f"{name}.mp3", "mimeType": "", "buffer": b"x"} for name in "aac"]
             await page.set_input_files("#chosen", files)
             await expect(page.locator("#queue .failed")).to_have_text(
                 "the disk is full", timeout=9000
             )
-            assert [job.name for job in jobs.listed()] == ["a.mp3", "b.mp3"]
+            assert [job.name for job in jobs.listed()] == ["a.mp3", "a.mp3"]
             await page.get_by_role("button", name="Try again: c.mp3").click()
             await expect(page.locator("#queue .failed")).to_have_count(0)
             await until(lambda: len(jobs.listed()) == 3)
             assert {job.wanted.num_speakers for job in jobs.listed()} == {3}
-    assert n_posts == 5
+    assert n_posts == 6
 
 
 async def test_the_list_of_files_comes_back_with_streamd(tmp_path):
@@ -335,8 +335,18 @@ async def test_the_list_of_files_comes_back_with_streamd(tmp_path):
             library_page(tmp_path, files=queue, may_fail=True) as page,
         ):
             await expect(page.locator("#queue li")).to_have_count(1)
-            await page.route(re.compile("/uploads"), lambda route: route.abort())
+            tries = []
+
+            async def away(route):
+                tries.append(route)
+                await route.abort()
+
+            watch = "new MutationObserver(() => (n += 1)).observe(toast, {childList: true})"
+            await page.evaluate(f"window.n = 0, {watch}")
+            await page.route(re.compile("/uploads"), away)
             await expect(page.locator("#toast")).to_have_text("streamd cannot be reached")
+            await until(lambda: len(tries) > 2)
+            assert await page.evaluate("n") == 1, "it is read aloud once"
             await page.unroute_all()
             put(jobs, "b.mp3")
             await expect(page.locator("#queue li")).to_have_count(2)
