@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 _FIRST_FINALS = 30
 """Finals of a session in which its speakers are looked for, to list it."""
 _LATELY = 20
-"""Sessions among which the one that is spoken now is looked for; files are sent meanwhile."""
+"""The newest sessions, among which is the live one: recordings may have begun since."""
 _COMPACT_BYTES = 64 << 20
 """Size up to which a library is written anew at once when something is deleted, which takes two
 seconds: where a page of text was full, SQLite has left copies of some of it, which it does not

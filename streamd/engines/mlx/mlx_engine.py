@@ -442,5 +442,4 @@ class MlxTogether:
 
     def begin(self, mel: Callable[[], Mel]) -> Callable[[], MlxFeatures]:
         """Begin to encode a window now."""
-        features = [self.encode(mel())]
-        return features.pop
+        return [self.encode(mel())].pop  # which keeps none of it

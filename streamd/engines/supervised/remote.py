@@ -264,5 +264,4 @@ class RemoteTogether:
 
     def begin(self, mel: Callable[[], Mel]) -> Callable[[], RemoteFeatures]:
         """Have the worker encode a window now, or begin to."""
-        features = [self.encode(mel())]
-        return features.pop
+        return [self.encode(mel())].pop  # which keeps none of it

@@ -394,8 +394,7 @@ class SwitchingTogether:
 
     def begin(self, mel: Callable[[], Mel]) -> Callable[[], SwitchingFeatures]:
         """Encode a window now; a fast engine may only begin to."""
-        features = [self.encode(mel())]
-        return features.pop
+        return [self.encode(mel())].pop  # which keeps none of it
 
 
 # -- the thread that loads ------------------------------------------------------------------------
