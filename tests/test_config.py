@@ -78,7 +78,7 @@ def values_of(kind: inspect.Type, n: int = 1) -> st.SearchStrategy:
 def possible(chosen: Mapping[str, object]) -> bool:
     """Whether the values are allowed in combination."""
     every = {name: field.written(field.default) for name, field in FIELDS.items()} | chosen
-    fits = every["step"] == "auto" or every["step"] <= every["length"]
+    fits = every["step"] == "auto" or every["step"] <= every["session.length_ms"]
     shared = every["sharing"] == "off" or every["server"]
     played = every["realtime"] or not every["play"]
     heard = every["device"] not in ("cuda", "cpu", "mps")
@@ -146,7 +146,7 @@ def test_nothing_said_means_the_defaults():
 def test_names_and_variables_are_unique():
     flags = [flag for option in OPTIONS.values() for flag in option.every_flag]
     assert len(set(flags)) == len(flags)
-    assert len([option for option in OPTIONS.values() if option.flags]) <= 74
+    assert len([option for option in OPTIONS.values() if option.flags]) <= 68
     assert len(SETTINGS) <= 40
     paths = [(field.part, field.attribute) for field in FIELDS.values()]
     assert len(set(paths)) == len(paths)
@@ -281,7 +281,6 @@ def test_a_time_is_rounded_up_to_frames(ms, frames):
         ("step", "-1", "must be a whole number of ms from 0 to 30000, or auto, got -1"),
         ("step", "half", "must be a whole number of ms from 0 to 30000, or auto, got half"),
         ("step", "1\n2", r'must be a whole number of ms from 0 to 30000, or auto, got "1\n2"'),
-        ("length", "0", "must be a whole number of ms from 20 to 30000, got 0"),
         ("endpoint-ms", "", 'must be a whole number of ms from 0 to 30000, got ""'),
         ("beam-size", "0", "must be a whole number from 1 to 32, got 0"),
         ("vad", "ten", "must be silero, webrtc or off, got ten"),
@@ -361,11 +360,10 @@ def test_misspelt_variable_is_refused_and_a_foreign_one_ignored():
 
 
 def test_window_holds_at_least_a_step():
-    with pytest.raises(
-        ConfigError, match=r"--length \(400 ms\) must be at least --step \(500 ms\)"
-    ):
-        load({"length": "400"}, {})
-    with pytest.raises(ConfigError, match=r"--length \(8000 ms\) must be at least STREAMD_STEP"):
+    most = r"\(500 ms\) must be at most session.length_ms \(400 ms\)"
+    with pytest.raises(ConfigError, match=rf"^--step {most}$"):
+        load({"set": ["session.length_ms=400"]}, {})
+    with pytest.raises(ConfigError, match=r"^STREAMD_STEP \(11000 ms\) must be at most session"):
         load({}, {"STREAMD_STEP": "11000"})
 
 
@@ -427,6 +425,8 @@ source = true
 step = 400
 keep-context = false
 keep = 200
+length = 8000
+commit = "local-agreement"
 [vad]
 vad-aggressiveness = 1
 pre-roll-ms = 500
@@ -437,6 +437,7 @@ fallback = true
 workers = 0
 engine-deadline-ms = 120000
 engine = "auto"
+look-ahead-ms = "auto"
 no-speech-threshold = 0.6
 suppress-tokens = [-1]
 audio-ctx = 0
@@ -452,6 +453,7 @@ build-to = ""
 [output]
 colors = "auto"
 mark-low = 0.0
+max-words-per-cue = 0
 quiet = false
 [server]
 max-subscribers = 100

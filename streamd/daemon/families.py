@@ -43,7 +43,7 @@ _COLUMN = SAMPLE_RATE // 100
 """Samples in a column of 10 ms, the unit of clips."""
 _SHARE_OF_DEADLINE = 0.5
 _WHISPER_PARTS = {"search", "align_att"}
-_WHISPER_ONLY = {"precision", "commit", "condition-on-previous-text", "session.context_tokens"}
+_WHISPER_ONLY = {"precision", "condition-on-previous-text", "commit.rule", "session.context_tokens"}
 """Parts of the configuration, and options, that only Whisper has."""
 _FULL = 32_767
 """Recordings are kept in 16 bits, half of what float32 takes."""

@@ -84,10 +84,10 @@ def test_bare_command_is_live_captions_with_the_defaults(run):
 
 
 def test_whisper_cpp_names_work(run):
-    words = "--step 500 --length 5000 -c 1 -m base.en -l de -t 4 -bs 5 -tr"
+    words = "--step 500 -c 1 -m base.en -l de -t 4 -bs 5 -tr"
     config = config_of(run, *words.split())
-    session, decoding = config.session, config.decoding
-    assert (session.step, session.length) == (25, 250)
+    decoding = config.decoding
+    assert config.session.step == 25
     assert (config.input.device, decoding.model, decoding.language) == ("1", "base.en", "de")
     assert (decoding.threads, config.search.beam_size) == (4, 5)
     assert decoding.task == "translate"
@@ -305,12 +305,12 @@ def test_the_name_of_an_unset_variable_is_refused(words, run, capsys):
 def test_print_config_is_the_effective_configuration(run, capsys, monkeypatch, tmp_path):
     monkeypatch.setenv("STREAMD_PORT", "9000")
     (tmp_path / "streamd.toml").write_text("[streaming]\nstep = 700\n[server]\nport = 9001\n")
-    assert run("--config", "streamd.toml", "--length", "6000", "--print-config") == 0
+    assert run("--config", "streamd.toml", "--endpoint-ms", "800", "--print-config") == 0
     printed = capsys.readouterr().out
     assert not run.runners[""].calls
-    config = config_of(run, "--config", "streamd.toml", "--length", "6000")
+    config = config_of(run, "--config", "streamd.toml", "--endpoint-ms", "800")
     assert printed == as_toml(config)
-    assert (config.session.step, config.session.length) == (35, 300)
+    assert (config.session.step, config.endpoint.plain) == (35, 40)
     assert config.bind.port == 9000
 
 
