@@ -22,11 +22,12 @@ from streamd.events import EndReason, Eos, Final, Sound
 from streamd.labels import by_speaker
 from streamd.options import Choices
 from streamd.server import Recording, Wanted
-from streamd.sources import FrameStream
-from streamd.sources.confined import ConfinedSource, stranger_file
+from streamd.sources import Lost
+from streamd.sources.confined import stranger_file
 from streamd.streams import Streams
 from streamd.streams.journal.journals import Journals
 from streamd.system.calls import in_thread
+from streamd.types import Frames
 
 if TYPE_CHECKING:
     from streamd.library.additions import Addition
@@ -109,27 +110,22 @@ class Uploads:
         model, transcriber, between = computing
         track = transcriber.new_file(lambda _: None)
         longest_ms = self._config.limits.max_upload_ms
+
+        def heard(item: Frames | Lost) -> None:
+            if addition is not None:
+                addition.hear(item)
+            if 0 < longest_ms < track.duration_ms:
+                raise WireError("too_large", f"a recording has at most {longest_ms} ms")
+
         async with stranger_file(file, name, transcriber.languages) as source:
-            frames: FrameStream | ConfinedSource = source.__aiter__()
-            warnings = frames.warnings
-            try:
-                async for item in frames:
-                    await between(track.take, item)
-                    if addition is not None:
-                        addition.hear(item)
-                    if 0 < longest_ms < track.duration_ms:
-                        raise WireError("too_large", f"a recording has at most {longest_ms} ms")
-            except SourceError as error:
-                if not track.duration_ms:
-                    raise
-                log.warning("%s", error)
-                warnings.append(str(error))
-            track.n_padding = frames.n_padding
+            await track.read(source, heard, between)
+        if track.damage is not None:
+            log.warning("%s", track.damage)
         if not track.duration_ms:
             raise SourceError(f"{name} has no audio: record or convert it again")
         events = events_between(between, transcriber, track)
         events = events if addition is None else addition.keeping(events)
-        return Recording(track.duration_ms, events, warnings, model)
+        return Recording(track.duration_ms, events, track.warnings, model)
 
     def _addition(self, name: str, epoch: str) -> "Addition | None":
         if not self._config.journal.keep:
