@@ -318,28 +318,6 @@ async def test_before_a_disk_is_full_no_new_session_begins(tmp_path, monkeypatch
     await second.die()
 
 
-async def test_no_client_learns_a_path(tmp_path, monkeypatch, caplog):
-    daemon = Daemon(tmp_path / "journal")
-    stream = daemon.streams.open("talk")
-    heard = stream.hub.subscribe()
-
-    monkeypatch.setattr(WRITING, fail)
-    with pytest.raises(WireError) as error:
-        daemon.streams.open("other")
-    assert str(error.value) == "the session cannot be stored: No space left on device"
-    assert str(tmp_path) in caplog.text
-    stream.feed(scripted_audio(SPEECH))
-    with pytest.raises(StreamdError, match=str(tmp_path)):
-        await daemon.task
-    *_, fault, _ = [event async for event in heard]
-    assert (fault.code, fault.message) == (
-        "journal",
-        "sessions cannot be stored: No space left on device",
-    )
-    monkeypatch.undo()
-    await daemon.die()
-
-
 async def test_a_full_disk_for_recordings_ends_no_session(tmp_path, caplog):
     daemon = Daemon(tmp_path / "journal", recordings=tmp_path / "audio")
     stream = daemon.streams.open("talk")

@@ -78,25 +78,6 @@ async def test_who_only_speaks_is_not_sent_the_transcript():
         assert [message["type"] for message in await speaker.rest()] == ["eos"]
 
 
-async def test_nameless_streams_are_independent():
-    streams = CountingStreams()
-    async with (
-        serving(streams) as server,
-        client(server.port, "role=both") as one,
-        client(server.port, "role=both") as two,
-    ):
-        assert (await one.get())["session"] != (await two.get())["session"]
-        await one.say(s16(3))
-        await one.say({"type": "stop"})
-        await two.say(s16(4))
-        await two.say({"type": "stop"})
-        finals = [[m for m in await c.rest() if m["type"] == "final"] for c in (one, two)]
-        assert [[m["text"] for m in messages] for messages in finals] == [
-            ["3 frames"],
-            ["4 frames"],
-        ]
-
-
 @pytest.mark.parametrize(
     ("encoding", "dtype", "scale"), [("pcm_s16le", "<i2", 32768), ("pcm_f32le", "<f4", 1)]
 )
