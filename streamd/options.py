@@ -204,17 +204,6 @@ class AgreementOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class AlignAttOptions:
-    """When the rule align-att commits words."""
-
-    # Both are SimulStreaming's.
-    frame_threshold: Annotated[Span, DERIVED] = 25
-    """Least distance of a committed word from the end of the window."""
-    rewind: Annotated[Span, DERIVED] = 200
-    """A hypothesis whose attention jumps back further than this is ignored."""
-
-
-@dataclass(frozen=True, slots=True)
 class VadOptions:
     """The voice detector."""
 

@@ -218,7 +218,7 @@ def gate(config: Config) -> Gate:
 
 def _policy(config: Config) -> CommitPolicy:
     if config.commit.rule == "align-att":
-        return NativeRule(AlignAtt(config.align_att))
+        return NativeRule(AlignAtt())
     return NativeRule(LocalAgreement(config.agreement))
 
 
