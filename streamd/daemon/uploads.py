@@ -19,7 +19,6 @@ from streamd.daemon.other_models import OtherModels
 from streamd.daemon.recording import Between, RecordingTranscriber, events_between
 from streamd.errors import ConfigError, ModelError, SourceError, WireError
 from streamd.events import EndReason, Eos, Final, Sound
-from streamd.labels import by_speaker
 from streamd.options import Choices
 from streamd.server import Recording, Wanted
 from streamd.sources import Lost
@@ -169,10 +168,6 @@ class Uploads:
             longform=replace(chosen.longform, num_speakers=n_speakers),
         )
         return opened.transcriber(chosen, is_alone=lambda: self.streams.are_idle)
-
-    def by_speaker(self, final: Final) -> Sequence[Final]:
-        """Return a final in parts of one speaker each."""
-        return by_speaker(final)
 
     def written(self, events: Sequence[Final | Sound], form: str) -> str:
         """Return a transcript in a format of files."""

@@ -10,7 +10,6 @@ import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
 from typing import Annotated, Any, BinaryIO, Protocol
 from urllib.parse import parse_qsl, unquote
 
@@ -77,22 +76,6 @@ class LiveSessions(Protocol):
         """Expect it in later sessions. Raises `ConfigError` or `ValueError` if it cannot be."""
 
 
-class _NoLiveSessions:
-    """No session goes on."""
-
-    def is_live(self, run: Run) -> bool:
-        return False
-
-    def is_transcribed(self, run: Run) -> bool:
-        return False
-
-    def tell(self, run: Run, notes: Sequence[Edit]) -> None:
-        pass
-
-    def learn(self, phrase: str) -> None:
-        pass
-
-
 class LibraryRest:
     """Answers requests for the sessions of a library, one after the other, in a thread.
 
@@ -103,11 +86,10 @@ class LibraryRest:
         self,
         shelf: Shelf,
         write: WriteTranscript,
-        live: LiveSessions | None = None,
+        live: LiveSessions,
         files: JobsRest | None = None,
     ) -> None:
-        self._shelf, self._write = shelf, write
-        self._live, self._files = live or _NoLiveSessions(), files
+        self._shelf, self._write, self._live, self._files = shelf, write, live, files
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="library")
 
     def close(self) -> None:
@@ -245,7 +227,8 @@ class LibraryRest:
 
     async def _send_sound(self, exchange: Exchange, request: Request, name: str) -> None:
         path = self._shelf.sound(name)
-        if not _is_file(path):
+        # `Path.is_file` raises for a name that is too long.
+        if not os.path.isfile(path):  # noqa: ASYNC240 - as quick as to open it, which follows
             await exchange.respond(plain(404, f"the library has no audio {name}"))
             return
         with path.open("rb") as file:
@@ -267,11 +250,6 @@ class LibraryRest:
             answer = respond(200 if wanted is None else 206, b"", headers)
             sent = part if exchange.method == "GET" else range(0)
             await exchange.respond(answer, _read(file, sent))
-
-
-def _is_file(path: Path) -> bool:
-    # `Path.is_file` raises for a name that is too long.
-    return os.path.isfile(path)
 
 
 async def _read(file: BinaryIO, part: range) -> AsyncIterator[bytes]:
