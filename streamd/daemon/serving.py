@@ -17,7 +17,6 @@ from streamd.config import Config, has_several_tokens, read_token, read_tokens
 from streamd.daemon import translating
 from streamd.daemon.context import terms_of
 from streamd.daemon.display import written
-from streamd.daemon.editing import Listeners
 from streamd.daemon.queued import FileQueue
 from streamd.daemon.sharing import fragment, invite, open_to_others
 from streamd.errors import BindError, ConfigError, how_to_install
@@ -90,6 +89,7 @@ def _answers(
     config: Config, streams: Streams, recordings: Recordings | None, queue: FileQueue | None
 ) -> LibraryAnswers:
     from streamd.library.jobs_rest import JobsRest
+    from streamd.library.listeners import Listeners
     from streamd.library.rest import LibraryRest
     from streamd.library.shelf import Shelf
     from streamd.library.tables import folder_of

@@ -7,10 +7,10 @@ import asyncio
 import logging
 import os
 import re
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Annotated, Any, BinaryIO, Protocol
+from typing import Annotated, Any, BinaryIO
 from urllib.parse import parse_qsl, unquote
 
 import msgspec
@@ -23,6 +23,7 @@ from streamd.events import Edit
 from streamd.library.edits import Edits
 from streamd.library.files import replaced_list, transcript_file
 from streamd.library.jobs_rest import JobsRest
+from streamd.library.listeners import Listeners
 from streamd.library.shelf import OvertakenEditError, Shelf, UnreadableQueryError, sought
 from streamd.server.exchange import READ_BYTES, Exchange, in_json, in_parts, plain, respond
 from streamd.server.rest import STATUS
@@ -30,7 +31,6 @@ from streamd.server.routes import LIBRARY_PATH, is_upload_to_library
 from streamd.server.transcripts import WriteTranscript
 from streamd.server.wire import decoded, naming_field
 from streamd.streams.journal.journals import JournalError
-from streamd.streams.journal.tables import Run
 
 _MAX_BODY_BYTES = 1 << 20
 """The edits that undo the merge of two speakers in hours of talk."""
@@ -60,33 +60,17 @@ class _LibraryQuery(Struct, frozen=True, kw_only=True):
 _edits_decoder = msgspec.json.Decoder(Edits)
 
 
-class LiveSessions(Protocol):
-    """The sessions that go on, and what later ones expect. Any thread may call it."""
-
-    def is_live(self, run: Run) -> bool:
-        """Whether a client can listen to a session by its name."""
-
-    def is_transcribed(self, run: Run) -> bool:
-        """Whether it is a recording that is being transcribed."""
-
-    def tell(self, run: Run, notes: Sequence[Edit]) -> None:
-        """Tell those who listen to a session of its new notes."""
-
-    def learn(self, phrase: str) -> None:
-        """Expect it in later sessions. Raises `ConfigError` or `ValueError` if it cannot be."""
-
-
 class LibraryRest:
     """Answers requests for the sessions of a library, one after the other, in a thread.
 
-    `live` are the sessions that go on, which hear of edits; without `files` nobody can send any.
+    `live` are those who hear of edits in sessions that go on; without `files` nobody can send any.
     """
 
     def __init__(
         self,
         shelf: Shelf,
         write: WriteTranscript,
-        live: LiveSessions,
+        live: Listeners,
         files: JobsRest | None = None,
     ) -> None:
         self._shelf, self._write, self._live, self._files = shelf, write, live, files

@@ -14,12 +14,12 @@ from playwright.async_api import Page, expect
 
 from streamd.config import Config
 from streamd.daemon.display import written
-from streamd.daemon.editing import Listeners
 from streamd.errors import SourceError
 from streamd.events import Correction, Final, Partial
 from streamd.library.additions import Addition
 from streamd.library.jobs import Jobs
 from streamd.library.jobs_rest import JobsRest
+from streamd.library.listeners import Listeners
 from streamd.library.rest import LibraryRest
 from streamd.library.shelf import Shelf
 from streamd.library.tables import opened

@@ -12,8 +12,8 @@ import pytest
 
 from streamd.config import Config
 from streamd.daemon.display import written
-from streamd.daemon.editing import Listeners
 from streamd.errors import ConfigError
+from streamd.library.listeners import Listeners
 from streamd.library.rest import LibraryRest
 from streamd.library.shelf import Shelf
 from streamd.library.tables import SOUNDS
