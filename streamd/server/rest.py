@@ -87,8 +87,10 @@ class Recordings(Protocol):
     async def check(self, wanted: Wanted) -> None:
         """Raise `WireError` with `bad_form` if the model is known to be unable to do that."""
 
-    async def read(self, file: int, name: str, wanted: Wanted) -> Recording:
+    async def read(self, file: int, name: str, wanted: Wanted, *, epoch: str = "") -> Recording:
         """Read a sound file from its descriptor as far as it can be decoded; it is called `name`.
+
+        `epoch`: of the session that it becomes, if it is kept.
 
         Raises `SourceError` if that is nothing, `ConfigError` if the server's own options prevent
         it, `WireError` with `bad_form` or `bad_option` if the model cannot do what is wanted, with

@@ -24,7 +24,7 @@ from streamd.library.rest import LibraryRest
 from streamd.library.shelf import Shelf
 from streamd.library.tables import opened
 from streamd.options import BindOptions
-from tests.daemon.test_queued import FakeUploads, put, running, until
+from tests.library.test_file_queue import FakeUploads, put, running, until
 from tests.library.test_shelf import OPTIONS, said
 from tests.support.browser import HOSTILE, browser, needs_chromium, visit
 from tests.support.serving import CountingStreams, serving
