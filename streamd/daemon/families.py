@@ -84,7 +84,7 @@ def whisper_only(config: Config, abilities: Abilities) -> list[str]:
     return [
         name
         for name, field in fields.items()
-        if field.part == "search" or field.name in without
+        if field.part == "search" or name.removeprefix("--") in without
         if value_of(config, field) != field.default
     ]
 
