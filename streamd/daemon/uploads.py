@@ -91,7 +91,7 @@ class Uploads:
         async with self.others.opened(named) as other:
             await asyncio.wrap_future(in_thread(partial(other.opened.wait, _LOAD_S)))
             transcriber = await other.run(new, other.opened, wanted)
-            other.keep_for(transcriber)
+            other.users.add(transcriber)
         return _Computing(named, transcriber, other.run)
 
     async def check(self, wanted: Wanted) -> None:
