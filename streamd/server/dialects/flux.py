@@ -161,7 +161,7 @@ class Flux:
             case "KeepAlive":
                 pass
             case unknown:
-                yield self._tell("Warning", code="UNKNOWN", description=f"no {unknown!r} here")
+                yield self._problem("Warning", "UNKNOWN", f"no {unknown!r} here")
 
     def say(self, event: SessionEvent) -> Iterator[Tell]:
         match event:
@@ -179,12 +179,12 @@ class Flux:
                 yield from self._end(self._trigger)
             case Fault():
                 kind = "Error" if event.fatal else "Warning"
-                yield self._tell(kind, code=event.code.upper(), description=event.message)
+                yield self._problem(kind, event.code.upper(), event.message)
             case Eos() if self._said and self._said.text:
                 yield from self._end("manual")
 
     def fault(self, error: WireError) -> Iterator[Tell | Close]:
-        yield self._tell("Error", code=error.code.upper(), description=str(error))
+        yield self._problem("Error", error.code.upper(), str(error))
 
     def _voice(self, vad: Vad) -> Iterator[Tell]:
         self._is_voice = vad.speech
@@ -285,7 +285,7 @@ class Flux:
             kept = msgspec.structs.asdict(self._ends)
             self._ends = msgspec.convert(kept | asked.thresholds, _Thresholds)
         except (WireError, msgspec.ValidationError) as error:
-            yield self._tell("ConfigureFailure", code="INVALID", description=str(error))
+            yield self._problem("ConfigureFailure", "INVALID", str(error))
             return
         before = self._start()
         self._terms = self._terms if asked.keyterms is None else asked.keyterms
@@ -298,6 +298,9 @@ class Flux:
         told: Mapping[str, Any] = msgspec.structs.asdict(self._ends)
         fields = {"thresholds": told, "keyterms": self._terms, "language_hints": self._hints}
         yield self._tell("ConfigureSuccess", **fields)
+
+    def _problem(self, kind: str, code: str, description: str) -> Tell:
+        return self._tell(kind, code=code, description=description)
 
     def _tell(self, kind: str, **fields: object) -> Tell:
         numbered = {"request_id": self._request_id, "sequence_id": self._n_told}
