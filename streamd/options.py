@@ -157,8 +157,10 @@ class SessionOptions:
         | None
     ) = DEFAULT_STEP
     """None: see `streamd.streams.auto_step`."""
-    length: PositiveSpan = 400
-    """How far back a transcription reaches; longer is slower."""
+    length: Annotated[
+        PositiveSpan,
+        Option("how far back a transcription reaches; longer is more accurate and slower"),
+    ] = 400
     shown_prob: Share = 0.4
     """The last word is hidden during speech if it is less probable, against flicker; 1: always."""
     # Of tiny.en's newest words below 0.35, 76 of 112 changed in the next window.
@@ -454,9 +456,11 @@ class ModelOptions:
         Literal["auto", "cpu", "gpu", "ane"],
         Option("processor; ane: a Mac's Neural Engine", common=True),
     ] = "auto"
-    look_ahead: Literal["auto", "0", "80", "480", "1040"] = "auto"
-    """Sound (ms) that Nemotron hears after a word; auto: 80. With more, fewer words are wrong, and
-    they come later."""
+    look_ahead: Annotated[
+        Literal["auto", "0", "80", "480", "1040"],
+        Option("sound that Nemotron hears after a word; auto: 80", name="look-ahead-ms"),
+    ] = "auto"
+    """The more, the fewer words are wrong, and the later they come."""
 
 
 @dataclass(frozen=True, slots=True)

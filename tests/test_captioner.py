@@ -395,7 +395,7 @@ async def test_who_reads_too_late_misses_no_final():
         ({"stepp": 250}, "unknown option stepp; did you mean step?"),
         ({"step": 40_000}, "option step must be "),
         ({"gate.open_sharp": 1}, "option gate.open_sharp: no such setting; did you mean"),
-        ({"step": 9000}, "must be at most"),
+        ({"step": 6000, "length": 5000}, "must be at least"),
         ({"fast": 1}, "unknown option fast"),
     ],
 )

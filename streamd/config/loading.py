@@ -283,8 +283,8 @@ def _check(config: Config, culprits: Mapping[str, str]) -> None:
 
     length = config.session.length
     if (step := config.session.step or 0) > length:
-        most = f"session.length_ms ({length * FRAME_MS} ms)"
-        raise ConfigError(f"{culprit('step')} ({step * FRAME_MS} ms) must be at most {most}")
+        named = f"{culprit('length')} ({length * FRAME_MS} ms)"
+        raise ConfigError(f"{named} must be at least {culprit('step')} ({step * FRAME_MS} ms)")
     if config.bind.share != "off" and not config.bind.enabled:
         raise ConfigError(f"{culprit('sharing')} needs the server; drop --no-server")
     if config.input.device in ("cuda", "cpu", "mps"):  # openai-whisper's

@@ -345,7 +345,7 @@ def check_windows(config: Config, model: Model) -> None:
     ms = model.dims.n_audio_ctx * FRAME_MS
     windows = {
         "--set endpoint.longest_ms=": ms_from_frames(config.endpoint.longest),
-        "--set session.length_ms=": ms_from_frames(config.session.length),
+        "--length ": ms_from_frames(config.session.length),
     }
     too_long = [name for name, window_ms in windows.items() if window_ms > ms]
     if too_long:

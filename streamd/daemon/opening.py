@@ -237,9 +237,7 @@ def open_any(config: Config, known: str, *, recordings: bool = False) -> OpenMod
 def check_look_ahead(config: Config) -> None:
     """Raise `ConfigError` for an option that a Whisper lacks."""
     if config.decoding.look_ahead != "auto":
-        raise ConfigError(
-            f"--set decoding.look_ahead: {config.decoding.model} is a Whisper, which has none"
-        )
+        raise ConfigError(f"--look-ahead-ms: {config.decoding.model} is a Whisper, which has none")
 
 
 class OpenWhisper:

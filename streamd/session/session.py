@@ -93,7 +93,7 @@ REACH = 1_000
 """How many frames (20 s) before its utterance a first window may begin. That leaves 10 s of the
 window's 30 s for the utterance before words have to leave."""
 LEAST_KEPT = 150
-"""Frames (3 s) of committed words that stay in every window. With a length of a few frames,
+"""Frames (3 s) of committed words that stay in every window. With a `--length` of a few frames,
 words are written twice where windows meet (``tests/session/test_hostile.py``); 3 s were enough for
 every cut."""
 STILL_READ, BEHIND = 25, 10

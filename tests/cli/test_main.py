@@ -84,10 +84,10 @@ def test_bare_command_is_live_captions_with_the_defaults(run):
 
 
 def test_whisper_cpp_names_work(run):
-    words = "--step 500 -c 1 -m base.en -l de -t 4 -bs 5 -tr"
+    words = "--step 500 --length 5000 -c 1 -m base.en -l de -t 4 -bs 5 -tr"
     config = config_of(run, *words.split())
-    decoding = config.decoding
-    assert config.session.step == 25
+    session, decoding = config.session, config.decoding
+    assert (session.step, session.length) == (25, 250)
     assert (config.input.device, decoding.model, decoding.language) == ("1", "base.en", "de")
     assert (decoding.threads, config.search.beam_size) == (4, 5)
     assert decoding.task == "translate"

@@ -47,7 +47,7 @@ NO_ENGINE = _Engine(ModelDimensions(80, 1500, 8, 1, 1, 51_865, 448, 8, 1, 1))
         {"set": ["endpoint.pre_final_ms=30000"]},
         {"set": ["endpoint.pre_final_ms=400"]},
         {"set": ["endpoint.pre_final_ms=0"], "endpoint-ms": "0"},
-        {"set": ["endpoint.longest_ms=1000", "session.length_ms=20"], "step": "20"},
+        {"set": ["endpoint.longest_ms=1000"], "step": "20", "length": "20"},
     ],
 )
 def test_any_pauses_that_the_options_allow_make_a_session(given):
@@ -82,10 +82,10 @@ def test_a_model_that_hears_less_than_a_window_is_refused_with_the_cure():
     model = replace(model, dims=replace(model.dims, n_audio_ctx=128))
     engine = _Engine(model.dims)
     with pytest.raises(
-        ConfigError, match=r"use --set endpoint\.longest_ms=2560 and --set session\.length_ms=2560$"
+        ConfigError, match=r"use --set endpoint\.longest_ms=2560 and --length 2560$"
     ):
         build.recognizer(load({}, {}), model, engine)
-    cured = load({"set": ["endpoint.longest_ms=2560", "session.length_ms=2560"]}, {})
+    cured = load({"set": ["endpoint.longest_ms=2560"], "length": "2560"}, {})
     assert build.recognizer(cured, model, engine)
 
 

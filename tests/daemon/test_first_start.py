@@ -190,7 +190,7 @@ def test_a_preparation_that_is_killed_leaves_the_small_model(wanted, monkeypatch
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"set": ["decoding.look_ahead=80"]}, "look_ahead: .* is a Whisper"),
+        ({"look-ahead-ms": "80"}, "--look-ahead-ms: .* is a Whisper"),
         ({"compute": "ane"}, "drop"),
     ],
 )

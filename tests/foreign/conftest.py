@@ -55,7 +55,7 @@ def serving(settings: dict[str, str]) -> Iterator[Address]:
     # Longer windows get shorter where audio comes faster than the engine reads it, as some clients
     # send it: then the words of two clients could differ.
     process = subprocess.Popen(
-        [program, "serve", "--port", "0", "--wyoming", "0", "--set", "session.length_ms=3000"],
+        [program, "serve", "--port", "0", "--wyoming", "0", "--length", "3000"],
         env=environment | settings,
         stderr=subprocess.PIPE,
         text=True,

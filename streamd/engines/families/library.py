@@ -189,14 +189,12 @@ class Family:
         chosen_ms = LOOK_AHEAD_MS if look_ahead_ms is None else look_ahead_ms
         choices = ", ".join(map(str, LOOK_AHEADS_MS))
         if chosen_ms not in LOOK_AHEADS_MS:
-            raise ConfigError(f"--set decoding.look_ahead={chosen_ms}: it may be {choices}")
+            raise ConfigError(f"--look-ahead-ms {chosen_ms}: it may be {choices}")
         right = lib.ParakeetStreamOptions(att_context_right=LOOK_AHEADS_MS[chosen_ms])
         if model.accepts(right):
             return right
         if look_ahead_ms is not None:
-            raise ConfigError(
-                f"--set decoding.look_ahead: {model.variant} has no choice of look-ahead"
-            )
+            raise ConfigError(f"--look-ahead-ms: {model.variant} has no choice of look-ahead")
         return each_time if model.accepts(each_time) else None
 
     def _abilities(self, model: "library.Model", look_ahead_ms: int | None) -> Abilities:
