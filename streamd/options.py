@@ -186,10 +186,8 @@ class SessionOptions:
 class CommitOptions:
     """The rule by which words of a stream become final."""
 
-    rule: Annotated[
-        Literal["local-agreement", "align-att"],
-        Option("rule by which words become final", name="commit"),
-    ] = "local-agreement"
+    rule: Literal["local-agreement", "align-att"] = "local-agreement"
+    """The name of the rule."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,17 +203,6 @@ class AgreementOptions:
     """Mean probability below which agreement alone does not commit a word."""
     doubtful_age: Span = 75
     """Age at which agreement commits such a word after all."""
-
-
-@dataclass(frozen=True, slots=True)
-class AlignAttOptions:
-    """When the rule align-att commits words."""
-
-    # Both are SimulStreaming's.
-    frame_threshold: Span = 25
-    """Least distance of a committed word from the end of the window."""
-    rewind: Annotated[Span, DERIVED] = 200
-    """A hypothesis whose attention jumps back further than this is ignored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,7 +278,7 @@ class EndpointOptions:
     # word that is not understood draws those after it into an utterance of which nothing is.
     going_on: Span = 75
     """Silence that ends an utterance whose speaker is probably not done, with the rule smart."""
-    turn_prob: Share = 0.5
+    turn_prob: Annotated[Share, DERIVED] = 0.5
     """Probability below which a speaker is not done."""
     longest: Annotated[int, Meta(ge=50, le=1_500), "frames"] = 1_400
     """Length at which an utterance is cut; from three fifths of it, at the next short pause."""
@@ -480,10 +467,9 @@ class ModelOptions:
 class DictationOptions:
     """When `streamd dictate` types."""
 
-    stop_phrase: Annotated[
-        str, "TEXT", Option("words that end dictation; empty: none", common=True)
-    ] = "stop dictation"
-    """They are not typed, but must end a sentence or be followed by a pause."""
+    stop_phrase: str = "stop dictation"
+    """Words that end dictation; empty: none. They are not typed, but must end a sentence or be
+    followed by a pause."""
     push_to_talk: Annotated[
         bool, Option("listen only from one SIGUSR1 to the next", common=True)
     ] = False
@@ -626,14 +612,8 @@ class CueLayout:
     max_lines: Annotated[
         int, Meta(ge=1, le=10), Option("maximum lines per subtitle", flags=("--max-line-count",))
     ] = 2
-    max_words: Annotated[
-        Count,
-        Option(
-            "maximum words per subtitle; 0: no limit",
-            name="max-words-per-cue",
-            flags=("--max-words-per-line",),
-        ),
-    ] = 0
+    max_words: Count = 0
+    """Maximum number of words in a subtitle; 0: no limit."""
     highlight: Annotated[
         bool, Option("underline each word as it is spoken (srt, vtt)", name="highlight-words")
     ] = False
@@ -725,7 +705,7 @@ class ServerLimits:
     """Audio after which a session ends; 0: never."""
     resume_ms: DurationMs = 30_000
     """How long a session waits for its client to reconnect, if the client counts samples."""
-    max_message_bytes: Annotated[int, Meta(ge=1_024, le=1 << 30), "bytes"] = 1 << 20
+    max_message_bytes: Annotated[int, DERIVED] = 1 << 20
     """Maximum size of a message."""
     max_uploads: Count = 8
     """Maximum number of uploaded recordings at a time."""
@@ -742,7 +722,7 @@ class ServerLimits:
     """Size of the send buffer of a connection."""
     send_deadline_ms: Annotated[int, DERIVED] = 10_000
     """How long a message may wait for a client that does not read."""
-    ping_ms: Annotated[int, Meta(ge=1), "ms"] = 20_000
+    ping_ms: Annotated[int, DERIVED] = 20_000
     """Silence after which a client is pinged, and the time it has to answer."""
     max_pending: Annotated[int, DERIVED] = 256
     """Maximum number of connections without a request; if there are more, the oldest one of the
@@ -790,9 +770,8 @@ class JournalOptions:
     fsync: Literal["always", "interval"] = "interval"
     """Whether each final is forced to disk before it is sent, against power failures, or once a
     second."""
-    days: Annotated[
-        int, Meta(ge=0, le=36_500), Option("days to keep finals; 0: forever", name="journal-days")
-    ] = 30
+    days: Annotated[int, Meta(ge=0, le=36_500)] = 30
+    """Days to keep finals in a journal; 0: forever."""
     record: Annotated[str, "DIR", Option("folder for the audio, as WAV files")] = ""
     keep: Annotated[
         str,

@@ -35,6 +35,9 @@ def call(command: Command, config: Config, operands: tuple[str, ...]) -> int | N
     The function gets the configuration and the operands. It may be a coroutine. It returns an exit
     code or None, or yields lines, which are printed.
     """
+    if operands and (parts := _parts(command.name)):
+        hint = command_in_group(operands[0], parts)
+        raise ConfigError(f"{command.name} {operands[0]}: no such command{hint}")
     if command.needs_microphone:
         _find_microphone(config)
     if command.needs_model:
@@ -101,39 +104,10 @@ def device_table(devices: "Sequence[Device]") -> Iterator[str]:
         yield f"      {MONITOR}  (what this computer plays: streamd --device {MONITOR})"
 
 
-def _models(config: Config, *words: str) -> "Iterator[str]":
-    from streamd.cli.models import table
-
-    if words:
-        _refuse("models", words[0])
-    return table(config)
-
-
-def _library(config: Config, *words: str) -> "Iterator[str]":
-    from streamd.cli.library import listed
-
-    if words:
-        _refuse("library", words[0])
-    return listed(config)
-
-
-def _people(config: Config, *words: str) -> "Iterator[str]":
-    from streamd.cli.people import listed
-
-    if words:
-        _refuse("people", words[0])
-    return listed(config)
-
-
-def _vocabulary(config: Config, word: str, *_: str) -> None:
-    _refuse("vocabulary", word)
-
-
-def _refuse(group: str, word: str) -> None:
-    """Refuse a word that names no command of the group."""
+def _parts(group: str) -> list[str]:
+    """Return the second words of the commands of a group; there are none if it is no group."""
     names = (command.name.partition(" ") for command in COMMANDS)
-    hint = command_in_group(word, [part for first, _, part in names if first == group and part])
-    raise ConfigError(f"{group} {word}: no such command{hint}")
+    return [part for first, _, part in names if first == group and part]
 
 
 def _models_check(config: Config, name: str) -> Iterator[str]:
@@ -235,7 +209,7 @@ COMMANDS = (
     Command(
         "library",
         "find, show and delete what --keep has kept",
-        target="streamd.cli.commands:_library",
+        target="streamd.cli.library:listed",
         operand="[list|show|search|export|delete ...]",
         takes=("library", "json"),
     ),
@@ -290,7 +264,7 @@ COMMANDS = (
     Command(
         "people",
         "list, rename and forget known voices",
-        target="streamd.cli.commands:_people",
+        target="streamd.cli.people:listed",
         operand="[list|rename|delete|enroll ...]",
         takes=("people", "json"),
     ),
@@ -349,7 +323,7 @@ COMMANDS = (
     Command(
         "models",
         "list, download, check and remove models",
-        target="streamd.cli.commands:_models",
+        target="streamd.cli.models:table",
         operand="[list|get|import|check|build|remove ...]",
         takes=("json",),
     ),
@@ -397,7 +371,7 @@ COMMANDS = (
     Command(
         "vocabulary",
         "check a file of words and names to expect",
-        target="streamd.cli.commands:_vocabulary",
+        target="streamd.cli.phrase_check:report",
         operand="check ...",
     ),
     Command(

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from streamd.config.removed import OLD_DEFAULTS, OLD_SECTIONS, REMOVED, REMOVED_VALUES
+from streamd.config.removed import REMOVED
 from streamd.config.table import (
     OPTIONS,
     PREFIX,
@@ -93,8 +93,6 @@ def _merged(values: Iterable[_Value]) -> Config:
     config, culprits = Config(), {}
     for found in values:
         field, culprit = found.field, found.culprit
-        if instead := REMOVED_VALUES.get((field.setting, str(found.value))):
-            raise ConfigError(f"{culprit}: {found.value} is gone: {instead}")
         value = field.read(found.value, culprit, typed=found.typed)
         part = replace(getattr(config, field.part), **{field.attribute: value})
         config = replace(config, **{field.part: part})
@@ -162,7 +160,7 @@ def _from_file(path: str, culprit: str) -> Sequence[_Value]:
         try:
             if group == SET:
                 values.append(_set(name, value, f"{path}: {SET}.{name}"))
-            elif not _is_old_default(name, value):
+            else:
                 values.append(_from_key(path, group, name, value))
         except ConfigError as error:  # all of them are reported: the file is of an earlier version
             problems.append(str(error).removeprefix(f"{path}: "))
@@ -179,22 +177,11 @@ def _keys(path: str, sections: Mapping[str, object]) -> Iterator[tuple[str, str,
             hint = f"; did you mean {near[0]}, in [{OPTIONS[near[0]].section}]?" if near else ""
             hint = _home(group) or hint
             raise ConfigError(f"{path}: key {group} stands outside any section{hint}")
-        if group not in (SET, *SECTIONS, *OLD_SECTIONS):
+        if group not in (SET, *SECTIONS):
             hint = suggestion(group, [*SECTIONS, SET])
             raise ConfigError(f"{path}: unknown section [{group}]{hint}")
         pairs = _flat(keys) if group == SET else keys.items()
         yield from ((group, name, value) for name, value in pairs)
-
-
-def _is_old_default(name: str, value: object) -> bool:
-    """Return whether a key is none any more, but says what happens without it as well."""
-    if name in OLD_DEFAULTS:
-        old = OLD_DEFAULTS[name]
-    elif setting := successor(name):
-        old = SETTINGS[setting].written(SETTINGS[setting].default)
-    else:
-        return False
-    return type(value) is type(old) and value == old
 
 
 def _quotes(content: bytes, error: Exception) -> str:

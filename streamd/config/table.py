@@ -214,7 +214,6 @@ class Config:
         default_factory=options.CommitOptions
     )
     agreement: options.AgreementOptions = field(default_factory=options.AgreementOptions)
-    align_att: options.AlignAttOptions = field(default_factory=options.AlignAttOptions)
     vad: options.VadOptions = field(default_factory=options.VadOptions)
     gate: options.GateOptions = field(default_factory=options.GateOptions)
     endpoint: Annotated[options.EndpointOptions, "vad"] = field(

@@ -92,11 +92,8 @@ def check_compute(config: Config, hardware: Hardware) -> None:
 def accelerates(config: Config) -> bool:
     """Return whether models may run on something faster than the CPU here."""
     compute = config.decoding.compute
-    return compute in ("gpu", "ane") or (compute == "auto" and _has_apple_gpu())
-
-
-def _has_apple_gpu() -> bool:
-    return sys.platform == "darwin" and not unavailable()
+    has_apple_gpu = sys.platform == "darwin" and not unavailable()
+    return compute in ("gpu", "ane") or (compute == "auto" and has_apple_gpu)
 
 
 def _gpu(config: Config, model: Model, hardware: Hardware) -> list[Candidate]:

@@ -28,7 +28,6 @@ from streamd.session import Session
 from streamd.session.channels import AnySession, SplitSession
 from streamd.session.commit import AlignAtt, CommitPolicy, LocalAgreement, NativeRule
 from streamd.session.gate import Gate, WebRtcVad, any_sound
-from streamd.session.rules import RuleNote
 from streamd.session.segmenter import Segmenter
 from streamd.sources import Source
 from streamd.sources.call import BothSides, sides_of
@@ -133,7 +132,7 @@ def session_factory(
         sentence = min(endpoint.sentence, plain)
         ends = replace(endpoint, rule=choices.endpoint, plain=plain, sentence=sentence)
         segmenter = Segmenter(ends)
-        report = _log_rule if log.isEnabledFor(logging.DEBUG) else None
+        report = partial(log.debug, "%s") if log.isEnabledFor(logging.DEBUG) else None
         session = Session(
             gate(config), segmenter, _policy(config), options, report, auto_step=auto_step
         )
@@ -143,10 +142,6 @@ def session_factory(
 
     known = PeopleFolder(config.decoding.people) if config.decoding.people else None
     return make
-
-
-def _log_rule(note: RuleNote) -> None:
-    log.debug("%s", note)
 
 
 class NamedModel(Protocol):
@@ -218,7 +213,7 @@ def gate(config: Config) -> Gate:
 
 def _policy(config: Config) -> CommitPolicy:
     if config.commit.rule == "align-att":
-        return NativeRule(AlignAtt(config.align_att))
+        return NativeRule(AlignAtt())
     return NativeRule(LocalAgreement(config.agreement))
 
 

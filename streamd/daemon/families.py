@@ -42,9 +42,8 @@ log = logging.getLogger(__name__)
 _COLUMN = SAMPLE_RATE // 100
 """Samples in a column of 10 ms, the unit of clips."""
 _SHARE_OF_DEADLINE = 0.5
-_WHISPER_PARTS = {"search", "align_att"}
-_WHISPER_ONLY = {"precision", "commit", "condition-on-previous-text", "session.context_tokens"}
-"""Parts of the configuration, and options, that only Whisper has."""
+_WHISPER_ONLY = {"precision", "condition-on-previous-text", "commit.rule", "session.context_tokens"}
+"""Options that only Whisper has, besides those of its search."""
 _FULL = 32_767
 """Recordings are kept in 16 bits, half of what float32 takes."""
 
@@ -85,7 +84,7 @@ def whisper_only(config: Config, abilities: Abilities) -> list[str]:
     return [
         name
         for name, field in fields.items()
-        if field.part in _WHISPER_PARTS or field.name in without
+        if field.part == "search" or name.removeprefix("--") in without
         if value_of(config, field) != field.default
     ]
 

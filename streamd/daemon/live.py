@@ -21,7 +21,6 @@ from streamd.daemon.first_start import FirstStart
 from streamd.daemon.opening import with_capacity
 from streamd.daemon.other_models import OtherModels
 from streamd.daemon.people import PeopleFolder, VoiceKeeper
-from streamd.daemon.queued import file_queue
 from streamd.daemon.screen import Screen, show, stored_or_told
 from streamd.daemon.uploads import Uploads
 from streamd.errors import StreamdError, for_clients
@@ -185,7 +184,7 @@ async def _live(
             serving.watchdog(),
         )
         running = [tasks.create_task(task) for task in work]
-        queue = file_queue(config, uploads)
+        queue = serving.file_queue(config, uploads)
         if queue is not None:
             running.append(tasks.create_task(queue.run()))
         live = streams.add(LIVE, split=build.is_split(config)) if sources else None

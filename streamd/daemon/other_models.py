@@ -48,9 +48,10 @@ class OtherModel:
         self.opened, self.n_bytes = opened, n_bytes
         self._name, self._streams = config.decoding.model, streams
         self._defaults = structs.replace(build.default_choices(config), model=self._name)
-        self._users: WeakSet[RecordingTranscriber] = WeakSet()  # gone with their recordings
+        self.users: WeakSet[RecordingTranscriber] = WeakSet()
+        """For whose recordings it stays open."""
         recognizers, self._chooser = opened.recognizers()
-        self._scheduler, self._serving = streams.serve(self._name, recognizers)
+        self._scheduler, self.serving = streams.serve(self._name, recognizers)
 
     async def run(self, call: Callable[..., ResultT], *args: object) -> ResultT:
         """Call between the windows of its sessions; see `Scheduler.between`."""
@@ -61,23 +62,14 @@ class OtherModel:
         own = before if before.model == self._name else self._defaults
         return self._chooser(own, chosen)
 
-    def keep_for(self, transcriber: RecordingTranscriber) -> None:
-        """Keep it open as long as this exists."""
-        self._users.add(transcriber)
-
     @property
     def is_used(self) -> bool:
         """Whether it must stay open."""
-        return bool(self._users or self._streams.on(self._name))
-
-    @property
-    def has_failed(self) -> bool:
-        """Whether its engine computes no more."""
-        return self._serving.done()
+        return bool(self.users or self._streams.on(self._name))
 
     def close(self) -> None:
         """End its threads and processes."""
-        self._serving.cancel()
+        self.serving.cancel()
         self.opened.close()
 
 
@@ -174,7 +166,7 @@ class OtherModels:
 
     def _computing(self, name: str) -> OtherModel | None:
         model = self._models.get(name)
-        return None if model is None or model.has_failed else model
+        return None if model is None or model.serving.done() else model
 
     async def _opened(self, name: str) -> OtherModel:
         async with self._opening:

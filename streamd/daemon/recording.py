@@ -39,7 +39,8 @@ from streamd.rewriting import Rewriter
 from streamd.session.clips import SpeechClips
 from streamd.session.segmenter import Segmenter
 from streamd.session.spelling import number_of, numbers
-from streamd.sources import Lost, Source
+from streamd.sources import FrameStream, Lost, Source
+from streamd.sources.confined import ConfinedSource
 from streamd.speakers import SpokenTurn
 from streamd.speakers.people import recognised
 from streamd.system.calls import in_thread
@@ -150,16 +151,23 @@ class AudioFile(Generic[SoundT]):
         self._waiting: list[Frames] = []
 
     async def read(
-        self, source: Source, heard: Callable[[Frames | Lost], object] = lambda item: None
+        self,
+        source: Source | ConfinedSource,
+        heard: Callable[[Frames | Lost], object] = lambda item: None,
+        between: "Between | None" = None,
     ) -> None:
         """Take all that an open source gives; raises `SourceError` if that is nothing.
 
-        `heard` gets it, too. If the source fails later, that is its `damage`.
+        `heard` gets it, too. If the source fails later, that is its `damage`. What is computed
+        meanwhile is called by `between`, if there is one.
         """
-        frames = aiter(source)
+        frames: FrameStream | ConfinedSource = source.__aiter__()
         try:
             async for item in frames:
-                self.take(item)
+                if between is None:
+                    self.take(item)
+                else:
+                    await between(self.take, item)
                 heard(item)
         except SourceError as error:
             if not self.duration_ms:

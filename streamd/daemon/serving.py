@@ -17,8 +17,6 @@ from streamd.config import Config, has_several_tokens, read_token, read_tokens
 from streamd.daemon import translating
 from streamd.daemon.context import terms_of
 from streamd.daemon.display import written
-from streamd.daemon.editing import Listeners
-from streamd.daemon.queued import FileQueue
 from streamd.daemon.sharing import fragment, invite, open_to_others
 from streamd.errors import BindError, ConfigError, how_to_install
 from streamd.models.store import known_language
@@ -28,6 +26,7 @@ from streamd.streams import SessionStorage, Streams
 from streamd.system.disk import warn_of_writers
 
 if TYPE_CHECKING:
+    from streamd.library.file_queue import FileQueue
     from streamd.streams.journal.bus import Bus
     from streamd.streams.journal.database import Database
 
@@ -86,10 +85,24 @@ def library(config: Config) -> "Database":
     return opened(folder, days=options.keep_days, most_bytes=round(options.keep_gb * 1e9))
 
 
+def file_queue(config: Config, recordings: Recordings) -> "FileQueue | None":
+    """Return the queue of the library's files, or None if there is no library."""
+    if not config.journal.keep:
+        return None
+    # SQLite takes a megabyte.
+    from streamd.library.file_queue import FileQueue
+    from streamd.library.jobs import Jobs
+    from streamd.library.shelf import Shelf
+    from streamd.library.tables import folder_of
+
+    return FileQueue(recordings, Jobs(Shelf(folder_of(config.journal.keep, os.environ))))
+
+
 def _answers(
-    config: Config, streams: Streams, recordings: Recordings | None, queue: FileQueue | None
+    config: Config, streams: Streams, recordings: Recordings | None, queue: "FileQueue | None"
 ) -> LibraryAnswers:
     from streamd.library.jobs_rest import JobsRest
+    from streamd.library.listeners import Listeners
     from streamd.library.rest import LibraryRest
     from streamd.library.shelf import Shelf
     from streamd.library.tables import folder_of
@@ -125,7 +138,7 @@ async def server(
     streams: Streams,
     recordings: Recordings | None = None,
     *,
-    queue: FileQueue | None = None,
+    queue: "FileQueue | None" = None,
     end_by: Callable[[], float] | None = None,
 ) -> AsyncIterator[Server | None]:
     """Run the configured server; None if there is to be none. `end_by`: see `Server.end_by`.

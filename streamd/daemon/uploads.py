@@ -19,14 +19,14 @@ from streamd.daemon.other_models import OtherModels
 from streamd.daemon.recording import Between, RecordingTranscriber, events_between
 from streamd.errors import ConfigError, ModelError, SourceError, WireError
 from streamd.events import EndReason, Eos, Final, Sound
-from streamd.labels import by_speaker
 from streamd.options import Choices
 from streamd.server import Recording, Wanted
-from streamd.sources import FrameStream
-from streamd.sources.confined import ConfinedSource, stranger_file
+from streamd.sources import Lost
+from streamd.sources.confined import stranger_file
 from streamd.streams import Streams
 from streamd.streams.journal.journals import Journals
 from streamd.system.calls import in_thread
+from streamd.types import Frames
 
 if TYPE_CHECKING:
     from streamd.library.additions import Addition
@@ -91,7 +91,7 @@ class Uploads:
         async with self.others.opened(named) as other:
             await asyncio.wrap_future(in_thread(partial(other.opened.wait, _LOAD_S)))
             transcriber = await other.run(new, other.opened, wanted)
-            other.keep_for(transcriber)
+            other.users.add(transcriber)
         return _Computing(named, transcriber, other.run)
 
     async def check(self, wanted: Wanted) -> None:
@@ -109,27 +109,22 @@ class Uploads:
         model, transcriber, between = computing
         track = transcriber.new_file(lambda _: None)
         longest_ms = self._config.limits.max_upload_ms
+
+        def heard(item: Frames | Lost) -> None:
+            if addition is not None:
+                addition.hear(item)
+            if 0 < longest_ms < track.duration_ms:
+                raise WireError("too_large", f"a recording has at most {longest_ms} ms")
+
         async with stranger_file(file, name, transcriber.languages) as source:
-            frames: FrameStream | ConfinedSource = source.__aiter__()
-            warnings = frames.warnings
-            try:
-                async for item in frames:
-                    await between(track.take, item)
-                    if addition is not None:
-                        addition.hear(item)
-                    if 0 < longest_ms < track.duration_ms:
-                        raise WireError("too_large", f"a recording has at most {longest_ms} ms")
-            except SourceError as error:
-                if not track.duration_ms:
-                    raise
-                log.warning("%s", error)
-                warnings.append(str(error))
-            track.n_padding = frames.n_padding
+            await track.read(source, heard, between)
+        if track.damage is not None:
+            log.warning("%s", track.damage)
         if not track.duration_ms:
             raise SourceError(f"{name} has no audio: record or convert it again")
         events = events_between(between, transcriber, track)
         events = events if addition is None else addition.keeping(events)
-        return Recording(track.duration_ms, events, warnings, model)
+        return Recording(track.duration_ms, events, track.warnings, model)
 
     def _addition(self, name: str, epoch: str) -> "Addition | None":
         if not self._config.journal.keep:
@@ -173,10 +168,6 @@ class Uploads:
             longform=replace(chosen.longform, num_speakers=n_speakers),
         )
         return opened.transcriber(chosen, is_alone=lambda: self.streams.are_idle)
-
-    def by_speaker(self, final: Final) -> Sequence[Final]:
-        """Return a final in parts of one speaker each."""
-        return by_speaker(final)
 
     def written(self, events: Sequence[Final | Sound], form: str) -> str:
         """Return a transcript in a format of files."""

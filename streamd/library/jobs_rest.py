@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -13,7 +13,8 @@ from msgspec.structs import replace
 from websockets.http11 import Request, Response
 
 from streamd.errors import WireError, for_clients
-from streamd.library.jobs import Jobs, QueuedFile
+from streamd.library.file_queue import FileQueue
+from streamd.library.jobs import QueuedFile
 from streamd.server.exchange import Exchange, in_json, plain, respond
 from streamd.server.rest import STATUS, Task, Wanted, printable
 from streamd.server.wire import naming_field
@@ -46,42 +47,13 @@ class _Sent(Struct, frozen=True, kw_only=True):
         )
 
 
-class QueueProgress(Protocol):
-    """Which job is being done, and how far it is; 0 as duration: its file is read."""
-
-    @property
-    def job(self) -> int: ...  # noqa: D102
-    @property
-    def reached_ms(self) -> int: ...  # noqa: D102
-    @property
-    def duration_ms(self) -> int: ...  # noqa: D102
-
-
-class Queue(Protocol):
-    """What does the jobs, one after the other. Any thread may call it."""
-
-    @property
-    def jobs(self) -> Jobs:
-        """Those that wait, and that which is being done."""
-
-    @property
-    def now(self) -> QueueProgress | None:
-        """What is being done."""
-
-    def wake(self) -> None:
-        """Look for jobs again."""
-
-    def cancel(self, job: int) -> None:
-        """Do a job no longer."""
-
-
 class JobsRest:
     """Answers requests for the files of a `queue`, which may be as large as the disk allows.
 
     `check` raises `WireError` for what cannot be transcribed as it is wanted.
     """
 
-    def __init__(self, queue: Queue, check: Callable[[Wanted], Awaitable[None]]) -> None:
+    def __init__(self, queue: FileQueue, check: Callable[[Wanted], Awaitable[None]]) -> None:
         self._queue, self._check = queue, check
 
     async def receive(self, exchange: Exchange, request: Request) -> None:

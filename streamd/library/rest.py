@@ -7,11 +7,10 @@ import asyncio
 import logging
 import os
 import re
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Protocol
+from typing import Annotated, Any, BinaryIO
 from urllib.parse import parse_qsl, unquote
 
 import msgspec
@@ -24,6 +23,7 @@ from streamd.events import Edit
 from streamd.library.edits import Edits
 from streamd.library.files import replaced_list, transcript_file
 from streamd.library.jobs_rest import JobsRest
+from streamd.library.listeners import Listeners
 from streamd.library.shelf import OvertakenEditError, Shelf, UnreadableQueryError, sought
 from streamd.server.exchange import READ_BYTES, Exchange, in_json, in_parts, plain, respond
 from streamd.server.rest import STATUS
@@ -31,7 +31,6 @@ from streamd.server.routes import LIBRARY_PATH, is_upload_to_library
 from streamd.server.transcripts import WriteTranscript
 from streamd.server.wire import decoded, naming_field
 from streamd.streams.journal.journals import JournalError
-from streamd.streams.journal.tables import Run
 
 _MAX_BODY_BYTES = 1 << 20
 """The edits that undo the merge of two speakers in hours of talk."""
@@ -61,53 +60,20 @@ class _LibraryQuery(Struct, frozen=True, kw_only=True):
 _edits_decoder = msgspec.json.Decoder(Edits)
 
 
-class LiveSessions(Protocol):
-    """The sessions that go on, and what later ones expect. Any thread may call it."""
-
-    def is_live(self, run: Run) -> bool:
-        """Whether a client can listen to a session by its name."""
-
-    def is_transcribed(self, run: Run) -> bool:
-        """Whether it is a recording that is being transcribed."""
-
-    def tell(self, run: Run, notes: Sequence[Edit]) -> None:
-        """Tell those who listen to a session of its new notes."""
-
-    def learn(self, phrase: str) -> None:
-        """Expect it in later sessions. Raises `ConfigError` or `ValueError` if it cannot be."""
-
-
-class _NoLiveSessions:
-    """No session goes on."""
-
-    def is_live(self, run: Run) -> bool:
-        return False
-
-    def is_transcribed(self, run: Run) -> bool:
-        return False
-
-    def tell(self, run: Run, notes: Sequence[Edit]) -> None:
-        pass
-
-    def learn(self, phrase: str) -> None:
-        pass
-
-
 class LibraryRest:
     """Answers requests for the sessions of a library, one after the other, in a thread.
 
-    `live` are the sessions that go on, which hear of edits; without `files` nobody can send any.
+    `live` are those who hear of edits in sessions that go on; without `files` nobody can send any.
     """
 
     def __init__(
         self,
         shelf: Shelf,
         write: WriteTranscript,
-        live: LiveSessions | None = None,
+        live: Listeners,
         files: JobsRest | None = None,
     ) -> None:
-        self._shelf, self._write = shelf, write
-        self._live, self._files = live or _NoLiveSessions(), files
+        self._shelf, self._write, self._live, self._files = shelf, write, live, files
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="library")
 
     def close(self) -> None:
@@ -245,7 +211,8 @@ class LibraryRest:
 
     async def _send_sound(self, exchange: Exchange, request: Request, name: str) -> None:
         path = self._shelf.sound(name)
-        if not _is_file(path):
+        # `Path.is_file` raises for a name that is too long.
+        if not os.path.isfile(path):  # noqa: ASYNC240 - as quick as to open it, which follows
             await exchange.respond(plain(404, f"the library has no audio {name}"))
             return
         with path.open("rb") as file:
@@ -267,11 +234,6 @@ class LibraryRest:
             answer = respond(200 if wanted is None else 206, b"", headers)
             sent = part if exchange.method == "GET" else range(0)
             await exchange.respond(answer, _read(file, sent))
-
-
-def _is_file(path: Path) -> bool:
-    # `Path.is_file` raises for a name that is too long.
-    return os.path.isfile(path)
 
 
 async def _read(file: BinaryIO, part: range) -> AsyncIterator[bytes]:

@@ -18,6 +18,7 @@ from websockets.http11 import Request, Response
 
 from streamd.errors import ConfigError, EngineError, SourceError, WireError, for_clients
 from streamd.events import Final, Sound
+from streamd.labels import by_speaker
 from streamd.options import ServerLimits
 from streamd.server.exchange import Exchange, in_json, respond
 from streamd.server.wire import naming_field
@@ -86,8 +87,10 @@ class Recordings(Protocol):
     async def check(self, wanted: Wanted) -> None:
         """Raise `WireError` with `bad_form` if the model is known to be unable to do that."""
 
-    async def read(self, file: int, name: str, wanted: Wanted) -> Recording:
+    async def read(self, file: int, name: str, wanted: Wanted, *, epoch: str = "") -> Recording:
         """Read a sound file from its descriptor as far as it can be decoded; it is called `name`.
+
+        `epoch`: of the session that it becomes, if it is kept.
 
         Raises `SourceError` if that is nothing, `ConfigError` if the server's own options prevent
         it, `WireError` with `bad_form` or `bad_option` if the model cannot do what is wanted, with
@@ -99,9 +102,6 @@ class Recordings(Protocol):
 
     def models(self) -> Sequence[str]:
         """Return the names that `Wanted.model` may have, the server's own model first."""
-
-    def by_speaker(self, final: Final) -> Sequence[Final]:
-        """Return a final in parts of one speaker each."""
 
     def written(self, events: Sequence[Final | Sound], form: str) -> str:
         """Return a transcript in a format of files: ``json``, ``srt`` or ``vtt``."""
@@ -258,7 +258,7 @@ class Rest:
     def _diarized(
         self, asked: _FormFields, recording: Recording, finals: Sequence[Final]
     ) -> dict[str, Any]:
-        parts = [part for final in finals for part in self.recordings.by_speaker(final)]
+        parts = [part for final in finals for part in by_speaker(final)]
         segments = [
             {
                 "type": "transcript.text.segment",

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import takewhile
 from typing import Protocol
 
-from streamd.options import AgreementOptions, AlignAttOptions
+from streamd.options import AgreementOptions
 from streamd.types import Word
 
 
@@ -110,16 +110,20 @@ class LocalAgreement:
         return sum(1 for _ in takewhile(is_sure, words))
 
 
+FRAME_THRESHOLD, REWIND = 25, 200
+"""Frames: the least distance of a committed word from the end of the window, and how far back
+attention may jump. Both are SimulStreaming's."""
+
+
 class AlignAtt:
-    """Commits the words that end `frame_threshold` frames before the window's end.
+    """Commits the words that end `FRAME_THRESHOLD` frames before the window's end.
 
     The place of a word comes from the decoder's attention, and more audio would not improve a word
     well before the edge; so one hypothesis is enough. Papi et al. 2023 (arXiv 2305.11408), for
     Whisper: Simul-Whisper (arXiv 2406.10052) and SimulStreaming.
     """
 
-    def __init__(self, options: AlignAttOptions | None = None) -> None:
-        self._options = options or AlignAttOptions()
+    def __init__(self) -> None:
         self._words: Sequence[Word] = ()
         self._committed = 0
 
@@ -128,10 +132,10 @@ class AlignAtt:
     ) -> int:
         self._words = words
         first = words[0].start if words and first is None else first
-        if first is not None and first < self._committed - self._options.rewind:
+        if first is not None and first < self._committed - REWIND:
             return 0  # the attention jumped back: the decoder has lost its place
         complete = silence >= COMPLETE_AFTER
-        n = count_ended(words, now if complete else now - self._options.frame_threshold)
+        n = count_ended(words, now if complete else now - FRAME_THRESHOLD)
         if not complete:
             n = min(n, max(0, len(words) - 1))  # the last word may still be growing
         return n

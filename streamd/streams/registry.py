@@ -132,21 +132,17 @@ class Streams:
         """
         if (journals := self._storage.shared) is None:
             return
-        hub = self._hub_of(session)
+        hub = self.in_memory(session)
         feeder = Claimant(epoch, secret) if feeds else None
         try:
             last = await journals.prepare(session, feeder, have=hub.epoch if hub else "")
         except JournalError as error:
             raise WireError("slow", f"{error}: try again") from error
-        hub = self._hub_of(session)
+        hub = self.in_memory(session)
         if hub is not None and last not in (None, hub.epoch):
             hub.close(EndReason.DISCONNECT)  # all of an earlier run
             self.forget()
             self._ended.pop(session, None)
-
-    def _hub_of(self, session: str) -> Hub | None:
-        stream = self._streams.get(session)
-        return stream.hub if stream else self._ended.get(session)
 
     def open(self, session: str, *, epoch: str | None = None, secret: str = "") -> Stream:
         """Begin a session that a client feeds, or resume one of an earlier process.
@@ -231,10 +227,8 @@ class Streams:
 
     def in_memory(self, session: str) -> Hub | None:
         """Return the hub of a session that need not be read from a journal. Any thread may ask."""
-        if (ended := self._ended.get(session)) is not None:
-            return ended
         stream = self._streams.get(session)
-        return stream.hub if stream else None
+        return stream.hub if stream else self._ended.get(session)
 
     def own(self, session: str) -> Stream | None:
         """Return a session of the daemon's own, or None if a client feeds it or there is none."""

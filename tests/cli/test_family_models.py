@@ -4,6 +4,7 @@ import hashlib
 import re
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -12,7 +13,7 @@ from streamd.cli import doctor, main
 from streamd.cli.bench import measure_family
 from streamd.config import load
 from streamd.daemon import opening
-from streamd.daemon.families import open_model_file
+from streamd.daemon.families import open_model_file, whisper_only
 from streamd.engines.families.processes import FamilyProcesses
 from streamd.errors import OneSessionError
 from streamd.models import families
@@ -174,6 +175,13 @@ def test_recordings_have_what_is_replaced_and_a_crash_costs_its_file(tmp_path, c
     out, err = capsys.readouterr()
     assert "kitchen lamp?" in out, "the second file"
     assert "1 of 2 files failed, see above" in err
+
+
+def test_options_that_only_whisper_has_are_named_by_what_sets_them():
+    settings = ["commit.rule=align-att", "session.context_tokens=0", "search.least_evidence=-2"]
+    config = load({"precision": "int8", "beam-size": "5", "step": "1000", "set": settings}, {})
+    ignored = {"--precision", "--beam-size", *(each.partition("=")[0] for each in settings)}
+    assert {*whisper_only(config, SimpleNamespace(takes_prompt=True))} == ignored
 
 
 def test_a_gguf_is_not_imported_but_named(content, tmp_path, capsys):

@@ -261,11 +261,6 @@ def test_an_imported_file_keeps_its_name_or_gets_one(name, serving, tmp_path):
     assert load_model(expected).name == expected
 
 
-def test_the_bundled_model_can_be_imported_under_another_name(serving):
-    assert main(["models", "import", str(ROOT / "models" / "tiny.en"), "mine", "-q"]) == 0
-    assert load_model("mine").dims == load_model("tiny.en").dims
-
-
 def test_an_import_that_fails_leaves_nothing(serving, folder, monkeypatch, tmp_path):
     (tmp_path / "imported").mkdir()
     code = (

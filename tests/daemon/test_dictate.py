@@ -130,7 +130,7 @@ def test_push_to_talk_types_only_what_is_said_between_two_signals(window):
 
 def test_the_spoken_stop_phrase_ends_the_program(window):
     phrase = "the living room lamp"
-    with dictating(window, "--stop-phrase", phrase, "-") as streamd:
+    with dictating(window, "--set", f"dictation.stop_phrase={phrase}", "-") as streamd:
         _, err = streamd.communicate(pcm(lamp(), recorded.samples()), timeout=120)
     assert (streamd.returncode, b"stopped, as was said" in err) == (0, True), err
     assert window.press_enter() == "Would you please turn on\n"

@@ -189,7 +189,10 @@ def test_a_preparation_that_is_killed_leaves_the_small_model(wanted, monkeypatch
 
 @pytest.mark.parametrize(
     ("options", "problem"),
-    [({"look-ahead-ms": "80"}, "--look-ahead-ms: .* is a Whisper"), ({"compute": "ane"}, "drop")],
+    [
+        ({"look-ahead-ms": "80"}, "--look-ahead-ms: .* is a Whisper"),
+        ({"compute": "ane"}, "drop"),
+    ],
 )
 def test_options_that_the_wanted_model_cannot_have_are_refused_at_once(wanted, options, problem):
     config = load({"model": wanted.decoding.model, **options}, {})

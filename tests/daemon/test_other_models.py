@@ -285,7 +285,7 @@ async def test_a_model_in_use_is_not_closed_for_another(others, monkeypatch):
             async with others.opened("small"):
                 pass
         assert busy.value.code == "busy"
-        base.keep_for(transcribing)
+        base.users.add(transcribing)
     others.close_unused()
     assert not others.seen[0].is_closed
     del transcribing

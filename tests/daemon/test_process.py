@@ -168,7 +168,7 @@ def test_silence_says_nothing(tmp_path, said):
         (["--no-such-option"], 2, "--no-such-option"),
         (["--step", "half", str(RECORDING)], 2, "half"),
         (["-l", "de", str(RECORDING)], 2, "knows en only"),
-        (["--commit", "sliding", str(RECORDING)], 2, "--commit"),
+        (["--set", "commit.rule=sliding", str(RECORDING)], 2, "commit.rule"),
         (["--host", "0.0.0.0", str(RECORDING)], 2, "token"),
         (["-o", "no/such/folder/x.srt", str(RECORDING)], 2, "no/such/folder"),
         (

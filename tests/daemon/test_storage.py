@@ -76,6 +76,18 @@ async def said(stream: Stream) -> list[Final]:
     return [event for event in events if isinstance(event, Final)]
 
 
+async def left_behind(
+    path, *, secret: str = SECRET, name: str = "talk", **chosen: object
+) -> tuple[Stream, list[Final]]:
+    """A session of a process that died after something was said in it, and the finals."""
+    daemon = Daemon(path)
+    stream = daemon.streams.open(name)
+    await stream.choose(chosen, secret=secret)
+    finals = await said(stream)
+    await daemon.die()
+    return stream, finals
+
+
 @pytest.mark.parametrize("end", ["kill", "shutdown"])
 async def test_the_next_process_goes_on_with_higher_numbers_and_later_times(tmp_path, end):
     first = Daemon(tmp_path)
@@ -168,12 +180,8 @@ async def test_who_sends_again_what_was_not_settled_goes_on_without_a_gap(tmp_pa
 
 @pytest.mark.parametrize("lost_ms", [-1000, 500])
 async def test_who_no_longer_has_all_audio_goes_on_with_what_it_has(tmp_path, lost_ms):
-    first = Daemon(tmp_path)
-    stream = first.streams.open("talk")
-    await stream.choose({}, secret=SECRET)
-    await said(stream)
+    stream, _ = await left_behind(tmp_path)
     finalised_ms = stream.session.finalised_ms
-    await first.die()
     second = Daemon(tmp_path)
     again = second.streams.open("talk", epoch=stream.hub.epoch, secret=SECRET)
     await again.choose({}, secret=SECRET, has_ms=finalised_ms + lost_ms)
@@ -318,28 +326,6 @@ async def test_before_a_disk_is_full_no_new_session_begins(tmp_path, monkeypatch
     await second.die()
 
 
-async def test_no_client_learns_a_path(tmp_path, monkeypatch, caplog):
-    daemon = Daemon(tmp_path / "journal")
-    stream = daemon.streams.open("talk")
-    heard = stream.hub.subscribe()
-
-    monkeypatch.setattr(WRITING, fail)
-    with pytest.raises(WireError) as error:
-        daemon.streams.open("other")
-    assert str(error.value) == "the session cannot be stored: No space left on device"
-    assert str(tmp_path) in caplog.text
-    stream.feed(scripted_audio(SPEECH))
-    with pytest.raises(StreamdError, match=str(tmp_path)):
-        await daemon.task
-    *_, fault, _ = [event async for event in heard]
-    assert (fault.code, fault.message) == (
-        "journal",
-        "sessions cannot be stored: No space left on device",
-    )
-    monkeypatch.undo()
-    await daemon.die()
-
-
 async def test_a_full_disk_for_recordings_ends_no_session(tmp_path, caplog):
     daemon = Daemon(tmp_path / "journal", recordings=tmp_path / "audio")
     stream = daemon.streams.open("talk")
@@ -362,11 +348,7 @@ async def test_a_session_that_ends_as_it_begins_leaves_no_recording(tmp_path):
 
 
 async def test_who_listens_before_the_speaker_is_back_waits_for_it(tmp_path):
-    first = Daemon(tmp_path)
-    stream = first.streams.open("talk")
-    await stream.choose({}, secret=SECRET)
-    (before,) = await said(stream)
-    await first.die()
+    stream, (before,) = await left_behind(tmp_path)
     second = Daemon(tmp_path)
     assert second.streams.hub("nobody") is None
     hub = second.streams.hub("talk")
@@ -429,12 +411,7 @@ async def test_what_was_said_in_a_session_that_is_over_can_still_be_heard(tmp_pa
 )
 async def test_after_a_restart_nobody_but_its_speaker_resumes_a_session(tmp_path, epoch, secret):
     """Others wait as long as without a restart; then they get a session of their own."""
-    first = Daemon(tmp_path)
-    stream = first.streams.open("talk")
-    await stream.choose({}, secret=SECRET)
-    (before,) = await said(stream)
-    await first.die()
-
+    stream, (before,) = await left_behind(tmp_path)
     run = stream.hub.epoch
     presented = {"epoch": run if epoch == "right" else epoch or None, "secret": secret}
     second = Daemon(tmp_path, resume_s=3600.0)
@@ -490,11 +467,7 @@ async def test_no_secret_can_be_read_in_the_journal(tmp_path):
 
 
 async def test_a_session_whose_speaker_cannot_resume_is_continued_by_the_next(tmp_path):
-    first = Daemon(tmp_path)
-    stream = first.streams.open("talk")
-    await stream.choose({}, secret="")
-    await said(stream)
-    await first.die()
+    stream, _ = await left_behind(tmp_path, secret="")
     second = Daemon(tmp_path, resume_s=3600.0)
     again = second.streams.open("talk", epoch=stream.hub.epoch, secret="any")
     assert (again.hub.epoch, again.is_resumed) == (stream.hub.epoch, False)
@@ -504,11 +477,7 @@ async def test_a_session_whose_speaker_cannot_resume_is_continued_by_the_next(tm
 
 async def test_the_daemons_own_session_has_the_choices_of_no_client(tmp_path):
     """Nor can the client resume it, which fed one of that name in an earlier process."""
-    first = Daemon(tmp_path)
-    stream = first.streams.open("live")
-    await stream.choose({"language": "fr"}, secret=SECRET)
-    await said(stream)
-    await first.die()
+    stream, _ = await left_behind(tmp_path, name="live", language="fr")
     second = Daemon(tmp_path)
     live = second.streams.add("live")
     assert (live.hub.seq, live.hub.choices) == (1, second.streams.choices)
@@ -550,11 +519,7 @@ async def test_a_resumed_session_has_its_model_opened_again(tmp_path):
 
 async def test_what_a_speaker_has_chosen_holds_after_a_restart(tmp_path):
     chosen = {"language": "fr", "prompt": "Bees.", "endpoint_ms": 400}
-    daemon = Daemon(tmp_path)
-    stream = daemon.streams.open("talk")
-    await stream.choose(chosen, secret=SECRET)
-    await said(stream)
-    await daemon.die()
+    stream, _ = await left_behind(tmp_path, **chosen)
     again = Daemon(tmp_path)
     again.streams.choices = Choices(language="de", hotwords="of the server")
     assert again.streams.hub("talk").choices == Choices(**chosen)

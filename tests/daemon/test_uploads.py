@@ -20,7 +20,6 @@ import soundfile
 
 from streamd.config import load
 from streamd.daemon import build
-from streamd.daemon.editing import Listeners
 from streamd.daemon.live import supervise
 from streamd.daemon.opening import OpenWhisper, open_model
 from streamd.daemon.other_models import OtherModels
@@ -28,6 +27,7 @@ from streamd.daemon.uploads import Uploads
 from streamd.engines import yamnet
 from streamd.errors import EngineError, ModelError, SourceError, WireError
 from streamd.events import Final
+from streamd.library.listeners import Listeners
 from streamd.library.shelf import Shelf
 from streamd.library.tables import opened as library_in
 from streamd.models import store

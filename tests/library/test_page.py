@@ -14,17 +14,17 @@ from playwright.async_api import Page, expect
 
 from streamd.config import Config
 from streamd.daemon.display import written
-from streamd.daemon.editing import Listeners
 from streamd.errors import SourceError
 from streamd.events import Correction, Final, Partial
 from streamd.library.additions import Addition
 from streamd.library.jobs import Jobs
 from streamd.library.jobs_rest import JobsRest
+from streamd.library.listeners import Listeners
 from streamd.library.rest import LibraryRest
 from streamd.library.shelf import Shelf
 from streamd.library.tables import opened
 from streamd.options import BindOptions
-from tests.daemon.test_queued import FakeUploads, put, running, until
+from tests.library.test_file_queue import FakeUploads, put, running, until
 from tests.library.test_shelf import OPTIONS, said
 from tests.support.browser import HOSTILE, browser, needs_chromium, visit
 from tests.support.serving import CountingStreams, serving

@@ -12,7 +12,7 @@ from streamd.library.tables import opened
 from streamd.options import JournalOptions
 from streamd.server import Wanted
 from tests.clients.test_page_in_full import SMALL
-from tests.daemon.test_queued import FakeUploads, running
+from tests.library.test_file_queue import FakeUploads, running
 from tests.library.test_page import library_page
 from tests.library.test_shelf import said
 from tests.support.browser import needs_chromium

@@ -134,12 +134,6 @@ def test_deepgram_in_full():
 SILENCE = {"transcript": "", "confidence": 0.0, "words": []}
 
 
-def test_deepgram_says_what_a_finalize_brought():
-    finalize = '{"type":"Finalize"}'
-    _, *answers = converse(Deepgram(LISTEN), finalize, final("Turn on."), Flushed(id="", seq=1))
-    assert answers == [results(final("Turn on."), from_finalize=True)]
-
-
 def test_deepgram_answers_each_finalize_of_a_client_that_is_slow_to_read():
     finalize, flushed = '{"type":"Finalize"}', Flushed(id="", seq=1)
     said = converse(Deepgram(LISTEN), finalize, finalize, final("Turn on."), flushed, flushed)

@@ -78,36 +78,13 @@ async def test_who_only_speaks_is_not_sent_the_transcript():
         assert [message["type"] for message in await speaker.rest()] == ["eos"]
 
 
-async def test_nameless_streams_are_independent():
-    streams = CountingStreams()
-    async with (
-        serving(streams) as server,
-        client(server.port, "role=both") as one,
-        client(server.port, "role=both") as two,
-    ):
-        assert (await one.get())["session"] != (await two.get())["session"]
-        await one.say(s16(3))
-        await one.say({"type": "stop"})
-        await two.say(s16(4))
-        await two.say({"type": "stop"})
-        finals = [[m for m in await c.rest() if m["type"] == "final"] for c in (one, two)]
-        assert [[m["text"] for m in messages] for messages in finals] == [
-            ["3 frames"],
-            ["4 frames"],
-        ]
-
-
 @pytest.mark.parametrize(
     ("encoding", "dtype", "scale"), [("pcm_s16le", "<i2", 32768), ("pcm_f32le", "<f4", 1)]
 )
 async def test_samples_arrive_exactly_however_they_are_cut(encoding, dtype, scale):
-    streams = CountingStreams()
     ramp = np.arange(-1600, 1600) / 32768
     pcm = (ramp * scale).astype(dtype).tobytes()
-    async with (
-        serving(streams) as server,
-        client(server.port, "role=ingest&session=talk") as speaker,
-    ):
+    async with feeding() as (streams, _, speaker):
         await speaker.say({"type": "start", "encoding": encoding})
         width = np.dtype(dtype).itemsize
         for start in range(0, len(pcm), 77 * width):
@@ -217,8 +194,7 @@ BAD_MESSAGES = {
 @pytest.mark.parametrize("name", BAD_MESSAGES)
 async def test_nonsense_ends_its_own_stream_only(name):
     message, code, close_code = BAD_MESSAGES[name]
-    streams = CountingStreams()
-    async with serving(streams) as server, client(server.port, "role=both&session=other") as other:
+    async with feeding("role=both&session=other") as (streams, server, other):
         await other.get()
         async with client(server.port, "role=ingest&session=talk") as speaker:
             await speaker.get()
@@ -322,7 +298,7 @@ async def test_what_was_said_before_the_nonsense_is_final():
 
 @pytest.mark.parametrize("first", [b"\0\0", '{"type":"start"}'])
 async def test_start_comes_once_and_before_the_audio(first):
-    async with serving(CountingStreams()) as server, client(server.port, "role=ingest") as speaker:
+    async with feeding("role=ingest") as (_, _, speaker):
         await speaker.get()
         await speaker.say(first)
         await speaker.say({"type": "start"})
@@ -332,12 +308,8 @@ async def test_start_comes_once_and_before_the_audio(first):
 
 
 async def test_samples_that_are_no_numbers_are_complained_about_once():
-    streams = CountingStreams()
     nan = np.full(320, np.nan, "<f4").tobytes()
-    async with (
-        serving(streams) as server,
-        client(server.port, "role=ingest&session=talk") as speaker,
-    ):
+    async with feeding() as (streams, _, speaker):
         await speaker.get()
         await speaker.say({"type": "start", "encoding": "pcm_f32le"})
         await speaker.say(nan)
@@ -467,7 +439,7 @@ async def test_what_a_speaker_chooses_is_for_its_session_and_told_to_listeners()
 
 
 async def test_a_choice_that_is_not_allowed_ends_the_session_with_one_line():
-    async with serving(CountingStreams()) as server, client(server.port, "role=both") as speaker:
+    async with feeding("role=both") as (_, _, speaker):
         await speaker.say({"type": "start", "language": "refused"})
         _, error = await speaker.rest()
         assert (error["code"], error["fatal"], speaker.close_code) == ("bad_option", True, 1008)

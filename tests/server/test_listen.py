@@ -76,19 +76,6 @@ async def test_events_come_in_order_until_eos_and_a_normal_close():
         assert listener.close_code == 1000
 
 
-async def test_two_listeners_hear_the_same():
-    streams = CountingStreams()
-    async with serving(streams) as server, client(server.port) as one, client(server.port) as two:
-        await one.get()
-        await two.get()
-        for seg in range(5):
-            streams.live.publish(final(seg))
-        streams.live.close("stop")
-        heard = await one.rest()
-        assert len(heard) == 6
-        assert await two.rest() == heard
-
-
 async def test_after_replays_what_was_missed_then_the_current_partial():
     streams = CountingStreams()
     for seg in range(4):

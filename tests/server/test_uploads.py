@@ -13,7 +13,6 @@ from msgspec.structs import replace
 
 from streamd.errors import ConfigError, EngineError, SourceError, WireError
 from streamd.events import Final, TimedWord
-from streamd.labels import by_speaker
 from streamd.options import BindOptions
 from streamd.server import Recording, Server, Wanted
 from tests.support.loop import turn, turns
@@ -67,9 +66,6 @@ class Echo:
             )  # fmt: skip
             if self.late_failure:
                 raise self.late_failure
-
-    def by_speaker(self, final: Final) -> Sequence[Final]:
-        return by_speaker(final)
 
     def written(self, finals: Sequence[Final], form: str) -> str:
         if form != "json":

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamd.events import Final
-from streamd.options import AgreementOptions, AlignAttOptions
+from streamd.options import AgreementOptions
 from streamd.session.commit import AlignAtt, CommitPolicy, LocalAgreement, normalised
 from streamd.types import Hypothesis, Window, Word
 from tests.support.fakes import WORD, ScriptedRecognizer, played, scripted_audio, scripted_session
@@ -96,7 +96,7 @@ def test_committed_words_are_what_all_hypotheses_since_agree_on(hypotheses):
 
 
 def test_align_att_commits_what_ends_well_before_the_edge():
-    policy = AlignAtt(AlignAttOptions(frame_threshold=25))
+    policy = AlignAtt()
     assert commit(policy, words("and so my fellow"), now=80, silence=0) == 2
     assert commit(policy, words("my fellow", start=40), now=200, silence=0) == 1
     assert commit(policy, words("fellow", start=60), now=200, silence=14) == 0
@@ -104,7 +104,7 @@ def test_align_att_commits_what_ends_well_before_the_edge():
 
 
 def test_align_att_ignores_a_hypothesis_that_jumps_back():
-    policy = AlignAtt(AlignAttOptions(frame_threshold=25, rewind=200))
+    policy = AlignAtt()
     assert commit(policy, words("late word", start=900), now=1000, silence=0) == 1
     assert commit(policy, words("early word again", start=100), now=1000, silence=0) == 0
 

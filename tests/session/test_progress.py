@@ -23,7 +23,6 @@ from hypothesis import strategies as st
 from streamd.events import Event, Final, Gap, Partial
 from streamd.options import (
     AgreementOptions,
-    AlignAttOptions,
     EndpointOptions,
     GateOptions,
     SessionOptions,
@@ -234,7 +233,6 @@ POLICIES = (
     AlignAtt,
     lambda: LocalAgreement(AgreementOptions(agree=3)),
     lambda: LocalAgreement(AgreementOptions(min_progress=0, doubtful_prob=0.0)),
-    lambda: AlignAtt(AlignAttOptions(frame_threshold=0, rewind=1500)),
     lambda: NativeRule(LocalAgreement()),
 )
 

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from streamd.events import Event, Final, Gap, Partial
-from streamd.options import AgreementOptions, AlignAttOptions, EndpointOptions, SessionOptions
+from streamd.options import AgreementOptions, EndpointOptions, SessionOptions
 from streamd.session.commit import AlignAtt, LocalAgreement
 from streamd.types import FRAME_MS, Hypothesis, Suspect, Word
 from streamd.whisper.punctuation import MarksAnswer, MarksQuestion
@@ -37,6 +37,9 @@ def run(speech, delays, policy=None, *, block=1, options=None, endpoint=None, re
 def finals(events):
     return [(e.text, e.start_ms, e.end_ms) for e in events if isinstance(e, Final)]
 
+
+AT_ONCE = AgreementOptions(agree=1, min_progress=0, doubtful_prob=0.0)
+"""Commits all words but the newest."""
 
 delays = st.lists(st.integers(0, 400), min_size=1, max_size=5)
 blocks = st.sampled_from([5, 1, 25])
@@ -225,7 +228,7 @@ def test_words_before_a_cut_that_came_later_are_not_said_again():
     """The window reached beyond the place where the utterance was then cut."""
     endpoint = EndpointOptions(longest=100, pre_final=30, sentence=30)
     options = SessionOptions(step=24)
-    session = scripted_session(options, endpoint, AlignAtt(AlignAttOptions(frame_threshold=0)))
+    session = scripted_session(options, endpoint, LocalAgreement(AT_ONCE))
     audio = scripted_audio([True] * 150)
     audio[72:77, 1:] = 0.06  # the quietest of the last frames
     events = fed(session, ScriptedRecognizer(), audio, flush=True)
@@ -235,7 +238,7 @@ def test_words_before_a_cut_that_came_later_are_not_said_again():
 
 def trimmed(length: int, n_frames: int, quiet: slice, n_first: int):
     """A session with windows of `length`, its speech with a `quiet` place, and a first window."""
-    policy = AlignAtt(AlignAttOptions(frame_threshold=0))
+    policy = LocalAgreement(AT_ONCE)
     session = scripted_session(SessionOptions(length=length), policy=policy)
     audio = scripted_audio([True] * n_frames)
     audio[quiet, 1:] = 0.06
@@ -282,7 +285,7 @@ def test_a_short_pause_leaves_the_words_before_it_in_the_window():
     ("logprob", "no_speech_prob", "stable"), [(-1.1, 0.0, 0), (-0.9, 0.4, 0), (-0.6, 0.2, 5)]
 )
 def test_of_a_guess_nothing_is_committed_but_it_is_shown(logprob, no_speech_prob, stable):
-    policy = AlignAtt(AlignAttOptions(frame_threshold=0))
+    policy = LocalAgreement(AT_ONCE)
     session = scripted_session(SessionOptions(length=25), policy=policy)
     session.feed(scripted_audio([True] * 460))
     words = (Word(" maybe", 20, 60, 0.1, (1,)), Word(" this", 60, 90, 0.4, (2,)))
@@ -295,7 +298,7 @@ def test_of_a_guess_nothing_is_committed_but_it_is_shown(logprob, no_speech_prob
 @pytest.mark.parametrize(("first", "n_finals"), [(-0.9, 0), (-0.2, 1)])
 def test_an_utterance_that_was_a_guess_all_the_time_has_no_final(n_frames, first, n_finals):
     """Voices without words: each hypothesis has another text, none of them a probable one."""
-    session = scripted_session(policy=AlignAtt(AlignAttOptions(frame_threshold=0)))
+    session = scripted_session(policy=LocalAgreement(AT_ONCE))
     audio = scripted_audio([True] * n_frames)
     events: list[Event] = []
     logprob = first
@@ -313,7 +316,7 @@ def test_an_utterance_that_was_a_guess_all_the_time_has_no_final(n_frames, first
 
 
 def test_the_mark_after_the_last_word_may_still_change():
-    policy = AlignAtt(AlignAttOptions(frame_threshold=0))
+    policy = LocalAgreement(AT_ONCE)
     session = scripted_session(SessionOptions(), policy=policy)
     audio = scripted_audio([True] * 100 + [False] * 18 + [True] * 100)
     session.feed(audio[:115])

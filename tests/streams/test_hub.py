@@ -47,21 +47,6 @@ def seqs(events: list[SessionEvent]) -> list[int]:
     return [event.seq for event in events if isinstance(event, Final)]
 
 
-def test_finals_are_numbered_from_1():
-    hub = Hub("live")
-    assert [hub.publish(final(seg)).seq for seg in range(3)] == [1, 2, 3]
-    assert hub.seq == 3
-
-
-def test_a_newer_partial_replaces_the_unsent_one_and_moves_behind_what_came_between():
-    hub = Hub("live")
-    subscription = hub.subscribe()
-    hub.publish(partial(0, 0))
-    hub.publish(Vad(speech=False, t_ms=40))
-    hub.publish(partial(0, 1))
-    assert drain(subscription) == [Vad(speech=False, t_ms=40), partial(0, 1)]
-
-
 def test_who_is_sent_acks_faster_than_it_reads_is_not_slow_and_gets_the_newest():
     subscription = Hub("live", bound=2).subscribe()
     for n in range(3):
@@ -93,14 +78,6 @@ def test_a_final_drops_the_partial_of_its_segment_only():
     hub.publish(final(1))
     assert [type(event) for event in drain(subscription)] == [Final]
     assert drain(hub.subscribe()) == []
-
-
-def test_a_newcomer_gets_the_current_partial_only():
-    hub = Hub("live")
-    hub.publish(final(0))
-    hub.publish(partial(1, 0))
-    assert drain(hub.subscribe()) == [partial(1, 0)]
-    assert drain(hub.subscribe(partials=False)) == []
 
 
 @given(n=st.integers(0, 12), history=st.integers(0, 12), data=st.data())

@@ -171,15 +171,6 @@ def test_names_and_sounds_before_the_first_final_outlive_the_process(tmp_path):
         assert hub.named(1) == "Ana"
 
 
-def test_sessions_do_not_meet(tmp_path):
-    with Database(tmp_path) as database:
-        names = ["a", "a.b", "..", ".", "a-b", "A_1"]
-        for n, name in enumerate(names):
-            filled(database.open(name), n)
-    with Database(tmp_path) as database:
-        assert [database.open(name).seq for name in names] == list(range(len(names)))
-
-
 def test_only_its_owner_can_read_it(tmp_path):
     folder = tmp_path / "new" / "journal"
     with Database(folder) as database:

@@ -5,7 +5,7 @@ The recognizer reads the words off the samples (each frame's first sample carrie
 cannot know what it was not given.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import cycle
 
 import numpy as np
@@ -146,16 +146,21 @@ def played(
     frames: Frames,
     delays: Sequence[int],
     block: int = 1,
+    *,
+    flushes: Collection[int] = (),
 ) -> tuple[list[Event], list[Window]]:
     """All events and windows of a session that is fed `block` frames at a time, and flushed.
 
-    For each window, the engine takes the next of `delays` frames.
+    For each window, the engine takes the next of `delays` frames. It is also flushed behind the
+    blocks that begin at the frames `flushes`.
     """
     events: list[Event] = []
     windows: list[Window] = []
     window, free_at, delay = None, 0, cycle(delays)
     for i in range(0, len(frames), block):
         events += session.feed(frames[i : i + block])
+        if i in flushes:
+            events += session.flush()
         if window is not None and i >= free_at:
             events += session.accept(window, recognizer.recognize(window))
             window = None

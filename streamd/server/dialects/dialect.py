@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from io import BytesIO
 from types import MappingProxyType
-from typing import Final, Literal, Protocol, TypeVar
+from typing import Final as Constant
+from typing import Literal, Protocol, TypeVar
 
 import msgspec
 import numpy as np
@@ -15,7 +16,7 @@ import soundfile
 from msgspec.structs import replace
 
 from streamd.errors import WireError
-from streamd.events import SessionEvent
+from streamd.events import Final, Partial, SessionEvent
 from streamd.server.wire import (
     Command,
     Encoding,
@@ -141,7 +142,7 @@ def changes(before: Start, after: Start) -> Update:
     return msgspec.convert({**new, **undone}, Update)
 
 
-_NONE: Final[Mapping[str, str]] = MappingProxyType(
+_NONE: Constant[Mapping[str, str]] = MappingProxyType(
     {"language": "auto", "prompt": "", "hotwords": "", "endpoint": "silence"}
 )
 """What stands for a choice that is taken back; there is nothing for a pause."""
@@ -157,8 +158,18 @@ class GrowingText:
         self._n_before = 0
         self._sent = ""  # of the text after those; with them, each partial would cost more and more
 
+        self.texts: list[str] = []
+        """The finals that were taken."""
+
     def __bool__(self) -> bool:
         return bool(self._n_before or self._sent)
+
+    def take(self, event: Partial | Final) -> str:
+        """Return what a caption adds behind the finals that were taken, of which it may be one."""
+        if isinstance(event, Partial):
+            return self.more(event.text[: event.stable].rstrip(), len(self.texts))
+        self.texts.append(event.text)
+        return self.more(event.text, len(self.texts) - 1)
 
     def more(self, text: str, n_before: int) -> str:
         """Return what `text` adds, which follows `n_before` others after a space.
@@ -219,7 +230,7 @@ def rate_of(encoding: Encodings, rate_hz: int | None) -> int:
 
 Law = Literal["ULAW", "ALAW"]
 """libsndfile's names of the telephone encodings (ITU-T G.711)."""
-_FORMATS: Final[Mapping[str, tuple[Encoding, Law | None]]] = MappingProxyType(
+_FORMATS: Constant[Mapping[str, tuple[Encoding, Law | None]]] = MappingProxyType(
     {
         **dict.fromkeys(("int16", "linear16", "pcm_s16le"), (Encoding.S16, None)),
         **dict.fromkeys(("float32", "linear32"), (Encoding.F32, None)),

@@ -33,7 +33,7 @@ from streamd.server.dialects.dialect import (
     type_of,
 )
 from streamd.server.dialects.results import confidence
-from streamd.server.wire import Command, Flush, Hello, Query, Start, Stop, decoded
+from streamd.server.wire import Command, Flush, Hello, Query, Start, Stop, decoded, parse_query
 
 _SHORTEST_PAUSE_MS = 200
 """How much silence the model hears before it judges; if it is sure, that ends the turn."""
@@ -66,9 +66,6 @@ class _FluxQuery(Query, frozen=True, kw_only=True):
     sample_rate: int | None = None
     keyterm: tuple[str, ...] = ()
     language_hint: tuple[str, ...] = ()
-    eot_threshold: _Threshold = 0.7
-    eager_eot_threshold: _Threshold | None = None
-    eot_timeout_ms: _Timeout = 5_000
 
 
 class _Configure(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,11 +129,7 @@ class Flux:
         self._trigger = "manual"  # of the end that the next answer to a flush brings
 
     def request(self) -> Query:
-        asked = both(self._text, _FluxQuery)
-        try:
-            self._ends = msgspec.convert(asked, _Thresholds, from_attributes=True)
-        except msgspec.ValidationError as error:
-            raise WireError("bad_query", str(error)) from error
+        asked, self._ends = both(self._text, _FluxQuery), parse_query(self._text, _Thresholds)
         self._encoding, self._rate = asked.encoding, rate_of(asked.encoding, asked.sample_rate)
         self._terms, self._hints = [*asked.keyterm], [*asked.language_hint]
         self._audio = ByteStream(self._encoding, self._start())
@@ -184,10 +177,9 @@ class Flux:
                 yield from self._resume()
             case Flushed() if self._said:
                 yield from self._end(self._trigger)
-            case Fault() if not event.fatal:
-                yield self._problem("Warning", event.code.upper(), event.message)
             case Fault():
-                yield self._problem("Error", event.code.upper(), event.message)
+                kind = "Error" if event.fatal else "Warning"
+                yield self._problem(kind, event.code.upper(), event.message)
             case Eos() if self._said and self._said.text:
                 yield from self._end("manual")
 

@@ -27,8 +27,7 @@ class VllmRealtime:
 
     def __init__(self) -> None:
         self._stream = ByteStream("pcm_s16le", start_for(_RATE_HZ))
-        self._texts: list[str] = []
-        self._sent = GrowingText()
+        self._said = GrowingText()
 
     def hear(self, kind: str, audio: str, *, is_final: bool) -> Iterator[bytes | Command | Tell]:
         """Take an event of this type; raises `ValueError` for audio that is not base64."""
@@ -47,14 +46,12 @@ class VllmRealtime:
     def say(self, event: SessionEvent) -> Iterator[Tell]:
         """As `Dialect.say`."""
         match event:
-            case Partial():
-                yield from self._grow(event.text[: event.stable])
-            case Final():
-                yield from self._grow(event.text)
-                self._texts.append(event.text)
+            case Partial() | Final():
+                if added := self._said.take(event):
+                    yield tell("transcription.delta", delta=added)
             case Flushed():
-                text, self._texts, self._sent = " ".join(self._texts), [], GrowingText()
-                yield tell("transcription.done", text=text)
+                yield tell("transcription.done", text=" ".join(self._said.texts))
+                self._said = GrowingText()
             case Fault():
                 yield self.error(event.code, event.message)
 
@@ -65,7 +62,3 @@ class VllmRealtime:
     def error(self, code: str, message: str) -> Tell:
         """Return an error in vLLM's form: a text, where OpenAI's is an object."""
         return tell("error", error=message, code=code)
-
-    def _grow(self, text: str) -> Iterator[Tell]:
-        if added := self._sent.more(text.rstrip(), len(self._texts)):
-            yield tell("transcription.delta", delta=added)

@@ -75,8 +75,7 @@ class Wyoming(Dialect):
     def __init__(self, query: str = "") -> None:
         self._chosen, self._audio = _Data(), _Audio()
         self._stream: ByteStream | None = None
-        self._texts: list[str] = []
-        self._text = GrowingText()
+        self._said = GrowingText()
         self._has_begun = False
 
     def request(self) -> Query:
@@ -106,26 +105,20 @@ class Wyoming(Dialect):
 
     def say(self, event: SessionEvent) -> Iterator[Tell]:
         match event:
-            case Partial():
-                yield from self._grow(event.text[: event.stable])
-            case Final():
-                yield from self._grow(event.text)
-                self._texts.append(event.text)
+            case Partial() | Final():
+                if added := self._said.take(event):
+                    yield from self._start()
+                    yield _event("transcript-chunk", text=added)
             case Flushed():
                 yield from self._start()
-                yield _event("transcript", text=" ".join(self._texts))
+                yield _event("transcript", text=" ".join(self._said.texts))
                 yield _event("transcript-stop")
-                self._texts, self._text, self._has_begun = [], GrowingText(), False
+                self._said, self._has_begun = GrowingText(), False
             case Fault():
                 yield _event("error", text=event.message, code=event.code)
 
     def fault(self, error: WireError) -> Iterator[Tell | Close]:
         yield _event("error", text=str(error), code=error.code)
-
-    def _grow(self, text: str) -> Iterator[Tell]:
-        if added := self._text.more(text, len(self._texts)):
-            yield from self._start()
-            yield _event("transcript-chunk", text=added)
 
     def _start(self) -> Iterator[Tell]:
         if not self._has_begun:

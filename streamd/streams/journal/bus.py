@@ -597,7 +597,8 @@ class Bus:
         if (journal := channel.journal) is None or journal.ended:
             return
         if not claimant.resumes(journal.epoch, journal.fed):
-            is_fed = lease.node not in ("", self._stream.node) and await self._is_alive(lease.node)
+            is_fed = lease.node not in ("", self._stream.node)
+            is_fed = is_fed and await self._stream.newest(f"$KV.{NODES}.{lease.node}") is not None
             # The client that can resume the session may still come. Nodes' own clocks may differ.
             age_s = (await self._stream.now() - stored_at).total_seconds()
             is_awaited = bool(journal.fed.proof) and age_s < self._resume_s
@@ -621,9 +622,6 @@ class Bus:
         with suppress(ValueError):
             line = read_line(found.data) if found else line
         channel.over = (epoch, line.finalised_ms) if isinstance(line.event, Eos) else None
-
-    async def _is_alive(self, node: str) -> bool:
-        return await self._stream.newest(f"$KV.{NODES}.{node}") is not None
 
     def open(self, session: str) -> BusJournal:
         channel = self._channel(session)

@@ -2,14 +2,10 @@
 
 import asyncio
 import logging
-import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from streamd.config import Config
-from streamd.daemon.uploads import Uploads
 from streamd.errors import (
     ConfigError,
     EngineError,
@@ -19,10 +15,9 @@ from streamd.errors import (
     WireError,
     is_bug,
 )
+from streamd.library.jobs import Jobs, QueuedFile
+from streamd.server import Recordings
 from streamd.streams.journal.journals import JournalError
-
-if TYPE_CHECKING:
-    from streamd.library.jobs import Jobs, QueuedFile
 
 log = logging.getLogger(__name__)
 
@@ -39,14 +34,14 @@ class Transcribing:
 class FileQueue:
     """Transcribes the files of `jobs`, one at a time, so that live captions are not held up.
 
-    Steps of it go between the windows of live sessions, as with all recordings (`Uploads`). A file
+    Steps of it go between the windows of live sessions, as with all `recordings`. A file
     that was being transcribed when the daemon ended is begun again by the next one.
     """
 
-    def __init__(self, uploads: Uploads, jobs: "Jobs") -> None:
+    def __init__(self, recordings: Recordings, jobs: Jobs) -> None:
         """Raises `JournalError` if what broke off before cannot be removed."""
         jobs.sweep()
-        self._uploads, self.jobs = uploads, jobs
+        self._recordings, self.jobs = recordings, jobs
         self.now: Transcribing | None = None
         """What is being done; any thread may read it."""
         self._more = asyncio.Event()
@@ -81,7 +76,7 @@ class FileQueue:
                 return
             await self._more.wait()
 
-    async def _do(self, job: "QueuedFile") -> None:
+    async def _do(self, job: QueuedFile) -> None:
         """Transcribe a file. Raises `EngineError` and `JournalError`: it is to be begun again."""
         self.now = Transcribing(job.id)
         self._task = task = asyncio.create_task(self._transcribe(job))
@@ -105,26 +100,14 @@ class FileQueue:
             raise error
         await asyncio.to_thread(self.jobs.remove, job)
 
-    async def _transcribe(self, job: "QueuedFile") -> None:
+    async def _transcribe(self, job: QueuedFile) -> None:
         await asyncio.to_thread(self.jobs.forget_session, job)  # what a crash has left of it
         await asyncio.to_thread(self.jobs.change, replace(job, state="running"))
         if not self.jobs.path(job).is_file():  # somebody has just removed it
             return
         with self.jobs.path(job).open("rb") as file:
-            read = self._uploads.read(file.fileno(), job.name, job.wanted, epoch=job.epoch)
+            read = self._recordings.read(file.fileno(), job.name, job.wanted, epoch=job.epoch)
             recording = await read
             self.now = Transcribing(job.id, 0, recording.duration_ms)
             async for event in recording.events:
                 self.now = Transcribing(job.id, event.end_ms, recording.duration_ms)
-
-
-def file_queue(config: Config, uploads: Uploads) -> FileQueue | None:
-    """Return the queue of the library's files, or None if there is no library."""
-    if not config.journal.keep:
-        return None
-    # SQLite takes a megabyte.
-    from streamd.library.jobs import Jobs
-    from streamd.library.shelf import Shelf
-    from streamd.library.tables import folder_of
-
-    return FileQueue(uploads, Jobs(Shelf(folder_of(config.journal.keep, os.environ))))

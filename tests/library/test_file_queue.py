@@ -5,10 +5,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from streamd.daemon.queued import FileQueue
 from streamd.errors import EngineError, SourceError
 from streamd.events import EndReason
 from streamd.library.additions import Addition
+from streamd.library.file_queue import FileQueue
 from streamd.library.jobs import Jobs
 from streamd.library.shelf import Shelf
 from streamd.library.tables import opened

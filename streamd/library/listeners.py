@@ -11,10 +11,7 @@ from streamd.streams.journal.tables import Run
 
 
 class Listeners:
-    """Those who listen to sessions of a library: see `streamd.library.rest.LiveSessions`.
-
-    Make it in the event loop.
-    """
+    """Those who listen to sessions of a library. Any thread may call it, once it is made."""
 
     def __init__(self, streams: Streams, recordings: Recordings | None = None) -> None:
         self._streams, self._loop = streams, asyncio.get_running_loop()
@@ -34,7 +31,10 @@ class Listeners:
         self._loop.call_soon_threadsafe(self._relay, run, notes)
 
     def learn(self, phrase: str) -> None:
-        """Expect it in later sessions, if there is a list of phrases; see `Streams.learn`."""
+        """Expect it in later sessions, if there is a list of phrases.
+
+        Raises `ConfigError` or `ValueError` if it cannot be.
+        """
         if self._streams.learn is not None:
             self._streams.learn(phrase)
 
