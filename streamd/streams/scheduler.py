@@ -31,8 +31,8 @@ MEMORY_PAUSE_S = 1.0
 ResultT = TypeVar("ResultT")
 
 
-class Work(IntEnum):
-    """What a recognizer computes, the most urgent first."""
+class Urgency(IntEnum):
+    """What is computed, the most urgent first."""
 
     FINAL = 0
     PARTIAL = 1
@@ -74,7 +74,7 @@ class Scheduler:
         self._steps: deque[BackgroundStep] = deque()
         self._taken: set[BackgroundStep] = set()  # that are being computed
         self._n_workers = 0
-        self._computing: list[Work] = []
+        self._computing: list[Urgency] = []
         self._refusal = ""  # why no step is computed any more
 
     def wake(self) -> None:
@@ -142,7 +142,7 @@ class Scheduler:
             work, _ = turn
             self._computing.append(work)
             self._wake_all()  # others may have let this go first
-            if work is Work.STEP:
+            if work is Urgency.STEP:
                 await self._take_step(thread)
             elif (due := self._most_urgent()) is not None:
                 await self._take_window(thread, recognizer, *due)
@@ -154,22 +154,22 @@ class Scheduler:
         for each in self._all_models():
             each.wake()
 
-    def _turn(self) -> tuple[Work, float] | None:
+    def _turn(self) -> tuple[Urgency, float] | None:
         """Return what would be computed next, and since when it waits; None: nothing."""
         while self._steps and self._steps[0].answer.done():  # whoever waited for it has gone
             self._steps.popleft()
         due = (_urgency(stream) for stream in self._streams() if stream.due_since is not None)
-        step = (Work.STEP, self._steps[0].since_s) if self._steps else None
+        step = (Urgency.STEP, self._steps[0].since_s) if self._steps else None
         return min(due, default=step)
 
-    def _may_begin(self, work: Work, since_s: float) -> bool:
+    def _may_begin(self, work: Urgency, since_s: float) -> bool:
         """Whether the machine has room for this, and no other model has anything more urgent."""
         models = self._all_models()
         computing = [other for each in models for other in each._computing]
         most = max(each._n_workers for each in models)
-        if work is not Work.FINAL and len(computing) >= most:
+        if work is not Urgency.FINAL and len(computing) >= most:
             return False
-        if work is Work.STEP and computing.count(work) >= max(1, most - 1):
+        if work is Urgency.STEP and computing.count(work) >= max(1, most - 1):
             return False
         free = (each for each in models if len(each._computing) < each._n_workers)
         return all((work, since_s) <= (each._turn() or (work, since_s)) for each in free)
@@ -228,9 +228,9 @@ class Scheduler:
         return None
 
 
-def _urgency(stream: Stream) -> tuple[Work, float]:
+def _urgency(stream: Stream) -> tuple[Urgency, float]:
     """Return what sorts the stream with the most urgent window first."""
-    return Work.FINAL if stream.is_urgent else Work.PARTIAL, stream.due_since or 0.0
+    return Urgency.FINAL if stream.is_urgent else Urgency.PARTIAL, stream.due_since or 0.0
 
 
 def _break_off(stream: Stream, error: BaseException) -> None:
