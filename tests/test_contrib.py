@@ -9,11 +9,13 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from configparser import ConfigParser
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
 
 import pytest
+import yaml
 
 from streamd.cli import main
 from streamd.events import Final, Partial, TimedWord
@@ -105,6 +107,17 @@ def test_the_image_knows_whether_it_is_well(status, code):
         done = subprocess.run([sys.executable, *command], capture_output=True)
         thread.join()
     assert done.returncode == code
+
+
+def test_the_flatpak_is_started_from_the_menu():
+    recipe, entry = sorted((CONTRIB / "desktop").glob("org.*"), reverse=True)
+    made = yaml.safe_load(recipe.read_text())
+    commands = "\n".join(made["modules"][0]["build-commands"])
+    shown = ConfigParser()
+    shown.read(entry)
+    assert (made["id"], made["command"]) == (entry.stem, shown["Desktop Entry"]["Exec"])
+    assert f"contrib/desktop/{entry.name} -t /app/share/applications" in commands
+    assert f"contrib/desktop/window.py /app/bin/{made['command']}" in commands
 
 
 def test_the_window_replaces_what_is_tentative_and_keeps_what_is_final(monkeypatch):

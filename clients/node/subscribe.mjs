@@ -45,8 +45,10 @@ function follow() {
       // A websocket does not report why it was refused; a plain request to its address does.
       const headers = token ? { authorization: `Bearer ${token}` } : {};
       const http = `${url.replace(/^ws/, "http")}/v1/stream`;
-      const { status = 0 } = await fetch(http, { headers }).catch(() => ({}));
-      console.error(`${url}: ${status && status !== 426 ? `HTTP ${status}` : "no connection"}`);
+      const answer = await fetch(http, { headers }).catch(() => undefined);
+      const status = answer?.status ?? 0;
+      const why = status && status !== 426 ? (await answer.text()).trim() : "no connection";
+      console.error(`${url}: ${why || `HTTP ${status}`}`);
       resolve(status >= 400 && status < 500 && status !== 426 ? "refused" : undefined);
     };
   });

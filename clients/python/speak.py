@@ -110,7 +110,8 @@ class Speaker:
                     over = await self._talk(connection)
             except InvalidStatus as error:
                 if error.response.status_code < 500 and error.response.status_code != 429:
-                    raise RefusedError(f"{self._url}: {error}") from error
+                    why = error.response.body.decode(errors="replace").strip()
+                    raise RefusedError(f"{self._url}: {why or error}") from error
             except (OSError, WebSocketException, EOFError):
                 pass
             if not over:

@@ -53,8 +53,10 @@ if __name__ == "__main__":
         try:
             over = follow(url, query, {"Authorization": f"Bearer {token}"} if token else {})
         except (OSError, WebSocketException) as error:
-            print(f"{url}: {error}", file=sys.stderr)
-            if isinstance(error, InvalidStatus) and error.response.status_code < 500:
+            answer = error.response if isinstance(error, InvalidStatus) else None
+            why = answer.body.decode(errors="replace").strip() if answer else ""
+            print(f"{url}: {why or error}", file=sys.stderr)
+            if answer and answer.status_code < 500:
                 sys.exit(1)
         if over is None:
             time.sleep(0.5)

@@ -51,7 +51,9 @@ take() { # handle one message
 follow() { # one connection, to its end
   handshake || return
   if [ "$status" != 101 ]; then
-    echo "$url: HTTP $status" >&2
+    local why=
+    read -r -t 5 why <&3
+    echo "$url: ${why:-HTTP $status}" >&2
     [ "$status" -lt 500 ] && over=1
     return
   fi

@@ -1,7 +1,8 @@
 """Models that clients name, beside the one that the server was started with.
 
 Each is opened when it is first asked for, if there is memory for it, and computes in threads of its
-own: sessions on different models share the processor, but never wait for each other's windows.
+own. Sessions on different models share the processor, in the order that `streamd.streams.scheduler`
+describes.
 """
 
 import asyncio

@@ -124,8 +124,7 @@ def choose_precision(
         with suppress(OSError, msgspec.DecodeError):
             return msgspec.json.decode(kept.read_bytes(), type=ChosenPrecision)
     if kept:
-        width = dims.n_audio_state
-        log.info("measuring once how fast this machine runs models of width %d", width)
+        log.info("measuring once how fast this machine runs models of this size")
     chosen = _measure(dims, threads)
     if chosen.precision == "float32" and not fits(dims, "float32"):
         chosen = msgspec.structs.replace(chosen, precision="int8")  # slower, but not swapped out

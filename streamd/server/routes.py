@@ -94,7 +94,10 @@ def share(query: str, access: Access, invitation: Invitation | None) -> Response
         return plain(HTTPStatus.BAD_REQUEST, str(error))
     page, _, fragment = (invitation.link if invitation else wanted.at).partition("#")
     if not page:
-        return plain(HTTPStatus.NOT_FOUND, "not shared: start streamd with --share")
+        return plain(
+            HTTPStatus.NOT_FOUND,
+            "no address: start streamd with --share, or add at=URL of the page",
+        )
     may_pass_on = invitation and invitation.speak and access.covers("*")
     if wanted.session and not (may_pass_on and wanted.may == "listen"):
         token = access.signed(wanted.session, Rights[wanted.may.upper()])

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 _TYPISTS = {
     # Without the modifiers of the hot key that may be held down.
-    "xdotool": ("type", "--clearmodifiers", "--file", "-"),
+    "xdotool": ("type", "--clearmodifiers"),
     # Each call brings a keymap, and without a pause the first key is read by the one before: of
     # "xx", two strokes of the key that erases left "x" in foot on sway, three times of three.
     "wtype": ("-s", "50", "-"),
@@ -31,6 +31,14 @@ _TYPISTS = {
     "osascript": ("-",),
 }
 """The programs that type, and their arguments. macOS's own has not been tried."""
+_RUNS = re.compile(r"[ -~\n]+|[À-ÖØ-Þ]|[^ -~\nÀ-ÖØ-Þ]+")
+"""Letters that any keyboard has; a capital of Latin-1; others."""
+_BOUND_MS = 250
+"""How long xdotool leaves a letter that the keyboard lacks on the key that it binds to it. With its
+own 12 ms, in xterm on a busy machine, some such letters of each sentence were lost, 6 times of 6,
+with 150 ms twice of 4, with 250 ms never."""
+_MOST_BOUND = 3
+"""Longer runs are of a script that the keyboard has."""
 _CLIPBOARD = "wl-copy"
 """Types any letter on GNOME and KDE, where ydotool knows those of US-ASCII only: the text goes
 through the clipboard, and ydotool presses the keys that paste it."""
@@ -150,7 +158,20 @@ def _type(name: str, text: str) -> str:
     if name == _CLIPBOARD:
         copied = _run([name], text) or _run([name, "--primary"], text)
         return copied or _run(["ydotool", *_PASTE], "")
+    if name == "xdotool":
+        return next(filter(None, map(_type_run, _RUNS.findall(text))), "")
     return _run([name, *_TYPISTS[name]], _apple_script(text) if name == "osascript" else text)
+
+
+def _type_run(run: str) -> str:
+    """Have xdotool type letters of one kind of `_RUNS`, as `_type` does."""
+    if "À" <= run <= "Þ":
+        # A capital alone on a key is what Shift makes of that key: without, it is a small letter.
+        stroke = f"key --clearmodifiers --delay {_BOUND_MS} shift+U{ord(run):04X}\n"
+        return _run(["xdotool", "-"], stroke)
+    is_bound = not run.isascii() and len(run) <= _MOST_BOUND
+    delay = ("--delay", str(_BOUND_MS)) if is_bound else ()
+    return _run(["xdotool", *_TYPISTS["xdotool"], *delay, "--file", "-"], run)
 
 
 def _erase(name: str, n_strokes: int) -> str:

@@ -74,7 +74,7 @@ class Streams:
         self._streams: dict[str, Stream] = {}
         self._deadline_s = deadline_s
         self._scheduler = self._scheduler_of("")
-        self._named: dict[str, Scheduler] = {}  # of other models that are open
+        self._schedulers = {"": self._scheduler}  # also of other models that are open, by name
         self.context = StreamContext(
             new_session,
             self.metrics,
@@ -297,7 +297,8 @@ class Streams:
 
         If its engine fails, so do they, and nobody else.
         """
-        self._named[model] = scheduler = self._scheduler_of(model)
+        self._schedulers[model] = scheduler = self._scheduler_of(model)
+        scheduler.auto_step = self._scheduler.auto_step
 
         async def run() -> None:
             try:
@@ -307,8 +308,9 @@ class Streams:
                 for stream in self.on(model):
                     stream.fail(Fault(code="engine", message=f"{model}: {error}", fatal=True))
             finally:
-                if self._named.get(model) is scheduler:
-                    del self._named[model]
+                if self._schedulers.get(model) is scheduler:
+                    del self._schedulers[model]
+                self._wake()
 
         return scheduler, asyncio.create_task(run())
 
@@ -320,13 +322,19 @@ class Streams:
         fed = [stream for stream in self._streams.values() if stream.is_fed]
         if model:
             return [stream for stream in fed if stream.hub.choices.model == model]
-        return [stream for stream in fed if stream.hub.choices.model not in self._named]
+        others = self._schedulers.keys() - {""}
+        return [stream for stream in fed if stream.hub.choices.model not in others]
 
     def _scheduler_of(self, model: str) -> Scheduler:
-        return Scheduler(partial(self.on, model), self.metrics, deadline_s=self._deadline_s)
+        return Scheduler(
+            partial(self.on, model),
+            self.metrics,
+            deadline_s=self._deadline_s,
+            all_models=lambda: self._schedulers.values(),
+        )
 
     def _wake(self) -> None:
-        for scheduler in (self._scheduler, *self._named.values()):
+        for scheduler in self._schedulers.values():
             scheduler.wake()
 
     async def between(self, call: Callable[..., ResultT], *args: object) -> ResultT:
@@ -365,7 +373,7 @@ class Streams:
         self.forget()
         running = [s for s in self._streams.values() if s.is_fed]
         busy_s = 0.0
-        for scheduler in (self._scheduler, *self._named.values()):
+        for scheduler in self._schedulers.values():
             busy_s += scheduler.busy_s
             scheduler.busy_s = 0.0
         has_used = busy_s or len(self._streams) < n_before

@@ -4,12 +4,17 @@ There is no work queue: a recognizer that is free gets a window that a final wai
 of the session that has waited longest. So when the machine is overloaded, the steps of all sessions
 get longer evenly, and finals are the last to be late. Other work, as recordings are, takes its turn
 in steps when no window is due.
+
+Each model has recognizers of its own, and they share the processor. So the order holds over all of
+them, and as much is computed at a time as with the model that has most recognizers. Only what a
+final waits for begins beside it, since a larger model may take long.
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from enum import IntEnum
 from functools import partial
 from typing import Any, TypeVar
 
@@ -26,24 +31,40 @@ MEMORY_PAUSE_S = 1.0
 ResultT = TypeVar("ResultT")
 
 
+class Urgency(IntEnum):
+    """What is computed, the most urgent first."""
+
+    FINAL = 0
+    PARTIAL = 1
+    STEP = 2
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class BackgroundStep:
-    """Something to compute when no live window is due, and where its result goes."""
+    """Something to compute when no live window is due, since when, and where its result goes."""
 
     call: Callable[[], Any]
+    since_s: float
     answer: asyncio.Future[Any]
 
 
 class Scheduler:
     """Gives the windows of `streams` to recognizers.
 
-    A recognizer that needs `deadline_s` for a window hangs; 0: no limit.
+    A recognizer that needs `deadline_s` for a window hangs; 0: no limit. `all_models` returns the
+    schedulers of the process, this one too.
     """
 
     def __init__(
-        self, streams: Callable[[], Collection[Stream]], metrics: Metrics, *, deadline_s: float
+        self,
+        streams: Callable[[], Collection[Stream]],
+        metrics: Metrics,
+        *,
+        deadline_s: float,
+        all_models: Callable[[], Collection["Scheduler"]],
     ) -> None:
         self._streams, self._metrics, self._deadline_s = streams, metrics, deadline_s
+        self._all_models = all_models
         self.busy_s = 0.0
         """How long windows and steps were computed; set it to 0 to count from now on."""
         self.auto_step: AutoStep | None = None
@@ -52,7 +73,8 @@ class Scheduler:
         self._work = asyncio.Event()
         self._steps: deque[BackgroundStep] = deque()
         self._taken: set[BackgroundStep] = set()  # that are being computed
-        self._most_steps = self._n_workers = 1
+        self._n_workers = 0
+        self._computing: list[Urgency] = []
         self._refusal = ""  # why no step is computed any more
 
     def wake(self) -> None:
@@ -67,7 +89,7 @@ class Scheduler:
 
     async def run(self, *recognizers: WindowRecognizer) -> None:
         """Compute until cancelled, with all recognizers at a time. Raises `StreamdError`."""
-        self._most_steps, self._n_workers = max(1, len(recognizers) - 1), len(recognizers)
+        self._n_workers = len(recognizers)
         threads = [EngineThread() for _ in recognizers]
         served = zip(threads, recognizers, strict=True)
         workers = [asyncio.create_task(self._serve(*each)) for each in served]
@@ -80,6 +102,7 @@ class Scheduler:
             for worker, thread in zip(workers, threads, strict=True):
                 worker.cancel()
                 thread.close()
+            self._n_workers = 0
             self.refuse("the engine was stopped")
 
     async def between(self, call: Callable[..., ResultT], *args: object) -> ResultT:
@@ -90,7 +113,8 @@ class Scheduler:
         """
         if self._refusal:
             raise EngineError(self._refusal)
-        step = BackgroundStep(partial(call, *args), asyncio.get_running_loop().create_future())
+        loop = asyncio.get_running_loop()
+        step = BackgroundStep(partial(call, *args), loop.time(), loop.create_future())
         self._steps.append(step)
         self.wake()
         result: ResultT = await step.answer
@@ -108,19 +132,47 @@ class Scheduler:
     async def _serve(self, thread: EngineThread, recognizer: WindowRecognizer) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            work = self._work
+            news = self._work
             if self._error is not None:
                 raise self._error
             begin_s = loop.time()
-            if (due := self._most_urgent()) is not None:
-                await self._take_window(thread, recognizer, *due)
-            elif self._steps and len(self._taken) < self._most_steps:
-                await self._take_step(thread)
-            else:
-                await work.wait()
+            if (turn := self._turn()) is None or not self._may_begin(*turn):
+                await news.wait()
                 continue
+            work, _ = turn
+            self._computing.append(work)
+            self._wake_all()  # others may have let this go first
+            if work is Urgency.STEP:
+                await self._take_step(thread)
+            elif (due := self._most_urgent()) is not None:
+                await self._take_window(thread, recognizer, *due)
+            self._computing.remove(work)
             self.busy_s += loop.time() - begin_s
-            self.wake()  # there may be another window or step, and another worker may take it
+            self._wake_all()  # there may be another window or step, and any worker may take it
+
+    def _wake_all(self) -> None:
+        for each in self._all_models():
+            each.wake()
+
+    def _turn(self) -> tuple[Urgency, float] | None:
+        """Return what would be computed next, and since when it waits; None: nothing."""
+        while self._steps and self._steps[0].answer.done():  # whoever waited for it has gone
+            self._steps.popleft()
+        due = (_urgency(stream) for stream in self._streams() if stream.due_since is not None)
+        step = (Urgency.STEP, self._steps[0].since_s) if self._steps else None
+        return min(due, default=step)
+
+    def _may_begin(self, work: Urgency, since_s: float) -> bool:
+        """Whether the machine has room for this, and no other model has anything more urgent."""
+        models = self._all_models()
+        computing = [other for each in models for other in each._computing]
+        most = max(each._n_workers for each in models)
+        if work is not Urgency.FINAL and len(computing) >= most:
+            return False
+        if work is Urgency.STEP and computing.count(work) >= max(1, most - 1):
+            return False
+        free = (each for each in models if len(each._computing) < each._n_workers)
+        return all((work, since_s) <= (each._turn() or (work, since_s)) for each in free)
 
     async def _take_window(
         self, thread: EngineThread, recognizer: WindowRecognizer, stream: Stream, window: Window
@@ -136,8 +188,9 @@ class Scheduler:
                 took_s = loop.time() - begin_s
                 self._metrics.decoded(window, hypothesis, took_s)
                 if self.auto_step is not None:
-                    n_speaking = sum(not each.session.idle for each in self._streams())
-                    sharing = max(1.0, n_speaking / self._n_workers)
+                    models = self._all_models()
+                    n_speaking = sum(not s.session.idle for each in models for s in each._streams())
+                    sharing = max(1.0, n_speaking / max(each._n_workers for each in models))
                     self.auto_step.took(took_s, last=window.last, sharing=sharing)
                 stream.accept(window, hypothesis)
             elif not (lacks_memory(error) and stream.postpone(window, error)):
@@ -149,8 +202,6 @@ class Scheduler:
 
     async def _take_step(self, thread: EngineThread) -> None:
         step = self._steps.popleft()
-        if step.answer.done():  # whoever waited for it has gone
-            return
         self._taken.add(step)
         # If this raises, the engine is dead: `run` answers all steps, this one too.
         done = await thread.run(step.call, deadline_s=STEP_DEADLINES * self._deadline_s)
@@ -165,9 +216,7 @@ class Scheduler:
     def _most_urgent(self) -> tuple[Stream, Window] | None:
         """Take the window that has been due longest, of those that finals wait for if there are.
 
-        Windows for partials can wait: those of a stream merge. A stream that is late, as one whose
-        audio is sent faster than it is spoken, may have a final due again and again: it takes its
-        turn like the others.
+        Windows for partials can wait: those of a stream merge.
         """
         waiting = [stream for stream in self._streams() if stream.due_since is not None]
         for stream in sorted(waiting, key=_urgency):
@@ -179,10 +228,9 @@ class Scheduler:
         return None
 
 
-def _urgency(stream: Stream) -> tuple[bool, float]:
+def _urgency(stream: Stream) -> tuple[Urgency, float]:
     """Return what sorts the stream with the most urgent window first."""
-    session = stream.session
-    return not session.due_for_final or session.late, stream.due_since or 0.0
+    return Urgency.FINAL if stream.is_urgent else Urgency.PARTIAL, stream.due_since or 0.0
 
 
 def _break_off(stream: Stream, error: BaseException) -> None:

@@ -145,6 +145,7 @@ class Stream:
         """Gets the frames, too, to show how loud they are."""
         self.due_since: float | None = None
         """Time of the event loop since which a window of the session is due; None if none is."""
+        self._had_final = False  # with its latest window
 
     def begin(self, recording: Recorder | None = None, *, is_resumed: bool = False) -> None:
         """Prepare for audio, which goes into `recording`, too.
@@ -430,8 +431,20 @@ class Stream:
         else:
             window = None if self.is_over else self.session.next_window()
         self.due_since = None
-        self._n_out += window is not None
+        if window is not None:
+            self._n_out += 1
+            self._had_final = window.last
         return window
+
+    @property
+    def is_urgent(self) -> bool:
+        """Whether a final waits for the next window.
+
+        Of a stream that is late, as one whose audio is sent faster than it is spoken, finals may be
+        due again and again: one that follows another waits as partials do, and these get a turn.
+        """
+        session = self.session
+        return session.due_for_final and not (self._had_final and session.late)
 
     def accept(self, window: Window, hypothesis: Hypothesis) -> None:
         """Take the recognizer's hypothesis for a window of this session."""
@@ -654,6 +667,8 @@ class Stream:
             self._notify()
         elif self.due_since is None:
             self.due_since = asyncio.get_running_loop().time()
+            self._context.wake()
+        elif self.is_urgent:  # as a partial, it may have had to wait for other models
             self._context.wake()
 
     def _notify(self) -> None:

@@ -112,7 +112,7 @@ async def test_who_is_refused_is_told_why():
     async with serving(streams, token="secret") as server:
         url = f"ws://127.0.0.1:{server.port}"
         async with speak.Speaker(url, token="wrong") as speaker:
-            with pytest.raises(speak.RefusedError, match="401"):
+            with pytest.raises(speak.RefusedError, match="this token is wrong"):
                 await speaker.stop()
         async with speak.Speaker(url, "a/b", token="secret") as speaker:
             with pytest.raises(speak.RefusedError, match="session"):

@@ -1,4 +1,7 @@
-"""Dictation into a real window: speech from a pipe, xdotool, and a terminal on a virtual screen."""
+"""Dictation into a real window: speech from a pipe, and a terminal on a virtual screen.
+
+One is under X11, and one under Wayland: sway without a screen, which ydotool does not reach.
+"""
 
 import os
 import shutil
@@ -6,21 +9,30 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import pytest
 import soundfile
 
+from streamd.events import Final
+from streamd.rewriting import Rewriter, built_in, read_rules
+from streamd.sinks.dictation import TypingSink
 from tests.support import recorded
 
 PROGRAM = [str(Path(sys.executable).with_name("streamd")), "dictate"]
 LAMP = "Would you please turn on the living room lamp?"
 LAMP_FILE = Path(__file__).parents[1] / "golden/lamp.flac"
-PACKAGES = "xvfb xdotool xterm"
+NOBODY = 65534
+RULES = read_rules([built_in()])
+STROKES = {"42:1": "-M shift", "42:0": "-m shift", "110:1": "-P Insert", "110:0": "-p Insert"}
+STROKES |= {"14:1": "-P BackSpace", "14:0": "-p BackSpace"}
+"""What ydotool presses and releases, as wtype names it."""
 
 
 @dataclass(frozen=True)
@@ -29,45 +41,93 @@ class Window:
 
     typed: Path
     environ: dict[str, str]
+    enter: tuple[str, ...]
 
     def press_enter(self) -> str:
         """End the line, as dictation never does, and return it once it is there."""
-        subprocess.run(["xdotool", "key", "Return"], env=self.environ, check=True)
+        subprocess.run(self.enter, env=self.environ, check=True)
         while not (text := self.typed.read_text(encoding="utf-8")).endswith("\n"):
             threading.Event().wait(0.05)
         return text
 
 
-@pytest.fixture
-def window(tmp_path) -> Iterator[Window]:
-    if not all(map(shutil.which, ["Xvfb", "xdotool", "xterm"])):
-        reason = f"needs a virtual screen: apt-get install {PACKAGES}"
+def need(*packages: str, programs: Sequence[str]) -> None:
+    """Skip the test, or fail, where a program is missing."""
+    if not all(map(shutil.which, programs)):
+        reason = f"needs a virtual screen: apt-get install {' '.join(packages)}"
         if os.environ.get("STREAMD_REQUIRE_SYSTEM") == "1":
             pytest.fail(reason)
         pytest.skip(reason)
+
+
+@contextmanager
+def running(command: Sequence[str], **given: Any) -> Iterator[subprocess.Popen[bytes]]:
+    """A program that is killed in the end."""
+    with subprocess.Popen(command, **given) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+@contextmanager
+def x11(typed: Path) -> Iterator[Window]:
+    need("xvfb", "xdotool", "xterm", programs=["Xvfb", "xdotool", "xterm"])
     read, write = os.pipe()
     command = ["Xvfb", "-displayfd", str(write), "-nolisten", "tcp", "-screen", "0", "800x600x24"]
-    server = subprocess.Popen(command, pass_fds=[write], stderr=subprocess.DEVNULL)
-    os.close(write)
-    try:
+    with running(command, pass_fds=[write], stderr=subprocess.DEVNULL):
+        os.close(write)
         with os.fdopen(read) as ready:
             display = f":{ready.readline().strip()}"
         environ = {**os.environ, "DISPLAY": display, "LC_ALL": "C.UTF-8"}
         environ.pop("WAYLAND_DISPLAY", None)
-        typed = tmp_path / "typed.txt"
-        typed.touch()
         shell = ["xterm", "-T", "letter", "-e", "sh", "-c", f"cat > '{typed}'"]
-        terminal = subprocess.Popen(shell, env=environ, stderr=subprocess.DEVNULL)
-        try:
+        with running(shell, env=environ, stderr=subprocess.DEVNULL):
             find = ["xdotool", "search", "--sync", "--onlyvisible", "--name", "^letter$"]
             subprocess.run([*find, "windowfocus", "--sync"], env=environ, check=True, timeout=60)
-            yield Window(typed, environ)
-        finally:
-            terminal.kill()
-            terminal.wait()
-    finally:
-        server.kill()
-        server.wait()
+            yield Window(typed, environ, ("xdotool", "key", "Return"))
+
+
+@contextmanager
+def wayland(typed: Path) -> Iterator[Window]:
+    """Of ydotool, which needs a device of the kernel, there is a stand-in that presses its keys."""
+    packages = ("sway", "foot", "wtype", "wl-clipboard")
+    need(*packages, programs=["sway", "foot", "wtype", "wl-copy"])
+    environ = {**os.environ, "LC_ALL": "C.UTF-8"}
+    root = os.geteuid() == 0
+    with TemporaryDirectory(prefix="sway") as sockets:  # pytest's folders are too long for a socket
+        config = Path(sockets) / "config"
+        config.write_text(
+            "output HEADLESS-1 resolution 800x600\nxwayland disable\n"
+            "exec echo $WAYLAND_DISPLAY\nfor_window [app_id=letter] exec echo has the focus\n"
+        )
+        environ |= {"XDG_RUNTIME_DIR": sockets, "WLR_BACKENDS": "headless", "HOME": sockets}
+        environ |= {"WLR_LIBINPUT_NO_DEVICES": "1", "WLR_RENDERER": "pixman"}
+        if root:  # as whom sway refuses to start
+            os.chown(sockets, NOBODY, NOBODY)
+        other = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
+        command = [*(other if root else ()), "sway", "-c", str(config)]
+        with running(
+            command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        ) as sway:
+            environ["WAYLAND_DISPLAY"] = sway.stdout.readline().decode().strip()
+            shell = ["foot", "--app-id", "letter", "sh", "-c", f"cat > '{typed}'"]
+            keyboard = ["wtype", "-s", "600000"]  # without one, a seat tells of no selection
+            with (
+                running(keyboard, env=environ),
+                running(shell, env=environ, stderr=subprocess.DEVNULL),
+            ):
+                assert sway.stdout.readline()
+                yield Window(typed, environ, ("wtype", "-k", "Return"))
+
+
+@pytest.fixture
+def window(request, tmp_path) -> Iterator[Window]:
+    screen = getattr(request, "param", x11)
+    typed = tmp_path / "typed.txt"
+    typed.touch()
+    with screen(typed) as opened:
+        yield opened
 
 
 @contextmanager
@@ -95,14 +155,47 @@ def pcm(*sounds: np.ndarray) -> bytes:
     return (np.concatenate(parts) * 32767).astype("<i2").tobytes()
 
 
+@pytest.mark.parametrize("window", [x11, wayland], indirect=True)
 def test_sentences_are_typed_into_the_focused_window(window):
     with dictating(window, "-") as streamd:
         out, err = streamd.communicate(pcm(lamp(), recorded.samples()), timeout=120)
     assert streamd.returncode == 0, err
-    assert b"typing into the focused window with xdotool" in err
+    assert b"typing into the focused window with %s" % window.enter[0].encode() in err
     said = " ".join(out.decode().split())
     assert said == f"{LAMP} {recorded.SENTENCE}"
     assert window.press_enter() == f"{said}\n"
+
+
+@pytest.fixture
+def ydotool(tmp_path, monkeypatch):
+    """Stands for ydotool: presses its keys with wtype."""
+    program = tmp_path / "ydotool"
+    cases = " ".join(f'{stroke}) set -- "$@" {keys};;' for stroke, keys in STROKES.items())
+    program.write_text(
+        f"#!/bin/sh\nshift\nstrokes=$*\nset -- -s 50\n"
+        f'for stroke in $strokes; do case $stroke in {cases} esac; done\nexec wtype "$@"\n'
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+
+
+@pytest.mark.parametrize(
+    ("window", "program"),
+    [(x11, "xdotool"), (wayland, "wtype"), (wayland, "wl-copy")],
+    indirect=["window"],
+)
+def test_any_letter_is_typed_and_taken_back(window, program, ydotool, monkeypatch):
+    for name, value in window.environ.items():
+        if name != "PATH":
+            monkeypatch.setenv(name, value)
+    rewriter = Rewriter(RULES)
+    sink = TypingSink([program], "", RULES, stop=lambda: None, is_stopped=lambda: False)
+    for seg, text in enumerate(
+        ["„Größe“, Äpfel und naïve Straßen", "Übermütig läuft er.", "Streich das.", "für 5 €."]
+    ):
+        said = Final(seg=seg, start_ms=0, end_ms=1000, text=text, language="de")
+        sink.write(rewriter.rewritten(said, ""))
+    assert window.press_enter() == "„Größe“, Äpfel und naïve Straßen für 5 €.\n"
 
 
 def test_push_to_talk_types_only_what_is_said_between_two_signals(window):

@@ -14,7 +14,7 @@ from streamd.daemon.control import Control
 from streamd.daemon.feeding import pump
 from streamd.errors import EngineError, EngineMemoryError, OneSessionError, WireError
 from streamd.events import Eos, Fault, Final, Gap, Lag, SpeakerTurn, SpeakerTurns
-from streamd.options import SessionOptions
+from streamd.options import Choices, SessionOptions
 from streamd.streams import SessionStorage, Streams
 from streamd.streams.hub import Hub
 from streamd.streams.journal.database import Database
@@ -23,7 +23,7 @@ from streamd.streams.stream import Stream, StreamContext
 from streamd.types import FRAME, DetectedLanguage, Hypothesis, Window
 from tests.support import recorded
 from tests.support.fakes import WORD, ScriptedRecognizer, scripted_audio, scripted_session
-from tests.support.loop import turn
+from tests.support.loop import turn, turns
 
 SPEECH = [False] * WORD + [True] * (20 * WORD) + [False] * 60
 SAID = " ".join(f"w{n}" for n in range(1, 21))
@@ -198,6 +198,51 @@ async def test_finals_of_a_stream_that_is_late_do_not_hold_up_the_others(ordered
         recognizer.go.release()
         await recognizer.started.acquire()
     assert sum(window.samples[-1] != 0 and not window.last for window in recognizer.windows) == 1
+
+
+async def test_a_final_is_urgent_where_its_stream_is_late_but_had_a_partial(ordered):
+    recognizer, (own, late, other) = ordered
+    late.feed(scripted_audio([True] * 30))
+    await recognizer.started.acquire()  # a partial of what will be late
+    own.feed(scripted_audio([True] * 90))
+    await turn()  # the loop's clock moves on
+    other.feed(scripted_audio([True] * 60))
+    late.feed(scripted_audio([True] * 100 + [False] * 60)[30:])
+    await turn()
+    for _ in range(2):
+        recognizer.go.release()
+        await recognizer.started.acquire()
+    assert [window.last for window in recognizer.windows] == [False, True, False]
+
+
+async def test_the_order_of_windows_holds_over_all_models(serving):
+    streams, own = new_streams(max_backlog=3000), Ordered(threading.Semaphore(0))
+    base = Ordered(own.go)
+    base.windows, base.started = own.windows, own.started
+    serving(streams, own)
+    _, serving_base = streams.serve("base", [base])
+    computed, busy, other, soon = (streams.open(name) for name in ("a", "b", "c", "d"))
+    busy.hub.choices = other.hub.choices = Choices(model="base")
+    audio = scripted_audio(SPEECH)
+    computed.feed(audio[:45])
+    await own.started.acquire()
+    step = asyncio.create_task(streams.between(lambda: own.windows.append(None)))
+    await turn()
+    for stream, n_heard in ((busy, 60), (soon, 35)):  # how much each has heard tells its windows
+        stream.feed(audio[:n_heard])
+        await turns(3)
+    flushing = [asyncio.create_task(soon.flush())]
+    await turns(3)
+    # Only a final is begun beside the other model's partial.
+    assert [(window.end, window.last) for window in own.windows] == [(25, False)]
+    other.feed(audio[:40])
+    flushing.append(asyncio.create_task(other.flush()))
+    await own.started.acquire()
+    own.go.release(1000)
+    await asyncio.gather(step, *flushing)
+    order = [window and (window.end, window.last) for window in own.windows]
+    assert order == [(25, False), (40, True), (35, True), (50, False), None]
+    serving_base.cancel()
 
 
 async def test_every_stream_hears_that_the_engine_is_behind(serving):

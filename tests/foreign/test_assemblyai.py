@@ -1,8 +1,11 @@
 """The SDK of AssemblyAI."""
 
+import io
 import threading
 from collections import Counter
 
+import numpy as np
+import soundfile
 from assemblyai.streaming.v3 import (
     StreamingClient,
     StreamingClientOptions,
@@ -24,7 +27,9 @@ def transcribe(server, audio: bytes, *, key: str = "", **parameters: object) -> 
     for event in StreamingEvents:
         client.on(event, lambda _, message: got.append(message))
     client.on(StreamingEvents.Error, lambda *_: over.set())
-    client.connect(StreamingParameters(sample_rate=16_000, format_turns=True, **parameters))
+    client.connect(
+        StreamingParameters(**{"sample_rate": 16_000, "format_turns": True} | parameters)
+    )
     if parameters.get("encoding") == "opus" or key:
         assert over.wait(60)
         client.disconnect()
@@ -52,6 +57,19 @@ def test_a_recording(server, speech, native, came_back):
         assert all(turn.transcript.startswith(each.transcript.rstrip(".,?!")) for each in before)
     told = ", ".join(f"{n} {kind}" for kind, n in kinds.items())
     came_back("assemblyai", "StreamingClient", f"{told}, {len(ended)} ended; {same}")
+
+
+def test_ogg_opus(server, speech, native, came_back):
+    file = io.BytesIO()
+    # Opus needs a moment before a first word that begins with the recording.
+    speech = np.concatenate((np.zeros(8000, np.int16), speech))
+    soundfile.write(file, speech, 16_000, format="OGG", subtype="OPUS")
+    got = transcribe(server, file.getvalue(), encoding="ogg_opus", sample_rate=None)
+    ended = [message for message in got if message.type == "Turn" and message.end_of_turn]
+    same = assert_same_words(" ".join(turn.transcript for turn in ended), native)
+    told_s = got[-1].audio_duration_seconds
+    assert ended[-1].words[-1].end // 1000 <= told_s <= len(speech) // 16_000
+    came_back("assemblyai", "StreamingClient: Ogg Opus", same)
 
 
 def test_errors_are_the_ones_of_the_client(server, came_back):

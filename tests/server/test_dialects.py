@@ -249,9 +249,18 @@ def test_deepgram_refuses_samples_without_a_rate_with_its_own_code():
     assert (told["variant"], close) == ("bad_audio", Close(1008, "DATA-0000"))
 
 
-@pytest.mark.parametrize("query", ["", "encoding=opus&sample_rate=48000", "encoding=ogg-opus"])
-def test_deepgrams_containers_pass_as_they_are(query):
-    dialect = Deepgram(query)
+@pytest.mark.parametrize(
+    ("protocol", "query"),
+    [
+        (Deepgram, ""),
+        (Deepgram, "encoding=opus&sample_rate=48000"),
+        (Deepgram, "encoding=ogg-opus"),
+        (AssemblyAI, "encoding=ogg_opus&sample_rate=48000"),
+        (AssemblyAI, "encoding=aac"),
+    ],
+)
+def test_containers_pass_as_they_are(protocol, query):
+    dialect = protocol(query)
     dialect.request()
     start, first = dialect.hear(b"odd")
     assert (start.encoding, start.rate, first) == (Encoding.CONTAINER, 16_000, b"odd")

@@ -28,6 +28,7 @@ from streamd.server.dialects.dialect import (
     Tell,
     both,
     changes,
+    rate_of,
     start_for,
     tell,
     type_of,
@@ -43,8 +44,8 @@ _INVALID = 3006
 
 
 class _Streaming(Query, frozen=True, kw_only=True):
-    sample_rate: int
-    encoding: Literal["pcm_s16le", "pcm_mulaw"] = "pcm_s16le"
+    sample_rate: int | None = None
+    encoding: Literal["pcm_s16le", "pcm_mulaw", "ogg_opus", "aac"] = "pcm_s16le"
     language_code: str | None = None  # in older versions
     language_codes: str = "[]"
     prompt: str | None = None
@@ -82,7 +83,7 @@ class AssemblyAI:
     def request(self) -> Query:
         asked = both(self._text, _Streaming)
         start = start_for(
-            asked.sample_rate,
+            rate_of(asked.encoding, asked.sample_rate),
             tags=_texts(asked.language_codes) or [asked.language_code],
             prompt=asked.prompt,
             terms=_texts(asked.keyterms_prompt),
@@ -145,6 +146,7 @@ class AssemblyAI:
             case Final():
                 yield self._turn(event.text, event.words, ends=not event.continues)
                 self._sentences.append(event)
+                self._audio.told(event.end_ms)
                 if not event.continues:
                     self._n_turns, self._sentences = self._n_turns + 1, []
             case Flushed() if self._sentences:  # nothing followed them in their turn

@@ -217,17 +217,6 @@ def from_base64(text: str) -> bytes:
 
 Encodings = Literal["container", "opus", "ogg-opus", "linear16", "linear32", "mulaw", "alaw"]
 """Deepgram's names; a container needs none, and Opus comes in Ogg."""
-
-
-def rate_of(encoding: Encodings, rate_hz: int | None) -> int:
-    """Return the rate of samples; raises `WireError` if it is not known."""
-    if encoding in ("container", "opus", "ogg-opus"):
-        return SAMPLE_RATE
-    if rate_hz is None:
-        raise WireError("bad_audio", f"samples in {encoding} need their rate: give sample_rate")
-    return rate_hz
-
-
 Law = Literal["ULAW", "ALAW"]
 """libsndfile's names of the telephone encodings (ITU-T G.711)."""
 _FORMATS: Constant[Mapping[str, tuple[Encoding, Law | None]]] = MappingProxyType(
@@ -236,10 +225,21 @@ _FORMATS: Constant[Mapping[str, tuple[Encoding, Law | None]]] = MappingProxyType
         **dict.fromkeys(("float32", "linear32"), (Encoding.F32, None)),
         **dict.fromkeys(("mulaw", "pcm_mulaw"), (Encoding.S16, "ULAW")),
         "alaw": (Encoding.S16, "ALAW"),
-        **dict.fromkeys(("container", "opus", "ogg-opus"), (Encoding.CONTAINER, None)),
+        **dict.fromkeys(
+            ("container", "opus", "ogg-opus", "ogg_opus", "aac"), (Encoding.CONTAINER, None)
+        ),
     }
 )
 """What the encodings are that other protocols name."""
+
+
+def rate_of(encoding: str, rate_hz: int | None) -> int:
+    """Return the rate of samples; raises `WireError` if it is not known."""
+    if _FORMATS[encoding][0] is Encoding.CONTAINER:
+        return SAMPLE_RATE
+    if rate_hz is None:
+        raise WireError("bad_audio", f"samples in {encoding} need their rate: give sample_rate")
+    return rate_hz
 
 
 @cache
