@@ -1,8 +1,8 @@
 """Delivers a session to one destination, in order, whatever becomes of the destination.
 
 What waits is bounded. A destination whose text is read at once, on a screen, gets nothing that is
-older than `STALE_S`; another one gets everything, later. The user is told once when it fails and
-once when it works again, and how much was lost at the end.
+older than `STALE_S`; another one gets everything, later. The user is told each reason why it fails
+once until it works again, and how much was lost at the end.
 """
 
 import asyncio
@@ -58,11 +58,12 @@ class Destination(Protocol[ParcelT]):
     """Turns events into parts and sends them. Each call of `send` and `open` ends in bounded time.
 
     `name` is for messages and has neither password nor key. `is_live`: text that is late is of no
-    use there.
+    use there. `tells_sessions_apart`: whether it can have several at a time.
     """
 
     name: str
     is_live: bool
+    tells_sessions_apart: bool = False
 
     def follow(self, hub: Hub) -> None:
         """Take note of the session whose events come next, notes from the first one on."""
@@ -112,6 +113,7 @@ class Delivery(Generic[ParcelT]):
         self._ended = asyncio.Event()
         self._free_s = 0.0  # from when on the next part may be shown
         self._n_failures = 0  # in a row
+        self._told: set[str] = set()  # why
         self._n_read = 0  # the number of the last final that was read
         self.n_sent = self.n_lost = 0
 
@@ -225,17 +227,17 @@ class Delivery(Generic[ParcelT]):
 
     def _fail(self, error: DeliveryError) -> None:
         self._n_failures += 1
-        if self._n_failures == 1:
+        if (why := str(error)) not in self._told:
+            self._told.add(why)
             what = "text that is late is left out" if self._to.is_live else "nothing is lost yet"
-            log.warning("%s: %s; trying again; %s", self._to.name, error, what)
-        else:
-            log.debug("%s: %s", self._to.name, error)
+            log.warning("%s: %s; trying again; %s", self._to.name, why, what)
 
     def _succeed(self) -> None:
         self.n_sent += 1
         if self._n_failures:
             log.info("%s works again; %d not delivered", self._to.name, self.n_lost)
         self._n_failures = 0
+        self._told.clear()
 
     def _conclude(self) -> None:
         n_left = sum(1 for _ in range(self._queue.qsize()) if self._queue.get_nowait() is not None)

@@ -2,11 +2,14 @@
 
 YouTube: support.google.com/youtube/answer/6077032. Zoom: support.zoom.com, KB0060368. Both count
 posts by ``seq``, which must increase by one for new text, and not when a post is sent again.
+YouTube wants UTC by its own clock, which its answers tell.
 """
 
+import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from urllib.parse import parse_qs, urlsplit
 
@@ -19,10 +22,35 @@ from streamd.options import CueLayout
 _PLAIN = {"Content-Type": "text/plain; charset=UTF-8"}
 _ZOOM_LANGUAGES = {"en": "en-US", "ja": "jp-JP", "zh": "zh-CN"}
 """As Zoom writes them; the others are as ``de-DE``."""
+_CLOCKS_DIFFER = timedelta(seconds=1)
+"""So much is worth telling."""
+
+log = logging.getLogger(__name__)
 
 
 def _now() -> datetime:
     return datetime.now(UTC)
+
+
+@dataclass(slots=True)
+class YouTubePosts:
+    """What the posts to one address share, of whichever session: their count, and whose clock.
+
+    `ahead` is by how much YouTube's clock is ahead of this machine's.
+    """
+
+    seq: int = 1
+    ahead: timedelta = timedelta(0)
+
+    def hear(self, answer: bytes, asked: datetime, answered: datetime) -> timedelta:
+        """Learn YouTube's time from its answer; return by how much that changes `ahead`."""
+        try:
+            told = datetime.fromisoformat(answer.decode().strip())
+        except ValueError:
+            return timedelta(0)  # it says nothing of it
+        before = self.ahead
+        self.ahead = told.replace(tzinfo=told.tzinfo or UTC) - (asked + (answered - asked) / 2)
+        return self.ahead - before
 
 
 class YouTube(Destination[str]):
@@ -39,14 +67,14 @@ class YouTube(Destination[str]):
         url: str,
         layout: CueLayout,
         names: Mapping[int, str],
+        posts: YouTubePosts,
         *,
         now: Callable[[], datetime] = _now,
     ) -> None:
         self.name = f"YouTube ({host_of(url)})"
         self._url, self._cues, self._now = url, ShownCues(layout, names), now
-        self._http = HttpClient()
+        self._http, self._posts = HttpClient(), posts
         self._began: datetime | None = None
-        self._seq = 1
 
     def parts(self, event: SessionEvent) -> Sequence[Parcel[str]]:
         """Return the body of a final's post."""
@@ -55,15 +83,21 @@ class YouTube(Destination[str]):
         cues, body = self._cues.of(event), ""
         for cue in cues:
             began = self._began or self._now() - timedelta(milliseconds=cues[-1].end_ms)
-            said = (began + timedelta(milliseconds=cue.start_ms)).strftime("%Y-%m-%dT%H:%M:%S.%f")
+            said = began + timedelta(milliseconds=cue.start_ms) + self._posts.ahead
             # A line is a line of the post: the break within a cue is written otherwise.
-            body += f"{said[:-3]}\n{'<br>'.join(self._cues.lines(cue))}\n"
+            body += (
+                f"{said:%Y-%m-%dT%H:%M:%S.%f}"[:-3] + f"\n{'<br>'.join(self._cues.lines(cue))}\n"
+            )
         return [Parcel(body)] if body else ()
 
     async def send(self, content: str) -> None:
         """Post the cues."""
-        await self._http.post(self._url, content.encode(), _PLAIN, query={"seq": str(self._seq)})
-        self._seq += 1
+        asked, query = self._now(), {"seq": str(self._posts.seq)}
+        answer = await self._http.post(self._url, content.encode(), _PLAIN, query=query)
+        self._posts.seq += 1
+        if abs(self._posts.hear(answer, asked, self._now())) > _CLOCKS_DIFFER:
+            ahead_s = self._posts.ahead.total_seconds()
+            log.warning("%s: its clock is %+.1f s from this machine's: used", self.name, ahead_s)
 
     async def close(self) -> None:
         """Close the connections."""

@@ -36,9 +36,12 @@ class HttpClient:
 
     async def post(
         self, url: str, body: bytes, headers: Mapping[str, str], *, query: Mapping[str, str] = {}
-    ) -> None:
-        """Send `body`, with `query` added to the address. Raises `DeliveryError`."""
-        await self._request("POST", url, query, body=body, headers=headers)
+    ) -> bytes:
+        """Send `body`, with `query` added to the address, and return the beginning of the answer.
+
+        Raises `DeliveryError`.
+        """
+        return await self._request("POST", url, query, body=body, headers=headers)
 
     async def get(self, url: str) -> bytes:
         """Return the beginning of what is there. Raises `DeliveryError`."""

@@ -57,6 +57,7 @@ class Webhook(Destination[tuple[str, bytes]]):
     """
 
     is_live = False
+    tells_sessions_apart = True
 
     def __init__(
         self, url: str, key: bytes | None, *, now_s: Callable[[], float] = time.time

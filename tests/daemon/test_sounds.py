@@ -131,8 +131,13 @@ def test_a_speaker_can_be_waited_for_where_speakers_are_known(given):
     assert build.notices(load({"notify": ["@Anna"], **given}, {}))()
 
 
-def test_a_server_waits_for_speakers_since_its_clients_choose():
-    assert build.notices(for_clients(load({"notify": ["@Anna"]}, {})))()
+@pytest.mark.parametrize(("given", "n_lines"), [({}, 1), ({"speakers": "true"}, 0)])
+def test_a_server_says_where_speakers_are_not_heard_since_its_clients_choose(
+    given, n_lines, caplog
+):
+    assert build.notices(for_clients(load({"notify": ["@Anna"], **given}, {})))()
+    told = [line for line in caplog.messages if line.startswith("--notify @Anna: speakers are")]
+    assert len(told) == n_lines
 
 
 def test_without_anything_to_wait_for_nothing_is_looked_for():
