@@ -219,6 +219,13 @@ class Shelf:
         """Return what speakers of a session are called."""
         return EditedText(self._notes(number)).names
 
+    def names_elsewhere(self, number: int) -> list[str]:
+        """Return what speakers are called in other texts of the same audio."""
+        query = "SELECT other.run FROM sounds JOIN sounds AS other USING (file) "
+        query += "WHERE sounds.run = ? AND other.run != sounds.run"
+        others = [other for (other,) in self._rows(query, number)]
+        return [name for other in others for name in self.names(other).values()]
+
     def sounds(self, number: int) -> list[AudioPart]:
         """Return the audio of a session that is there, in its order."""
         query = "SELECT file, start_ms, at_ms FROM sounds WHERE run = ? ORDER BY start_ms"
