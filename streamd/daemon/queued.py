@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import os
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -27,15 +26,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Transcribing:
-    """The job that is being done, and how far it is; `duration_ms` is 0 while its file is read."""
-
-    job: int
-    reached_ms: int = 0
-    duration_ms: int = 0
-
-
 class FileQueue:
     """Transcribes the files of `jobs`, one at a time, so that live captions are not held up.
 
@@ -47,8 +37,8 @@ class FileQueue:
         """Raises `JournalError` if what broke off before cannot be removed."""
         jobs.sweep()
         self._uploads, self.jobs = uploads, jobs
-        self.now: Transcribing | None = None
-        """What is being done; any thread may read it."""
+        self.now: tuple[int, int, int] | None = None
+        """See `streamd.library.jobs_rest.Queue`."""
         self._more = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._task: asyncio.Task[None] | None = None
@@ -62,7 +52,7 @@ class FileQueue:
         self._loop.call_soon_threadsafe(self._cancel, job)
 
     def _cancel(self, job: int) -> None:
-        if self._task is not None and self.now is not None and self.now.job == job:
+        if self._task is not None and self.now is not None and self.now[0] == job:
             self._task.cancel()
 
     async def run(self) -> None:
@@ -83,7 +73,7 @@ class FileQueue:
 
     async def _do(self, job: "QueuedFile") -> None:
         """Transcribe a file. Raises `EngineError` and `JournalError`: it is to be begun again."""
-        self.now = Transcribing(job.id)
+        self.now = job.id, 0, 0
         self._task = task = asyncio.create_task(self._transcribe(job))
         try:
             await asyncio.wait({task})
@@ -113,9 +103,9 @@ class FileQueue:
         with self.jobs.path(job).open("rb") as file:
             read = self._uploads.read(file.fileno(), job.name, job.wanted, epoch=job.epoch)
             recording = await read
-            self.now = Transcribing(job.id, 0, recording.duration_ms)
+            self.now = job.id, 0, recording.duration_ms
             async for event in recording.events:
-                self.now = Transcribing(job.id, event.end_ms, recording.duration_ms)
+                self.now = job.id, event.end_ms, recording.duration_ms
 
 
 def file_queue(config: Config, uploads: Uploads) -> FileQueue | None:

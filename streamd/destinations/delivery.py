@@ -88,12 +88,6 @@ class Destination(Protocol[ParcelT]):
         return
 
 
-@dataclass(frozen=True, slots=True)
-class _QueuedParcel(Generic[ParcelT]):
-    heard_s: float
-    part: Parcel[ParcelT]
-
-
 class Delivery(Generic[ParcelT]):
     """One destination of one session; `run` does all. `n_sent` and `n_lost` count parts.
 
@@ -109,7 +103,10 @@ class Delivery(Generic[ParcelT]):
     ) -> None:
         self._to, self._pauses_s = destination, pauses_s
         self._now_s = now_s or asyncio.get_running_loop().time
-        self._queue: asyncio.Queue[_QueuedParcel[ParcelT] | None] = asyncio.Queue(_MOST_WAITING)
+        # When it was heard, and what is sent; None at the end.
+        self._queue: asyncio.Queue[tuple[float, Parcel[ParcelT]] | None] = asyncio.Queue(
+            _MOST_WAITING
+        )
         self._ended = asyncio.Event()
         self._free_s = 0.0  # from when on the next part may be shown
         self._n_failures = 0  # in a row
@@ -163,13 +160,13 @@ class Delivery(Generic[ParcelT]):
                         self.n_lost += event.to_seq - event.from_seq + 1
                     self._n_read = event.seq if isinstance(event, Final) else self._n_read
                     for part in self._to.parts(event):
-                        await self._put(_QueuedParcel(self._now_s(), part))
+                        await self._put((self._now_s(), part))
                 if not events.slow:
                     await self._queue.put(None)
                     return
                 # So much waits that the hub's queue overflowed, too: its finals are replayed.
 
-    async def _put(self, waiting: _QueuedParcel[ParcelT]) -> None:
+    async def _put(self, waiting: tuple[float, Parcel[ParcelT]]) -> None:
         if self._to.is_live and self._queue.full():
             self._queue.get_nowait()
             self.n_lost += 1
@@ -191,12 +188,12 @@ class Delivery(Generic[ParcelT]):
                 self.n_lost += 1
                 raise
 
-    async def _send(self, waiting: _QueuedParcel[ParcelT]) -> None:
+    async def _send(self, waiting: tuple[float, Parcel[ParcelT]]) -> None:
         """Send a part as often as it takes; give up if it is stale or was refused thrice."""
-        part, n_refusals = waiting.part, 0
+        (heard_s, part), n_refusals = waiting, 0
         if not self._ended.is_set():
             await asyncio.sleep(max(0.0, self._free_s - self._now_s()))
-        due_s = max(waiting.heard_s, self._free_s)
+        due_s = max(heard_s, self._free_s)
         while not (self._to.is_live and self._now_s() - due_s > STALE_S):
             try:
                 await self._to.send(part.content)

@@ -93,7 +93,9 @@ class YouTube(Destination[str]):
     async def send(self, content: str) -> None:
         """Post the cues."""
         asked, query = self._now(), {"seq": str(self._posts.seq)}
-        answer = await self._http.post(self._url, content.encode(), _PLAIN, query=query)
+        answer = await self._http.request(
+            "POST", self._url, query=query, body=content.encode(), headers=_PLAIN
+        )
         self._posts.seq += 1
         if abs(self._posts.hear(answer, asked, self._now())) > _CLOCKS_DIFFER:
             ahead_s = self._posts.ahead.total_seconds()
@@ -131,7 +133,7 @@ class Zoom(Destination[tuple[str, str]]):
         parsed = urlsplit(self._url)
         path = parsed.path.rstrip("/")
         seq_url = parsed._replace(path=f"{path}/seq", fragment="").geturl()
-        answer = await self._http.get(seq_url)
+        answer = await self._http.request("GET", seq_url)
         found = re.fullmatch(rb"\s*(\d{1,9})\s*", answer)
         self._seq = int(found[1]) + 1 if found else 0
 
@@ -144,7 +146,7 @@ class Zoom(Destination[tuple[str, str]]):
                 await self.open()
         language, text = content
         query = {"seq": str(self._seq)} | ({} if self._has_language else {"lang": language})
-        await self._http.post(self._url, text.encode(), _PLAIN, query=query)
+        await self._http.request("POST", self._url, query=query, body=text.encode(), headers=_PLAIN)
         self._seq += 1
 
     async def close(self) -> None:

@@ -34,28 +34,19 @@ class HttpClient:
         agent = {"User-Agent": f"streamd/{__version__}"}
         self._http = httpx2.AsyncClient(timeout=_TIMEOUT_S, headers=agent)
 
-    async def post(
-        self, url: str, body: bytes, headers: Mapping[str, str], *, query: Mapping[str, str] = {}
-    ) -> bytes:
-        """Send `body`, with `query` added to the address, and return the beginning of the answer.
-
-        Raises `DeliveryError`.
-        """
-        return await self._request("POST", url, query, body=body, headers=headers)
-
-    async def get(self, url: str) -> bytes:
-        """Return the beginning of what is there. Raises `DeliveryError`."""
-        return await self._request("GET", url, {})
-
-    async def _request(
+    async def request(
         self,
         method: str,
         url: str,
-        query: Mapping[str, str],
         *,
+        query: Mapping[str, str] = {},
         body: bytes = b"",
         headers: Mapping[str, str] | None = None,
     ) -> bytes:
+        """Send a request, with `query` added to the address; return the beginning of the answer.
+
+        Raises `DeliveryError`.
+        """
         try:
             # `params` would encode the query that is there anew, and break its signature.
             added = str(httpx2.QueryParams(query))

@@ -120,7 +120,7 @@ class Webhook(Destination[tuple[str, bytes]]):
             headers["webhook-signature"] = signature(
                 self._key, message_id=message_id, sent_s=sent_s, body=body
             )
-        await self._http.post(self._url, body, headers)
+        await self._http.request("POST", self._url, body=body, headers=headers)
 
     async def close(self) -> None:
         """Close the connections."""

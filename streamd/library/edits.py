@@ -12,7 +12,7 @@ from math import ceil
 from typing import Annotated
 
 from msgspec import Meta, Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from streamd.errors import ConfigError, WireError
 from streamd.events import Attribution, Correction, Edit, Final, SpeakerName, aligned
@@ -50,14 +50,7 @@ class Speaking(Struct, frozen=True, kw_only=True):
     @property
     def attribution(self) -> Attribution:
         """The note that says so."""
-        return Attribution(
-            speaker=self.speaker,
-            seq=self.seq,
-            first=self.first,
-            to_seq=self.to_seq,
-            last=self.last,
-            was=self.was,
-        )
+        return Attribution(**asdict(self))
 
 
 class Naming(Struct, frozen=True, kw_only=True):

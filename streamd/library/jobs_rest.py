@@ -46,17 +46,6 @@ class _Sent(Struct, frozen=True, kw_only=True):
         )
 
 
-class QueueProgress(Protocol):
-    """Which job is being done, and how far it is; 0 as duration: its file is read."""
-
-    @property
-    def job(self) -> int: ...  # noqa: D102
-    @property
-    def reached_ms(self) -> int: ...  # noqa: D102
-    @property
-    def duration_ms(self) -> int: ...  # noqa: D102
-
-
 class Queue(Protocol):
     """What does the jobs, one after the other. Any thread may call it."""
 
@@ -65,8 +54,8 @@ class Queue(Protocol):
         """Those that wait, and that which is being done."""
 
     @property
-    def now(self) -> QueueProgress | None:
-        """What is being done."""
+    def now(self) -> tuple[int, int, int] | None:
+        """Which job is being done, up to which ms, and of how many; 0 while its file is read."""
 
     def wake(self) -> None:
         """Look for jobs again."""
@@ -142,15 +131,15 @@ class JobsRest:
         return plain(405, "the methods here are: GET; DELETE; POST to try a failed one again")
 
     def _remove(self, job: QueuedFile) -> None:
-        now = self._queue.now
-        if now is not None and now.job == job.id:
+        if (now := self._queue.now) is not None and now[0] == job.id:
             self._queue.cancel(job.id)  # which removes it
         else:
             self._queue.jobs.forget_session(job)
             self._queue.jobs.remove(job)
 
     def _shown(self, job: QueuedFile) -> dict[str, Any]:
-        now = self._queue.now if self._queue.now and self._queue.now.job == job.id else None
+        number, *progress = self._queue.now or (0, 0, 0)
+        reached_ms, duration_ms = progress if number == job.id else (0, 0)
         return {
             "id": job.id,
             "name": job.name,
@@ -158,6 +147,6 @@ class JobsRest:
             "state": job.state,
             "error": job.error,
             "session": self._queue.jobs.session(job) if job.state != "waiting" else 0,
-            "reached_ms": now.reached_ms if now else 0,
-            "duration_ms": now.duration_ms if now else 0,
+            "reached_ms": reached_ms,
+            "duration_ms": duration_ms,
         }

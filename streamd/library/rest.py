@@ -77,22 +77,6 @@ class LiveSessions(Protocol):
         """Expect it in later sessions. Raises `ConfigError` or `ValueError` if it cannot be."""
 
 
-class _NoLiveSessions:
-    """No session goes on."""
-
-    def is_live(self, run: Run) -> bool:
-        return False
-
-    def is_transcribed(self, run: Run) -> bool:
-        return False
-
-    def tell(self, run: Run, notes: Sequence[Edit]) -> None:
-        pass
-
-    def learn(self, phrase: str) -> None:
-        pass
-
-
 class LibraryRest:
     """Answers requests for the sessions of a library, one after the other, in a thread.
 
@@ -103,11 +87,11 @@ class LibraryRest:
         self,
         shelf: Shelf,
         write: WriteTranscript,
-        live: LiveSessions | None = None,
+        live: LiveSessions,
         files: JobsRest | None = None,
     ) -> None:
         self._shelf, self._write = shelf, write
-        self._live, self._files = live or _NoLiveSessions(), files
+        self._live, self._files = live, files
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="library")
 
     def close(self) -> None:

@@ -83,7 +83,6 @@ class _Reading:
     ) -> None:
         self._translator, self._into, self._names = translator, into, names
         self._known: dict[int, Translation] = {}  # complete ones, by their first finals
-        self._revisions: dict[int, int] = {}  # of what is not complete, by channel
         self._live: dict[tuple[int, int], SentenceSoFar] = {}  # by channel and first segment
         self._earlier: deque[SentenceSoFar] = deque(maxlen=_MOST_EARLIER)
         self._open: dict[int, Translation] = {}  # the newest that is not complete, by channel
