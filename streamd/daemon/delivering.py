@@ -50,7 +50,4 @@ class Deliveries:
             running = self._tasks.create_task(Delivery(destination).run(hub, end_by=self._end_by))
             if not destination.tells_sessions_apart:
                 self._has[n] = hub.session
-                running.add_done_callback(partial(self._free, n))
-
-    def _free(self, n: int, _: asyncio.Task[None]) -> None:
-        del self._has[n]
+                running.add_done_callback(partial(lambda n, _: self._has.pop(n), n))

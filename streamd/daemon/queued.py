@@ -98,9 +98,9 @@ class FileQueue:
     async def _transcribe(self, job: "QueuedFile") -> None:
         await asyncio.to_thread(self.jobs.forget_session, job)  # what a crash has left of it
         await asyncio.to_thread(self.jobs.change, replace(job, state="running"))
-        if not self.jobs.path(job).is_file():  # somebody has just removed it
+        if not self.jobs.path(job.epoch).is_file():  # somebody has just removed it
             return
-        with self.jobs.path(job).open("rb") as file:
+        with self.jobs.path(job.epoch).open("rb") as file:
             read = self._uploads.read(file.fileno(), job.name, job.wanted, epoch=job.epoch)
             recording = await read
             self.now = job.id, 0, recording.duration_ms

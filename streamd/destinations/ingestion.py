@@ -5,7 +5,6 @@ posts by ``seq``, which must increase by one for new text, and not when a post i
 YouTube wants UTC by its own clock, which its answers tell.
 """
 
-import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -22,10 +21,6 @@ from streamd.options import CueLayout
 _PLAIN = {"Content-Type": "text/plain; charset=UTF-8"}
 _ZOOM_LANGUAGES = {"en": "en-US", "ja": "jp-JP", "zh": "zh-CN"}
 """As Zoom writes them; the others are as ``de-DE``."""
-_CLOCKS_DIFFER = timedelta(seconds=1)
-"""So much is worth telling."""
-
-log = logging.getLogger(__name__)
 
 
 def _now() -> datetime:
@@ -42,15 +37,11 @@ class YouTubePosts:
     seq: int = 1
     ahead: timedelta = timedelta(0)
 
-    def hear(self, answer: bytes, asked: datetime, answered: datetime) -> timedelta:
-        """Learn YouTube's time from its answer; return by how much that changes `ahead`."""
-        try:
+    def hear(self, answer: bytes, asked: datetime, answered: datetime) -> None:
+        """Learn YouTube's time from its answer, which says it; what is none is ignored."""
+        with suppress(ValueError):
             told = datetime.fromisoformat(answer.decode().strip())
-        except ValueError:
-            return timedelta(0)  # it says nothing of it
-        before = self.ahead
-        self.ahead = told.replace(tzinfo=told.tzinfo or UTC) - (asked + (answered - asked) / 2)
-        return self.ahead - before
+            self.ahead = told.replace(tzinfo=told.tzinfo or UTC) - (asked + (answered - asked) / 2)
 
 
 class YouTube(Destination[str]):
@@ -97,9 +88,7 @@ class YouTube(Destination[str]):
             "POST", self._url, query=query, body=content.encode(), headers=_PLAIN
         )
         self._posts.seq += 1
-        if abs(self._posts.hear(answer, asked, self._now())) > _CLOCKS_DIFFER:
-            ahead_s = self._posts.ahead.total_seconds()
-            log.warning("%s: its clock is %+.1f s from this machine's: used", self.name, ahead_s)
+        self._posts.hear(answer, asked, self._now())
 
     async def close(self) -> None:
         """Close the connections."""

@@ -177,10 +177,11 @@ class EditedText:
         by_whom = attributed(final, self._attributions)
         wanted = [*_differences(by_whom, " ".join(text.split()))]
         known = in_effect(final, self._corrections.get(final.seq, ()))
-        for each in known:
-            is_replaced = any(_overlap(each, other) for other in wanted)
-            if each not in wanted and not is_replaced:
-                wanted.append(_as_heard(final, each))
+        wanted += [
+            _as_heard(final, each)
+            for each in known
+            if not any(each.first <= new.last and new.first <= each.last for new in wanted)
+        ]
         for each in wanted:
             if each not in known:
                 self._take(each)
@@ -304,7 +305,3 @@ def _as_heard(final: Final, correction: Correction) -> Correction:
     text = final.text[places[correction.first][0] : places[correction.last][1]]
     first, last = correction.first, correction.last
     return Correction(text=text, seq=final.seq, first=first, last=last, exact=True)
-
-
-def _overlap(one: Correction, other: Correction) -> bool:
-    return one.first <= other.last and other.first <= one.last

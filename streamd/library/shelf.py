@@ -119,7 +119,8 @@ def sought(query: str) -> Sought:
         text = value.strip('"')
         if field.lower() in ("after", "before"):
             try:
-                fields[field.lower()] = _midnight(date.fromisoformat(text))
+                midnight = datetime.combine(date.fromisoformat(text), time())
+                fields[field.lower()] = midnight.astimezone(UTC)
             except (ValueError, OverflowError):
                 raise UnreadableQueryError(f"{field}:{text} is no date: write 2026-01-31") from None
         elif field:
@@ -464,10 +465,6 @@ def _hit(number: int, run: Run, said: Final, wanted: Sought, names: Mapping[int,
         text=said.text,
         marks=tuple(_marks(said.text, wanted.terms)),
     )
-
-
-def _midnight(day: date) -> datetime:
-    return datetime.combine(day, time()).astimezone(UTC)
 
 
 def _may_be_by(numbers: set[int]) -> str:

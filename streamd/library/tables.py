@@ -11,7 +11,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
-from functools import partial
+from operator import methodcaller
 from pathlib import Path
 
 from streamd.errors import os_error_as
@@ -176,7 +176,7 @@ def opened(
     database = Database(folder, options, clock=clock, layout=LAYOUT, option="--keep", tidy=tidy)
     database.attach = attach
     for added in (_JOBS, _NOTES, _VOICES):  # libraries of before do not have them
-        database.write(partial(_execute, added))
+        database.write(methodcaller("execute", added))
     if database.select("PRAGMA application_id") == [(TO_COMPACT,)]:
         _log.info("%s is written anew, without what was deleted", database.path)
         with written(folder / NAME) as connection:
@@ -197,10 +197,6 @@ def compact(connection: sqlite3.Connection, *, is_whole: bool = True) -> None:
     except sqlite3.Error as error:
         what = "copies of what was deleted stay in the library until the next start"
         _log.warning("%s: %s", what, error)
-
-
-def _execute(query: str, cursor: sqlite3.Cursor) -> None:
-    cursor.execute(query)
 
 
 def _sweep(folder: Path) -> None:

@@ -99,7 +99,7 @@ async def test_youtube_counts_on_in_the_next_session():
         (b"\xff\xfe", 0),
     ],
 )
-async def test_times_are_those_of_youtubes_clock_once_it_has_told_them(answer, ahead_s, caplog):
+async def test_times_are_those_of_youtubes_clock_once_it_has_told_them(answer, ahead_s):
     with receiving(Receiver(answer=answer)) as there:
         said = spoken("One.", start_ms=5000), spoken("Two.", start_ms=8000, seq=2)
         await sent(youtube(f"{there.url}/c?cid=1"), stats(10_000), *said)
@@ -109,7 +109,6 @@ async def test_times_are_those_of_youtubes_clock_once_it_has_told_them(answer, a
     )
     assert first == NOW - timedelta(seconds=5)
     assert second - first == timedelta(seconds=3 + ahead_s)
-    assert [f"{ahead_s:+.1f} s" in line for line in caplog.messages] == [True] * (abs(ahead_s) > 1)
 
 
 async def test_zoom_goes_on_behind_the_number_of_the_meeting():
