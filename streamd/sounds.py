@@ -115,9 +115,8 @@ class SoundTracker:
 
     def __init__(self) -> None:
         self._tracks = [_SoundTrack(each) for each in CLASSES]
-        self._laughter, self._baby = (
-            self._tracks[LABELS.index(each)] for each in (_LAUGHTER, _BABY)
-        )
+        by_label = {each.label: each for each in self._tracks}
+        self._laughter, self._baby = by_label[_LAUGHTER], by_label[_BABY]
         self._long_end_ms = -_SOON_MS  # of the last long sound
 
     def hear(self, windows: Iterable[SoundWindow], classify: Classify) -> Iterator[Sound]:

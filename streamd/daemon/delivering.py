@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable
-from functools import partial
+from dataclasses import dataclass, field
 from typing import Any
 
 from streamd.config import Config
@@ -14,40 +14,59 @@ from streamd.streams.hub import Hub
 log = logging.getLogger(__name__)
 
 
-class Deliveries:
-    """Delivers sessions in tasks of their own, each of which ends with its session, or at `end_by`.
+def deliver(
+    config: Config, tasks: asyncio.TaskGroup, *, end_by: Callable[[], float]
+) -> Callable[[Hub], None]:
+    """Return what delivers a session that begins, in tasks that end with it, or at `end_by`.
 
-    That is the session of this machine's source, or if there is none those of clients. What fails
-    later than here is only logged. Raises `ConfigError` if a destination cannot be one.
+    That is the session of this machine's source, or if there is none those of clients. Raises
+    `ConfigError` if a destination cannot be one; what fails later is only logged.
     """
+    if not config.output.to:
+        return lambda hub: None
+    # Imported here because httpx2 takes long to import.
+    from streamd.destinations import Delivery, opened
 
-    def __init__(
-        self, config: Config, tasks: asyncio.TaskGroup, *, end_by: Callable[[], float]
-    ) -> None:
-        self._tasks, self._end_by = tasks, end_by
-        self._has_source = config.input.source
-        self._new: list[Callable[[], Any]] = []
-        self._has: dict[int, str] = {}  # which session each has that tells none apart
-        if config.output.to:
-            # Imported here because httpx2 takes long to import.
-            from streamd.destinations import opened
+    def run(destination: Any, hub: Hub) -> asyncio.Task[None]:  # noqa: ANN401 - of any parts
+        return tasks.create_task(Delivery(destination).run(hub, end_by=end_by))
 
-            names = names_of(config.output.names)
-            self._new = [opened(to, config.cues, names) for to in config.output.to]
+    names = names_of(config.output.names)
+    places = [
+        _Place(to.partition(":")[0], opened(to, config.cues, names), run) for to in config.output.to
+    ]
+
+    def begin(hub: Hub) -> None:
+        if hub.session == LIVE or not config.input.source:
+            for place in places:
+                place.begin(hub)
+
+    return begin
+
+
+@dataclass(slots=True)
+class _Place:
+    """A destination of a kind, and the sessions that wait until it has room for them."""
+
+    kind: str
+    new: Callable[[], Any]
+    run: Callable[[Any, Hub], asyncio.Task[None]]
+    waiting: list[Hub] = field(default_factory=list)
+    is_taken: bool = False
 
     def begin(self, hub: Hub) -> None:
-        """Deliver a session from now on; to what takes one at a time, unless it has another one."""
-        if not self._new or (self._has_source and hub.session != LIVE):
-            return
-        from streamd.destinations import Delivery
+        self.waiting = [*(each for each in self.waiting if not each.closed), hub]
+        self.fill()
+        if self.waiting:
+            log.warning("session %s waits: --to %s has another one", hub.session, self.kind)
 
-        for n, new in enumerate(self._new):
-            destination, other = new(), self._has.get(n)
-            if other is not None:
-                what = "session %s is not sent to %s, which gets session %s"
-                log.warning(what, hub.session, destination.name, other)
-                continue
-            running = self._tasks.create_task(Delivery(destination).run(hub, end_by=self._end_by))
-            if not destination.tells_sessions_apart:
-                self._has[n] = hub.session
-                running.add_done_callback(partial(lambda n, _: self._has.pop(n), n))
+    def fill(self) -> None:
+        while self.waiting and not self.is_taken:
+            if not (hub := self.waiting.pop(0)).closed:
+                destination = self.new()
+                self.is_taken = not destination.tells_sessions_apart
+                self.run(destination, hub).add_done_callback(self.end)
+
+    def end(self, done: asyncio.Task[None]) -> None:
+        self.is_taken = False
+        if not done.cancelled():
+            self.fill()

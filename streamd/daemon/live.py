@@ -14,7 +14,7 @@ from streamd.config import Config
 from streamd.daemon import build, phrases, serving, translating
 from streamd.daemon.context import with_context
 from streamd.daemon.control import Control, until_first_error
-from streamd.daemon.delivering import Deliveries
+from streamd.daemon.delivering import deliver
 from streamd.daemon.display import open_display, open_files
 from streamd.daemon.feeding import caption
 from streamd.daemon.first_start import FirstStart
@@ -188,7 +188,7 @@ async def _live(
         queue = file_queue(config, uploads)
         if queue is not None:
             running.append(tasks.create_task(queue.run()))
-        streams.when_begun = Deliveries(config, tasks, end_by=end_by).begin
+        streams.when_begun = deliver(config, tasks, end_by=end_by)
         live = streams.add(LIVE, split=build.is_split(config)) if sources else None
         if live is not None:
             live.broken = control.stop  # which raises it when the others have ended in order

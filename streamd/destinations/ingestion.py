@@ -23,10 +23,6 @@ _ZOOM_LANGUAGES = {"en": "en-US", "ja": "jp-JP", "zh": "zh-CN"}
 """As Zoom writes them; the others are as ``de-DE``."""
 
 
-def _now() -> datetime:
-    return datetime.now(UTC)
-
-
 @dataclass(slots=True)
 class YouTubePosts:
     """What the posts to one address share, of whichever session: their count, and whose clock.
@@ -60,7 +56,7 @@ class YouTube(Destination[str]):
         names: Mapping[int, str],
         posts: YouTubePosts,
         *,
-        now: Callable[[], datetime] = _now,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self.name = f"YouTube ({host_of(url)})"
         self._url, self._cues, self._now = url, ShownCues(layout, names), now

@@ -122,20 +122,17 @@ class JobsRest:
         if job is None:
             return plain(404, f"no file number {number} is in the queue")
         if method == "DELETE":
-            self._remove(job)
+            if (now := self._queue.now) is not None and now[0] == job.id:
+                self._queue.cancel(job.id)  # which removes it
+            else:
+                jobs.forget_session(job)
+                jobs.remove(job)
             return respond(204, b"", {})
         if method == "POST" and job.state == "failed":
             jobs.change(replace(job, state="waiting", error=""))
             self._queue.wake()
             return respond(204, b"", {})
         return plain(405, "the methods here are: GET; DELETE; POST to try a failed one again")
-
-    def _remove(self, job: QueuedFile) -> None:
-        if (now := self._queue.now) is not None and now[0] == job.id:
-            self._queue.cancel(job.id)  # which removes it
-        else:
-            self._queue.jobs.forget_session(job)
-            self._queue.jobs.remove(job)
 
     def _shown(self, job: QueuedFile) -> dict[str, Any]:
         number, *progress = self._queue.now or (0, 0, 0)

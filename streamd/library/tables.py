@@ -56,8 +56,6 @@ _VOICES = "CREATE INDEX IF NOT EXISTS voices ON events (greatest_speaker(event))
 """To find without reading them whether any have a speaker of a number."""
 _TABLES = f"""
     {_JOBS}
-    {_NOTES};
-    {_VOICES};
     CREATE TABLE sounds (
         id INTEGER PRIMARY KEY,
         run INTEGER NOT NULL,
@@ -175,7 +173,7 @@ def opened(
     options = JournalOptions(days=days)
     database = Database(folder, options, clock=clock, layout=LAYOUT, option="--keep", tidy=tidy)
     database.attach = attach
-    for added in (_JOBS, _NOTES, _VOICES):  # libraries of before do not have them
+    for added in (_JOBS, _NOTES, _VOICES):  # libraries of before have no jobs, either
         database.write(methodcaller("execute", added))
     if database.select("PRAGMA application_id") == [(TO_COMPACT,)]:
         _log.info("%s is written anew, without what was deleted", database.path)

@@ -12,13 +12,14 @@ import re
 import shutil
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
 
-from streamd.errors import EngineError, ModelError, how_to_install, os_error_as
+from streamd.errors import EngineError, ModelError, StreamdError, how_to_install, os_error_as
 from streamd.models.store.cache import StorePaths
 from streamd.system.disk import locked, put_folder
 from streamd.translation.translator import OneWay
@@ -67,16 +68,18 @@ class _Firefox:
         self._path, self._model = path, model
 
     def translate(self, text: str) -> str:
-        try:
+        with _panics_as(EngineError, f"{self._path}: the model failed"):
             return self._model.translate(text)
-        except BaseException as error:
-            raise _engine_error(self._path, error) from error
 
 
-def _engine_error(path: Path, error: BaseException) -> BaseException:
-    if isinstance(error, KeyboardInterrupt | SystemExit):
-        return error
-    return EngineError(f"{path}: the model failed ({error})")
+@contextmanager
+def _panics_as(kind: type[StreamdError], problem: str) -> Iterator[None]:
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:
+        raise kind(f"{problem} ({error})") from error
 
 
 def open_model(here: StorePaths, source: str, target: str) -> OneWay:
@@ -90,12 +93,8 @@ def open_model(here: StorePaths, source: str, target: str) -> OneWay:
         raise ModelError(needs) from error
     with os_error_as(ModelError, f"{path}: cannot be read"):
         model, shortlist, own, other = (each.read_bytes() for each in found)
-    try:
+    with _panics_as(ModelError, f"{path}: the model is damaged"):
         return _Firefox(path, Translator(model, own, other, shortlist))
-    except BaseException as error:
-        if isinstance(error, KeyboardInterrupt | SystemExit):
-            raise
-        raise ModelError(f"{path}: the model is damaged ({error})") from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from streamd.config import load
-from streamd.daemon.delivering import Deliveries
+from streamd.daemon.delivering import deliver
 from streamd.events import EndReason
 from streamd.streams import Streams
 from streamd.streams.stream import Stream
@@ -29,7 +29,7 @@ async def delivered(*to: str, source: bool) -> AsyncIterator[Streams]:
         return asyncio.get_running_loop().time() + 60
 
     async with asyncio.TaskGroup() as tasks:
-        streams.when_begun = Deliveries(config, tasks, end_by=end_by).begin
+        streams.when_begun = deliver(config, tasks, end_by=end_by)
         yield streams
 
 
@@ -69,29 +69,25 @@ async def test_a_webhook_gets_all_sessions_of_clients_at_once(
     assert said == {"anna": ["Hello.", "Bye.", None], "bo": ["Hi.", None]}
 
 
-async def test_a_screen_gets_one_session_and_then_the_next_that_begins(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_a_screen_gets_one_session_after_the_other(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "streamd")
     with receiving(Receiver()) as there:
         to = f"youtube:{there.url}/c?cid=1", f"youtube:{there.url}/c?cid=2"
         async with delivered(*to, source=False) as streams:
-            first, second = streams.open("anna"), streams.open("bo")
+            first, second, third = map(streams.open, ("anna", "bo", "clara"))
             await turns(5)
             say(first, "One.")
-            say(second, "Two.")
-            await end(first, second)
+            say(second, "Nobody reads that.")
+            await end(second, first)
             await until(lambda: caplog.messages.count("YouTube (127.0.0.1): 1 sent") == 2)
-            await turns(5)
-            third = streams.open("clara")
-            await turns(5)
+            await turns(9)
             say(third, "Three.")
             await end(third)
         bodies = [request.body.decode().splitlines()[1] for request in there.requests]
         numbers = [request.path[-1] for request in there.requests]
     assert sorted(zip(bodies, numbers, strict=True)) == [("One.", "1")] * 2 + [("Three.", "2")] * 2
     told = [line for line in caplog.messages if "session bo" in line]
-    assert told == ["session bo is not sent to YouTube (127.0.0.1), which gets session anna"] * 2
+    assert told == ["session bo waits: --to youtube has another one"] * 2
 
 
 async def test_with_a_source_of_this_machine_clients_are_not_sent_anywhere() -> None:
