@@ -31,20 +31,21 @@ def deliver(
         return tasks.create_task(Delivery(destination).run(hub, end_by=end_by))
 
     names = names_of(config.output.names)
-    places = [
-        _Place(to.partition(":")[0], opened(to, config.cues, names), run) for to in config.output.to
+    outlets = [
+        _Outlet(to.partition(":")[0], opened(to, config.cues, names), run)
+        for to in config.output.to
     ]
 
     def begin(hub: Hub) -> None:
         if hub.session == LIVE or not config.input.source:
-            for place in places:
-                place.begin(hub)
+            for outlet in outlets:
+                outlet.begin(hub)
 
     return begin
 
 
 @dataclass(slots=True)
-class _Place:
+class _Outlet:
     """A destination of a kind, and the sessions that wait until it has room for them."""
 
     kind: str
