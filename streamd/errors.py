@@ -2,7 +2,7 @@
 
 A message is one line that names the culprit and the cure. Anything else that is raised is a bug and
 must crash loudly. Exit codes: 0 ok, 1 the engine failed, 2 usage, 3 audio, 4 model, 5 bind,
-130 second Ctrl-C.
+6 what `watch --until` waits for was not heard, 130 second Ctrl-C.
 """
 
 from collections.abc import Iterator

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamd.events import Sound
-from streamd.sounds import CLASSES, LABELS, SoundTracker
+from streamd.sounds import CLASSES, LABELS, SoundTracker, SoundWindows
+from streamd.types import FRAME, SAMPLE_RATE
 
 MUSIC, LAUGHTER, SILENCE = (
     CLASSES[LABELS.index(each)] for each in ("music", "laughter", "silence")
@@ -64,6 +65,26 @@ def test_music_that_speech_hides_for_long_is_one_sound_but_silence_ends_it():
     assert {each.start_ms for each in told(*hidden * 3)} == {480}
     silent = [*[{"music": 0.9}] * 5, *[{"silence": 0.9}] * 10]
     assert len({each.start_ms for each in told(*silent * 3) if each.label == "music"}) == 3
+
+
+def test_a_baby_who_cries_does_not_laugh():
+    crying = told(*[{"baby crying": 0.9}] * 2, *[{"laughter": 0.3}] * 2, *[{}] * 12)
+    assert {each.label for each in crying} == {"baby crying"}
+    later = told(*[{"baby crying": 0.9}] * 2, *[{}] * 8, *[{"laughter": 0.3}] * 2)
+    assert [each.label for each in later] == ["baby crying"] * 2 + ["laughter"] * 2
+
+
+@pytest.mark.parametrize(("notes", "n_told"), [((50,), 0), ((262, 330, 392, 523), 1)])
+def test_a_hum_is_no_music(notes, n_told):
+    """Whatever the classifier says: of music, the pitch changes within a second."""
+    t = np.arange(10 * SAMPLE_RATE) / SAMPLE_RATE
+    pitch = np.array(notes)[(t * 3).astype(int) % len(notes)]
+    tone = sum(np.sin(2 * np.pi * n * pitch * t) / n for n in range(1, 8))
+    noise = np.random.default_rng(1).normal(0, 0.1, len(t))
+    frames = (0.1 * (tone + noise)).astype(np.float32).reshape(-1, FRAME)
+    (music,) = windows({"music": 0.9})
+    found = SoundTracker().hear(SoundWindows().feed(frames, 0), lambda _: music)
+    assert len([*found]) == n_told
 
 
 def test_what_goes_on_at_the_end_is_told():

@@ -129,7 +129,7 @@ function refuse({ code, message }) {
   if (code !== "bad_option" && code !== "translation") return;
   rollUp.settle(message);
   lines.classList.remove("silent");
-  if (code === "translation") into = ""; // as on the page, what is said is shown instead
+  if (code === "translation") into = lines.lang = ""; // as on the page, what is said is shown instead
 }
 
 addEventListener("resize", () => rollUp.clear());

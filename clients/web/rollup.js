@@ -1,7 +1,7 @@
 // Captions that roll up: lines are filled from the left and broken once, and a word on the screen
 // moves only upwards, with its line.
 
-import { belongs, isUnspaced, script } from "./transcript.js";
+import { belongs, directionOf, isUnspaced, script } from "./transcript.js";
 
 const GRAPHEMES = new Intl.Segmenter(undefined, { granularity: "grapheme" });
 const CLOSING = /^[\p{Pe}\p{Pf}\p{Po}\p{Lm}\p{M}]/u;
@@ -176,7 +176,7 @@ export class RollUp {
 
   #roll() {
     const line = document.createElement("p");
-    line.dir = "auto";
+    line.dir = directionOf(this.#box.lang);
     this.#box.append(line);
     while (this.#box.childElementCount > this.#nLines) this.#box.firstElementChild.remove();
     return line;

@@ -4,6 +4,7 @@
 // paragraphs stand in these, those of the newest paragraph behind what is being said.
 
 import { store, stored } from "./storage.js";
+import { directionOf } from "./transcript.js";
 import { paragraphOf } from "./view.js";
 
 const $ = (id) => document.getElementById(id);
@@ -108,6 +109,7 @@ function nKnown() {
 function arrange() {
   const { into, mode } = chosen();
   $("text").dataset.reading = mode;
+  $("translating").dir = directionOf(into);
   $("machine").hidden = !into;
   $("machine").textContent = failed ? "no translation" : "translated by a machine";
   // Who reads the translation alone hears it, too; otherwise the original is read aloud.
@@ -147,7 +149,7 @@ function blockOf(paragraph, lang) {
   const block = document.createElement("span");
   block.className = "translation";
   block.lang = lang;
-  block.dir = "auto";
+  block.dir = directionOf(lang);
   paragraph.append(block);
   return block;
 }

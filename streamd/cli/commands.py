@@ -164,7 +164,7 @@ COMMANDS = (
         "serve",
         "caption only what clients send over the network",
         target="streamd.daemon.live:run",
-        takes=(*_LIVE, "notify", "translate-into", *_LOG),
+        takes=(*_LIVE, "to", "notify", "translate-into", *_LOG),
         lacks=("server",),
         for_clients=True,
         needs_model=True,

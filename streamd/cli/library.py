@@ -106,7 +106,7 @@ def _write(config: Config, session: str, *, is_shown: bool) -> None:
     listed: list[Replaced] | None = None
     segments = has_segments(said)
     if config.export.anonymous:
-        phrases = read(config.decoding.vocabulary).splitlines()
+        phrases = shelf.names_elsewhere(number) + read(config.decoding.vocabulary).splitlines()
         names = names_of(config.output.names)
         said, names, listed = anonymised(said, names, phrases)
         title = f"session-{number}"

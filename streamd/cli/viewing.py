@@ -5,7 +5,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from dataclasses import replace
@@ -29,15 +29,14 @@ from streamd.system.stdio import lines_inside
 
 log = logging.getLogger(__name__)
 
-UNHEARD = 1
-"""Exit code if watching ends before what `--until` waits for."""
+UNHEARD = 6
+"""Exit code if watching ends before what `--until` waits for is heard."""
 
 
 async def show(config: Config, url: str) -> int:
     """Show and store the events of the session at `url` until it ends or a signal arrives.
 
-    With `--until` that is over, too, when what it waits for is heard. Returns the exit code: 1 if
-    that was never heard.
+    With `--until` that is over, too, when what it waits for is heard. Returns the exit code.
 
     Raises `StreamdError` for a bad token file, if there is no such server or session, and if a file
     cannot be written; `BrokenPipeError` if standard output was closed.
@@ -49,16 +48,16 @@ async def show(config: Config, url: str) -> int:
     config = replace(config, decoding=replace(config.decoding, speakers=True))
     screen = open_display(config, sys.stdout, os.environ, started=started)
     sinks = (screen, *open_files(config, started=started))
-    awaited = Notices(config.notices.until)
+    notices = Notices(config.notices.until)
     for number, name in names_of(config.output.names).items():
-        awaited.take(SpeakerName(speaker=number, name=name))
+        notices.take(SpeakerName(speaker=number, name=name))
 
     async def follow(drawing: ThreadPoolExecutor) -> Notice | None:
         async with aclosing(watch(url, token=token)) as events:
             async for event in events:
                 for sink in sinks:
                     await loop.run_in_executor(drawing, sink.write, event)
-                for notice in awaited.take(event):
+                for notice in notices.take(event):
                     return notice
         return None
 
@@ -71,17 +70,24 @@ async def show(config: Config, url: str) -> int:
         following = asyncio.ensure_future(follow(drawing))
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, following.cancel)
-        heard = None
+        heard, why = None, "stopped"
         try:
             await asyncio.wait([following])
             if not following.cancelled():  # a signal is the usual end of watching
-                heard = following.result()
+                heard, why = following.result(), "the session has ended"
         finally:
             for sink in sinks:
                 drawing.submit(sink.close)
+    return _exit_code(heard, why, config.notices.until)
+
+
+def _exit_code(heard: Notice | None, why: str, until: Sequence[str]) -> int:
     if heard is not None:
         log.info("heard at %s: %s", clock(heard.start_ms), heard.text)
-    return UNHEARD if config.notices.until and heard is None else 0
+    elif until:
+        log.warning("%s: not heard: %s", why, ", ".join(until))
+        return UNHEARD
+    return 0
 
 
 def export(config: Config, session: str = "") -> Iterable[str]:

@@ -334,9 +334,11 @@ def notices(config: Config) -> Callable[[], Notices | None]:
     kinds = {parse(each).kind: each for each in wanted}
     if config.decoding.sounds is False and "sound" in kinds:
         raise ConfigError("--notify sound: sounds are heard with --sounds")
-    has_speakers = config.decoding.speakers or is_split(config) or not config.input.source
-    if "speaker" in kinds and not has_speakers:  # clients choose for themselves
-        raise ConfigError(f"--notify {kinds['speaker']}: speakers are told apart with --speakers")
+    if "speaker" in kinds and not (config.decoding.speakers or is_split(config)):
+        why = f"--notify {kinds['speaker']}: speakers are told apart with --speakers"
+        if config.input.source:
+            raise ConfigError(why)
+        log.warning("%s, or by clients that choose it; in other sessions nobody is heard", why)
     return lambda: Notices(wanted) if wanted else None
 
 

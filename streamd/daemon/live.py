@@ -187,13 +187,13 @@ async def _live(
         queue = serving.file_queue(config, uploads)
         if queue is not None:
             running.append(tasks.create_task(queue.run()))
+        streams.when_begun = deliver(config, tasks, end_by=end_by)
         live = streams.add(LIVE, split=build.is_split(config)) if sources else None
         if live is not None:
             live.broken = control.stop  # which raises it when the others have ended in order
             running.append(tasks.create_task(_end_in_time(streams, control, end_by)))
             _introduce(config, live)
             _show(config, live, control, tasks, sinks)
-            deliver(config, live.hub, tasks, end_by=end_by)
         async with AsyncExitStack() as stack:
             stack.callback(first.close)
             stack.callback(uploads.others.close)

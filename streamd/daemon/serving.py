@@ -120,6 +120,8 @@ def _bus(config: Config, resume_s: float) -> "Bus":
         raise ConfigError("--bus keeps all finals: drop --journal")
     if options.keep:
         raise ConfigError("--bus keeps all finals: drop --keep")
+    if config.output.to:
+        raise ConfigError("--bus moves sessions from node to node: drop --to")
     if config.input.source:
         raise ConfigError("--bus shares what clients send: say streamd serve")
     if find_spec("nats") is None:

@@ -9,7 +9,7 @@ from functools import partial
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
-from weakref import WeakSet
+from weakref import WeakValueDictionary
 
 from streamd.config import Config
 from streamd.daemon import build
@@ -64,7 +64,7 @@ class Uploads:
     ) -> None:
         self._config, self.streams, self._stored = config, streams, stored
         self.others = others or OtherModels(config, "", streams)
-        self._additions: WeakSet[Addition] = WeakSet()
+        self._additions: WeakValueDictionary[str, Addition] = WeakValueDictionary()  # by epoch
         self.opened: asyncio.Future[OpenModel] = asyncio.Future()
         """The model, for which recordings wait."""
 
@@ -138,12 +138,13 @@ class Uploads:
         # A client may call a file as another's session, which goes on or can be listened to.
         named = f"recording-{Path(name).name[-_MOST_OF_A_NAME:]}"
         addition = Addition(self._stored, self._config.journal, named, epoch=epoch)
-        self._additions.add(addition)
+        self._additions[addition.hub.epoch] = addition
         return addition
 
     def is_writing(self, epoch: str) -> bool:
         """Whether a recording becomes the session of this epoch. Any thread may ask."""
-        return any(addition.writes(epoch) for addition in tuple(self._additions))
+        addition = self._additions.get(epoch)
+        return addition is not None and addition.is_open
 
     def _choices(self, opened: OpenModel, wanted: Wanted) -> Choices:
         try:

@@ -1,4 +1,4 @@
-"""Where captions of the live source go besides this machine: streaming programs, services, players.
+"""Where captions go besides this machine: streaming programs, services, players.
 
 A destination turns events into parts, each of which it can send; `delivery` does the waiting, the
 retrying and the counting. None of them can delay or end the captions.

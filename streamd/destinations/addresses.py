@@ -2,14 +2,15 @@
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from streamd.destinations.delivery import Destination
 from streamd.destinations.hls import Hls
-from streamd.destinations.ingestion import YouTube, Zoom
+from streamd.destinations.ingestion import YouTube, YouTubePosts, Zoom
 from streamd.destinations.obs import PASSWORD_VARIABLE, Obs, address_of
 from streamd.destinations.webhook import SECRET_VARIABLE, Webhook, key_of
 from streamd.errors import ConfigError, os_error_as
@@ -23,26 +24,26 @@ def opened(
     layout: CueLayout,
     names: Mapping[int, str],
     environ: Mapping[str, str] = os.environ,
-) -> Destination[Any]:
-    """Return the destination that `to` means; nothing is connected yet.
+) -> Callable[[], Destination[Any]]:
+    """Return what makes the destination that `to` means, for each session; nothing is connected.
 
     Its passwords are in variables of `environ`, where no list of processes shows them. `layout` and
     `names` are those of cues and of speakers. Raises `ConfigError` if it cannot be.
     """
     kind, _, address = to.partition(":")
     if kind == "obs":
-        return Obs(address_of(address), environ.get(PASSWORD_VARIABLE, ""), names)
+        return partial(Obs, address_of(address), environ.get(PASSWORD_VARIABLE, ""), names)
     if kind == "hls":
-        return Hls(_folder(address), layout, names)
+        return partial(Hls, _folder(address), layout, names)
     _check(kind, address)
     if kind == "youtube":
-        return YouTube(address, layout, names)
+        return partial(YouTube, address, layout, names, YouTubePosts())
     if kind == "zoom":
-        return Zoom(address, layout, names)
+        return partial(Zoom, address, layout, names)
     secret = environ.get(SECRET_VARIABLE, "").strip()
     if not secret:
         log.warning("--to webhook: not signed, since %s is not set", SECRET_VARIABLE)
-    return Webhook(address, key_of(secret) if secret else None)
+    return partial(Webhook, address, key_of(secret) if secret else None)
 
 
 def _check(kind: str, url: str) -> None:

@@ -1,8 +1,8 @@
 """Delivers a session to one destination, in order, whatever becomes of the destination.
 
 What waits is bounded. A destination whose text is read at once, on a screen, gets nothing that is
-older than `STALE_S`; another one gets everything, later. The user is told once when it fails and
-once when it works again, and how much was lost at the end.
+older than `STALE_S`; another one gets everything, later. The user is told each reason why it fails
+once until it works again, and how much was lost at the end.
 """
 
 import asyncio
@@ -58,11 +58,12 @@ class Destination(Protocol[ParcelT]):
     """Turns events into parts and sends them. Each call of `send` and `open` ends in bounded time.
 
     `name` is for messages and has neither password nor key. `is_live`: text that is late is of no
-    use there.
+    use there. `tells_sessions_apart`: whether it can have several at a time.
     """
 
     name: str
     is_live: bool
+    tells_sessions_apart: bool = False
 
     def follow(self, hub: Hub) -> None:
         """Take note of the session whose events come next, notes from the first one on."""
@@ -87,12 +88,6 @@ class Destination(Protocol[ParcelT]):
         return
 
 
-@dataclass(frozen=True, slots=True)
-class _QueuedParcel(Generic[ParcelT]):
-    heard_s: float
-    part: Parcel[ParcelT]
-
-
 class Delivery(Generic[ParcelT]):
     """One destination of one session; `run` does all. `n_sent` and `n_lost` count parts.
 
@@ -108,10 +103,14 @@ class Delivery(Generic[ParcelT]):
     ) -> None:
         self._to, self._pauses_s = destination, pauses_s
         self._now_s = now_s or asyncio.get_running_loop().time
-        self._queue: asyncio.Queue[_QueuedParcel[ParcelT] | None] = asyncio.Queue(_MOST_WAITING)
+        # When it was heard, and what is sent; None at the end.
+        self._queue: asyncio.Queue[tuple[float, Parcel[ParcelT]] | None] = asyncio.Queue(
+            _MOST_WAITING
+        )
         self._ended = asyncio.Event()
         self._free_s = 0.0  # from when on the next part may be shown
         self._n_failures = 0  # in a row
+        self._told: set[str] = set()  # why
         self._n_read = 0  # the number of the last final that was read
         self.n_sent = self.n_lost = 0
 
@@ -161,13 +160,13 @@ class Delivery(Generic[ParcelT]):
                         self.n_lost += event.to_seq - event.from_seq + 1
                     self._n_read = event.seq if isinstance(event, Final) else self._n_read
                     for part in self._to.parts(event):
-                        await self._put(_QueuedParcel(self._now_s(), part))
+                        await self._put((self._now_s(), part))
                 if not events.slow:
                     await self._queue.put(None)
                     return
                 # So much waits that the hub's queue overflowed, too: its finals are replayed.
 
-    async def _put(self, waiting: _QueuedParcel[ParcelT]) -> None:
+    async def _put(self, waiting: tuple[float, Parcel[ParcelT]]) -> None:
         if self._to.is_live and self._queue.full():
             self._queue.get_nowait()
             self.n_lost += 1
@@ -189,12 +188,12 @@ class Delivery(Generic[ParcelT]):
                 self.n_lost += 1
                 raise
 
-    async def _send(self, waiting: _QueuedParcel[ParcelT]) -> None:
+    async def _send(self, waiting: tuple[float, Parcel[ParcelT]]) -> None:
         """Send a part as often as it takes; give up if it is stale or was refused thrice."""
-        part, n_refusals = waiting.part, 0
+        (heard_s, part), n_refusals = waiting, 0
         if not self._ended.is_set():
             await asyncio.sleep(max(0.0, self._free_s - self._now_s()))
-        due_s = max(waiting.heard_s, self._free_s)
+        due_s = max(heard_s, self._free_s)
         while not (self._to.is_live and self._now_s() - due_s > STALE_S):
             try:
                 await self._to.send(part.content)
@@ -225,17 +224,17 @@ class Delivery(Generic[ParcelT]):
 
     def _fail(self, error: DeliveryError) -> None:
         self._n_failures += 1
-        if self._n_failures == 1:
+        if (why := str(error)) not in self._told:
+            self._told.add(why)
             what = "text that is late is left out" if self._to.is_live else "nothing is lost yet"
-            log.warning("%s: %s; trying again; %s", self._to.name, error, what)
-        else:
-            log.debug("%s: %s", self._to.name, error)
+            log.warning("%s: %s; trying again; %s", self._to.name, why, what)
 
     def _succeed(self) -> None:
         self.n_sent += 1
         if self._n_failures:
             log.info("%s works again; %d not delivered", self._to.name, self.n_lost)
         self._n_failures = 0
+        self._told.clear()
 
     def _conclude(self) -> None:
         n_left = sum(1 for _ in range(self._queue.qsize()) if self._queue.get_nowait() is not None)

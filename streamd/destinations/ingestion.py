@@ -2,11 +2,13 @@
 
 YouTube: support.google.com/youtube/answer/6077032. Zoom: support.zoom.com, KB0060368. Both count
 posts by ``seq``, which must increase by one for new text, and not when a post is sent again.
+YouTube wants UTC by its own clock, which its answers tell.
 """
 
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from urllib.parse import parse_qs, urlsplit
 
@@ -21,8 +23,21 @@ _ZOOM_LANGUAGES = {"en": "en-US", "ja": "jp-JP", "zh": "zh-CN"}
 """As Zoom writes them; the others are as ``de-DE``."""
 
 
-def _now() -> datetime:
-    return datetime.now(UTC)
+@dataclass(slots=True)
+class YouTubePosts:
+    """What the posts to one address share, of whichever session: their count, and whose clock.
+
+    `ahead` is by how much YouTube's clock is ahead of this machine's.
+    """
+
+    seq: int = 1
+    ahead: timedelta = timedelta(0)
+
+    def hear(self, answer: bytes, asked: datetime, answered: datetime) -> None:
+        """Learn YouTube's time from its answer, which says it; what is none is ignored."""
+        with suppress(ValueError):
+            told = datetime.fromisoformat(answer.decode().strip())
+            self.ahead = told.replace(tzinfo=told.tzinfo or UTC) - (asked + (answered - asked) / 2)
 
 
 class YouTube(Destination[str]):
@@ -39,14 +54,14 @@ class YouTube(Destination[str]):
         url: str,
         layout: CueLayout,
         names: Mapping[int, str],
+        posts: YouTubePosts,
         *,
-        now: Callable[[], datetime] = _now,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self.name = f"YouTube ({host_of(url)})"
         self._url, self._cues, self._now = url, ShownCues(layout, names), now
-        self._http = HttpClient()
+        self._http, self._posts = HttpClient(), posts
         self._began: datetime | None = None
-        self._seq = 1
 
     def parts(self, event: SessionEvent) -> Sequence[Parcel[str]]:
         """Return the body of a final's post."""
@@ -55,15 +70,21 @@ class YouTube(Destination[str]):
         cues, body = self._cues.of(event), ""
         for cue in cues:
             began = self._began or self._now() - timedelta(milliseconds=cues[-1].end_ms)
-            said = (began + timedelta(milliseconds=cue.start_ms)).strftime("%Y-%m-%dT%H:%M:%S.%f")
+            said = began + timedelta(milliseconds=cue.start_ms) + self._posts.ahead
             # A line is a line of the post: the break within a cue is written otherwise.
-            body += f"{said[:-3]}\n{'<br>'.join(self._cues.lines(cue))}\n"
+            body += (
+                f"{said:%Y-%m-%dT%H:%M:%S.%f}"[:-3] + f"\n{'<br>'.join(self._cues.lines(cue))}\n"
+            )
         return [Parcel(body)] if body else ()
 
     async def send(self, content: str) -> None:
         """Post the cues."""
-        await self._http.post(self._url, content.encode(), _PLAIN, query={"seq": str(self._seq)})
-        self._seq += 1
+        asked, query = self._now(), {"seq": str(self._posts.seq)}
+        answer = await self._http.request(
+            "POST", self._url, query=query, body=content.encode(), headers=_PLAIN
+        )
+        self._posts.seq += 1
+        self._posts.hear(answer, asked, self._now())
 
     async def close(self) -> None:
         """Close the connections."""
@@ -97,7 +118,7 @@ class Zoom(Destination[tuple[str, str]]):
         parsed = urlsplit(self._url)
         path = parsed.path.rstrip("/")
         seq_url = parsed._replace(path=f"{path}/seq", fragment="").geturl()
-        answer = await self._http.get(seq_url)
+        answer = await self._http.request("GET", seq_url)
         found = re.fullmatch(rb"\s*(\d{1,9})\s*", answer)
         self._seq = int(found[1]) + 1 if found else 0
 
@@ -110,7 +131,7 @@ class Zoom(Destination[tuple[str, str]]):
                 await self.open()
         language, text = content
         query = {"seq": str(self._seq)} | ({} if self._has_language else {"lang": language})
-        await self._http.post(self._url, text.encode(), _PLAIN, query=query)
+        await self._http.request("POST", self._url, query=query, body=text.encode(), headers=_PLAIN)
         self._seq += 1
 
     async def close(self) -> None:

@@ -34,25 +34,19 @@ class HttpClient:
         agent = {"User-Agent": f"streamd/{__version__}"}
         self._http = httpx2.AsyncClient(timeout=_TIMEOUT_S, headers=agent)
 
-    async def post(
-        self, url: str, body: bytes, headers: Mapping[str, str], *, query: Mapping[str, str] = {}
-    ) -> None:
-        """Send `body`, with `query` added to the address. Raises `DeliveryError`."""
-        await self._request("POST", url, query, body=body, headers=headers)
-
-    async def get(self, url: str) -> bytes:
-        """Return the beginning of what is there. Raises `DeliveryError`."""
-        return await self._request("GET", url, {})
-
-    async def _request(
+    async def request(
         self,
         method: str,
         url: str,
-        query: Mapping[str, str],
         *,
+        query: Mapping[str, str] = {},
         body: bytes = b"",
         headers: Mapping[str, str] | None = None,
     ) -> bytes:
+        """Send a request, with `query` added to the address; return the beginning of the answer.
+
+        Raises `DeliveryError`.
+        """
         try:
             # `params` would encode the query that is there anew, and break its signature.
             added = str(httpx2.QueryParams(query))
@@ -67,11 +61,13 @@ class HttpClient:
                     content += block
                     if len(content) > _MOST_BYTES:
                         break
-        except TimeoutError:
+        except (TimeoutError, httpx2.TimeoutException):
             raise DeliveryError(f"no answer within {_TIMEOUT_S:.0f} s") from None
         except (httpx2.HTTPError, httpx2.InvalidURL, OSError) as error:
             # Its text may have the address.
-            raise DeliveryError(_reason(error)) from None
+            is_away = isinstance(error, httpx2.ConnectError)
+            what = "cannot connect" if is_away else f"the request failed ({type(error).__name__})"
+            raise DeliveryError(what) from None
         if not answer.is_success:
             is_refusal = answer.is_client_error and answer.status_code not in _LATER
             wanted = answer.headers.get("retry-after", "")
@@ -83,13 +79,3 @@ class HttpClient:
     async def close(self) -> None:
         """Close the connections."""
         await self._http.aclose()
-
-
-def _reason(error: Exception) -> str:
-    match error:
-        case httpx2.ConnectError():
-            return "cannot connect"
-        case httpx2.TimeoutException():
-            return f"no answer within {_TIMEOUT_S:.0f} s"
-        case _:
-            return f"the request failed ({type(error).__name__})"

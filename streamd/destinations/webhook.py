@@ -57,6 +57,7 @@ class Webhook(Destination[tuple[str, bytes]]):
     """
 
     is_live = False
+    tells_sessions_apart = True
 
     def __init__(
         self, url: str, key: bytes | None, *, now_s: Callable[[], float] = time.time
@@ -119,7 +120,7 @@ class Webhook(Destination[tuple[str, bytes]]):
             headers["webhook-signature"] = signature(
                 self._key, message_id=message_id, sent_s=sent_s, body=body
             )
-        await self._http.post(self._url, body, headers)
+        await self._http.request("POST", self._url, body=body, headers=headers)
 
     async def close(self) -> None:
         """Close the connections."""

@@ -26,26 +26,10 @@ _FENCE = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"\]\([^)\n]*\)")
 _INVISIBLE = frozenset({"script", "style", "template", "noscript", "svg"})
 _BLOCKS = frozenset(
-    [
-        "p",
-        "div",
-        "li",
-        "td",
-        "th",
-        "tr",
-        "br",
-        "h1",
-        "h2",
-        "h3",
-        "h4",
-        "h5",
-        "h6",
-        "section",
-        "article",
-        "title",
-        "dt",
-        "dd",
-    ]
+    (
+        *("p", "div", "li", "td", "th", "tr", "br", "section", "article", "title", "dt", "dd"),
+        *("h1", "h2", "h3", "h4", "h5", "h6"),
+    )
 )
 
 

@@ -64,9 +64,10 @@ class Addition:
             file = self._recording.file if self._recording else audio.name
             self._journal.attach(file, 0, 0)
 
-    def writes(self, epoch: str) -> bool:
-        """Whether it is of the session with this epoch, and has not ended. Any thread may ask."""
-        return self.hub.epoch == epoch and not self._journal.closed
+    @property
+    def is_open(self) -> bool:
+        """Whether it has not ended. Any thread may ask."""
+        return not self._journal.closed
 
     def hear(self, item: Frames | Lost) -> None:
         """Take the next frames, or what a source has lost."""

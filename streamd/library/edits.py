@@ -12,7 +12,7 @@ from math import ceil
 from typing import Annotated
 
 from msgspec import Meta, Struct
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from streamd.errors import ConfigError, WireError
 from streamd.events import Attribution, Correction, Edit, Final, SpeakerName, aligned
@@ -50,14 +50,7 @@ class Speaking(Struct, frozen=True, kw_only=True):
     @property
     def attribution(self) -> Attribution:
         """The note that says so."""
-        return Attribution(
-            speaker=self.speaker,
-            seq=self.seq,
-            first=self.first,
-            to_seq=self.to_seq,
-            last=self.last,
-            was=self.was,
-        )
+        return Attribution(**asdict(self))
 
 
 class Naming(Struct, frozen=True, kw_only=True):
@@ -184,12 +177,11 @@ class EditedText:
         by_whom = attributed(final, self._attributions)
         wanted = [*_differences(by_whom, " ".join(text.split()))]
         known = in_effect(final, self._corrections.get(final.seq, ()))
-        for each in known:
-            is_replaced = any(
-                each.first <= other.last and other.first <= each.last for other in wanted
-            )
-            if each not in wanted and not is_replaced:
-                wanted.append(_as_heard(final, each))
+        wanted += [
+            _as_heard(final, each)
+            for each in known
+            if not any(each.first <= new.last and new.first <= each.last for new in wanted)
+        ]
         for each in wanted:
             if each not in known:
                 self._take(each)

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-from dataclasses import dataclass
 
 from msgspec.structs import replace
 
@@ -22,15 +21,6 @@ from streamd.streams.journal.journals import JournalError
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Transcribing:
-    """The job that is being done, and how far it is; `duration_ms` is 0 while its file is read."""
-
-    job: int
-    reached_ms: int = 0
-    duration_ms: int = 0
-
-
 class FileQueue:
     """Transcribes the files of `jobs`, one at a time, so that live captions are not held up.
 
@@ -42,8 +32,8 @@ class FileQueue:
         """Raises `JournalError` if what broke off before cannot be removed."""
         jobs.sweep()
         self._recordings, self.jobs = recordings, jobs
-        self.now: Transcribing | None = None
-        """What is being done; any thread may read it."""
+        self.now: tuple[int, int, int] | None = None
+        """Which job is being done, up to which ms, and of how many; 0 while its file is read."""
         self._more = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._task: asyncio.Task[None] | None = None
@@ -57,7 +47,7 @@ class FileQueue:
         self._loop.call_soon_threadsafe(self._cancel, job)
 
     def _cancel(self, job: int) -> None:
-        if self._task is not None and self.now is not None and self.now.job == job:
+        if self._task is not None and self.now is not None and self.now[0] == job:
             self._task.cancel()
 
     async def run(self) -> None:
@@ -78,7 +68,7 @@ class FileQueue:
 
     async def _do(self, job: QueuedFile) -> None:
         """Transcribe a file. Raises `EngineError` and `JournalError`: it is to be begun again."""
-        self.now = Transcribing(job.id)
+        self.now = job.id, 0, 0
         self._task = task = asyncio.create_task(self._transcribe(job))
         try:
             await asyncio.wait({task})
@@ -103,11 +93,11 @@ class FileQueue:
     async def _transcribe(self, job: QueuedFile) -> None:
         await asyncio.to_thread(self.jobs.forget_session, job)  # what a crash has left of it
         await asyncio.to_thread(self.jobs.change, replace(job, state="running"))
-        if not self.jobs.path(job).is_file():  # somebody has just removed it
+        if not self.jobs.path(job.epoch).is_file():  # somebody has just removed it
             return
-        with self.jobs.path(job).open("rb") as file:
+        with self.jobs.path(job.epoch).open("rb") as file:
             read = self._recordings.read(file.fileno(), job.name, job.wanted, epoch=job.epoch)
             recording = await read
-            self.now = Transcribing(job.id, 0, recording.duration_ms)
+            self.now = job.id, 0, recording.duration_ms
             async for event in recording.events:
-                self.now = Transcribing(job.id, event.end_ms, recording.duration_ms)
+                self.now = job.id, event.end_ms, recording.duration_ms

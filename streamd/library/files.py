@@ -25,7 +25,7 @@ def transcript_file(
         said = in_sentences(said)
     if anonymous:
         title = f"session-{number}"
-        said, names, _ = anonymised(said, names)
+        said, names, _ = anonymised(said, names, shelf.names_elsewhere(number))
     try:
         text = write(said, form, names, title)
     except ConfigError as error:
@@ -36,7 +36,8 @@ def transcript_file(
 def replaced_list(shelf: Shelf, number: int) -> Response:
     """Return what `transcript_file` replaces if it is anonymous. Raises `ConfigError` as that."""
     shelf.run(number)
-    _, _, listed = anonymised(shelf.read(number), shelf.names(number))
+    known = shelf.names_elsewhere(number)
+    _, _, listed = anonymised(shelf.read(number), shelf.names(number), known)
     return respond(
         200, as_csv(listed).encode(), file_headers(f"session-{number}.replaced.csv", "csv")
     )

@@ -79,7 +79,7 @@ class Jobs:
                 received.unlink()
                 return int(number)
             size = received.stat().st_size
-            received.rename(self._path(epoch))
+            received.rename(self.path(epoch))
             flush(self.folder)
             job = QueuedFile(epoch=epoch, name=name, size=size, wanted=wanted)
             row = epoch, msgspec.json.encode(job).decode()
@@ -102,17 +102,13 @@ class Jobs:
         for job in self.listed():
             if job.state == "failed":
                 continue
-            if self._is_done(job):
+            if any(ended == EndReason.END for _, ended in self._sessions(job)):
                 self.remove(job)
-            elif self._path(job.epoch).is_file():
+            elif self.path(job.epoch).is_file():
                 return job
             else:
                 self.change(replace(job, state="failed", error="the file is gone: send it again"))
         return None
-
-    def path(self, job: QueuedFile) -> Path:
-        """Return where the file of a job is."""
-        return self._path(job.epoch)
 
     def change(self, job: QueuedFile) -> None:
         """Write what is known of a job, unless somebody has removed it."""
@@ -124,7 +120,7 @@ class Jobs:
         """Forget a job and its file; its session stays."""
         with written(self._shelf.path) as connection:
             connection.execute("DELETE FROM jobs WHERE id = ?", (job.id,))
-        self._path(job.epoch).unlink(missing_ok=True)
+        self.path(job.epoch).unlink(missing_ok=True)
 
     def forget_session(self, job: QueuedFile) -> None:
         """Delete the session that a job has begun, with its audio."""
@@ -133,7 +129,7 @@ class Jobs:
 
     def sweep(self) -> None:
         """Remove files of which no job knows: of uploads that broke off."""
-        known = {self._path(job.epoch).name for job in self.listed()}
+        known = {self.path(job.epoch).name for job in self.listed()}
         for path in self.folder.iterdir() if self.folder.is_dir() else ():
             if path.name not in known:
                 path.unlink(missing_ok=True)
@@ -141,11 +137,6 @@ class Jobs:
     def session(self, job: QueuedFile) -> int:
         """Return the number of the session that a job has begun; 0 if it has not."""
         return next((number for number, _ in self._sessions(job)), 0)
-
-    def _is_done(self, job: QueuedFile) -> bool:
-        for _, ended in self._sessions(job):
-            return ended == EndReason.END
-        return False
 
     def _sessions(self, job: QueuedFile) -> list[tuple[int, str]]:
         with written(self._shelf.path) as connection:
@@ -157,5 +148,6 @@ class Jobs:
                 found.append((number, run_of(data).ended))
         return found
 
-    def _path(self, epoch: str) -> Path:
+    def path(self, epoch: str) -> Path:
+        """Return where the file of a job is."""
         return self.folder / epoch

@@ -105,7 +105,11 @@ class JobsRest:
         if job is None:
             return plain(404, f"no file number {number} is in the queue")
         if method == "DELETE":
-            self._remove(job)
+            if (now := self._queue.now) is not None and now[0] == job.id:
+                self._queue.cancel(job.id)  # which removes it
+            else:
+                jobs.forget_session(job)
+                jobs.remove(job)
             return respond(204, b"", {})
         if method == "POST" and job.state == "failed":
             jobs.change(replace(job, state="waiting", error=""))
@@ -113,16 +117,9 @@ class JobsRest:
             return respond(204, b"", {})
         return plain(405, "the methods here are: GET; DELETE; POST to try a failed one again")
 
-    def _remove(self, job: QueuedFile) -> None:
-        now = self._queue.now
-        if now is not None and now.job == job.id:
-            self._queue.cancel(job.id)  # which removes it
-        else:
-            self._queue.jobs.forget_session(job)
-            self._queue.jobs.remove(job)
-
     def _shown(self, job: QueuedFile) -> dict[str, Any]:
-        now = self._queue.now if self._queue.now and self._queue.now.job == job.id else None
+        number, *progress = self._queue.now or (0, 0, 0)
+        reached_ms, duration_ms = progress if number == job.id else (0, 0)
         return {
             "id": job.id,
             "name": job.name,
@@ -130,6 +127,6 @@ class JobsRest:
             "state": job.state,
             "error": job.error,
             "session": self._queue.jobs.session(job) if job.state != "waiting" else 0,
-            "reached_ms": now.reached_ms if now else 0,
-            "duration_ms": now.duration_ms if now else 0,
+            "reached_ms": reached_ms,
+            "duration_ms": duration_ms,
         }

@@ -18,7 +18,7 @@ from msgspec import Struct
 from streamd.errors import ConfigError, StreamdError, os_error_as
 from streamd.events import Edit, Final, Gap, Item, Note, SpeakerName
 from streamd.library.edits import EditedText, Edits
-from streamd.library.tables import NAME, SOUNDS, TO_COMPACT, compact, spaced, written
+from streamd.library.tables import NAME, SOUNDS, TO_COMPACT, compact, prepare, spaced, written
 from streamd.sinks.text import speaker_name
 from streamd.sinks.transcripts import Revised
 from streamd.streams.journal.journals import JournalError
@@ -220,6 +220,13 @@ class Shelf:
         """Return what speakers of a session are called."""
         return EditedText(self._notes(number)).names
 
+    def names_elsewhere(self, number: int) -> list[str]:
+        """Return what speakers are called in other texts of the same audio."""
+        query = "SELECT other.run FROM sounds JOIN sounds AS other USING (file) "
+        query += "WHERE sounds.run = ? AND other.run != sounds.run"
+        others = [other for (other,) in self._rows(query, number)]
+        return [name for other in others for name in self.names(other).values()]
+
     def sounds(self, number: int) -> list[AudioPart]:
         """Return the audio of a session that is there, in its order."""
         query = "SELECT file, start_ms, at_ms FROM sounds WHERE run = ? ORDER BY start_ms"
@@ -253,7 +260,11 @@ class Shelf:
         if not wanted.speaker:
             yield from self._where(wanted)
         elif numbered := re.fullmatch(r"(?:speaker )?(\d{1,4})", folded(wanted.speaker)):
-            yield from self._where(wanted, _may_be_by({int(numbered[1])}))
+            number = int(numbered[1])
+            # A word may be in every sentence, of which nobody has such a number.
+            query = "SELECT 1 FROM events WHERE greatest_speaker(event) >= ? LIMIT 1"
+            if [*self._rows(query, number)]:
+                yield from self._where(wanted, _may_be_by({number}))
         else:
             # The words may be in every sentence: only sessions with that name are looked at.
             row = "search.rowid" if wanted.terms else "events.id"
@@ -404,6 +415,7 @@ class Shelf:
         try:
             with closing(sqlite3.connect(uri, uri=True)) as db:
                 db.text_factory = bytes
+                prepare(db)
                 yield db
         except sqlite3.Error as error:
             cause = cause_of(error)

@@ -22,11 +22,9 @@ ADDRESS = (
 SHA256 = "10c95ea3eb9a7bb4cb8bddf6feb023250381008177ac162ce169694d05c317de"
 LICENCE = "Apache-2.0, https://www.apache.org/licenses/LICENSE-2.0"
 ENDING = ".tflite"
-_MOST_BYTES = 20_000_000
+_MOST_BYTES = 20 << 20
 """It has 4 MB, and as floats, as others export it, 15 MB."""
 _HOST = ADDRESS.split("/")[2]
-_TIMEOUT_S = 10
-"""How long it may send nothing."""
 
 
 def kept_at(environ: Mapping[str, str] = os.environ) -> Path:
@@ -42,21 +40,9 @@ def network(environ: Mapping[str, str] = os.environ) -> Path | None:
 
 def fetch() -> Path:
     """Download the network, and return where it is. Raises `ModelError`."""
-    import httpx2  # takes long to import
+    from streamd.models.store.download import content_at  # takes long to import
 
-    if places().offline:
-        raise ModelError(f"{NAME}: nothing is downloaded while HF_HUB_OFFLINE is set")
-    try:
-        with httpx2.stream("GET", ADDRESS, follow_redirects=True, timeout=_TIMEOUT_S) as answer:
-            answer.raise_for_status()
-            content = b""
-            for part in answer.iter_bytes():
-                content += part
-                if len(content) > _MOST_BYTES:
-                    raise ModelError(f"{NAME}: {_HOST} sends more than the network; not kept")
-    except (httpx2.HTTPError, ValueError) as error:  # ValueError: an invalid proxy address
-        why = " ".join(str(error).split()) or type(error).__name__
-        raise ModelError(f"{NAME}: {_HOST} cannot be reached ({why}); check the network") from error
+    content = b"".join(content_at(ADDRESS, places(), most=_MOST_BYTES))
     if hashlib.sha256(content).hexdigest() != SHA256:
         raise ModelError(f"{NAME}: {_HOST} sends another file than this release of streamd knows")
     return _put(content)

@@ -160,7 +160,10 @@ def _type(name: str, text: str) -> str:
         return copied or _run(["ydotool", *_PASTE], "")
     if name == "xdotool":
         return next(filter(None, map(_type_run, _RUNS.findall(text))), "")
-    return _run([name, *_TYPISTS[name]], _apple_script(text) if name == "osascript" else text)
+    if name == "osascript":
+        quoted = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+        text = f'tell application "System Events" to keystroke "{quoted}"'
+    return _run([name, *_TYPISTS[name]], text)
 
 
 def _type_run(run: str) -> str:
@@ -209,11 +212,6 @@ def _run(command: Sequence[str], given: str) -> str:
 def _is_mark(char: str) -> bool:
     """Whether this is a mark that stands behind a word."""
     return char in ",.;:?!…"
-
-
-def _apple_script(text: str) -> str:
-    quoted = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-    return f'tell application "System Events" to keystroke "{quoted}"'
 
 
 def _ending(phrase: str) -> re.Pattern[str] | None:

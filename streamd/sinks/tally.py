@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from difflib import SequenceMatcher
 
 from streamd.events import Event, Final, Partial
@@ -15,19 +14,13 @@ def _bare(text: str) -> list[str]:
     return [word for word in words if word]
 
 
-@dataclass(slots=True)
-class _Guess:
-    shown: list[str]
-    fixed: list[str]
-
-
 class Tally:
     """A sink that writes nothing; `lines` say what it has counted."""
 
     def __init__(self, cpu_s: Callable[[], float] = time.process_time) -> None:
         self._cpu_s = cpu_s
         self._began_s: float | None = None
-        self._guess: _Guess | None = None
+        self._guess: tuple[list[str], int] | None = None  # words, of which so many are fixed
         self._spoken_ms = self._end_ms = 0
         self.n_words = self.n_rewritten = self.n_broken = 0
 
@@ -36,9 +29,9 @@ class Tally:
         if self._began_s is None:
             self._began_s = self._cpu_s()  # the model is there
         if isinstance(event, Partial):
-            now = _Guess(_bare(event.text), _bare(event.text[: event.stable]))
-            self._compare(now.shown)
-            self._guess = now
+            words, fixed = _bare(event.text), _bare(event.text[: event.stable])
+            self._compare(words)
+            self._guess = words, len(fixed)
         elif isinstance(event, Final):
             words = _bare(event.text)
             self._compare(words)
@@ -52,7 +45,7 @@ class Tally:
 
     def _compare(self, words: list[str]) -> None:
         if self._guess is not None:
-            shown, n_fixed = self._guess.shown, len(self._guess.fixed)
+            shown, n_fixed = self._guess
             for what, begin, end, _, _ in SequenceMatcher(None, shown, words, False).get_opcodes():
                 # The end of a guess may be withdrawn, or belong to the next sentence.
                 if what == "replace" or (what == "delete" and end < len(shown)):

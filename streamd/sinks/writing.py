@@ -52,7 +52,9 @@ class SentenceSink(CaptionSink):
             self._begun = event
             if not ends_sentence(event.text):
                 return
-        if not _is_within(event, self._begun):
+        # A sound during a sentence does not end it.
+        end_ms = self._begun.end_ms if self._begun is not None else 0
+        if not (isinstance(event, Sound) and event.start_ms < end_ms):
             self._flush()
         if not isinstance(event, Final):
             self._sink.write(event)
@@ -68,11 +70,6 @@ class SentenceSink(CaptionSink):
         begun, self._begun = self._begun, None
         if begun is not None:
             self._sink.write(begun)
-
-
-def _is_within(event: Event, begun: Final | None) -> bool:
-    """Whether an event is of a sound during a sentence, which it does not end."""
-    return isinstance(event, Sound) and begun is not None and event.start_ms < begun.end_ms
 
 
 def sentences(finals: Sequence[Final]) -> list[Final]:

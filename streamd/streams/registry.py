@@ -102,6 +102,8 @@ class Streams:
         self._untrimmed_s = 0  # since memory was returned, if the engine was busy
         self.when_idle: list[Callable[[], None]] = []
         """Called when no session is fed any more, to free what the next one loads again."""
+        self.when_begun: Callable[[Hub], None] = lambda hub: None
+        """Called with each session that begins to be fed."""
         self._output_error: StreamdError | None = None
         self._fault: Fault | None = None  # of the engine
         self._ended: dict[str, Hub] = {}
@@ -120,6 +122,7 @@ class Streams:
         recording = self._storage.record(name)
         stream = self._add(name, split=split)
         stream.begin(recording)
+        self.when_begun(stream.hub)
         return stream
 
     async def prepare(
@@ -176,6 +179,7 @@ class Streams:
         if not is_resumed and stream.hub.choices.model:  # of whoever fed it before
             stream.hub.choices = self.choices
         stream.begin(recording, is_resumed=is_resumed)
+        self.when_begun(stream.hub)
         return stream
 
     def _check_free(self, session: str, epoch: str | None) -> None:

@@ -43,12 +43,3 @@ def _found(text: str, names: Sequence[str]) -> Iterator[str]:
 
 def _place(name: str) -> re.Pattern[str]:
     return re.compile(rf"(?<!\w){re.escape(name)}(?!\w)")
-
-
-def numbers(text: str) -> list[str]:
-    """Return the digits of each number in a text, in order of their value, without separators.
-
-    Languages separate thousands, decimals, hours and dates by different marks.
-    """
-    found = re.findall(r"\d+(?:[.,:/\u00a0\u202f]\d+)*", text)
-    return sorted(re.sub(r"\D", "", each) for each in found)

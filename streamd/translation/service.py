@@ -83,7 +83,6 @@ class _Reading:
     ) -> None:
         self._translator, self._into, self._names = translator, into, names
         self._known: dict[int, Translation] = {}  # complete ones, by their first finals
-        self._revisions: dict[int, int] = {}  # of what is not complete, by channel
         self._live: dict[tuple[int, int], SentenceSoFar] = {}  # by channel and first segment
         self._earlier: deque[SentenceSoFar] = deque(maxlen=_MOST_EARLIER)
         self._open: dict[int, Translation] = {}  # the newest that is not complete, by channel
@@ -265,12 +264,10 @@ class _Seat(LanguageReader):
     def wanted(self, known: Sequence[Translation]) -> Iterator[Translation]:
         return (each for each in known if not (each.complete and each.last <= self._after))
 
-    def _wants(self, event: Translation) -> bool:
-        """Whether it is news; who comes while a sentence is open gets its end, too."""
-        return not event.complete or event.rev > 0 or event.last > self._after
-
     def give(self, event: Translation | Fault) -> None:
-        if isinstance(event, Translation) and not self._wants(event):
+        is_whole = isinstance(event, Translation) and event.complete and event.rev == 0
+        # Who comes while a sentence is open gets its end, too.
+        if isinstance(event, Translation) and is_whole and event.last <= self._after:
             return
         if self._subscription.closed:
             self._late.append(event)

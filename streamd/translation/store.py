@@ -12,17 +12,17 @@ import re
 import shutil
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
 
-from streamd.errors import EngineError, ModelError, how_to_install, os_error_as
+from streamd.errors import EngineError, ModelError, StreamdError, how_to_install, os_error_as
 from streamd.models.store.cache import StorePaths
 from streamd.system.disk import locked, put_folder
 from streamd.translation.translator import OneWay
-from streamd.version import __version__
 
 REGISTRY = (
     "https://storage.googleapis.com/moz-fx-translations-data--303e-prod-translations-data"
@@ -37,7 +37,6 @@ _FOLDER = ".translate"  # no speech model can be called so
 _NAME = re.compile(r"translate:([a-z]{2,3})-([a-z]{2,3})")
 _MOST_BYTES = 300 << 20
 """Of a file; the largest model has 60 MB."""
-_TIMEOUT_S = 10
 
 log = logging.getLogger(__name__)
 
@@ -69,16 +68,18 @@ class _Firefox:
         self._path, self._model = path, model
 
     def translate(self, text: str) -> str:
-        try:
+        with _panics_as(EngineError, f"{self._path}: the model failed"):
             return self._model.translate(text)
-        except BaseException as error:
-            raise _engine_error(self._path, error) from error
 
 
-def _engine_error(path: Path, error: BaseException) -> BaseException:
-    if isinstance(error, KeyboardInterrupt | SystemExit):
-        return error
-    return EngineError(f"{path}: the model failed ({error})")
+@contextmanager
+def _panics_as(kind: type[StreamdError], problem: str) -> Iterator[None]:
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:
+        raise kind(f"{problem} ({error})") from error
 
 
 def open_model(here: StorePaths, source: str, target: str) -> OneWay:
@@ -92,12 +93,8 @@ def open_model(here: StorePaths, source: str, target: str) -> OneWay:
         raise ModelError(needs) from error
     with os_error_as(ModelError, f"{path}: cannot be read"):
         model, shortlist, own, other = (each.read_bytes() for each in found)
-    try:
+    with _panics_as(ModelError, f"{path}: the model is damaged"):
         return _Firefox(path, Translator(model, own, other, shortlist))
-    except BaseException as error:
-        if isinstance(error, KeyboardInterrupt | SystemExit):
-            raise
-        raise ModelError(f"{path}: the model is damaged ({error})") from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,26 +302,7 @@ def _unpacked(chunks: Iterator[bytes], most: int) -> Iterator[bytes]:
 
 
 def _content(here: StorePaths, address: str) -> Iterator[bytes]:
-    """Yield what is at an address. Raises `ModelError`."""
     # Imported here because httpx2 takes long to import, and most starts need no download.
-    import httpx2
+    from streamd.models.store.download import content_at
 
-    if here.offline:
-        raise ModelError("nothing is downloaded while HF_HUB_OFFLINE is set")
-    n_bytes, headers = 0, {"User-Agent": f"streamd/{__version__}"}
-    trusted = httpx2.create_ssl_context()
-    try:
-        with (
-            httpx2.Client(verify=trusted, follow_redirects=True, timeout=_TIMEOUT_S) as client,
-            client.stream("GET", address, headers=headers) as response,
-        ):
-            if response.status_code != httpx2.codes.OK:
-                raise ModelError(f"{address}: error {response.status_code}; try again later")
-            for chunk in response.iter_bytes():
-                n_bytes += len(chunk)
-                if n_bytes > _MOST_BYTES:
-                    raise ModelError(f"{address}: more than {_MOST_BYTES >> 20} MB; it is no model")
-                yield chunk
-    except (httpx2.HTTPError, httpx2.InvalidURL, ValueError) as error:
-        why = " ".join(str(error).split()) or type(error).__name__
-        raise ModelError(f"{address} cannot be reached ({why}); check the network") from error
+    return content_at(address, here, most=_MOST_BYTES)

@@ -27,6 +27,9 @@ _RARE_NAME = 9.5
 """The same for a name: what sounds like it is probably another word."""
 _SELDOM = 8.0
 """Cost above which the first word of a sentence may belong to a name: "Ana", but not "The"."""
+_FUNCTION_WORD = 6.0
+"""Cost up to which a word with a capital begins a sentence, also where the end of the one before is
+lost, as of headings in a PDF: "The", "In", "We", but not "New"."""
 _FEWEST_LETTERS = 4
 """Shorter phrases are like too many other sounds."""
 _MOST_TOKENS = 24
@@ -249,7 +252,8 @@ def _names_in(line: _Line, known: Mapping[str, _Uses], costs: Mapping[str, float
     skips_first = not (line.is_item or is_seldom)
     run: list[str] = []
     for word, gap in [*zip(line.words, line.gaps, strict=True), ("", "")][skips_first:]:
-        is_part = _is_capital(word) and not _CONTRACTION.fullmatch(word)
+        is_common = costs.get(word.lower(), 0.0) <= _FUNCTION_WORD
+        is_part = _is_capital(word) and not (is_common or _CONTRACTION.fullmatch(word))
         if run and gap == " " and (is_part or word in _JOINING):
             run.append(word)
             continue

@@ -59,11 +59,20 @@ async def test_it_ends_when_what_it_waits_for_is_heard(streams, capsys):
     assert capsys.readouterr().out == "One.\nTwo.\n"
 
 
-async def test_it_says_so_if_that_was_never_heard(streams):
-    config = Config(notices=NoticeOptions(until=("three",)))
-    streams.live.close("done")
+@pytest.mark.parametrize("why", ["the session has ended", "stopped"])
+async def test_it_says_so_if_that_was_never_heard(why, streams, caplog):
+    config = Config(notices=NoticeOptions(until=("three", "four")))
     async with serving(streams) as server:
-        assert await show(config, f"ws://127.0.0.1:{server.port}?after=0") == UNHEARD
+        with piped_stdout() as reading:
+            address = f"ws://127.0.0.1:{server.port}?after=0"
+            watching = asyncio.create_task(show(config, address))
+            assert await asyncio.to_thread(reading.readline) == "One.\n"
+            if why == "stopped":
+                os.kill(os.getpid(), signal.SIGINT)
+            else:
+                streams.live.close("done")
+            assert await watching == UNHEARD == 6
+    assert caplog.messages[-1] == f"{why}: not heard: three, four"
 
 
 async def test_what_can_never_be_heard_is_refused_before_it_watches():

@@ -174,24 +174,60 @@ async def test_the_choice_outlives_a_visit(context):
         await expect(page.locator("#translating")).to_have_text("pt:ONE.")
 
 
+DIRECTION = "(e) => getComputedStyle(e).direction"
+
+
+class Arabic:
+    """Begins with a name that is kept, as the vocabulary spells it."""
+
+    def translate(self, text: str) -> str:
+        return "Ana Botín قالت: مرحبا بالعالم."
+
+
+def arabic() -> ServerInfo:
+    translator = Translator(lambda source, target: Arabic(), [("en", "ar")])
+    return ServerInfo("fake", "en", Translations(translator, ["ar"]))
+
+
 async def test_arabic_has_its_own_direction_and_nobody_is_shut_out(context):
     streams = CountingStreams()
-
-    class Arabic:
-        def translate(self, text: str) -> str:
-            return "مرحبا بالعالم."
-
-    translator = Translator(lambda source, target: Arabic(), [("en", "ar")])
-    translations = Translations(translator, ["ar"])
-    async with visiting(context, streams, info=ServerInfo("fake", "en", translations)) as (page, _):
+    async with visiting(context, streams, info=arabic()) as (page, _):
         await choose(page, "ar both")
         streams.live.publish(final("Hello world.", 0, seg=1))
         streams.live.publish(final("Bye world.", 60_000, seg=2))
-        block = page.locator("#log .translation")
-        await expect(block).to_have_text("مرحبا بالعالم.")
-        assert await block.evaluate("(e) => getComputedStyle(e).direction") == "rtl"
+        for block in (page.locator("#log .translation"), page.locator("#translating")):
+            await expect(block).to_contain_text("مرحبا بالعالم.")
+            assert await block.evaluate(DIRECTION) == "rtl"
         found = await Axe().run(page)
         assert found.violations_count == 0, found.generate_report()
+
+
+async def test_arabic_has_its_own_direction_on_the_overlay(context):
+    streams = CountingStreams()
+    async with serving(streams, info=arabic()) as server:
+        address = f"http://127.0.0.1:{server.port}/overlay?translate=ar&fade=0&width=40em"
+        page, _ = await visit(context, address)
+        while not streams.live.listeners:
+            await turn()
+        streams.live.publish(final("Hello world.", 0, seg=1))
+        line = page.locator("#lines p").last
+        await expect(line).to_contain_text("مرحبا بالعالم.")
+        assert await line.evaluate(DIRECTION) == "rtl"
+
+
+async def test_a_language_is_read_through_english_from_the_first_sentence_on(context):
+    """Portuguese to German; whoever comes late reads all of it, too."""
+    streams = CountingStreams()
+    translator, seen = shouting("pt-en", "en-de")
+    offer = ServerInfo("fake", "pt", Translations(translator, ["de"]))
+    streams.live.publish(replace(final("Boa tarde.", 0, seg=1), language="pt"))
+    async with visiting(context, streams, info=offer) as (page, _):
+        await choose(page, "de only")
+        line = page.locator("#translating")
+        await expect(line).to_have_text("de:EN:BOA TARDE.")
+        assert await line.locator("span").first.get_attribute("lang") == "de"
+        await expect(page.locator("#log .text")).to_be_hidden()
+    assert seen == ["Boa tarde.", "en:BOA TARDE."]
 
 
 async def test_if_translating_fails_the_original_is_shown(context):

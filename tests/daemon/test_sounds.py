@@ -21,23 +21,23 @@ from tests.support.fakes import WORD, ScriptedRecognizer, scripted_audio, script
 SPEECH = [False] * 100 + [True] * (20 * WORD) + [False] * 400
 
 
-def loud_is_music(samples: np.ndarray) -> np.ndarray:
+def loud_is_a_dog(samples: np.ndarray) -> np.ndarray:
     scores = np.zeros(521, np.float32)
-    scores[132] = np.mean(np.abs(samples) > 0.05)
+    scores[70] = np.mean(np.abs(samples) > 0.05)
     return scores
 
 
 @pytest.fixture
 def hearing():
-    """Makes what hears loud sound as music, in a thread."""
+    """Makes what hears loud sound as a dog, in a thread."""
     with ThreadPoolExecutor(1) as thread:
-        yield lambda told, since_ms: SoundHearing(loud_is_music, thread, told, since_ms=since_ms)
+        yield lambda told, since_ms: SoundHearing(loud_is_a_dog, thread, told, since_ms=since_ms)
 
 
 def new_streams(hearing, storage: SessionStorage | None = None, *, sounds: bool = True) -> Streams:
     streams = Streams(lambda _: scripted_session(), max_backlog=500, max_ingest=4, storage=storage)
     streams.context.new_hearing = hearing
-    streams.context.new_notices = lambda: Notices(["w9", "sound:music"])
+    streams.context.new_notices = lambda: Notices(["w9", "sound:dog"])
     streams.choices = Choices(sounds=sounds)
     return streams
 
@@ -61,11 +61,11 @@ async def test_a_session_has_sounds_and_notices_beside_its_finals(hearing):
     streams = new_streams(hearing)
     heard = await said(streams)
     sounds = [event for event in heard if isinstance(event, Sound)]
-    assert [each.label for each in sounds] == ["music", "music"]
+    assert [each.label for each in sounds] == ["dog", "dog"]
     assert abs(sounds[-1].start_ms - 2000) <= 480
     assert abs(sounds[-1].end_ms - (2000 + 20 * WORD * 20)) <= 480
     notices = [event for event in heard if isinstance(event, Notice)]
-    assert sorted(each.wanted for each in notices) == ["sound:music", "w9"]
+    assert sorted(each.wanted for each in notices) == ["sound:dog", "w9"]
     hub = streams.hub("s")
     with hub.subscribe(after=0) as late:
         replayed = [event async for event in late]
@@ -131,8 +131,13 @@ def test_a_speaker_can_be_waited_for_where_speakers_are_known(given):
     assert build.notices(load({"notify": ["@Anna"], **given}, {}))()
 
 
-def test_a_server_waits_for_speakers_since_its_clients_choose():
-    assert build.notices(for_clients(load({"notify": ["@Anna"]}, {})))()
+@pytest.mark.parametrize(("given", "n_lines"), [({}, 1), ({"speakers": "true"}, 0)])
+def test_a_server_says_where_speakers_are_not_heard_since_its_clients_choose(
+    given, n_lines, caplog
+):
+    assert build.notices(for_clients(load({"notify": ["@Anna"], **given}, {})))()
+    told = [line for line in caplog.messages if line.startswith("--notify @Anna: speakers are")]
+    assert len(told) == n_lines
 
 
 def test_without_anything_to_wait_for_nothing_is_looked_for():

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -35,6 +36,7 @@ from streamd.models.catalog import entry
 from streamd.server import Recording, Wanted
 from streamd.sources.confined import ConfinedSource
 from streamd.streams import Streams
+from streamd.streams.journal.database import Database
 from streamd.types import Hypothesis, Window
 from tests.support import recorded
 from tests.support.fakes import ScriptedRecognizer, scripted_audio, scripted_session
@@ -109,7 +111,7 @@ def loud_is_music(monkeypatch):
 @pytest.fixture(scope="module")
 def with_music(tmp_path_factory):
     path = tmp_path_factory.mktemp("uploads") / "music.wav"
-    loud = np.where(np.arange(48_000) % 100 < 50, 0.5, -0.5)
+    loud = 0.5 * np.sign(np.sin((np.arange(48_000) / 300) ** 2))  # whose pitch rises: no hum
     soundfile.write(path, np.concatenate([recorded.samples(), loud]), 16_000)
     return path
 
@@ -202,6 +204,42 @@ async def test_a_kept_recording_does_not_take_the_name_of_a_session(opened, wav,
     (kept,) = Shelf(tmp_path).sessions()
     assert re.fullmatch(r"recording-x{0,46}talk", kept.name)
     assert recorded.words(kept.first) == recorded.words(recorded.SENTENCES[0])
+
+
+async def test_a_thread_may_ask_for_recordings_while_others_begin(wav, monkeypatch):
+    """The library's server asks in threads whether it may delete a session."""
+    asked, begun = threading.Event(), []
+
+    class FakeAddition:
+        def __init__(self, *_, epoch):
+            self.hub, self.is_open = Mock(epoch=epoch), True
+            begun.append(self)
+
+    monkeypatch.setattr("streamd.library.additions.Addition", FakeAddition)
+    made = Uploads(load({"library": "x"}, {}), at_once()[0], Mock(spec=Database))
+    wrong: list[Exception] = []
+
+    def ask() -> None:
+        while not asked.is_set():
+            try:
+                made.is_writing("none")
+            except RuntimeError as error:
+                wrong.append(error)
+                return
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for n in range(2_000):
+            made._addition("a.wav", f"epoch {n}")
+    finally:
+        sys.setswitchinterval(before)
+        asked.set()
+        thread.join()
+    assert wrong == []
+    assert made.is_writing("epoch 1999")
 
 
 async def test_a_recording_has_a_greatest_length(opened, wav):

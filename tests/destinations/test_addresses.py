@@ -19,7 +19,7 @@ from streamd.options import CueLayout
     ],
 )
 async def test_messages_name_a_destination_without_its_key(to, name):
-    destination = opened(to, CueLayout(), {}, {"STREAMD_WEBHOOK_SECRET": "k3y" * 10})
+    destination = opened(to, CueLayout(), {}, {"STREAMD_WEBHOOK_SECRET": "k3y" * 10})()
     assert destination.name == name
     await destination.close()
 

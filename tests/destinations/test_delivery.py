@@ -74,15 +74,16 @@ async def test_all_finals_come_in_order():
     assert (delivery.n_sent, delivery.n_lost) == (600, 0)
 
 
-async def test_what_fails_is_tried_again_in_order_with_one_warning(caplog):
+async def test_what_fails_is_tried_again_in_order_with_one_warning_for_each_reason(caplog):
     caplog.set_level(logging.INFO, "streamd")
-    hub, fake = Hub("live"), Fake(fails=[DeliveryError(f"no {n}") for n in range(5)])
+    hub, fake = Hub("live"), Fake(fails=[DeliveryError(f"no {n % 2}") for n in range(5)])
     async with delivering(fake, hub):
         hub.publish(spoken("one"))
         hub.publish(spoken("two"))
     assert fake.got == ["one", "two"]
     assert [record.getMessage() for record in caplog.records] == [
         "there: no 0; trying again; nothing is lost yet",
+        "there: no 1; trying again; nothing is lost yet",
         "there works again; 0 not delivered",
         "there: 2 sent",
     ]

@@ -1,12 +1,13 @@
 """YouTube and Zoom get captions as they publish it, and a number is never used for other text."""
 
-from datetime import UTC, datetime
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
 from streamd.destinations.delivery import DeliveryError
-from streamd.destinations.ingestion import YouTube, Zoom
+from streamd.destinations.ingestion import YouTube, YouTubePosts, Zoom
 from streamd.events import Stats
 from streamd.options import CueLayout
 from tests.support.receivers import Receiver, receiving
@@ -19,8 +20,8 @@ def stats(audio_ms):
     return Stats(audio_ms=audio_ms, lag_ms=0, lost_ms=0, rtf=0.1, listeners=0)
 
 
-def youtube(url):
-    return YouTube(url, CueLayout(), {1: "Ana"}, now=lambda: NOW)
+def youtube(url, posts=None):
+    return YouTube(url, CueLayout(), {1: "Ana"}, posts or YouTubePosts(), now=lambda: NOW)
 
 
 async def sent(destination, *events):
@@ -74,6 +75,40 @@ async def test_a_number_stands_for_one_text():
         await destination.send("two")
         await destination.close()
     assert [query["seq"] for query in queries(there)] == [["1"], ["1"], ["1"], ["2"]]
+
+
+async def test_youtube_counts_on_in_the_next_session():
+    posts = YouTubePosts()
+    with receiving(Receiver(codes=[500])) as there:
+        for _ in range(3):
+            destination = youtube(f"{there.url}/c?cid=1", posts)
+            with suppress(DeliveryError):
+                await destination.send("text")
+            await destination.close()
+    assert [query["seq"] for query in queries(there)] == [["1"], ["1"], ["2"]]
+
+
+@pytest.mark.parametrize(
+    ("answer", "ahead_s"),
+    [
+        (b"2026-11-28T12:00:17.500\n", 7.5),
+        (b"2026-11-28T12:00:05.000Z", -5),
+        (b"2026-11-28T13:00:10.400+01:00", 0.4),
+        (b"", 0),
+        (b"<html>Thank you</html>", 0),
+        (b"\xff\xfe", 0),
+    ],
+)
+async def test_times_are_those_of_youtubes_clock_once_it_has_told_them(answer, ahead_s):
+    with receiving(Receiver(answer=answer)) as there:
+        said = spoken("One.", start_ms=5000), spoken("Two.", start_ms=8000, seq=2)
+        await sent(youtube(f"{there.url}/c?cid=1"), stats(10_000), *said)
+    first, second = (
+        datetime.fromisoformat(request.body.decode().splitlines()[0] + "Z")
+        for request in there.requests
+    )
+    assert first == NOW - timedelta(seconds=5)
+    assert second - first == timedelta(seconds=3 + ahead_s)
 
 
 async def test_zoom_goes_on_behind_the_number_of_the_meeting():

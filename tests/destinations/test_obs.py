@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 from msgspec.structs import replace
@@ -119,20 +120,47 @@ async def test_something_else_that_answers_is_told_from_obs():
             await obs.open()
 
 
+@asynccontextmanager
+async def sending(there, password=""):
+    """Give the hub of a session that is sent there until the context ends."""
+    hub = Hub("live")
+    delivery = Delivery(Obs(there.address, password, {1: "Ana"}), pauses_s=(0.0,))
+    task = asyncio.ensure_future(
+        delivery.run(hub, end_by=lambda: asyncio.get_running_loop().time() + 30)
+    )
+    await turns(5)
+    yield hub
+    hub.close(EndReason.END)
+    await task
+
+
 async def test_captions_go_on_when_obs_is_back(caplog):
     caplog.set_level(logging.INFO, "streamd")
-    hub, there = Hub("live"), Studio(drops=1, password="hidden word")
-    async with studio(there):
-        obs = Obs(there.address, "hidden word", {1: "Ana"})
-        running = Delivery(obs, pauses_s=(0.0,)).run(
-            hub, end_by=lambda: asyncio.get_running_loop().time() + 30
-        )
-        task = asyncio.ensure_future(running)
-        await turns(5)
+    there = Studio(drops=1, password="hidden word")
+    async with studio(there), sending(there, "hidden word") as hub:
         hub.publish(spoken("Hello there."))
         await there.heard.wait()
-        hub.close(EndReason.END)
-        await task
     assert there.captions == ["Hello there."]
     assert there.n_connections == 2
     assert "hidden word" not in caplog.text
+
+
+async def test_captions_go_on_when_obs_was_restarted(caplog):
+    caplog.set_level(logging.INFO, "streamd")
+    there = Studio()
+    async with AsyncExitStack() as stack:
+        async with studio(there):
+            hub = await stack.enter_async_context(sending(there))
+            hub.publish(spoken("Before."))
+            await there.heard.wait()
+        hub.publish(spoken("Meanwhile.", seq=2))
+        while "cannot connect" not in caplog.text:
+            await turns(1)
+        there.heard.clear()
+        there.codes = [501]  # it streams a bit later
+        async with studio(there):
+            await there.heard.wait()
+            await stack.aclose()
+    assert there.captions == ["Before.", "Meanwhile."]
+    assert "it is not streaming" in caplog.messages[-3]
+    assert caplog.messages[-1].endswith(": 2 sent")

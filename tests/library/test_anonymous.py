@@ -10,8 +10,12 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from streamd.events import aligned
+from streamd.library.additions import Addition
 from streamd.library.anonymous import anonymised, as_csv
-from tests.library.test_shelf import said
+from streamd.library.files import replaced_list, transcript_file
+from streamd.library.tables import opened
+from streamd.options import JournalOptions
+from tests.library.test_shelf import fill, give_name, said
 from tests.support.said import GAP
 
 
@@ -88,3 +92,24 @@ def test_no_name_is_left_and_words_stay_in_their_text(parts):
     times = [t_ms for word in without.words for t_ms in (word.start_ms, word.end_ms)]
     assert times == sorted(times)
     assert (times[0], times[-1]) == (final.start_ms, final.end_ms)
+
+
+@pytest.mark.parametrize("has_audio", [True, False])
+def test_names_of_the_live_session_are_known_in_its_better_text(tmp_path, has_audio):
+    """German writes all nouns with capitals, so that only names that are known are found."""
+    shelf = fill(tmp_path, {"talk": [("Da kam Jonas herein.", 2, "de")]})
+    give_name(shelf, 1, 2, "Jonas")
+    (sound,) = shelf.sounds(1)
+    with opened(tmp_path) as library:
+        better = Addition(library, JournalOptions(), str(shelf.sound(sound.file)))
+        better.hub.publish(said("Dann kam Jonas herein.", 7, language="de"))
+        better.end("end")
+    if not has_audio:
+        shelf.sound(sound.file).unlink()  # as --keep-gb does
+
+    def write(said, form, names, title):
+        return "\n".join(each.text for each in said).encode()
+
+    file = transcript_file(shelf, write, 2, "txt", anonymous=True)
+    assert file.body == b"Dann kam Name 1 herein."
+    assert b"Name 1,Jonas,1\n" in replaced_list(shelf, 2).body

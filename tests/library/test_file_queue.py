@@ -90,7 +90,7 @@ async def test_what_was_begun_is_done_by_the_next_daemon_once(tmp_path, stop_bef
         async with running(jobs, uploads) as queue:
             await uploads.stopped.wait()
             assert [job.state for job in jobs.listed()] == ["running", "waiting"]
-            assert queue.now.job == 1
+            assert queue.now[0] == 1
     with opened(tmp_path) as library:
         async with running(jobs, FakeUploads(library)):
             await until(lambda: is_empty(jobs))

@@ -26,14 +26,17 @@ from tests.support.uploads import answer, head, post
 TALK = [("Anna Bottin spoke first.", 1, "es"), ("Then came the café.", 2, "es")]
 
 
+def library(folder, files=None):
+    listeners = Listeners(CountingStreams())
+    return LibraryRest(Shelf(folder), partial(written, Config()), listeners, files)
+
+
 @pytest.fixture
 async def client(tmp_path):
     fill(tmp_path, {"talk": TALK})
     bind = BindOptions(port=0, token="secret", listen_token="ears")
-    async with serving(streams := CountingStreams(), bind=bind) as server:
-        server.library = LibraryRest(
-            Shelf(tmp_path), partial(written, Config()), Listeners(streams)
-        )
+    async with serving(CountingStreams(), bind=bind) as server:
+        server.library = library(tmp_path)
         address = f"http://127.0.0.1:{server.port}/v1/library/"
         headers = {"Authorization": "Bearer secret"}
         async with httpx2.AsyncClient(base_url=address, headers=headers, trust_env=False) as client:
@@ -259,7 +262,7 @@ async def test_without_a_library_there_is_none(tmp_path):
 async def test_an_owner_who_sends_too_slowly_is_told_so(tmp_path, path):
     fill(tmp_path, {"talk": TALK})
     async with serving(CountingStreams(), send_deadline_ms=300) as server:
-        server.library = LibraryRest(Shelf(tmp_path), partial(written, Config()), Live())
+        server.library = library(tmp_path)
         server.transcripts = Untouched()
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(head(10_000, path=f"/v1/{path}"))
@@ -282,7 +285,7 @@ async def test_a_file_that_is_being_sent_is_no_pending_connection(tmp_path):
     fill(tmp_path, {"talk": TALK})
     files = SlowFiles()
     async with serving(CountingStreams(), max_uploads=1) as server:
-        server.library = LibraryRest(Shelf(tmp_path), partial(written, Config()), Live(), files)
+        server.library = library(tmp_path, files)
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(head(10, path="/v1/library/uploads"))
         await files.begun.wait()

@@ -101,7 +101,7 @@ class Studio:
 
 @asynccontextmanager
 async def studio(obs: Studio) -> AsyncIterator[Studio]:
-    """Serve it as long as the context lasts; its `address` is where."""
+    """Serve it as long as the context lasts; its `address` is where, as it was before if it was."""
     challenge, salt = (
         "+IxH4CnCiqpX1rM9scsNynZzbOe4KhDeYcTNS3PDaeY=",
         "lM1GncleQOaCu9lT1yeUZhFYnqhsLLP1G5lAGo3ixaI=",
@@ -143,7 +143,8 @@ async def studio(obs: Studio) -> AsyncIterator[Studio]:
         with suppress(ConnectionClosed):
             await run(socket)
 
-    async with serve(quietly, "127.0.0.1", 0, subprotocols=["obswebsocket.json"]) as server:
+    port = int(obs.address.rpartition(":")[2] or 0)
+    async with serve(quietly, "127.0.0.1", port, subprotocols=["obswebsocket.json"]) as server:
         port = server.sockets[0].getsockname()[1]
         obs.address = f"ws://127.0.0.1:{port}"
         yield obs

@@ -1,7 +1,7 @@
 import pytest
 
 from streamd.errors import EngineError, ModelError
-from streamd.translation.protection import STAND_INS, keeping, numbers
+from streamd.translation.protection import STAND_INS, keeping
 from streamd.translation.translator import Translator, parts
 from tests.support.translating import shouting
 
@@ -114,10 +114,3 @@ def test_if_the_stand_in_is_lost_the_first_translation_counts():
         return respelling(text).replace(STAND_INS[0], "Fulano")
 
     assert keeping(losing, "We read Open Door.", ["Open Door"]) == "Lemos Porta Aberta."
-
-
-def test_numbers_are_the_same_by_any_marks():
-    assert numbers("On 12 May, 1,234 paid $45.50 at 10:45") == numbers(
-        "Em 12 de maio 1.234 pagaram $45,50 às 10:45"
-    )
-    assert numbers("room 7B") != numbers("sala B")

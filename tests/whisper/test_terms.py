@@ -33,6 +33,13 @@ def test_a_name_may_begin_a_sentence():
     assert "The Botín" not in found("The Botín family owns a bank. We visited the family.")
 
 
+def test_a_name_ends_where_a_sentence_begins_though_nothing_says_so():
+    """The text of a PDF has no end of a heading."""
+    names = found("Words of Søren Kierkegaard The Kubernetes cluster of New Zealandia is here.")
+    assert {"Søren Kierkegaard", "New Zealandia"} <= set(names)
+    assert not {name for name in names if "The" in name}
+
+
 def test_rare_words_are_found_as_they_are_written_inside_sentences():
     text = "Mitochondria make ATP. In each cell, mitochondria divide; cytochromes are in them."
     words = found(text)

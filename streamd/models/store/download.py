@@ -357,6 +357,28 @@ def _connected(repository: Repository, here: StorePaths) -> Iterator[_HubClient]
 _trusted_certificates = functools.cache(httpx2.create_ssl_context)
 
 
+def content_at(address: str, here: StorePaths, *, most: int) -> Iterator[bytes]:
+    """Yield what is at an address that is no hub's. Raises `ModelError`, also for more bytes."""
+    if here.offline:
+        raise ModelError("nothing is downloaded while HF_HUB_OFFLINE is set")
+    n_bytes, headers, trusted = 0, {"User-Agent": f"streamd/{__version__}"}, _trusted_certificates()
+    try:
+        with (
+            httpx2.Client(verify=trusted, follow_redirects=True, timeout=_TIMEOUT_S) as client,
+            client.stream("GET", address, headers=headers) as response,
+        ):
+            if response.status_code != httpx2.codes.OK:
+                raise ModelError(f"{address}: error {response.status_code}; try again later")
+            for chunk in response.iter_bytes():
+                n_bytes += len(chunk)
+                if n_bytes > most:
+                    raise ModelError(f"{address}: more than {most >> 20} MB; it is no model")
+                yield chunk
+    except (httpx2.HTTPError, httpx2.InvalidURL, ValueError) as error:
+        why = f"{address} cannot be reached ({reason(error)}); check the network"
+        raise ModelError(why) from error
+
+
 def reason(error: Exception) -> str:
     """Return the error's text in one line."""
     return " ".join(str(error).split()) or type(error).__name__
