@@ -67,7 +67,7 @@ def quantised(preset: str) -> gguf_models.Encoder:
         name: str, weights: NDArray[np.float32]
     ) -> tuple[NDArray[Any], GGMLQuantizationType]:
         width = weights.shape[-1]
-        if "pos_bias" in name:
+        if "pos_bias" in name or "pos_enc" in name:
             return weights, kinds.F32
         kind = kinds.Q8_0
         if preset == "q4_k_m" and width % 256 == 0:
@@ -102,7 +102,9 @@ def nemotron() -> GgufModel:
 
 MODELS = {
     "nemotron-q8": (nemotron, "q8_0", (0, 80, 480, 1040)),
-    "nemotron-q4": (nemotron, "q4_k_m", (80, 480)),
+    "nemotron-q4": (nemotron, "q4_k_m", (0, 80, 480, 1040)),
+    "canary-180m": (lambda: gguf_models.canary(gguf_models.CANARY_180M), "q8_0", (None,)),
+    "canary-1b": (lambda: gguf_models.canary(gguf_models.CANARY_1B), "q8_0", (None,)),
     "moonshine-tiny": (lambda: gguf_models.moonshine(gguf_models.TINY), "q8_0", (None,)),
     "moonshine-small": (lambda: gguf_models.moonshine(gguf_models.SMALL), "q8_0", (None,)),
     "moonshine-medium": (lambda: gguf_models.moonshine(gguf_models.MEDIUM), "q8_0", (None,)),

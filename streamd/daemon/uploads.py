@@ -20,6 +20,7 @@ from streamd.daemon.recording import Between, RecordingTranscriber, events_betwe
 from streamd.errors import ConfigError, ModelError, SourceError, WireError
 from streamd.events import EndReason, Eos, Final, Sound
 from streamd.labels import by_speaker
+from streamd.models.store import told
 from streamd.options import Choices
 from streamd.server import Recording, Wanted
 from streamd.sources import FrameStream
@@ -86,7 +87,7 @@ class Uploads:
         new = self._new_transcriber
         if not (named := self.others.meant(wanted.model)):
             between, opened = self.streams.between, self.opened.result()
-            name = self._config.decoding.model
+            name = told(self._config.decoding.model)
             return _Computing(name, await between(new, opened, wanted), between)
         async with self.others.opened(named) as other:
             await asyncio.wrap_future(in_thread(partial(other.opened.wait, _LOAD_S)))

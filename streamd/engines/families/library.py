@@ -37,6 +37,10 @@ _SETTLE_MS, _SETTLE_REALTIME_MS = 160, 800
 """Silence that a stream hears in a pause beyond what it says it still needs: a transducer writes a
 word a few frames late. Voxtral Realtime, which writes 480 ms late, does not say what it needs."""
 _MOST_SETTLING_MS = 3_000
+_ONLY_TEXT, _LEAST_TOKENS, _TOKENS_PER_S = {"canary", "cohere_asr"}, 50, 20
+"""Families whose context holds the text only, and how long that may be. They write 512 tokens, at
+whatever length of the sound, if they find no end, as in noise; nobody says more than 10 a second.
+"""
 MOST_SPARE = 2
 """Models that are kept while no stream uses them."""
 _LEVELS = {1: logging.DEBUG, 2: logging.DEBUG, 3: logging.WARNING, 4: logging.DEBUG}
@@ -113,7 +117,10 @@ class Family:
         """Transcribe a piece of sound."""
         model = self._take()
         try:
-            with _errors(self._library), self.session(model) as session:
+            most = 0  # the library's own limit
+            if self.abilities.arch in _ONLY_TEXT:
+                most = _LEAST_TOKENS + len(samples) * _TOKENS_PER_S // SAMPLE_RATE
+            with _errors(self._library), self.session(model, most) as session:
                 timestamps: Any = self.abilities.timestamps
                 return _said(self._run(session, samples, self.chosen(options), timestamps))
         finally:
@@ -134,9 +141,9 @@ class Family:
             chosen["prompt"] = options.initial_prompt
         return chosen
 
-    def session(self, model: "library.Model") -> "library.Session":
+    def session(self, model: "library.Model", most_tokens: int = 0) -> "library.Session":
         """Return what computes on a model of the library."""
-        return model.session(n_threads=self._threads)
+        return model.session(n_threads=self._threads, n_ctx=most_tokens)
 
     def stream(self, session: "library.Session", options: TextOptions) -> "library.Stream":
         """Begin a stream of the library."""
@@ -165,6 +172,9 @@ class Family:
             model = self._library.Model(self.path, backend=self._backend)
         except self._library.OutOfMemory as error:
             raise EngineMemoryError(f"{self.path}: {error}") from error
+        except self._library.BackendError as error:
+            why = f"transcribe.cpp cannot use {self._backend} here: take --compute cpu"
+            raise ConfigError(why) from error
         except self._library.TranscribeError as error:
             raise ModelError(f"{self.path}: transcribe.cpp cannot read it ({error})") from error
         with self._lock:

@@ -229,8 +229,10 @@ class FamilyProcesses:
         try:
             answer = worker.call("ask", method, *arguments)
         except WorkerLostError as error:
+            is_late = worker.exit_code is None and not self._is_closed
             self._drop(worker)
-            raise OneSessionError(f"the process of {self._path.name} {error}") from error
+            cure = "; if only slow, raise decoding.engine_deadline_ms" if is_late else ""
+            raise OneSessionError(f"the process of {self._path.name} {error}{cure}") from error
         if isinstance(answer, StreamdError):
             if method != "about":
                 self.give_back(worker)

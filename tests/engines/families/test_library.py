@@ -23,7 +23,7 @@ from streamd.types import FRAME, SAMPLE_RATE, TextOptions
 from tests.support import ggml_file, gguf_models, recorded
 from tests.support.promises import check_transcript
 
-pytest.importorskip("transcribe_cpp", reason="needs the extra families")
+transcribe_cpp = pytest.importorskip("transcribe_cpp", reason="needs the extra families")
 
 MOONSHINE = Path(__file__).with_name("moonshine.gguf")
 CLIPS = {
@@ -32,6 +32,7 @@ CLIPS = {
     "arctic_a0245": "Out of his 1800, he laid aside 1600 each year.",
     "sense_0880": "He was not an ill disposed young man.",
 }
+GPU = {"kind": "vulkan", "device_type": "gpu"}
 OPTIONS = TextOptions(languages=("en",))
 
 
@@ -145,6 +146,27 @@ def test_a_model_without_a_look_ahead_or_a_file_that_is_none_is_refused(tmp_path
     torn.write_bytes(MOONSHINE.read_bytes()[:9000])
     with pytest.raises(ModelError, match=r"torn.gguf: transcribe.cpp cannot read it"):
         open_family(torn, threads=1)
+
+
+def test_a_model_that_finds_no_end_writes_no_more_than_anybody_could_say(tmp_path):
+    """The library's own limit is 512 tokens, for half a second, too; a window takes minutes."""
+    family = open_family(gguf_models.canary().write(tmp_path / "canary.gguf"), threads=1)
+    spoken = np.tile(sound("lamp"), 15)[: 30 * SAMPLE_RATE]
+    n_words = [len(family.run(spoken[: s * SAMPLE_RATE], OPTIONS).words) for s in (1, 6, 30)]
+    assert 10 < n_words[0] < 60 < n_words[1] < 160 < n_words[2] <= 512
+    events = captions(FamilyRecognizer(family), sound("lamp"))
+    check_transcript(events)
+    assert any(isinstance(event, Final) for event in events)
+
+
+def test_a_gpu_that_the_library_finds_but_cannot_use_is_said_in_one_line(monkeypatch):
+    def refuse(*_, **__):
+        raise transcribe_cpp.BackendError("backend error")
+
+    monkeypatch.setattr(transcribe_cpp, "backends", lambda: [SimpleNamespace(**GPU)])
+    monkeypatch.setattr(transcribe_cpp, "Model", refuse)
+    with pytest.raises(ConfigError, match="cannot use vulkan here: take --compute cpu"):
+        open_family(MOONSHINE, threads=1, compute="gpu")
 
 
 def test_whisper_in_the_library_says_what_it_says_in_our_engine(tmp_path):
