@@ -4,10 +4,11 @@
 
 Weights are random, at the true dimensions: cost, not accuracy. Nemotron's are made to write no
 words, which adds little; Moonshine writes as many tokens as the library lets it, about twice as
-many as people say. Half a second of recorded speech at a time is fed to a stream in a process of
-its own, with one thread, as live captions do; ``steps`` decodes an utterance of up to 6 s anew
-every half second, as captions with models do that do not stream. CPU time is that of the process.
-``own`` is the memory that each further stream takes; the mapped weights are there once for all.
+many as people say, and Canary as many as streamd does, up to five times as many. Half a second of
+recorded speech at a time is fed to a stream in a process of its own, with one thread, as live
+captions do; ``steps`` decodes an utterance of up to 6 s anew every half second, as captions with
+models do that do not stream. CPU time is that of the process. ``own`` is the memory that each
+further stream takes; the mapped weights are there once for all.
 Prints a table and, last, a JSON line. Needs Linux's /proc.
 """
 
@@ -129,6 +130,8 @@ def measured(name: str, path: Path, look_ahead_ms: int | None, sound: Samples) -
     family = FamilyProcesses(path, threads=1, look_ahead_ms=look_ahead_ms, answer_s=math.inf)
     (worker,) = family.workers
     ways = {f"{look_ahead_ms} ms" if look_ahead_ms is not None else "stream": stream_it}
+    if not family.abilities.streams:
+        ways.clear()
     if look_ahead_ms in (None, 80):
         ways["steps"] = step_it
     for way, run in ways.items():

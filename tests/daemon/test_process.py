@@ -31,6 +31,9 @@ from tests.support.recorded import RECORDING, SENTENCE
 PROGRAM = [str(Path(sys.executable).with_name("streamd"))]
 
 
+MOONSHINE = Path(__file__).parents[1] / "engines/families/moonshine.gguf"
+
+
 def run(*args: str, **kwargs) -> subprocess.CompletedProcess:
     options = {"capture_output": True, "timeout": 120, "stdin": subprocess.DEVNULL} | kwargs
     if "input" in options:
@@ -446,3 +449,34 @@ async def test_the_second_interrupt_does_not_wait_for_a_stuck_reader(sentences):
     await process.communicate()
     os.close(reader)
     assert process.returncode == 130
+
+
+def _children(pid: int) -> list[int]:
+    listed = subprocess.run(["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True)
+    pairs = (map(int, line.split()) for line in listed.stdout.splitlines())
+    return [child for child, parent in pairs if parent == pid]
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+def test_sigterm_ends_captions_of_another_family_whether_its_library_answers_or_not(hangs):
+    pytest.importorskip("transcribe_cpp")
+    sound = soundfile.read(recorded.ROOT / "tests/golden/lamp.flac", dtype="int16")[0].tobytes()
+    options = ["--no-server", "--set", "decoding.engine_deadline_ms=20000", "-"]
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen([*PROGRAM, "-m", str(MOONSHINE), *options], **pipes) as daemon:
+        daemon.stdin.write(sound + bytes(32_000))
+        daemon.stdin.flush()
+        first = daemon.stdout.readline().decode()
+        (worker,) = _children(daemon.pid)
+        if hangs:
+            os.kill(worker, signal.SIGSTOP)
+        daemon.stdin.write(sound)
+        daemon.stdin.flush()
+        daemon.send_signal(signal.SIGTERM)
+        out, err = daemon.communicate(timeout=100)
+    assert hangs or b"lamp?" in out
+    assert first == "Would you please turn on the living room lamp?\n"
+    assert daemon.returncode == (1 if hangs else 0), err
+    assert (b"did not answer within 10 s" in err) == hangs
+    with pytest.raises(ProcessLookupError):
+        os.kill(worker, 0)
