@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 
 from streamd.engines.families import Family
-from streamd.engines.families.processes import FamilyProcesses
+from streamd.engines.families.processes import FamilyProcesses, find_devices
 from streamd.engines.supervised import worker
 from streamd.engines.supervised.worker import Worker
 from streamd.errors import EngineMemoryError, ModelError, OneSessionError
 from streamd.types import TextOptions
+from tests.engines.families.test_library import CLIPS, MOONSHINE, sound
 from tests.support import gguf_models
 
 pytest.importorskip("transcribe_cpp")
@@ -111,6 +112,18 @@ def test_a_file_with_which_the_library_ends_the_process_costs_a_session(tmp_path
     other.feed(SOUND)
     assert other.said().words
     broken.close()
+
+
+def test_a_gpu_hears_what_the_processor_hears(monkeypatch):
+    """Vulkan in software (Debian's mesa-vulkan-drivers) is one; it compiles for half a minute."""
+    monkeypatch.setenv("GGML_VK_VISIBLE_DEVICES", "0")  # else the library leaves it out
+    if find_devices() == ["CPU"]:
+        pytest.skip("needs a GPU, or mesa-vulkan-drivers")
+    family = FamilyProcesses(MOONSHINE, threads=1, compute="gpu", answer_s=math.inf)
+    said = family.run(sound("lamp"), OPTIONS)
+    family.close()
+    assert family.abilities.device != "CPU"
+    assert "".join(each.text for each in said.words) == CLIPS["lamp"]
 
 
 @pytest.mark.parametrize("is_killed", [False, True])
