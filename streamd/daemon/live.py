@@ -26,6 +26,7 @@ from streamd.daemon.uploads import Uploads
 from streamd.errors import StreamdError, for_clients
 from streamd.events import Fault, SpeakerName
 from streamd.labels import names_of
+from streamd.models.store import told
 from streamd.server import LIVE, TELL_S
 from streamd.session.channels import SplitSession
 from streamd.sinks import Sink
@@ -98,7 +99,7 @@ async def _captions(
             max_ingest=config.limits.most_streams,
             deadline_s=config.decoding.engine_deadline_ms / 1000,
             storage=storage,
-            metrics=Metrics(version=__version__, model=config.decoding.model),
+            metrics=Metrics(version=__version__, model=told(config.decoding.model)),
         )
         streams.context.rules = rules
         streams.context.new_hearing = build.hearing()

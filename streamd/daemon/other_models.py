@@ -96,7 +96,7 @@ class OtherModels:
 
     def names(self) -> Sequence[str]:
         """Return the names of the models on this machine that a request may have, the own first."""
-        own = self._config.decoding.model
+        own = store.told(self._config.decoding.model)
         return [own, *dict.fromkeys(each for each in self._here() if each != own)]
 
     def meant(self, name: str, exactly: bool = False) -> str:
@@ -107,7 +107,7 @@ class OtherModels:
         """
         # Others call base "Systran/faster-whisper-base" or "whisper-base".
         last = name.rpartition("/")[2].removeprefix("faster-").removeprefix("whisper-")
-        if not name or self._config.decoding.model in (name, last):
+        if not name or store.told(self._config.decoding.model) in (name, last):
             return ""
         here = self._here()  # a list, so that no request opens a path
         for each in (name, last):

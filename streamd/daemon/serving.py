@@ -19,7 +19,7 @@ from streamd.daemon.context import terms_of
 from streamd.daemon.display import written
 from streamd.daemon.sharing import fragment, invite, open_to_others
 from streamd.errors import BindError, ConfigError, how_to_install
-from streamd.models.store import known_language
+from streamd.models.store import known_language, told
 from streamd.options import BindOptions
 from streamd.server import LibraryAnswers, Recordings, Server, ServerInfo, Transcripts
 from streamd.streams import SessionStorage, Streams
@@ -159,7 +159,7 @@ async def server(
     allow_files(limits.max_connections + limits.pending_limit)
     model = config.decoding.model
     readers = translating.translations(config)
-    info = ServerInfo(model=model, language=known_language(model), translating=readers)
+    info = ServerInfo(model=told(model), language=known_language(model), translating=readers)
     with open_to_others(_with_tokens(config.bind)) as bind:
         async with Server(
             bind,

@@ -19,6 +19,7 @@ from streamd.daemon.other_models import OtherModels
 from streamd.daemon.recording import Between, RecordingTranscriber, events_between
 from streamd.errors import ConfigError, ModelError, SourceError, WireError
 from streamd.events import EndReason, Eos, Final, Sound
+from streamd.models.store import told
 from streamd.options import Choices
 from streamd.server import Recording, Wanted
 from streamd.sources import Lost
@@ -86,7 +87,7 @@ class Uploads:
         new = self._new_transcriber
         if not (named := self.others.meant(wanted.model)):
             between, opened = self.streams.between, self.opened.result()
-            name = self._config.decoding.model
+            name = told(self._config.decoding.model)
             return _Computing(name, await between(new, opened, wanted), between)
         async with self.others.opened(named) as other:
             await asyncio.wrap_future(in_thread(partial(other.opened.wait, _LOAD_S)))

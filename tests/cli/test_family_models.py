@@ -147,12 +147,14 @@ def test_check_and_bench_open_such_a_model(content, tmp_path, capsys):
     out, err = capsys.readouterr()
     assert re.search(r"^model +nemotron-speech-streaming-en-0.6b, parakeet, 0.2 MB$", out, re.M)
     assert "33 words of English clips are wrong in CPU" in err, "its weights are random"
-    config = load({"model": str(path)}, {})
-    opened = open_model_file(config, path)
-    cost = measure_family(config, opened, within_s=0)
-    opened.close()
-    assert cost.encode_ms == 0
-    assert cost.cpu_ms > 0
+    other = gguf_models.canary().write(tmp_path / "canary.gguf")  # which does not stream
+    for each in (path, other):
+        config = load({"model": str(each)}, {})
+        opened = open_model_file(config, each)
+        cost = measure_family(config, opened, within_s=0)
+        opened.close()
+        assert cost.encode_ms == 0
+        assert cost.cpu_ms > 0
 
 
 def test_recordings_have_what_is_replaced_and_a_crash_costs_its_file(tmp_path, capsys, monkeypatch):

@@ -31,6 +31,9 @@ from tests.support.recorded import RECORDING, SENTENCE
 PROGRAM = [str(Path(sys.executable).with_name("streamd"))]
 
 
+MOONSHINE = Path(__file__).parents[1] / "engines/families/moonshine.gguf"
+
+
 def run(*args: str, **kwargs) -> subprocess.CompletedProcess:
     options = {"capture_output": True, "timeout": 120, "stdin": subprocess.DEVNULL} | kwargs
     if "input" in options:
@@ -446,3 +449,34 @@ async def test_the_second_interrupt_does_not_wait_for_a_stuck_reader(sentences):
     await process.communicate()
     os.close(reader)
     assert process.returncode == 130
+
+
+def _children(pid: int) -> list[int]:
+    listed = subprocess.run(["ps", "-A", "-o", "pid=,ppid="], capture_output=True, text=True)
+    pairs = (map(int, line.split()) for line in listed.stdout.splitlines())
+    return [child for child, parent in pairs if parent == pid]
+
+
+@pytest.mark.parametrize("hangs", [False, True])
+def test_sigterm_ends_captions_of_another_family_whether_its_library_answers_or_not(hangs):
+    pytest.importorskip("transcribe_cpp")
+    sound = soundfile.read(recorded.ROOT / "tests/golden/lamp.flac", dtype="int16")[0].tobytes()
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    command = [*PROGRAM, "-m", str(MOONSHINE), "--no-server", "--jsonl", "-"]
+    with subprocess.Popen(command, **pipes) as daemon:
+        daemon.stdin.write(sound[:64_000])
+        daemon.stdin.flush()
+        events = map(json.loads, daemon.stdout)
+        next(event for event in events if event["type"] == "partial")
+        (worker,) = _children(daemon.pid)
+        if hangs:
+            os.kill(worker, signal.SIGSTOP)
+        daemon.stdin.write(sound[64_000:])
+        daemon.stdin.flush()
+        daemon.send_signal(signal.SIGTERM)
+        assert daemon.wait(100) == 0
+        with suppress(ProcessLookupError):
+            os.kill(worker, signal.SIGCONT)  # it sees that the program has ended, and ends
+        out, err = daemon.stdout.read(), daemon.stderr.read()  # to the end, which is the worker's
+    assert (b"its end could not be transcribed in time" in err) == hangs
+    assert (b'room lamp?"' in out) == (not hangs)

@@ -176,6 +176,19 @@ async def test_a_model_that_a_client_names_transcribes_beside_live_captions(
     made.others.close()
 
 
+async def test_clients_see_the_name_of_a_model_and_not_where_it_is(opened, wav, tmp_path):
+    made, _ = await uploads(opened)
+    (path := tmp_path / "mine.gguf").touch()
+    config = load({"model": str(path)}, {})
+    streams = Streams(build.session_factory(config), max_backlog=500, max_ingest=8)
+    made.others = OtherModels(config, "", streams)
+    made._config = config
+    assert made.models()[0] == "mine.gguf"
+    assert not any("/" in name for name in made.models())
+    assert made.others.meant("mine.gguf") == made.others.meant(str(path)) == ""
+    assert (await read(made, wav, "a.wav", Wanted(task="transcribe"))).model == "mine.gguf"
+
+
 async def test_what_a_client_asks_for_is_what_the_server_does(opened, tmp_path):
     wav = recorded.wav(tmp_path / "a.wav", recorded.samples())
     made, _ = await uploads(opened, prompt="of the server", language="en")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from streamd.engines.families import FamilyRecognizer, open_family
+from streamd.engines.families import Family, FamilyRecognizer
 from streamd.session.commit import normalised
 from tests.engines.families.test_library import CLIPS, captions, sound
 from tests.support.promises import check_transcript
@@ -18,7 +18,7 @@ def test_a_model_that_does_not_stream_captions_real_speech_by_agreement(tmp_path
     from tests.real import moonshine  # which needs gguf
 
     path = moonshine.write(MODELS, tmp_path / "moonshine.gguf")
-    recognizer, n_wrong = FamilyRecognizer(open_family(path, threads=1)), 0
+    recognizer, n_wrong = FamilyRecognizer(Family(path, threads=1)), 0
     for clip in ("lamp", "cards", "sense_0880"):  # it spells the numbers of the other one
         events = captions(recognizer, sound(clip))
         check_transcript(events)

@@ -337,3 +337,95 @@ def parakeet(*, streams: bool) -> GgufModel:
     n_outputs = d.n_vocab + 1 + len(durations)
     model.shapes |= {"joint.out.weight": (n_outputs, d.predictor), "joint.out.bias": (n_outputs,)}
     return model
+
+
+@dataclass(frozen=True)
+class Canary:
+    """Dimensions of a Canary, which decodes utterances token by token; small by default."""
+
+    width: int = 32
+    layers: int = 2
+    heads: int = 2
+    channels: int = 8
+    decoder: int = 32
+    decoder_layers: int = 2
+    n_vocab: int = 64
+    name: str = "canary-180m-flash"
+
+
+CANARY_180M = Canary(512, 17, 8, 256, 1024, 4, 5248)
+CANARY_1B = Canary(1024, 32, 8, 256, 1024, 8, 16384, "canary-1b-v2")
+"""Those of Canary 180M Flash and Canary 1B v2."""
+
+
+def canary(d: Canary | None = None) -> GgufModel:
+    """Return a Canary: the encoder of `nemotron` with biases, and a Transformer that decodes."""
+    d, key, h = d or Canary(), "stt.canary.", (d or Canary()).decoder
+    encoder = nemotron(Nemotron(d.width, d.layers, d.heads, d.channels, 128, 16, d.n_vocab))
+    specials = ("startoftranscript", "endoftext", "pad", "startofcontext", "pnc", "nopnc", "itn")
+    specials += ("noitn", "timestamp", "notimestamp", "diarize", "nodiarize", "lang.en")
+    shared = ("n_layers", "d_model", "n_heads", "d_ff", "conv_kernel", "subsampling_factor")
+    shared += ("subsampling_channels", "pos_emb_max_len")
+    metadata = {
+        name: value
+        for name, value in encoder.metadata.items()
+        if not name.startswith("stt.parakeet.") and not name.endswith("blank_token_id")
+    }
+    metadata |= {
+        **{f"{key}encoder.{n}": encoder.metadata[f"stt.parakeet.encoder.{n}"] for n in shared},
+        **{f"{key}special.{name}_id": 3 + i for i, name in enumerate(specials)},
+        "general.name": d.name,
+        "stt.variant": d.name,
+        "stt.capability.streaming": False,
+        "stt.frontend.normalize": "per_feature",
+        "tokenizer.ggml.model": "unigram",
+        "tokenizer.ggml.tokens": [*_tokens(d.n_vocab)[:-1], "<|emo:undefined|>"],
+        "tokenizer.ggml.eos_token_id": 4,
+        f"{key}encoder.use_bias": True,
+        f"{key}decoder.n_layers": d.decoder_layers,
+        f"{key}decoder.d_model": h,
+        f"{key}decoder.n_heads": d.heads,
+        f"{key}decoder.d_ff": 4 * h,
+        f"{key}decoder.max_position": 1024,
+        f"{key}decoder.vocab_size": d.n_vocab,
+        f"{key}decoder.activation": "relu",
+        f"{key}decoder.pre_ln": True,
+        f"{key}decoder.encoder_decoder_proj": d.width != h,
+        f"{key}tokenizer.prompt_format": "canary2",
+        f"{key}tokenizer.lang_codes": ["en"],
+    }
+    shapes = {name: it for name, it in encoder.shapes.items() if name.startswith("enc.")}
+    shapes["enc.pre_encode.out.weight"] = (d.width, d.channels * 128 // 8)
+    for i in range(d.layers):
+        of = f"enc.blocks.{i}."
+        for each in ("ff1.linear1", "ff1.linear2", "ff2.linear1", "ff2.linear2"):
+            shapes[f"{of}{each}.bias"] = (shapes[f"{of}{each}.weight"][0],)
+        shapes |= {f"{of}attn.linear_{each}.bias": (d.width,) for each in ("q", "k", "v", "out")}
+        shapes |= {
+            f"{of}conv.pointwise1.bias": (2 * d.width,),
+            f"{of}conv.depthwise.bias": (d.width,),
+            f"{of}conv.pointwise2.bias": (d.width,),
+            f"{of}conv.bn.running_mean": (d.width,),
+            f"{of}conv.bn.running_var": (d.width,),
+        }
+    if d.width != h:
+        shapes |= {"enc.proj.weight": (h, d.width), "enc.proj.bias": (h,)}
+    shapes |= {
+        "dec.embed.token.weight": (d.n_vocab, h),
+        "dec.embed.pos_enc": (1024, h),
+        "dec.embed.norm.weight": (h,),
+        "dec.embed.norm.bias": (h,),
+        "dec.norm.weight": (h,),
+        "dec.norm.bias": (h,),
+        "dec.head.weight": (d.n_vocab, h),
+        "dec.head.bias": (d.n_vocab,),
+    }
+    for i in range(d.decoder_layers):
+        of = f"dec.layer.{i}."
+        matrices = {f"{each}_attn.{part}": (h, h) for each in ("self", "cross") for part in "qkvo"}
+        matrices |= {"ffn.up": (4 * h, h), "ffn.down": (h, 4 * h)}
+        for name, shape in matrices.items():
+            shapes |= {f"{of}{name}.weight": shape, f"{of}{name}.bias": shape[:1]}
+        for n in (1, 2, 3):
+            shapes |= {f"{of}norm{n}.weight": (h,), f"{of}norm{n}.bias": (h,)}
+    return GgufModel("canary", metadata, shapes, np.random.default_rng(0))

@@ -7,7 +7,7 @@ and gets only new samples, and the model itself says which words it will not cha
 tested without the library, which `library` alone imports.
 """
 
-from streamd.engines.families.library import Compute, Family, open_family
+from streamd.engines.families.library import Compute, Family
 from streamd.engines.families.recognizer import FamilyRecognizer
 from streamd.engines.families.said import Abilities, FamilyModel, FamilyStream, Said, SaidWord
 
@@ -20,5 +20,4 @@ __all__ = [
     "FamilyStream",
     "Said",
     "SaidWord",
-    "open_family",
 ]

@@ -1,12 +1,10 @@
 """Models that transcribe.cpp runs (MIT; the extra `families`).
 
-A `Model` of the library computes one thing at a time and has one open stream, so each stream that
-is open takes a `Model` of its own. They are opened as they are needed and used again. Their weights
-are mapped from the file, so that they share its pages.
+A `Model` of the library computes one thing at a time and has one open stream, so `processes` opens
+one in a process for each stream. The weights are mapped from the file, whose pages they share.
 """
 
 import logging
-import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -37,28 +35,12 @@ _SETTLE_MS, _SETTLE_REALTIME_MS = 160, 800
 """Silence that a stream hears in a pause beyond what it says it still needs: a transducer writes a
 word a few frames late. Voxtral Realtime, which writes 480 ms late, does not say what it needs."""
 _MOST_SETTLING_MS = 3_000
-MOST_SPARE = 2
-"""Models that are kept while no stream uses them."""
+_ONLY_TEXT, _LEAST_TOKENS, _TOKENS_PER_S = {"canary", "cohere_asr"}, 50, 20
+"""Families whose context holds the text only, and how long that may be. They write 512 tokens or
+more, however short the sound is, if they find no end, as in noise; nobody says more than 10 a
+second."""
 _LEVELS = {1: logging.DEBUG, 2: logging.DEBUG, 3: logging.WARNING, 4: logging.DEBUG}
 """Of the library's messages; it warns of what is normal here, such as a prompt that it ignores."""
-
-
-def open_family(
-    path: Path, *, threads: int, compute: Compute = "cpu", look_ahead_ms: int | None = None
-) -> "Family":
-    """Open a file that transcribe.cpp reads: GGUF, or whisper.cpp's format.
-
-    Each window takes `threads` threads. `compute` "gpu" is any GPU that the library finds.
-
-    Raises
-    ------
-    ConfigError
-        The library is not installed, `compute` cannot be used here, or the model has no such
-        `look_ahead_ms`.
-    ModelError
-        The library cannot read the file.
-    """
-    return Family(path, threads=threads, compute=compute, look_ahead_ms=look_ahead_ms)
 
 
 def devices() -> list[str]:
@@ -86,38 +68,45 @@ def _log(level: int, message: str) -> None:
 
 
 class Family:
-    """A model of transcribe.cpp; see `FamilyModel`. Its methods may be called in any thread."""
+    """A model of transcribe.cpp; see `FamilyModel`. It has one stream at a time."""
 
     def __init__(
-        self, path: Path, *, threads: int, compute: Compute, look_ahead_ms: int | None
+        self,
+        path: Path,
+        *,
+        threads: int,
+        compute: Compute = "cpu",
+        look_ahead_ms: int | None = None,
     ) -> None:
-        """See `open_family`."""
-        self.path = path
+        """Open a file that transcribe.cpp reads: GGUF, or whisper.cpp's format.
+
+        Each window takes `threads` threads. `compute` "gpu" is any GPU that the library finds.
+
+        Raises
+        ------
+        ConfigError
+            The library is not installed, `compute` cannot be used here, or the model has no such
+            `look_ahead_ms`.
+        ModelError
+            The library cannot read the file.
+        """
         self._library, self._threads = _library(), threads
-        self._backend = self._choose_backend(compute)
-        self._free: list[library.Model] = []
-        # A stream that is garbage-collected closes itself, maybe in the thread that has the lock.
-        self._lock = threading.RLock()
-        self.n_open = 0
-        """How many models of the library are open."""
-        model = self._open()
-        self._free.append(model)
-        self._options = self._stream_options(model, look_ahead_ms)
-        self.abilities = self._abilities(model, look_ahead_ms)
+        self._model = self._open(path, self._choose_backend(compute))
+        self._options = self._stream_options(look_ahead_ms)
+        self.abilities = self._abilities(look_ahead_ms)
 
     def begin(self, options: TextOptions) -> "LibraryStream":
-        """Open a stream, on a model of the library that has none."""
-        return LibraryStream(self, self._take(), options)
+        """Open a stream; the one before has to be closed."""
+        return LibraryStream(self, options)
 
     def run(self, samples: Samples, options: TextOptions) -> Said:
         """Transcribe a piece of sound."""
-        model = self._take()
-        try:
-            with _errors(self._library), self.session(model) as session:
-                timestamps: Any = self.abilities.timestamps
-                return _said(self._run(session, samples, self.chosen(options), timestamps))
-        finally:
-            self.give_back(model)
+        most = 0  # the library's own limit
+        if self.abilities.arch in _ONLY_TEXT:
+            most = _LEAST_TOKENS + len(samples) * _TOKENS_PER_S // SAMPLE_RATE
+        timestamps: Any = self.abilities.timestamps
+        with _errors(self._library), self.session(most) as session:
+            return _said(self._run(session, samples, self.chosen(options), timestamps))
 
     def chosen(self, options: TextOptions) -> dict[str, Any]:
         """What the library takes of a window's options."""
@@ -134,9 +123,9 @@ class Family:
             chosen["prompt"] = options.initial_prompt
         return chosen
 
-    def session(self, model: "library.Model") -> "library.Session":
-        """Return what computes on a model of the library."""
-        return model.session(n_threads=self._threads)
+    def session(self, most_tokens: int = 0) -> "library.Session":
+        """Return what computes on the model."""
+        return self._model.session(n_threads=self._threads, n_ctx=most_tokens)
 
     def stream(self, session: "library.Session", options: TextOptions) -> "library.Stream":
         """Begin a stream of the library."""
@@ -145,31 +134,16 @@ class Family:
         chosen = self.chosen(options)
         return session.stream(timestamps=timestamps, family=self._options, **chosen)
 
-    def give_back(self, model: "library.Model") -> None:
-        """Let another stream use a model of the library, unless enough others are free."""
-        with self._lock:
-            if len(self._free) < MOST_SPARE:
-                self._free.append(model)
-                return
-            self.n_open -= 1
-        model.close()
-
-    def _take(self) -> "library.Model":
-        with self._lock:
-            if self._free:
-                return self._free.pop()
-        return self._open()
-
-    def _open(self) -> "library.Model":
+    def _open(self, path: Path, backend: str) -> "library.Model":
         try:
-            model = self._library.Model(self.path, backend=self._backend)
+            return self._library.Model(path, backend=backend)  # type: ignore[no-any-return]  # the module is imported when it is needed
         except self._library.OutOfMemory as error:
-            raise EngineMemoryError(f"{self.path}: {error}") from error
+            raise EngineMemoryError(f"{path}: {error}") from error
+        except self._library.BackendError as error:
+            why = f"transcribe.cpp cannot use {backend} here: take --compute cpu"
+            raise ConfigError(why) from error
         except self._library.TranscribeError as error:
-            raise ModelError(f"{self.path}: transcribe.cpp cannot read it ({error})") from error
-        with self._lock:
-            self.n_open += 1
-        return model  # type: ignore[no-any-return]  # the module is imported when it is needed
+            raise ModelError(f"{path}: transcribe.cpp cannot read it ({error})") from error
 
     def _choose_backend(self, compute: Compute) -> str:
         """The library's name for where to compute. Raises `ConfigError`."""
@@ -181,9 +155,9 @@ class Family:
             raise ConfigError("--compute gpu: transcribe.cpp finds no GPU; use --compute cpu")
         return gpus[0] if gpus else "cpu"
 
-    def _stream_options(self, model: "library.Model", look_ahead_ms: int | None) -> Any:  # noqa: ANN401 - one of the library's classes
+    def _stream_options(self, look_ahead_ms: int | None) -> Any:  # noqa: ANN401 - one of the library's classes
         """What a stream of this family needs to be told. Raises `ConfigError`."""
-        lib = self._library
+        lib, model = self._library, self._model
         # The recognizer feeds a stream as often as somebody wants to see text.
         each_time = lib.MoonshineStreamingOptions(min_decode_interval_ms=0)
         chosen_ms = LOOK_AHEAD_MS if look_ahead_ms is None else look_ahead_ms
@@ -197,8 +171,8 @@ class Family:
             raise ConfigError(f"--look-ahead-ms: {model.variant} has no choice of look-ahead")
         return each_time if model.accepts(each_time) else None
 
-    def _abilities(self, model: "library.Model", look_ahead_ms: int | None) -> Abilities:
-        known = model.capabilities
+    def _abilities(self, look_ahead_ms: int | None) -> Abilities:
+        model, known = self._model, self._model.capabilities
         has_choice = isinstance(self._options, self._library.ParakeetStreamOptions)
         chosen_ms = LOOK_AHEAD_MS if look_ahead_ms is None else look_ahead_ms
         return Abilities(
@@ -208,12 +182,10 @@ class Family:
             languages=known.languages,
             streams=known.supports_streaming,
             translates=known.supports_translate,
-            detects_language=known.supports_language_detect,
             takes_vocabulary=model.supports("vocabulary"),
             takes_prompt=model.supports("context_prompt"),
             timestamps=known.max_timestamp_kind,
             longest_ms=known.max_audio_ms,
-            look_aheads_ms=tuple(LOOK_AHEADS_MS) if has_choice else (),
             look_ahead_ms=chosen_ms if has_choice else None,
         )
 
@@ -236,21 +208,13 @@ class Family:
 class LibraryStream:
     """A stream of the library; see `FamilyStream`."""
 
-    def __init__(self, family: Family, model: "library.Model", options: TextOptions) -> None:
-        self._family, self._model = family, model
-        self._lib, self._is_open = _library(), True
-        try:
-            with _errors(self._lib):
-                self._session = family.session(model)
-                self._stream = family.stream(self._session, options)
-        except BaseException:
-            self.close()
-            raise
+    def __init__(self, family: Family, options: TextOptions) -> None:
+        self._family, self._lib = family, _library()
+        with _errors(self._lib):
+            self._session = family.session()
+            self._stream = family.stream(self._session, options)
         self._n_heard = 0
         self._language = str(family.chosen(options).get("language", ""))
-
-    def __del__(self) -> None:
-        self.close()
 
     def feed(self, samples: Samples) -> None:
         """Take the next samples."""
@@ -287,11 +251,7 @@ class LibraryStream:
 
     def close(self) -> None:
         """Let another stream use the model."""
-        if self._is_open:
-            self._is_open = False
-            if hasattr(self, "_session"):
-                self._session.close()  # which ends its stream
-            self._family.give_back(self._model)
+        self._session.close()  # which ends its stream
 
 
 @contextmanager

@@ -13,13 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar, cast
 
-from streamd.engines.families.library import (
-    MOST_SPARE,
-    Compute,
-    Family,
-    devices,
-    open_family,
-)
+from streamd.engines.families.library import Compute, Family, devices
 from streamd.engines.families.said import Abilities, FamilyStream, Said
 from streamd.engines.supervised.worker import Job, Report, Worker, WorkerLostError
 from streamd.errors import (
@@ -33,6 +27,8 @@ from streamd.types import Samples, TextOptions
 
 START_S = 300.0
 """How long a model may take to load; the largest, of 3 GB, from a slow disk."""
+MOST_SPARE = 2
+"""Processes that are kept while no stream uses them."""
 
 AnswerT = TypeVar("AnswerT")
 
@@ -98,7 +94,8 @@ class ServedFamily:
             self._stream = None
 
     def run(self, samples: Samples, options: TextOptions) -> Said:
-        """Transcribe a piece of sound."""
+        """Transcribe a piece of sound; a stream is closed."""
+        self.close()
         return self._family.run(samples, options)
 
     @property
@@ -114,7 +111,7 @@ def _served(
     _hush()
     try:
         return ServedFamily(
-            open_family(path, threads=threads, compute=compute, look_ahead_ms=look_ahead_ms)
+            Family(path, threads=threads, compute=compute, look_ahead_ms=look_ahead_ms)
         )
     except StreamdError as error:
         return ServedFamily(error)
@@ -170,7 +167,7 @@ class FamilyProcesses:
     ) -> None:
         """Open the file in a first process.
 
-        Raises `ConfigError` and `ModelError` as `open_family` does, `ModelError` if the library
+        Raises `ConfigError` and `ModelError` as `Family` does, `ModelError` if the library
         crashes with the file or does not open it within `START_S`, and `EngineMemoryError` if the
         system cannot run the process, which may be otherwise later.
         """
@@ -229,8 +226,10 @@ class FamilyProcesses:
         try:
             answer = worker.call("ask", method, *arguments)
         except WorkerLostError as error:
+            is_late = worker.exit_code is None and not self._is_closed
             self._drop(worker)
-            raise OneSessionError(f"the process of {self._path.name} {error}") from error
+            cure = "; if only slow, raise decoding.engine_deadline_ms" if is_late else ""
+            raise OneSessionError(f"the process of {self._path.name} {error}{cure}") from error
         if isinstance(answer, StreamdError):
             if method != "about":
                 self.give_back(worker)

@@ -8,7 +8,8 @@ drops the stream soon after the utterance has ended, and the next one gets a str
 
 A model that does not stream reads each window anew. Then the session commits words on which windows
 agree, as with Whisper. Neither decodes a window again, prompts with earlier text, or believes the
-text less where it is improbable; the marks of a committed word stay.
+text less where it is improbable; the marks of a committed word stay. Text that repeats itself is
+cut off, and not committed before the utterance ends.
 """
 
 from collections.abc import Sequence
@@ -29,6 +30,7 @@ from streamd.engines.families.said import (
     text_of_tokens,
     word_of,
 )
+from streamd.language import is_mark
 from streamd.types import (
     FRAME,
     FRAME_MS,
@@ -36,12 +38,13 @@ from streamd.types import (
     Encoded,
     Hypothesis,
     Samples,
+    Suspect,
     TextOptions,
     Window,
     Word,
     frames_from_ms,
 )
-from streamd.whisper.marks import is_mark
+from streamd.whisper.guards import find_repetition
 
 _SHORTEST = 5
 """Frames (0.1 s) that a run takes at least; fewer are followed by silence."""
@@ -84,12 +87,15 @@ class FamilyRecognizer:
     def _answer(self, words: Sequence[Word], said: Said, options: TextOptions) -> Hypothesis:
         known = self._model.abilities.languages
         language = said.language or (known[0] if len(known) == 1 else options.language)
+        n_kept = find_repetition([word.text for word in words])
+        words = words[:n_kept]
         return Hypothesis(
             words=tuple(words),
             tokens=tuple(token for word in words for token in word.tokens),
             language=language,
             avg_logprob=None,
             no_speech_prob=None,
+            suspect=None if n_kept is None else Suspect.LOOP,
             answers=(DetectedLanguage(language),),
         )
 

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from streamd.language import MARKS
 from streamd.types import Samples, TextOptions, Word
-from streamd.whisper.marks import MARKS
 
 _CJK = r"\u3041-\u30ff\u3400-\u9fff"
 _WORD = re.compile(rf"\s*(?:[{_CJK}][{re.escape(MARKS)}]*|[^\s{_CJK}]+)")
@@ -53,9 +53,8 @@ class Abilities:
 
     `arch` is its architecture, `variant` its name by the maker, `device` where it runs, and
     `languages` are codes; none: they are not known. `timestamps` says what has times: "none",
-    "segment", "word" or "token". A run takes at most `longest_ms` of sound (0: any length). A
-    model with `look_aheads_ms` hears so much after a word before it decides; `look_ahead_ms` is
-    what was chosen, None if there is no choice.
+    "segment", "word" or "token". A run takes at most `longest_ms` of sound (0: any length).
+    `look_ahead_ms` is what was chosen to be heard after a word, None if there is no choice.
     """
 
     arch: str
@@ -64,12 +63,10 @@ class Abilities:
     languages: tuple[str, ...] = ()
     streams: bool = False
     translates: bool = False
-    detects_language: bool = False
     takes_vocabulary: bool = False
     takes_prompt: bool = False
     timestamps: str = "none"
     longest_ms: int = 0
-    look_aheads_ms: tuple[int, ...] = ()
     look_ahead_ms: int | None = None
 
 

@@ -189,7 +189,7 @@ class Worker:
         return process_bytes(self._process.pid)
 
     def _answer(self, within_s: float, otherwise: str) -> object:
-        begun_s, state = time.monotonic(), "starting"
+        begun_s, state = time.monotonic(), "no answer yet"
         while True:
             left_s = within_s - (time.monotonic() - begun_s)
             if left_s <= 0:

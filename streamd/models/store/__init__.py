@@ -17,6 +17,7 @@ from streamd.models.store.finding import (
     load_model,
     not_here,
     opened_model,
+    told,
 )
 
 __all__ = [
@@ -32,4 +33,5 @@ __all__ = [
     "load_model",
     "not_here",
     "opened_model",
+    "told",
 ]

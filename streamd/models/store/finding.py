@@ -81,6 +81,12 @@ def find(name: str, here: StorePaths) -> Path | None:
     return imports.find(here.imported, name) or downloaded or bundled
 
 
+def told(name: str) -> str:
+    """Return the name by which clients know a model: of a path, only its last part."""
+    path = expanded(name)
+    return path.name if os.path.exists(path) else name
+
+
 def is_family(name: str, here: StorePaths) -> bool:
     """Return whether a name means a model of another family than Whisper that is here: a GGUF file.
 

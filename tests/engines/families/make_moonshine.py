@@ -21,7 +21,7 @@ import torch
 from gguf import GGMLQuantizationType
 from transformers import MoonshineStreamingConfig, MoonshineStreamingForConditionalGeneration
 
-from streamd.engines.families import FamilyRecognizer, open_family
+from streamd.engines.families import Family, FamilyRecognizer
 from tests.engines.families.test_library import captions
 from tests.support import gguf_models, recorded
 
@@ -199,7 +199,7 @@ def write(net: MoonshineStreamingForConditionalGeneration, path: Path) -> None:
 
 def wrong(path: Path) -> dict[str, str]:
     """What the library captions otherwise than it was said."""
-    recognizer = FamilyRecognizer(open_family(path, threads=1))
+    recognizer = FamilyRecognizer(Family(path, threads=1))
     texts = {
         name: " ".join(each.text for each in captions(recognizer, sound) if each.is_final)
         for name, (sound, _, _) in clips().items()

@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,8 +15,9 @@ import soundfile
 from streamd import Captioner
 from streamd.config import load
 from streamd.daemon import build
-from streamd.engines.families import FamilyRecognizer, open_family
+from streamd.engines.families import Family, FamilyRecognizer
 from streamd.engines.families.library import _said
+from streamd.engines.families.processes import FamilyProcesses
 from streamd.errors import ConfigError, ModelError
 from streamd.events import Final, Partial
 from streamd.models.store import load_model
@@ -23,7 +25,7 @@ from streamd.types import FRAME, SAMPLE_RATE, TextOptions
 from tests.support import ggml_file, gguf_models, recorded
 from tests.support.promises import check_transcript
 
-pytest.importorskip("transcribe_cpp", reason="needs the extra families")
+transcribe_cpp = pytest.importorskip("transcribe_cpp", reason="needs the extra families")
 
 MOONSHINE = Path(__file__).with_name("moonshine.gguf")
 CLIPS = {
@@ -32,6 +34,7 @@ CLIPS = {
     "arctic_a0245": "Out of his 1800, he laid aside 1600 each year.",
     "sense_0880": "He was not an ill disposed young man.",
 }
+GPU = {"kind": "vulkan", "device_type": "gpu"}
 OPTIONS = TextOptions(languages=("en",))
 
 
@@ -55,8 +58,9 @@ def captions(recognizer, samples: np.ndarray) -> list[Partial | Final]:
 
 
 @pytest.fixture(scope="module")
-def moonshine() -> Iterator:
-    return open_family(MOONSHINE, threads=1)
+def moonshine() -> Iterator[FamilyProcesses]:
+    with closing(FamilyProcesses(MOONSHINE, threads=1)) as family:
+        yield family
 
 
 @pytest.mark.parametrize("clip", CLIPS)
@@ -68,7 +72,7 @@ def test_a_streaming_model_captions_real_speech_live_to_its_exact_text(moonshine
     assert any(0 < event.stable < len(event.text) for event in partials)
     words = [word for event in events for word in event.words]
     assert all(word.prob is None and word.shares_time for word in words), "it tells neither"
-    assert moonshine.n_open == 1, "the stream before was given back"
+    assert len(moonshine.workers) <= 2, "the streams before were given back"
 
 
 def test_two_sessions_at_once_and_a_recording_through_the_library_for_python():
@@ -90,7 +94,7 @@ def test_a_stream_of_any_look_ahead_says_what_it_has_heard_with_times(tmp_path):
     path = gguf_models.nemotron().write(tmp_path / "nemotron.gguf")
     samples = sound("lamp")
     for look_ahead_ms in (0, 80, 480, 1040):
-        family = open_family(path, threads=1, look_ahead_ms=look_ahead_ms)
+        family = Family(path, threads=1, look_ahead_ms=look_ahead_ms)
         assert family.abilities.look_ahead_ms == look_ahead_ms
         stream = family.begin(OPTIONS)
         for begin in range(0, len(samples), 8000):
@@ -100,13 +104,13 @@ def test_a_stream_of_any_look_ahead_says_what_it_has_heard_with_times(tmp_path):
         assert words[-1].end_ms > 3000
         assert all(0 < word.prob < 1 for word in words)
     with pytest.raises(ConfigError, match="it may be 0, 80, 480, 1040"):
-        open_family(path, threads=1, look_ahead_ms=100)
+        Family(path, threads=1, look_ahead_ms=100)
 
 
 @pytest.mark.parametrize("streams", [True, False])
 def test_parakeets_of_random_weights_say_something_with_times_and_probabilities(tmp_path, streams):
     path = gguf_models.parakeet(streams=streams).write(tmp_path / "parakeet.gguf")
-    family = open_family(path, threads=1)
+    family = Family(path, threads=1)
     assert family.abilities.streams == streams
     events = captions(FamilyRecognizer(family), sound("lamp"))
     check_transcript(events)
@@ -116,40 +120,51 @@ def test_parakeets_of_random_weights_say_something_with_times_and_probabilities(
 
 
 @pytest.mark.parametrize("clip", CLIPS)
-def test_a_stream_says_in_a_pause_what_it_would_say_at_its_end(moonshine, clip):
+def test_a_stream_says_in_a_pause_what_it_would_say_at_its_end(clip):
     """It is not finalized there, because speech may follow."""
-    streams = [moonshine.begin(OPTIONS) for _ in range(2)]
-    for stream in streams:
+    family, said = Family(MOONSHINE, threads=1), []
+    for is_over in (False, True):
+        stream = family.begin(OPTIONS)
         stream.feed(sound(clip))
-    streams[0].settle()
-    streams[1]._stream.finalize()
-    in_a_pause, at_the_end = ([word.text for word in each.said().words] for each in streams)
-    assert in_a_pause == at_the_end
-
-
-def test_streams_take_models_of_their_own_and_give_them_back(moonshine):
-    streams = [moonshine.begin(OPTIONS) for _ in range(3)]
-    for stream in streams:
-        stream.feed(sound("lamp"))
-        stream.settle()
-    assert len({tuple(stream.said().words) for stream in streams}) == 1
-    assert moonshine.n_open == 3
-    del streams, stream
-    assert moonshine.n_open == 2, "as many stay open as are kept for others"
+        stream._stream.finalize() if is_over else stream.settle()
+        said.append([word.text for word in stream.said().words])
+        stream.close()
+    assert said[0] == said[1]
 
 
 def test_a_model_without_a_look_ahead_or_a_file_that_is_none_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="has no choice of look-ahead"):
-        open_family(MOONSHINE, threads=1, look_ahead_ms=80)
+        Family(MOONSHINE, threads=1, look_ahead_ms=80)
     torn = tmp_path / "torn.gguf"
     torn.write_bytes(MOONSHINE.read_bytes()[:9000])
     with pytest.raises(ModelError, match=r"torn.gguf: transcribe.cpp cannot read it"):
-        open_family(torn, threads=1)
+        Family(torn, threads=1)
+
+
+def test_a_model_that_finds_no_end_writes_no_more_than_anybody_could_say(tmp_path):
+    """The library's own limit is 512 tokens, for half a second, too; a window takes minutes."""
+    family = Family(gguf_models.canary().write(tmp_path / "canary.gguf"), threads=1)
+    spoken = np.tile(sound("lamp"), 15)[: 30 * SAMPLE_RATE]
+    n_words = [len(family.run(spoken[: s * SAMPLE_RATE], OPTIONS).words) for s in (1, 6, 30)]
+    assert 10 < n_words[0] < 60 < n_words[1] < 160 < n_words[2] <= 512
+    events = captions(FamilyRecognizer(family), sound("lamp"))
+    check_transcript(events)
+    assert any(isinstance(event, Final) for event in events)
+
+
+def test_a_gpu_that_the_library_finds_but_cannot_use_is_said_in_one_line(monkeypatch):
+    def refuse(*_, **__):
+        raise transcribe_cpp.BackendError("backend error")
+
+    monkeypatch.setattr(transcribe_cpp, "backends", lambda: [SimpleNamespace(**GPU)])
+    monkeypatch.setattr(transcribe_cpp, "Model", refuse)
+    with pytest.raises(ConfigError, match="cannot use vulkan here: take --compute cpu"):
+        Family(MOONSHINE, threads=1, compute="gpu")
 
 
 def test_whisper_in_the_library_says_what_it_says_in_our_engine(tmp_path):
     """The words are those of `tests/golden`, which both read."""
-    family = open_family(ggml_file.write(load_model("tiny.en"), tmp_path), threads=1)
+    family = Family(ggml_file.write(load_model("tiny.en"), tmp_path), threads=1)
     assert not family.abilities.streams
     *partials, final = captions(FamilyRecognizer(family), sound("lamp"))
     assert final.text == CLIPS["lamp"]

@@ -1,18 +1,21 @@
 """Models in processes of their own: a fault of the library costs one stream."""
 
 import errno
+import math
 import os
 import signal
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
-from streamd.engines.families import open_family
-from streamd.engines.families.processes import FamilyProcesses
+from streamd.engines.families import Family
+from streamd.engines.families.processes import FamilyProcesses, find_devices
 from streamd.engines.supervised import worker
 from streamd.engines.supervised.worker import Worker
 from streamd.errors import EngineMemoryError, ModelError, OneSessionError
 from streamd.types import TextOptions
+from tests.engines.families.test_library import CLIPS, MOONSHINE, sound
 from tests.support import gguf_models
 
 pytest.importorskip("transcribe_cpp")
@@ -34,7 +37,7 @@ def family(path):
 
 
 def test_a_stream_says_what_it_says_in_this_process(family, path):
-    here = open_family(path, threads=1)
+    here = Family(path, threads=1)
     assert family.abilities == here.abilities
     streams = [each.begin(OPTIONS) for each in (family, here)]
     for block in np.split(SOUND, 4):
@@ -44,6 +47,7 @@ def test_a_stream_says_what_it_says_in_this_process(family, path):
     theirs, ours = (stream.said() for stream in streams)
     assert theirs == ours
     assert theirs.words
+    streams[1].close()
     assert family.run(SOUND, OPTIONS) == here.run(SOUND, OPTIONS)
 
 
@@ -58,7 +62,9 @@ def test_a_process_that_dies_or_hangs_costs_its_own_stream(family):
     second.answer_s = 0.2
     other.feed(SOUND[:1600])
     os.kill(second.pid, signal.SIGSTOP)
-    with pytest.raises(OneSessionError, match=r"did not answer within 0.2 s"):
+    with pytest.raises(
+        OneSessionError, match=r"did not answer within 0.2 s; if only slow, raise decoding"
+    ):
         other.said()
     lost.close()
     other.close()
@@ -66,6 +72,23 @@ def test_a_process_that_dies_or_hangs_costs_its_own_stream(family):
     third = family.begin(OPTIONS)
     third.feed(SOUND)
     assert third.said().words
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_what_the_library_computes_can_be_ended_at_any_time(is_late, tmp_path):
+    """The sound takes it four seconds and more."""
+    family = FamilyProcesses(gguf_models.canary().write(tmp_path / "canary.gguf"), threads=1)
+    (worker,) = family.workers
+    worker.answer_s = 0.5 if is_late else math.inf
+    with ThreadPoolExecutor() as pool:
+        running = pool.submit(family.run, np.tile(SOUND, 390), OPTIONS)
+        while not worker._lock.locked() and not running.done():
+            pass  # until it is asked
+        if not is_late:
+            family.close()
+        with pytest.raises(OneSessionError, match=r"canary.gguf (did not answer|ended by SIG)"):
+            running.result()
+    assert not family.workers
 
 
 def test_a_process_serves_one_stream_after_the_other_and_spare_ones_end(family):
@@ -88,6 +111,18 @@ def test_a_file_with_which_the_library_ends_the_process_costs_a_session(tmp_path
     other.feed(SOUND)
     assert other.said().words
     broken.close()
+
+
+def test_a_gpu_hears_what_the_processor_hears(monkeypatch):
+    """Vulkan in software (Debian's mesa-vulkan-drivers) is one; it compiles for half a minute."""
+    monkeypatch.setenv("GGML_VK_VISIBLE_DEVICES", "0")  # else the library leaves it out
+    if find_devices() == ["CPU"]:
+        pytest.skip("needs a GPU, or mesa-vulkan-drivers")
+    family = FamilyProcesses(MOONSHINE, threads=1, compute="gpu", answer_s=math.inf)
+    said = family.run(sound("lamp"), OPTIONS)
+    family.close()
+    assert family.abilities.device != "CPU"
+    assert "".join(each.text for each in said.words) == CLIPS["lamp"]
 
 
 @pytest.mark.parametrize("is_killed", [False, True])

@@ -308,6 +308,17 @@ def test_each_kind_of_stream_is_among_those_that_are_drawn(kind):
     assert find(anything, lambda model: KINDS[kind](model.drawn))
 
 
+@pytest.mark.parametrize("streams", [True, False])
+def test_text_that_repeats_itself_is_neither_shown_nor_said(streams):
+    """Moonshine wrote "eight of eight of eight of ..." of the beginning of "eight of spades"."""
+    looped = Said(tuple(map(SaidWord, [" eight", " of"] * 7)), n_stable=14 * streams)
+    model = AnyModel((looped,), settled_ms=0, streams=streams)
+    session = scripted_session(policy=NativeRule(LocalAgreement()))
+    audio = scripted_audio([True] * 150 + [False] * 100)
+    events, _ = played(session, model.recognizer, audio, [0], 5)
+    assert not [event for event in events if isinstance(event, Partial | Final) and event.text]
+
+
 def test_a_stream_that_fails_is_closed_and_the_next_window_opens_another():
     session, model = scripted_session(policy=NativeRule(LocalAgreement())), BookModel()
     recognizer = FamilyRecognizer(model)

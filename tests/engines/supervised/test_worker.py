@@ -74,7 +74,7 @@ def test_it_says_what_it_is_doing_all_the_time(monkeypatch, caplog):
     echo = Worker(Job(make_slowly, "an echo"))
     with pytest.raises(WorkerLostError):
         echo.wait(0.3)
-    assert "an echo: starting, for 0 s so far" in caplog.messages
+    assert "an echo: no answer yet, for 0 s so far" in caplog.messages
 
 
 def test_signals_for_the_program_leave_it_alone():
