@@ -89,7 +89,7 @@ NUMBERS = (
     Number("streamd.session.session:SHORT_PAUSE", ("0", "150")),
     Number("streamd.session.text:FORCE_AFTER", ("200", "100000")),
     Number("streamd.session.text:FORCE_AGE", ("50", "200")),
-    Number("streamd.whisper.decode:PROBABLE", ("-1.3", "-0.7")),
+    Number("streamd.types:PROBABLE", ("-1.3", "-0.7")),
     Number("streamd.session.rules:MOST_VOICED", ("0", "0.5")),
     Number("streamd.session.commit:COMPLETE_AFTER", ("5", "30")),
     Number("streamd.whisper.recognizer:_SPARE_TOKENS", ("2", "30")),

@@ -32,9 +32,8 @@ from streamd.events import Final, Gap, TimedWord, with_lasting_words
 from streamd.language import ends_sentence
 from streamd.rewriting import Rewriter
 from streamd.streams import Chooser
-from streamd.types import FRAME_MS, SAMPLE_RATE, Samples, TextOptions, rounded
+from streamd.types import FRAME_MS, SAMPLE_RATE, Clip, Samples, TextOptions, rounded
 from streamd.whisper.longform import LONGEST_WINDOW
-from streamd.whisper.longform.segments import Clip
 from streamd.whisper.vocabulary import phrase_of
 
 log = logging.getLogger(__name__)

@@ -39,8 +39,7 @@ from streamd.models.store.layouts import outline
 from streamd.options import Choices
 from streamd.streams import Chooser
 from streamd.system.heap import return_early, trim
-from streamd.types import Hypothesis, Window, WindowRecognizer, Word
-from streamd.whisper.punctuation import MarksAnswer, MarksQuestion
+from streamd.types import Hypothesis, MarksAnswer, MarksQuestion, Window, WindowRecognizer, Word
 from streamd.whisper.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)

@@ -44,17 +44,10 @@ from streamd.speakers import SpokenTurn
 from streamd.speakers.people import recognised
 from streamd.system.calls import in_thread
 from streamd.system.heap import keep_for_passes
-from streamd.types import FRAME, FRAME_MS, Frames, Samples, frames_from_ms, mean_prob, rounded
+from streamd.types import FRAME, FRAME_MS, Clip, Frames, Samples, frames_from_ms, mean_prob, rounded
 from streamd.whisper.engine import Engine, urgent
 from streamd.whisper.longform import LONGEST_WINDOW, Transcriber
-from streamd.whisper.longform.segments import (
-    Clip,
-    SpokenWord,
-    TimedSegment,
-    column_at,
-    in_ms,
-    ms_of,
-)
+from streamd.whisper.longform.segments import SpokenWord, TimedSegment, column_at, in_ms, ms_of
 from streamd.whisper.mel import RecordingMel
 from streamd.whisper.tokenizer import REPLACEMENT, Tokenizer
 from streamd.whisper.vocabulary import Vocabularies

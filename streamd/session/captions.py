@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 from streamd.events import Final, Partial, SessionEvent, timed, with_lasting_words
 from streamd.session.text import SpokenText
-from streamd.types import Hypothesis, Word, ms_from_frames, rounded, text_of
-from streamd.whisper.marks import with_marks
+from streamd.types import Hypothesis, Word, ms_from_frames, rounded, text_of, with_marks
 
 
 class Captions:

@@ -4,8 +4,7 @@ import numpy as np
 
 from streamd.session.gate import Gate, GatedFrame
 from streamd.session.segmenter import Segmenter
-from streamd.types import Frames
-from streamd.whisper.longform.segments import COLUMNS_PER_FRAME, Clip, Voiced
+from streamd.types import COLUMNS_PER_FRAME, Clip, Frames, Voiced
 
 MERGED_PAUSE = 200
 """Columns (2 s): longer silence is left out; Whisper copes with shorter silence in a window."""

@@ -22,11 +22,18 @@ nothing of a text that is suspect, or only a guess.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from streamd.language import FAMOUS_NO_SPEECH, is_famous, is_mark
 from streamd.session.spelling import capitalised, with_numbers
-from streamd.types import DetectedLanguage, Hypothesis, Suspect, Window, Word, in_order, text_of
-from streamd.whisper.decode import is_probable
-from streamd.whisper.guards import FAMOUS_NO_SPEECH, is_famous
-from streamd.whisper.marks import is_mark
+from streamd.types import (
+    DetectedLanguage,
+    Hypothesis,
+    Suspect,
+    Window,
+    Word,
+    in_order,
+    is_probable,
+    text_of,
+)
 
 MOST_VOICED = 0.2
 """The share of voiced frames below which such a phrase was not said there. It matters with `--vad

@@ -65,7 +65,7 @@ class Segment:
     latest: Hypothesis = field(default_factory=Hypothesis)
     """The last hypothesis about any window of the utterance."""
     was_probable: bool = False
-    """Whether any hypothesis about it was more than a guess (`streamd.whisper.decode`)."""
+    """Whether any hypothesis about it was more than a guess (`is_probable`)."""
     heard_from: int | None = None
     """Where the decoder heard the first word of the last hypothesis."""
     was_read: bool = False

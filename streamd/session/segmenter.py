@@ -12,12 +12,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from streamd.events import Vad
-from streamd.language import UNFINISHED, ends_sentence
+from streamd.language import COMMAS, UNFINISHED, ends_sentence
 from streamd.options import EndpointOptions
 from streamd.session.gate import GatedFrame
 from streamd.session.utterance import State, Trigger, Utterance
 from streamd.types import Word, ms_from_frames, text_of
-from streamd.whisper.marks import COMMAS
 
 FADING = 2
 """Unvoiced frames (40 ms) that may be the beginning of a pause."""

@@ -29,6 +29,7 @@ import numpy as np
 
 from streamd.events import Gap, GapReason, SessionEvent, TurnEvent, TurnState, Unclear
 from streamd.options import DEFAULT_STEP, SessionOptions
+from streamd.prompt import Prompt
 from streamd.session.budget import Budget
 from streamd.session.captions import Captions
 from streamd.session.commit import CommitPolicy, count_ended
@@ -61,20 +62,21 @@ from streamd.types import (
     Encoded,
     Frames,
     Hypothesis,
+    MarksAnswer,
+    MarksQuestion,
     ResumeState,
     RetryRequest,
     Suspect,
     TextOptions,
+    TurnAnswer,
+    TurnQuestion,
     Window,
     Word,
     frames_from_ms,
+    is_probable,
     ms_from_frames,
     text_of,
 )
-from streamd.whisper.decode import is_probable
-from streamd.whisper.prompt import Prompt
-from streamd.whisper.punctuation import MarksAnswer, MarksQuestion
-from streamd.whisper.turns import TurnAnswer, TurnQuestion
 
 LEFT_OUT = 75
 """After this many voiced frames (1.5 s) without a word, a hypothesis is taken to have ended early.

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
+from streamd.language import MARKS
 from streamd.types import Word, mean_prob
-from streamd.whisper.marks import MARKS
 
 
 def split_mark(word: Word) -> tuple[Word, Word] | None:

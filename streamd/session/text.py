@@ -18,11 +18,10 @@ from dataclasses import dataclass, field
 from itertools import pairwise, takewhile
 from typing import Protocol
 
-from streamd.language import ends_sentence
+from streamd.language import ends_sentence, is_mark
 from streamd.session.commit import count_ended
 from streamd.session.spelling import capitalised, split_mark
-from streamd.types import N_AUDIO_CTX, Word
-from streamd.whisper.marks import is_mark, with_marks
+from streamd.types import N_AUDIO_CTX, Word, with_marks
 
 SENTENCE_GAP = 5
 """A sentence becomes a final of its own if at least this many frames (100 ms) follow it. In

@@ -11,9 +11,8 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from streamd.events import Eos, Event, Final, Gap, Partial, TimedWord, aligned
-from streamd.language import ends_sentence
+from streamd.language import MARKS, ends_sentence
 from streamd.sinks.writing import goes_on, joined_finals
-from streamd.whisper.marks import MARKS
 
 MOST_WAITING = 8
 """Committed words after which the end of a clause is not waited for. With 8, the median word waits

@@ -33,13 +33,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import inf
 
+from streamd.language import MARKS, is_famous
 from streamd.options import DecodingOptions
-from streamd.types import Suspect, text_of
-from streamd.whisper.decode import Decoded, is_probable, needs_fallback, with_fallback
+from streamd.types import MarksAnswer, MarksQuestion, Suspect, is_probable, text_of, with_marks
+from streamd.whisper.decode import Decoded, needs_fallback, with_fallback
 from streamd.whisper.engine import Search, alone
-from streamd.whisper.guards import is_famous
-from streamd.whisper.marks import MARKS, with_marks
-from streamd.whisper.punctuation import MarksAnswer, MarksQuestion, punctuated
+from streamd.whisper.punctuation import punctuated
 from streamd.whisper.view import AnyText, WindowText
 
 MOST_DECODES = 9

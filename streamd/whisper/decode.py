@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamd.options import DecodingOptions
-from streamd.types import Hypothesis, compression_ratio, evidence
+from streamd.types import compression_ratio, evidence, is_probable
 from streamd.whisper.beam import beam_search, best
 from streamd.whisper.engine import Decoder, Search, alone
 from streamd.whisper.greedy import Draft, Sampler, greedy, sample
@@ -50,17 +50,6 @@ def spoken(probs: Mapping[str, float], before: str) -> str:
     return newest if is_clear or before not in probs else before
 
 
-PROBABLE = -1.0
-"""The evidence from which a text counts. With less, live words are shown, but none of them is
-committed, the next utterance does not begin with them, and an utterance of which no hypothesis had
-more has no final, unless it is short and clear (`is_probable`). Of real speech nine windows of ten
-have more, of noise one of twenty."""
-FIRST_WORD, CLEAR_NO_SPEECH = 3.0, 0.55
-"""What the evidence of clear speech is raised by, divided by the number of tokens (end-of-text is
-one), and the probability of no speech up to which it is. Of 218 single words (tiny.en) 66 have too
-little evidence without, 9 with 2.0, 3 with 3.0, and 4.0 gains none, but from a minute of bursts of
-four voices backwards 25 instead of 12 words. Single words had a probability of up to 0.40 (tiny.en)
-and 0.60 (base), imitated laughs more than 0.62, vowels alone 0.29 to 0.73."""
 _NEW = 150
 """Frames at the end of a window (3 s): given tokens that attend to them are run again,
 since the encoder computed the last 1.5 s of the window before anew, and a step was added."""
@@ -146,18 +135,6 @@ class Decoded:
     def evidence(self) -> float:
         """How much speaks for the text; see `streamd.types.evidence`."""
         return evidence(self.avg_logprob, self.no_speech_prob, self.temperature)
-
-
-def is_probable(text: Decoded | Hypothesis, *, clear: bool = False) -> bool:
-    """Whether a text is more than a guess; with `clear`, that of a short and clear utterance.
-
-    There the sound itself says that somebody speaks, and most of the text is its first word, which
-    is improbable by nature, since no text comes before it: so what that word costs counts less.
-    """
-    if text.evidence >= PROBABLE:
-        return True
-    is_speech = clear and (text.no_speech_prob or 0.0) <= CLEAR_NO_SPEECH
-    return is_speech and text.evidence + FIRST_WORD / (len(text.tokens) + 1) >= PROBABLE
 
 
 def slots_needed(context: Context, *, options: DecodingOptions, n_text_ctx: int) -> int:

@@ -125,38 +125,3 @@ def find_stuck(frames: Sequence[int]) -> int | None:
         if max(run) - min(run) <= STUCK_SPREAD:
             return first
     return None
-
-
-FAMOUS = frozenset(
-    "".join(filter(str.isalnum, phrase.casefold()))
-    for phrase in (
-        *("you", "thank you", "thank you very much", "thank you so much", "bye", "bye bye"),
-        *("thank you for watching", "thank you so much for watching", "thanks for watching"),
-        *("please subscribe to my channel", "music", "applause"),
-        *("subtitles by the Amara.org community", "Untertitel der Amara.org-Community"),
-        *("danke", "vielen Dank", "vielen Dank fürs Zuschauen", "tschüss", "Musik"),
-        *("Untertitel im Auftrag des ZDF für funk 2017", "gracias", "gracias por ver el video"),
-        *("subtítulos realizados por la comunidad de Amara.org", "adiós", "música", "merci"),
-        *("merci d'avoir regardé cette vidéo", "au revoir", "musique", "sous-titrage ST' 501"),
-        *("sous-titres réalisés par la communauté d'Amara.org", "grazie", "ciao", "musica"),
-        *("grazie per la visione", "sottotitoli creati dalla comunità Amara.org", "obrigado"),
-        *("obrigada", "obrigado por assistir", "tchau", "legendas pela comunidade Amara.org"),
-        *("продолжение следует", "ご視聴ありがとうございました", "ありがとうございました"),
-        *("おやすみなさい", "音楽", "감사합니다", "시청해주셔서 감사합니다", "고맙습니다", "음악"),
-        *("谢谢", "谢谢大家", "谢谢观看", "字幕by索兰娅", "音乐"),
-    )
-)
-"""What Whisper writes for sounds without speech: it learnt it from the ends of subtitled videos."""
-FAMOUS_NO_SPEECH = 0.35
-"""Above this probability of no speech such a phrase is not believed: tiny.en writes "Thank you."
-with 0.39 in music, and with 0.61 to 0.70 in coughs."""
-
-
-def is_famous(text: str) -> bool:
-    """Whether the text is one of these phrases, or one of them again and again."""
-    letters = "".join(filter(str.isalnum, text.casefold()))
-    return any(
-        len(letters) % len(phrase) == 0 and phrase * (len(letters) // len(phrase)) == letters
-        for phrase in FAMOUS
-        if letters
-    )

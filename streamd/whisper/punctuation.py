@@ -37,20 +37,6 @@ tenth to a fifth more CPU time; the text is the same."""
 _Tokens = tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class MarksQuestion:
-    """Asks for the marks and capitals of the words of `before` and `prefix`, and of new ones."""
-
-    words: tuple[Word, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class MarksAnswer:
-    """The words of the question with the marks and capitals that are right now."""
-
-    words: tuple[Word, ...]
-
-
 def punctuated(
     words: Sequence[Word],
     *,

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from streamd.language import COMMAS, MARKS
 from streamd.options import DecodingOptions
-from streamd.whisper.marks import COMMAS, MARKS
 from streamd.whisper.tokenizer import Tokenizer
 
 Row = NDArray[np.float32]

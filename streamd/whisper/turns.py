@@ -2,26 +2,19 @@
 
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
 
-from streamd.types import FRAME, Hypothesis, Samples, Window, WindowRecognizer
+from streamd.types import (
+    FRAME,
+    Hypothesis,
+    Samples,
+    TurnAnswer,
+    TurnQuestion,
+    Window,
+    WindowRecognizer,
+)
 
 EndOfTurn = Callable[[Samples], Future[float]]
 """Begins to tell how probable it is that somebody is done, from all that they have said, (n,)."""
-
-
-@dataclass(frozen=True, slots=True)
-class TurnQuestion:
-    """Asks whether somebody who has spoken since frame `since` is done at the window's end."""
-
-    since: int
-
-
-@dataclass(frozen=True, slots=True)
-class TurnAnswer:
-    """How probable it is that the speaker is done."""
-
-    prob: float
 
 
 class TurnJudge:

@@ -8,8 +8,17 @@ from typing import Any, Generic
 import numpy as np
 
 from streamd.options import DecodingOptions
-from streamd.types import FRAME_MS, DetectedLanguage, Hypothesis, Suspect, Window, Word, Work
-from streamd.whisper.decode import Context, Decoded, decode, is_probable, slots_needed
+from streamd.types import (
+    FRAME_MS,
+    DetectedLanguage,
+    Hypothesis,
+    Suspect,
+    Window,
+    Word,
+    Work,
+    is_probable,
+)
+from streamd.whisper.decode import Context, Decoded, decode, slots_needed
 from streamd.whisper.engine import Engine, FeaturesT, Search, alone
 from streamd.whisper.mel import WindowColumns
 from streamd.whisper.paths import CachedTokens

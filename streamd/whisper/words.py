@@ -14,10 +14,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from streamd.language import is_mark
 from streamd.types import FRAME, Samples, Word
 from streamd.whisper.decode import Decoded
 from streamd.whisper.engine import Alignment, Decoder, Search
-from streamd.whisper.marks import is_mark
 from streamd.whisper.paths import Cache, log_sum, token_prob
 from streamd.whisper.tokenizer import Tokenizer
 

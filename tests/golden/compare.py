@@ -19,9 +19,9 @@ from streamd.models import ModelDimensions
 from streamd.models.catalog import usual_heads
 from streamd.models.model import Model, only_language, openai_vocabulary, parameter_shapes
 from streamd.options import DecodingOptions, LongformOptions
+from streamd.types import Clip
 from streamd.whisper.decode import Context, Decoded, detect_language, slots_needed
 from streamd.whisper.longform import TranscribedWindow, Transcriber
-from streamd.whisper.longform.segments import Clip
 from streamd.whisper.mel import RecordingMel, log_mel
 from streamd.whisper.tokenizer import Tokenizer
 from tests.golden import load

@@ -11,7 +11,7 @@ from streamd.options import EndpointOptions, GateOptions
 from streamd.session.clips import MERGED_PAUSE, SpeechClips
 from streamd.session.gate import Gate
 from streamd.session.segmenter import Segmenter
-from streamd.whisper.longform.segments import Clip
+from streamd.types import Clip
 from tests.support.fakes import loud_frames, scripted_audio
 
 PAUSE, AROUND, LONGEST = 30, 25, 400

@@ -11,8 +11,7 @@ from streamd.options import EndpointOptions, SessionOptions
 from streamd.session.commit import LocalAgreement
 from streamd.session.session import LEFT_OUT, Session
 from streamd.session.text import UNMARKED
-from streamd.types import Encoded, Hypothesis, Suspect, Window, Word
-from streamd.whisper.punctuation import MarksAnswer, MarksQuestion
+from streamd.types import Encoded, Hypothesis, MarksAnswer, MarksQuestion, Suspect, Window, Word
 from tests.support.fakes import WORD, ScriptedRecognizer, fed, scripted_audio, scripted_session
 
 

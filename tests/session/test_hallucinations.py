@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from streamd.events import Final
+from streamd.language import FAMOUS, is_famous
 from streamd.session.rules import Reason, TextFacts, not_famous
 from streamd.types import Hypothesis, Suspect, Window, Word
-from streamd.whisper.guards import FAMOUS, is_famous
 from tests.support.fakes import WORD, ScriptedRecognizer, drain, scripted_audio, scripted_session
 
 

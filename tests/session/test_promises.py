@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from streamd.events import Event, Final, Gap, Partial
 from streamd.options import AgreementOptions, AlignAttOptions, EndpointOptions, SessionOptions
 from streamd.session.commit import AlignAtt, LocalAgreement
-from streamd.types import FRAME_MS, Hypothesis, Suspect, Word
-from streamd.whisper.punctuation import MarksAnswer, MarksQuestion
+from streamd.types import FRAME_MS, Hypothesis, MarksAnswer, MarksQuestion, Suspect, Word
 from tests.support.fakes import (
     WORD,
     ScriptedRecognizer,

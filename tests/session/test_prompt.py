@@ -4,8 +4,8 @@ import pytest
 
 from streamd.events import Final
 from streamd.options import EndpointOptions, SessionOptions
+from streamd.prompt import Prompt
 from streamd.types import Hypothesis, Suspect
-from streamd.whisper.prompt import Prompt
 from tests.support.fakes import (
     WORD,
     ScriptedRecognizer,

@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 
 from streamd.events import Event, Final, Partial, TurnEvent, TurnState
 from streamd.options import EndpointOptions, EndpointRule
-from streamd.types import Hypothesis, Window, ms_from_frames
-from streamd.whisper.turns import TurnAnswer, TurnQuestion
+from streamd.types import Hypothesis, TurnAnswer, TurnQuestion, Window, ms_from_frames
 from tests.support.fakes import WORD, ScriptedRecognizer, played, scripted_audio, scripted_session
 
 SPEECH = [True] * (5 * WORD) + [False] * 40 + [True] * (5 * WORD) + [False] * 100

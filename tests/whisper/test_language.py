@@ -43,7 +43,7 @@ OPTIONS = DecodingOptions(
 @pytest.fixture(autouse=True)
 def believed(monkeypatch):
     """Random text is improbable, too: an utterance of it would have no final."""
-    monkeypatch.setattr("streamd.whisper.decode.PROBABLE", -100.0)
+    monkeypatch.setattr("streamd.types.PROBABLE", -100.0)
 
 
 @cache

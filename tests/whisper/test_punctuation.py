@@ -11,8 +11,8 @@ from streamd.config import load
 from streamd.daemon import build
 from streamd.daemon.opening import open_model
 from streamd.models.text_tokens import TextTokens
-from streamd.types import FRAME, Window, Word, text_of
-from streamd.whisper.punctuation import _N_WORDS, MarksAnswer, MarksQuestion, punctuated
+from streamd.types import FRAME, MarksAnswer, MarksQuestion, Window, Word, text_of
+from streamd.whisper.punctuation import _N_WORDS, punctuated
 from streamd.whisper.tokenizer import Tokenizer
 from tests.support import recorded
 from tests.support.decoders import (

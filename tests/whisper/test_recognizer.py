@@ -25,13 +25,15 @@ from streamd.types import (
     Mel,
     RetryRequest,
     TextOptions,
+    TurnAnswer,
+    TurnQuestion,
     Window,
     text_of,
 )
 from streamd.whisper.attempts import MOST_DECODES
 from streamd.whisper.recognizer import RIGHT_CONTEXT, Recognizer
 from streamd.whisper.tokenizer import Tokenizer
-from streamd.whisper.turns import EndOfTurn, TurnAnswer, TurnJudge, TurnQuestion
+from streamd.whisper.turns import EndOfTurn, TurnJudge
 from tests.golden import load
 from tests.support.decoders import (
     EOT,

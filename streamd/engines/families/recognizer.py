@@ -29,6 +29,7 @@ from streamd.engines.families.said import (
     text_of_tokens,
     word_of,
 )
+from streamd.language import is_mark
 from streamd.types import (
     FRAME,
     FRAME_MS,
@@ -41,7 +42,6 @@ from streamd.types import (
     Word,
     frames_from_ms,
 )
-from streamd.whisper.marks import is_mark
 
 _SHORTEST = 5
 """Frames (0.1 s) that a run takes at least; fewer are followed by silence."""

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from streamd.language import MARKS
 from streamd.types import Samples, TextOptions, Word
-from streamd.whisper.marks import MARKS
 
 _CJK = r"\u3041-\u30ff\u3400-\u9fff"
 _WORD = re.compile(rf"\s*(?:[{_CJK}][{re.escape(MARKS)}]*|[^\s{_CJK}]+)")

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from streamd.errors import WireError
 from streamd.events import SessionEvent
+from streamd.language import MARKS
 from streamd.server.wire import (
     Command,
     Encoding,
@@ -29,7 +30,6 @@ from streamd.server.wire import (
     parse_query,
 )
 from streamd.types import SAMPLE_RATE
-from streamd.whisper.marks import MARKS
 
 _MIN_ENDPOINT_MS = 200
 """Clients ask for pauses of 10 ms, but Whisper needs phrases."""

@@ -10,9 +10,11 @@ from typing import Generic
 
 import numpy as np
 
+from streamd.language import FAMOUS_NO_SPEECH, is_famous
 from streamd.options import DecodingOptions, LongformOptions
+from streamd.prompt import Prompt
+from streamd.types import COLUMNS_PER_FRAME, PROBABLE, Clip, Voiced
 from streamd.whisper.decode import (
-    PROBABLE,
     Context,
     Decoded,
     decode,
@@ -22,16 +24,13 @@ from streamd.whisper.decode import (
     with_phrases,
 )
 from streamd.whisper.engine import Engine, FeaturesT, Search
-from streamd.whisper.guards import FAMOUS_NO_SPEECH, find_repeated, is_famous
+from streamd.whisper.guards import find_repeated
 from streamd.whisper.longform.schedule import EncoderPass, Reading, Steps, TranscribedWindow
 from streamd.whisper.longform.segments import (
-    COLUMNS_PER_FRAME,
     COLUMNS_PER_S,
-    Clip,
     Split,
     Stretch,
     TimedSegment,
-    Voiced,
     as_prompt,
     before_cut,
     before_missed,
@@ -46,7 +45,6 @@ from streamd.whisper.longform.segments import (
     with_words,
 )
 from streamd.whisper.mel import RecordingMel
-from streamd.whisper.prompt import Prompt
 from streamd.whisper.tokenizer import Tokenizer
 from streamd.whisper.vocabulary import Vocabulary
 from streamd.whisper.words import align, words_as_decoded

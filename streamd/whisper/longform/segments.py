@@ -11,17 +11,15 @@ from itertools import pairwise
 from typing import NamedTuple, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
-from streamd.types import FRAME, SAMPLE_RATE, Word
+from streamd.language import STOPS
+from streamd.types import COLUMNS_PER_FRAME, FRAME, SAMPLE_RATE, Voiced, Word
 from streamd.whisper.decode import Decoded
-from streamd.whisper.marks import STOPS
 from streamd.whisper.mel import HOP
 from streamd.whisper.tokenizer import Tokenizer
 from streamd.whisper.words import with_punctuation
 
 COLUMNS_PER_S = SAMPLE_RATE // HOP
-COLUMNS_PER_FRAME = FRAME // HOP
 FRAMES_PER_S = SAMPLE_RATE // FRAME
 FRAME_S = FRAME / SAMPLE_RATE
 """Resolution of timestamps."""
@@ -265,9 +263,6 @@ def _agreed(segment: TimedSegment, words: list[SpokenWord], median_s: float) -> 
     return replace(segment, start_s=start_s, end_s=end_s, words=tuple(words))
 
 
-Voiced = NDArray[np.bool_]
-"""For each frame of a recording, whether there is speech."""
-
 _MOST_MISSED = 250
 """More voiced frames (5 s) without a word than this are missed speech."""
 _LEAST_MISSED = 100
@@ -281,15 +276,6 @@ _LONGEST_WORD_S = 2.0
 of 11 s covered two turns. Of 7,624 words, one other lasted longer than 1.5 s."""
 _LEAST_CHANGE = 50
 """Frames (1 s) by which a window must differ from the one before to be decoded."""
-
-
-@dataclass(frozen=True, slots=True)
-class Clip:
-    """Columns `start` to `end`, exclusive; text that reaches a `silent_end` is complete."""
-
-    start: int
-    end: int
-    silent_end: bool = False
 
 
 def before_missed(found: Split, stretch: Stretch, voiced: Voiced) -> Split:

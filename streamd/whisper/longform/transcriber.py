@@ -8,11 +8,11 @@ from typing import Generic
 import numpy as np
 
 from streamd.options import DecodingOptions, LongformOptions
+from streamd.types import Clip, Voiced
 from streamd.whisper.decode import detect_language
 from streamd.whisper.engine import BatchEngine, Engine, FeaturesT, urgent
 from streamd.whisper.longform.reader import Reader, Spectrum
 from streamd.whisper.longform.schedule import OneByOne, Reading, TranscribedWindow, read_in_order
-from streamd.whisper.longform.segments import Clip, Voiced
 from streamd.whisper.mel import RecordingMel
 from streamd.whisper.tokenizer import Tokenizer
 from streamd.whisper.vocabulary import Vocabulary

@@ -9,11 +9,11 @@ import pytest
 
 from streamd.models import ModelDimensions
 from streamd.options import DecodingOptions, LongformOptions
+from streamd.types import Clip
 from streamd.whisper.decode import Decoded
 from streamd.whisper.engine import Pass, Search
 from streamd.whisper.longform import TranscribedWindow, Transcriber, reader
 from streamd.whisper.longform.segments import (
-    Clip,
     Split,
     SpokenWord,
     Stretch,

@@ -6,8 +6,8 @@ import numpy as np
 
 from streamd.models import ModelDimensions
 from streamd.options import DecodingOptions, LongformOptions
+from streamd.types import Clip
 from streamd.whisper.longform import Transcriber
-from streamd.whisper.longform.segments import Clip
 from streamd.whisper.tokenizer import Tokenizer
 from streamd.whisper.vocabulary import Vocabularies
 from tests.support.decoders import NOTIMESTAMPS, ContextDecoder, vocabulary
@@ -73,6 +73,6 @@ def test_phrases_are_expected_in_every_window(monkeypatch):
     # The engine's decoder finds anything but "ab" improbable by 40 nats.
     monkeypatch.setattr("streamd.whisper.vocabulary.START", 50.0)
     assert told("東:9\ny")[1] == "abab"  # no phrase at any price
-    monkeypatch.setattr("streamd.whisper.decode.PROBABLE", -100.0)
+    monkeypatch.setattr("streamd.types.PROBABLE", -100.0)
     assert told("東:9\ny")[1] == "東東"
     assert told("y")[1] == "abab"

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from streamd.models import ModelDimensions
 from streamd.options import DecodingOptions, LongformOptions
+from streamd.types import Clip
 from streamd.whisper.longform import TranscribedWindow, Transcriber, reader
 from streamd.whisper.longform.reader import LEAST_SILENT_REST
-from streamd.whisper.longform.segments import Clip, in_ms, ms_of, small_holes
+from streamd.whisper.longform.segments import in_ms, ms_of, small_holes
 from streamd.whisper.tokenizer import Tokenizer
 from tests.support.decoders import TIMESTAMP_BEGIN, ContextDecoder, hashed, vocabulary
 
