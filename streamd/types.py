@@ -218,12 +218,14 @@ class RetryRequest:
 
     A `last` window may be decoded again until that has cost `budget` (frames, as
     `Work.extra_cost`). Text that ends before frame `text_until` leaves out much speech; None: the
-    window has too little speech for that. `clear`: the utterance is short and certainly speech.
+    window has too little speech for that. `clear`: the utterance is short and clearly speech.
+    `certain`: somewhere in the utterance somebody certainly speaks, or nothing can tell.
     """
 
     budget: float = math.inf
     text_until: int | None = None
     clear: bool = False
+    certain: bool = True
 
 
 StateT = TypeVar("StateT", bound=Enum)

@@ -191,7 +191,8 @@ class FamilyTranscriber:
             starts = range(0, n_columns, longest)
             clips = [Clip(start, min(start + longest, n_columns)) for start in starts]
         else:
-            clips = track.speech.clips(n_columns, longest=longest)
+            found = track.speech.clips(n_columns, longest=longest)
+            clips = [clip for clip in found if track.speech.is_certain(clip)]
         seg, who = count(1), WhoIsHeard(self.config, track.voices)
         rules = phrases.read_replacements(self.config.decoding.replace)
         rewriter = Rewriter(rules) if rules else None

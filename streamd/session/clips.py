@@ -1,8 +1,10 @@
 """Where there is speech in a recording: the clips that are transcribed of it."""
 
+from array import array
+
 import numpy as np
 
-from streamd.session.gate import Gate, GatedFrame
+from streamd.session.gate import Gate, GatedFrame, is_certain
 from streamd.session.segmenter import Segmenter
 from streamd.types import COLUMNS_PER_FRAME, Clip, Frames, Voiced
 
@@ -21,12 +23,13 @@ class SpeechClips:
         if segmenter.options.shortest_pause != segmenter.options.longest_pause:
             raise ValueError("the end of an utterance may not depend on its text")
         self._gate, self._segmenter = gate, segmenter
-        self._voiced = bytearray()
+        self._voiced, self._probs = bytearray(), array("f")
 
     def feed(self, frames: Frames) -> list[GatedFrame]:
         """Take the next (n, 320) frames; return what the gate says of each."""
         gate, segmenter = self._gate.feed(frames), self._segmenter
         self._voiced += bytes(heard.silence == 0 for heard in gate)
+        self._probs.extend(heard.prob for heard in gate)
         segmenter.push(*gate)
         segmenter.forget(segmenter.cursor - segmenter.options.trailing_silence - 2)
         return gate
@@ -35,6 +38,11 @@ class SpeechClips:
     def voiced(self) -> Voiced:
         """For each frame, whether the gate was open."""
         return np.frombuffer(self._voiced, np.bool_)
+
+    def is_certain(self, clip: Clip) -> bool:
+        """Whether somebody certainly speaks in a clip; see `streamd.session.gate.is_certain`."""
+        start, end = (at // COLUMNS_PER_FRAME for at in (clip.start, clip.end))
+        return is_certain(self._probs[start:end])
 
     def clips(self, n_columns: int, *, longest: int) -> list[Clip]:
         """The clips of speech; the recording ends here.

@@ -147,6 +147,24 @@ LATEST = 30
 """Frames that the second detector may take; the longest seen was 28, in rumbling noise."""
 
 
+CLEAR, CERTAIN = 0.75, 15
+"""The mean probability of speech from which voiced frames are clear, and of how many frames in a
+row (0.3 s) that is enough to be certain of speech. Of 64 utterances that the gate found in 400
+recordings of animals, machines and weather 55 are never certain; of 474 lines of dialogue five, 0.2
+s of a first word each; of 240 in a hall, at 3 m, and under those noises four."""
+
+
+def is_certain(probs: Sequence[float]) -> bool:
+    """Whether somebody certainly speaks, from the second detector's probability for each frame.
+
+    Without a second detector nothing speaks against it.
+    """
+    if not any(probs):
+        return True
+    runs = np.convolve(probs, np.full(CERTAIN, 1 / CERTAIN))
+    return bool(runs.max() >= CLEAR)
+
+
 class Opening:
     """Whether a gate is open, from the decisions about its frames."""
 

@@ -64,6 +64,8 @@ class Segment:
     """Where the next window for a partial may end."""
     latest: Hypothesis = field(default_factory=Hypothesis)
     """The last hypothesis about any window of the utterance."""
+    is_certain: bool = False
+    """Whether it is certain that somebody speaks (`Segmenter.is_certain`)."""
     was_probable: bool = False
     """Whether any hypothesis about it was more than a guess (`is_probable`)."""
     heard_from: int | None = None

@@ -342,11 +342,13 @@ class Session:
         text, asks_turn = segment.text, self._segmenter.options.is_smart
         asks_turn &= segment.utterance.state is State.ASKED
         asks_marks = last or text.is_unmarked
+        segment.is_certain |= self._segmenter.is_certain(text.start, end)
         questions = (
             RetryRequest(
                 budget=max(0.0, self._again.left(end)),
                 text_until=self._segmenter.voiced_from(LEFT_OUT, end),
                 clear=last and self._is_clear(segment, end),
+                certain=segment.is_certain,
             ),
             self._language.question(text.anchor, end),
             MarksQuestion(text.given_words) if asks_marks else None,

@@ -57,6 +57,19 @@ def test_neighbours_become_one_if_it_is_not_too_long():
     assert clips(*speech, (False, 50), longest=short) == [first, second, third]
 
 
+def test_a_clip_is_certain_if_a_voice_in_it_is():
+    frames = scripted_audio([True] * 50 + [False] * 300 + [True] * 50 + [False] * 100)
+    probs = iter([0.5] * 350 + [0.9] * 150)
+
+    def confirm(some, likely):
+        return [next(probs) * each for each in likely]
+
+    finder = SpeechClips(Gate(loud_frames, GateOptions(), confirm=confirm), Segmenter(OPTIONS))
+    finder.feed(frames)
+    found = finder.clips(2 * len(frames), longest=0)
+    assert [finder.is_certain(clip) for clip in found] == [False, True]
+
+
 def test_speech_that_is_cut_because_it_is_long_is_one_clip():
     (clip,) = clips((True, 3 * LONGEST + 100), (False, 100))
     assert clip.silent_end

@@ -104,6 +104,33 @@ def test_a_short_utterance_is_clear_if_the_second_detector_is_sure(n_voiced, pro
 
 
 @pytest.mark.parametrize(
+    ("probs", "is_certain"),
+    [
+        ([1.0] * 11, False),
+        ([1.0] * 12, True),
+        ([0.76] * 15, True),
+        ([0.74] * 500, False),
+        ([1.0, 0.45] * 50, False),
+        ([0.0] * 100, True),  # no second detector
+        ([], True),
+    ],
+)
+def test_somebody_certainly_speaks_where_voice_is_clear_for_long_enough(probs, is_certain):
+    segmenter = Segmenter()
+    segmenter.push(*(GatedFrame(0, LOUD, prob=prob) for prob in probs))
+    assert segmenter.is_certain(0, len(probs)) is is_certain
+
+
+@pytest.mark.parametrize(("pause", "is_certain"), [(80, True), (99, False)])
+def test_a_certain_voice_counts_for_what_follows_it_soon(pause, is_certain):
+    segmenter = Segmenter()
+    segmenter.push(*(GatedFrame(0, LOUD, prob=1.0) for _ in range(15)))
+    segmenter.push(*(GatedFrame(n, QUIET, unvoiced=n) for n in range(1, pause + 1)))
+    segmenter.push(*(GatedFrame(0, LOUD, prob=0.4) for _ in range(6)))
+    assert segmenter.is_certain(15 + pause, 15 + pause + 6) is is_certain
+
+
+@pytest.mark.parametrize(
     ("pause", "text", "n_utterances"),
     [
         (19, "done.", 1),

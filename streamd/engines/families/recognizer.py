@@ -6,6 +6,9 @@ end of the utterance, so the stream is not finalized there: it hears as much sil
 say all words, and goes on behind that. So it knows what was said before the pause. The session
 drops the stream soon after the utterance has ended, and the next one gets a stream of its own.
 
+None of these models says how probable it is that nobody spoke, and some write sentences for a bark
+or a door. So a window is read once it is certain that somebody speaks in its utterance.
+
 A model that does not stream reads each window anew. Then the session commits words on which windows
 agree, as with Whisper. Neither decodes a window again, prompts with earlier text, or believes the
 text less where it is improbable; the marks of a committed word stay. Text that repeats itself is
@@ -62,6 +65,14 @@ class FamilyRecognizer:
 
         What the library raises ends the session, whose stream it was, and no other one.
         """
+        if not window.retry.certain:
+            return Hypothesis(
+                language=window.options.language,
+                avg_logprob=None,
+                no_speech_prob=None,
+                suspect=Suspect.NO_SPEECH,
+                encoded=window.encoded,
+            )
         phrases = f"{self._vocabulary}\n{window.options.vocabulary}".strip()
         options = replace(window.options, vocabulary=phrases)
         if not self._model.abilities.streams:

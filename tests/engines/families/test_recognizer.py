@@ -157,6 +157,19 @@ def test_words_are_stable_as_the_model_commits_them():
     assert len(model.begun) == 1
 
 
+@pytest.mark.parametrize(("prob", "words"), [(0.7, []), (0.8, ["w1", "w2", "w3"])])
+@pytest.mark.parametrize("streams", [True, False])
+def test_nothing_is_read_until_somebody_certainly_speaks(prob, words, streams):
+    """Moonshine tiny wrote 24 words for 15 minutes of animals, machines and weather."""
+    session = scripted_session(policy=NativeRule(LocalAgreement()), speech_prob=prob)
+    speech = [False] * WORD + [True] * (3 * WORD) + [False] * 100
+    model = BookModel(streams=streams)
+    events, _ = played(session, FamilyRecognizer(model), scripted_audio(speech), [0], 5)
+    said = " ".join(text for text, _, _ in finals(events)).lower().split()
+    assert [word.strip(".,") for word in said] == words
+    assert not any(isinstance(event, Partial) and event.text for event in events) or words
+
+
 def test_words_of_a_stream_are_where_they_were_said_behind_a_pause_too():
     speech = [False] * WORD + [True] * (3 * WORD) + [False] * (2 * WORD) + [True] * (2 * WORD)
     events, _ = captioned([*speech, *[False] * 100], model := BookModel(look_ahead=13))
