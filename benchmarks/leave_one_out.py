@@ -50,7 +50,6 @@ from tables import table
 
 PACKAGES = ("session", "whisper")
 EXEMPT = (
-    "session/simple",
     "session/clips",
     "whisper/longform/",
     "whisper/mel",

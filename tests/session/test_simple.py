@@ -10,7 +10,6 @@ from streamd.daemon.opening import open_model
 from streamd.events import Final
 from streamd.options import GateOptions
 from streamd.session.gate import Gate
-from streamd.session.simple import LONGEST, SILENCE, SimpleSession
 from streamd.types import FRAME_MS, N_AUDIO_CTX, Hypothesis, Word
 from tests.support import recorded
 from tests.support.fakes import (
@@ -24,6 +23,7 @@ from tests.support.fakes import (
     speech_of,
 )
 from tests.support.promises import check_speaking, check_transcript, runs
+from tests.support.simple_session import LONGEST, SILENCE, SimpleSession
 
 delays = st.lists(st.integers(0, 400), min_size=1, max_size=5)
 blocks = st.sampled_from([5, 1, 25])
