@@ -48,6 +48,8 @@ _LONGEST_S = 3600.0
 """How long a preparation may take."""
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
 """Between two tries to open a model for which there is no memory."""
+_PREPARED = " % prepared"
+"""How the worker's reports end, which the log repeats while the next one takes long."""
 _REPORTED = 0.25
 """The log says each time that this share more is done."""
 
@@ -181,7 +183,7 @@ class FirstStart:
         )
 
     def _told(self, text: str) -> None:
-        before, self._share = self._share, int(text.removesuffix(" %")) / 100
+        before, self._share = self._share, int(text.removesuffix(_PREPARED)) / 100
         self._told_s = time.monotonic()
         if before // _REPORTED < self._share // _REPORTED:
             log.info("%s", self.state)
@@ -227,12 +229,17 @@ def smaller_model(config: Config) -> str | None:
 
 def _prepared(config: Config, report: Report) -> None:
     """Prepare the configured model; runs in a worker."""
+
+    def told(share: float) -> None:
+        report(f"{100 * share:.0f}{_PREPARED}")
+
     return_early()
+    told(0)  # on a busy machine the first layer alone may take minutes
     prepare(
         config.decoding.model,
         threads=build.threads(config),
         precision=config.decoding.precision,
-        progress=lambda share: report(f"{share:.0%}".replace("%", " %")),
+        progress=told,
     )
 
 

@@ -27,7 +27,7 @@ from streamd.whisper.decode import Context, detect_language, spoken
 from streamd.whisper.engine import Engine, FeaturesT, urgent
 from streamd.whisper.mel import log_mel, window_log_mel
 from streamd.whisper.tokenizer import Tokenizer
-from streamd.whisper.view import Counters, Effort, States, View, WindowText
+from streamd.whisper.view import Counters, Effort, States, View, WindowText, token_rate
 from streamd.whisper.vocabulary import Vocabularies
 
 _SPARE_TOKENS = 8
@@ -36,11 +36,6 @@ rapid speech. Both only bound a decoder that does not end."""
 RIGHT_CONTEXT = 75
 """A position with this many frames (1.5 s) of sound after it is not computed again. Without this,
 nearly the same words are wrong (benchmarks/RESULTS.md), at more than twice the cost."""
-_ENGLISH, _OTHERS = 6.5, 13.0
-"""Maximum number of tokens per second of audio, in English and in other languages.
-
-This plus `_SPARE_TOKENS` ends runaway decodes. 6.5 is moonshine's; other languages are cut into
-more tokens."""
 
 
 class Recognizer(Generic[FeaturesT]):
@@ -127,7 +122,7 @@ class Recognizer(Generic[FeaturesT]):
         detected = self._detected(window, features)
         language = self._language(window, detected)
         n_text_ctx = engine.dims.n_text_ctx
-        rate = _ENGLISH if tokenizer.written(language) == "en" else _OTHERS
+        rate = token_rate(tokenizer, language)
         n_new = window.end - max(window.start, window.prefix_end)
         most = math.ceil(ms_from_frames(n_new) / 1000 * rate) + _SPARE_TOKENS
         before, prefix = _forced(window, n_text_ctx)

@@ -32,6 +32,18 @@ _SHORT = 16
 of poorly recorded speech that base had nearly right."""
 
 
+_ENGLISH, _OTHERS = 6.5, 13.0
+"""Maximum number of tokens per second of audio, in English and in other languages.
+
+This plus some spare tokens ends runaway decodes. 6.5 is moonshine's; other languages are cut into
+more tokens."""
+
+
+def token_rate(tokenizer: Tokenizer, language: str) -> float:
+    """Return how many tokens a second of speech has at most."""
+    return _ENGLISH if tokenizer.written(language) == "en" else _OTHERS
+
+
 @dataclass(slots=True)
 class Counters:
     """What a recognizer did so far.

@@ -16,6 +16,7 @@ from msgspec import structs
 from streamd.config import load
 from streamd.daemon import build, first_start
 from streamd.daemon.first_start import EarlyModel, EarlyRecognizer, FirstStart, Respelled
+from streamd.engines.supervised import worker
 from streamd.engines.supervised.worker import Job, Worker
 from streamd.errors import ConfigError, EngineMemoryError
 from streamd.events import Final
@@ -167,6 +168,7 @@ class Started:
 
 def test_captions_move_to_the_wanted_model_when_it_is_prepared(wanted, monkeypatch, caplog):
     caplog.set_level("INFO")
+    monkeypatch.setattr(worker, "_REPORT_S", 0.05)
     started = Started(wanted, monkeypatch)
     assert "captions begin with tiny.en: large is prepared meanwhile, once" in caplog.messages
     assert started.first.state.startswith("tiny.en until large is ready")
@@ -175,6 +177,7 @@ def test_captions_move_to_the_wanted_model_when_it_is_prepared(wanted, monkeypat
     assert started.models == ["large"]
     assert started.first.state == ""
     assert re.match(r"captions move to large after \d+ s, each session", caplog.messages[-1])
+    assert any(each.startswith("large: 0 % prepared, for ") for each in caplog.messages)
     assert heard(wanted, started.recognizers[0])
 
 

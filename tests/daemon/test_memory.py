@@ -199,6 +199,36 @@ def test_passes_and_windows_of_recordings_find_their_memory_as_it_was(tmp_path):
     assert given_back > 24 * MIB
 
 
+WIDE = """
+import sys
+from pathlib import Path
+import numpy as np
+from streamd.engines.onnx import build
+from streamd.models import ModelDimensions
+from streamd.models.model import parameter_shapes
+from streamd.system.heap import return_early
+from tests.daemon.test_memory import most_resident, resident
+from tests.golden.random_model import random_weights
+
+dims = ModelDimensions(8, 1500, 1280, 20, 1, 300, 16, 1280, 20, 1)  # one layer of large-v3-turbo
+return_early()
+weights = random_weights(parameter_shapes(dims))
+engine = build(dims, weights, alignment_heads=[(0, 0)], threads=1, precision="int8")
+mel = np.zeros((8, 3000), np.float32)
+features = engine.encode(mel)
+Path("/proc/self/clear_refs").write_text("5")
+before = resident()
+engine.encode(mel, previous=features)
+print(most_resident() - before)
+"""
+
+
+@pytest.mark.skipif(not IS_GLIBC, reason="has no /proc elsewhere")
+def test_a_window_of_a_large_model_needs_little_to_be_computed():
+    told = subprocess.run([sys.executable, "-c", WIDE], stdout=subprocess.PIPE, check=True).stdout
+    assert int(told) < 72 * MIB  # 110 with the feed-forward layers of all 30 s at once, else 48
+
+
 def most_resident() -> int:
     status = Path("/proc/self/status").read_text()
     return int(status.partition("VmHWM:")[2].split()[0]) << 10

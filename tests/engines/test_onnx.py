@@ -22,13 +22,15 @@ from streamd.engines.onnx.builder import Linear
 from streamd.engines.onnx.graphs import decoder_graph, encoder_graph, graphs, joint_decoder_graph
 from streamd.engines.reference import ReferenceEngine
 from streamd.errors import EngineError, EngineMemoryError
-from streamd.models.model import Model
+from streamd.models import ModelDimensions
+from streamd.models.model import Model, parameter_shapes
 from streamd.models.silence import Extent, SilenceStates, extend, silence_shape
 from streamd.system.stdio import ENGINE_THREAD
 from streamd.types import Mel
 from streamd.whisper.engine import Pass
 from streamd.whisper.mel import log_mel
 from tests.golden import load
+from tests.golden.random_model import random_weights
 from tests.support.checkpoints import checkpoint
 
 TOLERANCE = 1e-5
@@ -71,6 +73,21 @@ def test_equals_the_reference(name, n_ctx, threads):
     assert_close(found[0], expected[0])
     assert_close(found[1], expected[1])
     assert np.abs(found[0] - expected[0]).max() < TOLERANCE * np.abs(expected[0]).max()
+
+
+@pytest.mark.parametrize("n_ctx", [40, 1_500])
+def test_a_wide_encoder_computes_the_same_in_pieces(n_ctx):
+    """Some of the pieces of a short window are empty."""
+    dims = ModelDimensions(8, 1_500, 1_024, 16, 1, 300, 16, 1_024, 16, 1)
+    weights = random_weights(parameter_shapes(dims))
+    mel = np.random.default_rng(1).standard_normal((8, 2 * n_ctx), np.float32)
+    reference = ReferenceEngine(dims, weights, alignment_heads=[(0, 0)])
+    tokens = np.arange(6)
+    expected = forward(reference, mel, tokens)
+    for precision, tolerance in (("float32", TOLERANCE), ("int8", 0.05)):
+        made = build(dims, weights, alignment_heads=[(0, 0)], precision=precision)
+        for found, exact in zip(forward(made, mel, tokens), expected, strict=True):
+            assert np.linalg.norm(found - exact) < tolerance * np.linalg.norm(exact)
 
 
 def output(reference: ReferenceEngine, features, mel: Mel) -> tuple[np.ndarray, Extent]:

@@ -291,8 +291,8 @@ class GraphBuilder:
         return self.op("LayerNormalization", [x, scale, shift], to=to)
 
     def feed_forward(self, x: str, block: str) -> str:
-        """Add a layer norm and two linear layers with an exact GELU between them."""
-        y = self.linear(self.layer_norm(x, f"{block}.mlp_ln"), f"{block}.mlp.0")
+        """Add two linear layers with an exact GELU between them."""
+        y = self.linear(x, f"{block}.mlp.0")
         return self.linear(self.op("Gelu", [y]), f"{block}.mlp.2")
 
     def add(self, x: str, y: str) -> str:

@@ -3,6 +3,7 @@
 Times are float seconds, columns those of log-mel, 10 ms.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -46,6 +47,7 @@ from streamd.whisper.longform.segments import (
 )
 from streamd.whisper.mel import RecordingMel
 from streamd.whisper.tokenizer import Tokenizer
+from streamd.whisper.view import Effort, token_rate
 from streamd.whisper.vocabulary import Vocabulary
 from streamd.whisper.words import align, words_as_decoded
 
@@ -55,6 +57,11 @@ LONGEST_WINDOW = 1_900
 """Columns (19 s), the longest window of detected speech. With a longer one, the engine has to
 compute silence as well (streamd/models/silence.py), and the model makes more errors
 (benchmarks/RESULTS.md, "Whole recordings")."""
+_MOST_AGAIN, _MOST_TRIES = 3, 2
+"""What may be spent on decoding a window again, and of it on other temperatures for the same part,
+in passes: so many times as many as the part's length allows tokens (`Effort`). See `Reader`."""
+_SPARE_TOKENS = 24
+"""Tokens that a window may have besides those that its length allows: marks and timestamps."""
 _LEAST_HALVED = 600
 """Columns (6 s): a longer window of speech without a word is decoded again in halves."""
 
@@ -73,7 +80,14 @@ class Spectrum:
 
 
 class Reader(Generic[FeaturesT]):
-    """Decodes clips one after the other; the text so far is the prompt of the next window."""
+    """Decodes clips one after the other; the text so far is the prompt of the next window.
+
+    What a window of detected speech costs at most: its first decode; three times as many passes as
+    its length allows tokens, for other temperatures, halves, short gaps and what was missed; and
+    one decode that begins before these are spent. For the longest, 19 s, that is 148 + 371 + 148
+    passes in English, and 224 + 741 + 224 in other languages. Phrases that are expected may double
+    the last one. Without a voice detector each window has all temperatures, as openai-whisper's.
+    """
 
     def __init__(
         self,
@@ -89,6 +103,7 @@ class Reader(Generic[FeaturesT]):
         self._options = longform
         self._mel, self._language, self._voiced = source.mel, source.language, source.voiced
         self._vocabulary = source.vocabulary
+        self._rate = token_rate(tokenizer, source.language)
         n_most = engine.dims.n_text_ctx // 2 - 1
         self._prompt = Prompt(n_most, initial=tokenizer.encode_prompt(longform.initial_prompt))
         self._last_speech_s = 0.0
@@ -103,6 +118,7 @@ class Reader(Generic[FeaturesT]):
             audible = clip.end if clip.silent_end else n_columns
             while seek == clip.start or clip.end - seek >= least_rest:
                 stretch = Stretch(seek, min(n_full, n_columns - seek, clip.end - seek))
+                self._effort = self._new_effort(stretch)
                 segments, following = yield from self._window(stretch, clip)
                 # openai-whisper would decode the same window forever
                 seek = max(following, seek + 1)
@@ -114,6 +130,10 @@ class Reader(Generic[FeaturesT]):
                 # If only the first part was read, the speech of the window may come after it.
                 unheard = not segments and self._speaks(stretch) and self._voiced_in(read).any()
                 yield TranscribedWindow(tuple(segments), reached_ms, read if unheard else None)
+
+    def _new_effort(self, stretch: Stretch) -> Effort:
+        is_bounded = self._voiced is not None
+        return Effort(self._rate, _MOST_AGAIN * stretch.n_frames if is_bounded else math.inf)
 
     def _speaks(self, stretch: Stretch) -> bool:
         """Whether the voice detector finds speech there, if there is one."""
@@ -131,14 +151,14 @@ class Reader(Generic[FeaturesT]):
         if found is None:
             # In the halves of an invented text, other hallucinations often look more probable.
             half = self._half(stretch) if is_silence(decoded, self._decoding) else None
-            if half is not None and self._speaks(stretch):
+            if half is not None and self._effort.may_retry and self._speaks(stretch):
                 return (yield from self._window(half, clip))
             return [], stretch.end
         # A timestamp may lie after the window's sound: what follows it has not been decoded.
         found = found._replace(seek=min(found.seek, stretch.end))
         if self._voiced is not None:
             again = missed_first(found, stretch, self._voiced) or self._misled(found, stretch)
-            if again is not None:
+            if again is not None and self._effort.may_retry:
                 return (yield from self._window(again, clip))
             if stretch.end < clip.end:
                 found = before_cut(found, stretch, self._voiced)
@@ -156,6 +176,8 @@ class Reader(Generic[FeaturesT]):
         """
         segments = list(found.segments)
         for n_before, hole in reversed(holes):
+            if not self._effort.may_retry:
+                break
             decoded, missed = yield from self._decoded(hole, clip, alone=True)
             if missed is not None and decoded.evidence >= PROBABLE and decoded.loop is None:
                 start_s, end_s = hole.start_s, hole.start_s + hole.length_s
@@ -261,12 +283,18 @@ class Reader(Generic[FeaturesT]):
         which is then cut.
         """
         options, n_text_ctx = self._decoding, self._engine.dims.n_text_ctx
+        max_tokens, effort = n_text_ctx // 2, self._effort
+        most_cost: float = math.inf
+        if self._voiced is not None:
+            most = math.ceil(stretch.length_s * self._rate) + _SPARE_TOKENS
+            max_tokens = min(max_tokens, most)
+            most_cost = effort.extra_cost + _MOST_TRIES * stretch.n_frames
         if self._speaks(stretch):
             options = replace(options, no_speech_threshold=1.0)
         if alone:
             options = replace(options, temperatures=options.temperatures[:1])
         context = Context(
-            max_tokens=n_text_ctx // 2,
+            max_tokens=max_tokens,
             prompt=() if alone else self._prompt.tokens,
             language=self._language,
             vocabulary=self._vocabulary,
@@ -277,7 +305,7 @@ class Reader(Generic[FeaturesT]):
         n_slots = slots_needed(context, options=options, n_text_ctx=n_text_ctx)
 
         def expecting(temperature: float, vocabulary: Vocabulary | None) -> Search[Decoded]:
-            decoded = yield from decode(
+            search = decode(
                 self._engine.decoder(features, n_slots),
                 self._tokenizer,
                 options=options,
@@ -285,6 +313,7 @@ class Reader(Generic[FeaturesT]):
                 temperature=temperature,
                 rng=self._rng,
             )
+            decoded = yield from effort.attempt(search)
             return decoded if self._voiced is None else self._without_loop(decoded)
 
         def attempt(temperature: float) -> Search[Decoded]:
@@ -293,7 +322,10 @@ class Reader(Generic[FeaturesT]):
                 return with_these(context.vocabulary)
             return with_phrases(with_these, context.vocabulary)
 
-        return (yield from with_fallback(attempt, options))
+        def may_retry() -> bool:
+            return effort.may_retry and effort.extra_cost < most_cost
+
+        return (yield from with_fallback(attempt, options, may_retry=may_retry))
 
     def _without_loop(self, decoded: Decoded) -> Decoded:
         """Cut the text where it begins to repeat itself, if it does."""
@@ -315,7 +347,7 @@ class Reader(Generic[FeaturesT]):
         openai-whisper aligns the text in a pass of its own; here, the passes that chose the tokens
         give the times.
         """
-        eot, n_frames = self._tokenizer.eot, stretch.n_columns // 2
+        eot, n_frames = self._tokenizer.eot, stretch.n_frames
         tokens = [token for s in found.segments for token in s.tokens if token < eot]
         aligned = []
         if n_frames and self._voiced is not None:

@@ -41,6 +41,11 @@ class Stretch:
         return self.seek + self.n_columns
 
     @property
+    def n_frames(self) -> int:
+        """Its length in frames."""
+        return self.n_columns // COLUMNS_PER_FRAME
+
+    @property
     def start_s(self) -> float:
         """Its start in the recording."""
         return self.seek * HOP / SAMPLE_RATE

@@ -1,5 +1,6 @@
 """Speech without words is decoded again: from where, and when not."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -201,6 +202,7 @@ class Said(NamedTuple):
     no_speech_prob: float = 0.1
     compression_ratio: float = 1.0
     times: tuple[tuple[float, float], ...] = ()
+    is_endless: bool = False  # takes as many passes as it may have tokens
 
     @property
     def tokens(self) -> tuple[int, ...]:
@@ -283,8 +285,9 @@ def transcribe(monkeypatch):
 
         def decode(window, tokenizer, *, options, context, temperature, rng) -> Search[Decoded]:
             told.append((*window, temperature, tokenizer.decode(context.prompt)))
-            yield Pass(window, *[np.zeros(1)] * 5)
             said = write(window, temperature)
+            for _ in range(context.max_tokens if said.is_endless else 1):
+                yield Pass(window, *[np.zeros(1)] * 5)
             tokens = said.tokens
             return Decoded(
                 tokens=tokens,
@@ -350,6 +353,16 @@ def test_speech_that_stays_without_words_is_decoded_by_halves_and_told(transcrib
     # only what was read, not the window of which it is the first part
     unheard = [window.unheard for window in windows]
     assert unheard == [Stretch(1_000, 450), Stretch(1_450, 337), Stretch(1_787, 506), None]
+
+
+def test_a_window_costs_at_most_what_the_reader_says(transcribe, monkeypatch):
+    """In babble of seven voices, one took 2,014 passes."""
+    n_passes = Counter[int]()
+    monkeypatch.setattr(Window, "step", lambda window, *_: n_passes.update([window.first]))
+    clip = Clip(0, 1_900, silent_end=True)
+    _, told, _ = transcribe(lambda *_: SILENCE._replace(is_endless=True), clip)
+    assert n_passes[0] <= 148 + 371 + 148
+    assert {n for first, n, *_ in told if first == 0} == {1_900, 950}  # and not only temperatures
 
 
 def test_a_part_without_a_voice_is_not_told(transcribe):
