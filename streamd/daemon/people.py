@@ -1,8 +1,8 @@
 """The folder of voices that are known again (``--people``): a small file for each person.
 
-It exists because somebody who may has said so, by name. A file has a voiceprint of 256 bytes, from
-which no speech can be made, how much speech it is of, and when it was written. Only its owner can
-read it. ``streamd people`` lists and deletes them.
+It exists because somebody who may has said so, by name. A file has a voiceprint of 256 bytes, or
+three, from which no speech can be made, how much speech it is of, and when it was written. Only its
+owner can read it. ``streamd people`` lists and deletes them.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ from streamd.types import ms_from_frames
 _MODEL = "community-1"
 """Voiceprints of other models cannot be compared with those of this one (models/community-1)."""
 _MOST_BYTES = 4_096
-"""Of a file: a name and 256 bytes in base64 are less than 1,000."""
+"""Of a file: a name and three times 256 bytes in base64 are less than 2,000."""
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +37,7 @@ class PersonFile(Struct, frozen=True, kw_only=True):
     name: str
     model: str
     voiceprint: bytes
+    elsewhere: tuple[bytes, ...] = ()
     frames: int
     sessions: int = 1
     written: datetime
@@ -44,7 +45,7 @@ class PersonFile(Struct, frozen=True, kw_only=True):
     @property
     def person(self) -> Person:
         """Who it is, to be recognised."""
-        return Person(self.name, self.voiceprint, self.frames)
+        return Person(self.name, self.voiceprint, self.frames, self.elsewhere)
 
 
 _decoder = msgspec.json.Decoder(PersonFile)
@@ -68,7 +69,8 @@ class PeopleFolder:
             except (OSError, ValueError) as error:
                 log.warning("--people: %s cannot be read, and is left out: %s", path, error)
                 continue
-            if each.model != _MODEL or len(each.voiceprint) != VOICEPRINT_BYTES:
+            voiceprints = (each.voiceprint, *each.elsewhere)
+            if each.model != _MODEL or {VOICEPRINT_BYTES} != {*map(len, voiceprints)}:
                 log.warning("--people: %s is of another model of voices, and is left out", path)
                 continue
             found.append((path, each))
@@ -84,9 +86,17 @@ class PeopleFolder:
         wanted = name.casefold()
         return next((pair for pair in self.files() if pair[1].name.casefold() == wanted), None)
 
-    def keep(self, name: str, voiceprint: bytes, n: int, before: PersonFile | None) -> Path:
+    def keep(
+        self,
+        name: str,
+        voiceprint: bytes,
+        n: int,
+        before: PersonFile | None,
+        elsewhere: tuple[bytes, ...] = (),
+    ) -> Path:
         """Keep a voice, of which `n` frames were heard in this session, beside those `before`.
 
+        It may have other voiceprints `elsewhere` (`Person`).
         Raises `ConfigError` if that is too little, or if the file cannot be written.
         """
         if n < LEAST_KEPT:
@@ -105,6 +115,7 @@ class PeopleFolder:
                 name=name,
                 model=_MODEL,
                 voiceprint=person.voiceprint,
+                elsewhere=elsewhere or person.elsewhere,
                 frames=person.n,
                 sessions=sessions,
                 written=datetime.now(UTC).replace(microsecond=0),
@@ -152,12 +163,12 @@ class VoiceKeeper:
         self._folder = folder
         self._before: dict[str, PersonFile | None] = {}
 
-    def keep(self, name: str, voiceprint: bytes, n: int) -> None:
+    def keep(self, name: str, voiceprint: bytes, n: int, elsewhere: tuple[bytes, ...] = ()) -> None:
         """Keep a voice as far as it is known by now, and say so. Raises `ConfigError`."""
         if name not in self._before:
             found = self._folder.find(name)
             self._before[name] = found[1] if found else None
-        path = self._folder.keep(name, voiceprint, n, self._before[name])
+        path = self._folder.keep(name, voiceprint, n, self._before[name], elsewhere)
         heard = ms_from_frames(n) / 1000
         log.info(
             "the voice of %s (%.1f s) is kept in %s, to be known again: only with their consent; "

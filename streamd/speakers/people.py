@@ -1,11 +1,12 @@
 """People whose voices are known from earlier sessions: who of them a speaker is, if anybody.
 
 A voice is kept as the voiceprint of a `Roster`, with the number of frames that it was made of. Two
-are compared by the cosine of their embeddings.
+are compared by the cosine of their embeddings. What a telephone and a room make of a recording is
+kept, too: a voice over another telephone is more like that than like the recording.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from streamd.speakers.clustering import as_bytes, unit
 
@@ -29,11 +30,12 @@ somebody speaks today."""
 
 @dataclass(frozen=True, slots=True)
 class Person:
-    """Somebody whose voice is known: a voiceprint of `n` frames."""
+    """Somebody whose voice is known: a voiceprint of `n` frames, and others `elsewhere`."""
 
     name: str
     voiceprint: bytes
     n: int
+    elsewhere: tuple[bytes, ...] = ()
 
 
 def likeness_of(a: bytes, b: bytes) -> float:
@@ -53,7 +55,10 @@ def recognised(voiceprint: bytes, n: int, people: Sequence[Person], before: str 
     """
     if n < LEAST or not people:
         return ""
-    alike = {each.name: likeness_of(each.voiceprint, voiceprint) for each in people}
+    alike = {
+        each.name: max(likeness_of(own, voiceprint) for own in (each.voiceprint, *each.elsewhere))
+        for each in people
+    }
     best = max(alike, key=lambda name: alike[name])
     if alike[best] >= threshold(n):
         return best
@@ -64,4 +69,4 @@ def with_more(person: Person, voiceprint: bytes, n: int) -> Person:
     """Return a person of whose voice `n` more frames were heard."""
     known = min(person.n, MOST_KEPT)
     total = known * unit(person.voiceprint) + n * unit(voiceprint)
-    return Person(person.name, as_bytes(total), person.n + n)
+    return replace(person, voiceprint=as_bytes(total), n=person.n + n)

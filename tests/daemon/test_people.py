@@ -14,7 +14,8 @@ from streamd.daemon import build
 from streamd.daemon.people import PeopleFolder, VoiceKeeper
 from streamd.errors import ConfigError, WireError
 from streamd.events import SpeakerName
-from streamd.speakers.people import MOST_KEPT
+from streamd.speakers.clustering import as_bytes
+from streamd.speakers.people import MOST_KEPT, likeness_of
 from streamd.streams import SessionStorage, Streams
 from streamd.streams.hub import Hub
 from streamd.streams.journal.database import Database
@@ -105,7 +106,25 @@ def test_a_recording_of_one_person_is_enrolled_and_one_of_several_is_not(tmp_pat
     assert "both.wav: several people speak in it: cut out what Ana says" in capsys.readouterr().err
     assert not folder.people
     assert main(["people", "enroll", "Ana", alone, *given]) == 0
-    assert [person.name for person in folder.people] == ["Ana"]
+    (ana,) = folder.people
+    assert ana.name == "Ana"
+    assert [likeness_of(ana.voiceprint, each) < 0.95 for each in ana.elsewhere] == [True, True]
+    path, known = folder.find("Ana")
+    again = folder.keep("Ana", ana.voiceprint, 100, known)
+    assert again == path
+    assert folder.people[0].elsewhere == ana.elsewhere
+
+
+@pytest.mark.parametrize(("cosine", "is_refused"), [(0.6, False), (0.4, True)])
+def test_a_voice_that_changes_its_tone_is_enrolled(cosine, is_refused, tmp_path, monkeypatch):
+    # Of two minutes of one acted voice, 418 of 5,581 frames were taken for another's (0.57).
+    own, other = np.zeros((2, 256), np.float32)
+    own[0], other[:2] = 1, (cosine, (1 - cosine**2) ** 0.5)
+    heard = [(5000, as_bytes(own)), (400, as_bytes(other))]
+    monkeypatch.setattr("streamd.cli.people._heard", lambda config, sound: heard)
+    given = ["--people", str(tmp_path / "people")]
+    sound = str(wav(tmp_path / "faye.wav", np.zeros(32_000, np.float32)))
+    assert (main(["people", "enroll", "Faye", sound, *given]) != 0) == is_refused
 
 
 class OneVoice:
