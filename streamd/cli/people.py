@@ -9,7 +9,7 @@ import numpy as np
 from streamd.config import Config
 from streamd.daemon import build
 from streamd.daemon.people import PeopleFolder, VoiceKeeper
-from streamd.engines.voices import RecordedVoices, in_room, over_telephone
+from streamd.engines.voices import RecordedVoices, in_room
 from streamd.errors import ConfigError, SourceError
 from streamd.events import encode
 from streamd.labels import name_from
@@ -67,10 +67,8 @@ def enroll(config: Config, name: str, file: str) -> None:
     alone = [Person(name, voiceprint, n)]
     if any(more >= LEAST_KEPT and not recognised(other, more, alone) for more, other in others):
         raise SourceError(f"{file}: several people speak in it: cut out what {name} says")
-    begin = sound[:MOST_KEPT].reshape(-1)
-    ways = (_heard(config, way(begin).reshape(-1, FRAME)) for way in (over_telephone, in_room))
-    elsewhere = tuple(way[0][1] for way in ways if way)
-    VoiceKeeper(_folder(config)).keep(_name(name), voiceprint, n, elsewhere)
+    far = _heard(config, in_room(sound[:MOST_KEPT].reshape(-1)).reshape(-1, FRAME))
+    VoiceKeeper(_folder(config)).keep(_name(name), voiceprint, n, far[0][1] if far else b"")
 
 
 def _name(text: str) -> str:

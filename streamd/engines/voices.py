@@ -184,23 +184,9 @@ def _mels() -> NDArray[np.float64]:
     return mels
 
 
-_NARROW_HZ, _LEVELS = (250, 3_500), 15
-"""A telephone's band, and the steps on either side of zero to which its samples are rounded, by the
-mu-law of G.711: more coarsely than there, as codecs of few bits do."""
 _ECHO_S, _ECHO = 0.6, 2.0
 """In a room, an echo dies away by 60 dB in `_ECHO_S`, and has `_ECHO` times the energy of the sound
 that comes directly."""
-
-
-def over_telephone(sound: Samples) -> Samples:
-    """Return about what a telephone makes of a sound."""
-    spectrum, hz = np.fft.rfft(sound), np.fft.rfftfreq(len(sound), 1 / SAMPLE_RATE)
-    spectrum[(hz < _NARROW_HZ[0]) | (hz > _NARROW_HZ[1])] = 0
-    narrow: NDArray[np.float64] = np.fft.irfft(spectrum, len(sound))
-    narrow /= 2 * max(float(np.abs(narrow).max()), 1e-9)
-    law = np.rint(_LEVELS * np.log1p(255 * np.abs(narrow)) / np.log(256)) / _LEVELS
-    coded: Samples = (np.sign(narrow) * np.expm1(law * np.log(256)) / 255).astype(np.float32)
-    return coded
 
 
 def in_room(sound: Samples) -> Samples:
@@ -211,9 +197,7 @@ def in_room(sound: Samples) -> Samples:
     echo[0] += 1
     size = 1 << (len(sound) + n).bit_length()
     heard = np.fft.irfft(np.fft.rfft(sound, size) * np.fft.rfft(echo, size), size)[: len(sound)]
-    loudness = max(float(np.linalg.norm(heard)), 1e-9)
-    heard *= float(np.linalg.norm(sound)) / loudness
-    room: Samples = heard.clip(-1, 1).astype(np.float32)
+    room: Samples = (heard / max(float(np.abs(heard).max()), 1e-9)).astype(np.float32)
     return room
 
 
