@@ -11,9 +11,9 @@ captions hear them (`streamd.engines.voices.hear`), and compared with every voic
 of the speakers are those that the thresholds of `streamd.speakers.people` were chosen with; the
 other half judges. With ``--channels``, the second session is over a telephone or in a room
 (`channels`): the voice that is kept is clean, and as `in_room` makes it. Two voices are compared
-only if they are of one kind of recording: a channel is told apart more easily than a voice. The unnamed persons of one game
-count as themselves only: one actor has several of them (up to 0.73 is the cosine of two, as of one
-voice). Prints a line of JSON for each length and half: the miss at
+only if they are of one kind of recording: a channel is told apart more easily than a voice. The
+unnamed persons of one game count as themselves only: one actor has several of them (up to 0.73 is
+the cosine of two, as of one voice). Prints a line of JSON for each length and half: the miss at
 a false acceptance of 0.3, 1, 3 and 10 %, with the thresholds, and both at the threshold in use.
 """
 
