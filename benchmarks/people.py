@@ -10,10 +10,10 @@ are known, and of different recordings always. The first gives the voice that is
 captions hear them (`streamd.engines.voices.hear`), and compared with every voice that is kept. Half
 of the speakers are those that the thresholds of `streamd.speakers.people` were chosen with; the
 other half judges. With ``--channels``, the second session is over a telephone or in a room
-(`channels`): the voice that is kept is clean. Two voices are compared only if they are of one kind
-of recording: a channel is told apart more easily than a voice. The unnamed persons of one game
-count as themselves only: one actor has several of them (up to 0.73 is the cosine of two, as of one
-voice). Prints a line of JSON for each length and half: the miss at
+(`channels`): the voice that is kept is clean, and as `in_room` makes it. Two voices are compared
+only if they are of one kind of recording: a channel is told apart more easily than a voice. The
+unnamed persons of one game count as themselves only: one actor has several of them (up to 0.73 is
+the cosine of two, as of one voice). Prints a line of JSON for each length and half: the miss at
 a false acceptance of 0.3, 1, 3 and 10 %, with the thresholds, and both at the threshold in use.
 """
 
@@ -33,7 +33,7 @@ from dialogues import _ONE_VOICE, UNNAMED, _decoded
 from streamd.config import Config, load
 from streamd.daemon import build
 from streamd.daemon.opening import open_model
-from streamd.engines.voices import Listener, hear
+from streamd.engines.voices import Listener, hear, in_room
 from streamd.events import SpeakerName
 from streamd.speakers import HearingSteps, Roster
 from streamd.speakers.people import Person, likeness_of, threshold
@@ -48,12 +48,16 @@ _MOST_PIECES = 12
 
 
 class Print(NamedTuple):
-    """A voice: who it is, the kind of recording, what is kept of it, and of how many frames."""
+    """A voice: who it is, the kind of recording, what is kept of it, and of how many frames.
+
+    Of one that is kept, there is `in_room`, too.
+    """
 
     speaker: str
     kind: str
     data: bytes
     n: int
+    in_room: bytes = b""
 
 
 def clips(lines: Path, manifests: Sequence[Path]) -> dict[tuple[str, str], list[dict[str, Any]]]:
@@ -151,8 +155,8 @@ def prints(
         whole = min(enrol_s, _seconds(first))
         if whole >= LENGTHS_S[1]:
             for piece in pieces(first, whole - 0.05, 1):
-                known = heard(piece)
-                kept += [Print(speaker, kind, *known)] if known else []
+                known, far = heard(piece), heard(in_room(piece))
+                kept += [Print(speaker, kind, *known, far[0] if far else b"")] if known else []
         for (channel, length_s), of in tried.items():
             for piece in pieces(second, length_s, _MOST_PIECES):
                 known = heard(through(piece, channel))
@@ -169,7 +173,7 @@ def delays(
     """
     config = load({"model": model, "language": "en", "speakers": "true"}, {})
     listener = Listener(build.recognizer(config, *open_model(config, wait=True)))
-    people = [Person(each.speaker, each.data, each.n) for each in kept]
+    people = [Person(each.speaker, each.data, each.n, each.in_room) for each in kept]
     rng = np.random.default_rng(seed)
     second = {key: sessions(said, rng)[1] for key, said in sorted(found.items())}
     for voice in kept:
@@ -201,7 +205,8 @@ def compared(kept: Sequence[Print], tried: Sequence[Print]) -> dict[str, Any]:
             is_unsure = any(each.speaker.startswith(UNNAMED) for each in (voice, piece))
             if voice.kind != piece.kind:
                 continue
-            score = likeness_of(voice.data, piece.data)
+            own = (voice.data, voice.in_room) if voice.in_room else (voice.data,)
+            score = max(likeness_of(each, piece.data) for each in own)
             is_known = score >= threshold(piece.n)
             labelled += [] if is_same else [is_known]
             if is_unsure and not is_same:

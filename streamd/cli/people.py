@@ -4,18 +4,20 @@ import asyncio
 import logging
 from collections.abc import Iterator
 
+import numpy as np
+
 from streamd.config import Config
 from streamd.daemon import build
 from streamd.daemon.people import PeopleFolder, VoiceKeeper
-from streamd.engines.voices import RecordedVoices
+from streamd.engines.voices import RecordedVoices, in_room
 from streamd.errors import ConfigError, SourceError
 from streamd.events import encode
 from streamd.labels import name_from
 from streamd.sinks.text import clean
 from streamd.sources import Lost
 from streamd.sources.file import FileSource
-from streamd.speakers.people import LEAST_KEPT
-from streamd.types import mixed, ms_from_frames
+from streamd.speakers.people import LEAST_KEPT, MOST_KEPT, Person, recognised
+from streamd.types import FRAME, Frames, mixed, ms_from_frames
 
 log = logging.getLogger(__name__)
 
@@ -54,13 +56,19 @@ def rename(config: Config, old: str, new: str) -> None:
 def enroll(config: Config, name: str, file: str) -> None:
     """Keep the voice of the one person who speaks in a recording.
 
-    Raises `SourceError` if it cannot be read or several people speak in it, `ConfigError` if too
-    little is said in it.
+    Somebody who changes the tone may be heard as two voices: one that would be recognised as the
+    other is no second person. Raises `SourceError` if the recording cannot be read or several
+    people speak in it, `ConfigError` if too little is said in it.
     """
-    (n, voiceprint), *others = asyncio.run(_heard(config, file))
-    if others and others[0][0] >= LEAST_KEPT:
+    sound = asyncio.run(_read(file))
+    if not (heard := _heard(config, sound)):
+        raise SourceError(f"{file}: nobody speaks in it")
+    (n, voiceprint), *others = heard
+    alone = [Person(name, voiceprint, n)]
+    if any(more >= LEAST_KEPT and not recognised(other, more, alone) for more, other in others):
         raise SourceError(f"{file}: several people speak in it: cut out what {name} says")
-    VoiceKeeper(_folder(config)).keep(_name(name), voiceprint, n)
+    far = _heard(config, in_room(sound[:MOST_KEPT].reshape(-1)).reshape(-1, FRAME))
+    VoiceKeeper(_folder(config)).keep(_name(name), voiceprint, n, far[0][1] if far else b"")
 
 
 def _name(text: str) -> str:
@@ -73,18 +81,19 @@ def _name(text: str) -> str:
     return name
 
 
-async def _heard(config: Config, file: str) -> list[tuple[int, bytes]]:
-    """Return of how many frames the voices of a recording are known, and their voiceprints.
+async def _read(file: str) -> Frames:
+    """Return the frames of a recording."""
+    async with FileSource(file, realtime=False) as source:
+        read = [mixed(item) async for item in source if not isinstance(item, Lost)]
+    return np.concatenate(read or [np.zeros((0, FRAME), np.float32)])
+
+
+def _heard(config: Config, sound: Frames) -> list[tuple[int, bytes]]:
+    """Return of how many frames the voices in frames are known, and their voiceprints.
 
     Whoever says most comes first.
     """
     voices, gate = RecordedVoices(), build.gate(config)
-    async with FileSource(file, realtime=False) as source:
-        async for item in source:
-            if not isinstance(item, Lost):
-                frames = mixed(item)
-                voices.feed(frames, [(heard.silence, heard.late) for heard in gate.feed(frames)])
+    voices.feed(sound, [(heard.silence, heard.late) for heard in gate.feed(sound)])
     voices.turns()
-    if not (known := voices.prints):
-        raise SourceError(f"{file}: nobody speaks in it")
-    return sorted(((n, voiceprint) for voiceprint, n in known), reverse=True)
+    return sorted(((n, voiceprint) for voiceprint, n in voices.prints), reverse=True)

@@ -1,8 +1,8 @@
 """The folder of voices that are known again (``--people``): a small file for each person.
 
-It exists because somebody who may has said so, by name. A file has a voiceprint of 256 bytes, from
-which no speech can be made, how much speech it is of, and when it was written. Only its owner can
-read it. ``streamd people`` lists and deletes them.
+It exists because somebody who may has said so, by name. A file has a voiceprint of 256 bytes, or
+two, from which no speech can be made, how much speech it is of, and when it was written. Only its
+owner can read it. ``streamd people`` lists and deletes them.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ from streamd.types import ms_from_frames
 _MODEL = "community-1"
 """Voiceprints of other models cannot be compared with those of this one (models/community-1)."""
 _MOST_BYTES = 4_096
-"""Of a file: a name and 256 bytes in base64 are less than 1,000."""
+"""Of a file: a name and twice 256 bytes in base64 are less than 1,500."""
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +37,7 @@ class PersonFile(Struct, frozen=True, kw_only=True):
     name: str
     model: str
     voiceprint: bytes
+    in_room: bytes = b""
     frames: int
     sessions: int = 1
     written: datetime
@@ -44,7 +45,7 @@ class PersonFile(Struct, frozen=True, kw_only=True):
     @property
     def person(self) -> Person:
         """Who it is, to be recognised."""
-        return Person(self.name, self.voiceprint, self.frames)
+        return Person(self.name, self.voiceprint, self.frames, self.in_room)
 
 
 _decoder = msgspec.json.Decoder(PersonFile)
@@ -68,7 +69,8 @@ class PeopleFolder:
             except (OSError, ValueError) as error:
                 log.warning("--people: %s cannot be read, and is left out: %s", path, error)
                 continue
-            if each.model != _MODEL or len(each.voiceprint) != VOICEPRINT_BYTES:
+            sizes = (len(each.voiceprint), len(each.in_room) or VOICEPRINT_BYTES)
+            if each.model != _MODEL or sizes != (VOICEPRINT_BYTES, VOICEPRINT_BYTES):
                 log.warning("--people: %s is of another model of voices, and is left out", path)
                 continue
             found.append((path, each))
@@ -84,27 +86,26 @@ class PeopleFolder:
         wanted = name.casefold()
         return next((pair for pair in self.files() if pair[1].name.casefold() == wanted), None)
 
-    def keep(self, name: str, voiceprint: bytes, n: int, before: PersonFile | None) -> Path:
-        """Keep a voice, of which `n` frames were heard in this session, beside those `before`.
+    def keep(self, heard: Person, before: PersonFile | None) -> Path:
+        """Keep a voice as it was heard in this session, beside what was heard `before`.
 
         Raises `ConfigError` if that is too little, or if the file cannot be written.
         """
-        if n < LEAST_KEPT:
-            heard, least = ms_from_frames(n) / 1000, ms_from_frames(LEAST_KEPT) / 1000
-            what = (
-                f"the voice of {name} is known from {heard:.1f} s of speech: it takes {least:g} s"
-            )
-            raise ConfigError(f"keep: {what}")
-        person, sessions = Person(name, voiceprint, n), 1
+        if heard.n < LEAST_KEPT:
+            n_s, least_s = ms_from_frames(heard.n) / 1000, ms_from_frames(LEAST_KEPT) / 1000
+            known = f"the voice of {heard.name} is known from {n_s:.1f} s of speech"
+            raise ConfigError(f"keep: {known}: it takes {least_s:g} s")
+        person, sessions = heard, 1
         if before is not None:
-            person, sessions = with_more(before.person, voiceprint, n), before.sessions + 1
-        path = self.folder / _file_name(name)
+            person, sessions = with_more(before.person, heard), before.sessions + 1
+        path = self.folder / _file_name(heard.name)
         self._write(
             path,
             PersonFile(
-                name=name,
+                name=person.name,
                 model=_MODEL,
                 voiceprint=person.voiceprint,
+                in_room=person.in_room,
                 frames=person.n,
                 sessions=sessions,
                 written=datetime.now(UTC).replace(microsecond=0),
@@ -152,12 +153,12 @@ class VoiceKeeper:
         self._folder = folder
         self._before: dict[str, PersonFile | None] = {}
 
-    def keep(self, name: str, voiceprint: bytes, n: int) -> None:
+    def keep(self, name: str, voiceprint: bytes, n: int, in_room: bytes = b"") -> None:
         """Keep a voice as far as it is known by now, and say so. Raises `ConfigError`."""
         if name not in self._before:
             found = self._folder.find(name)
             self._before[name] = found[1] if found else None
-        path = self._folder.keep(name, voiceprint, n, self._before[name])
+        path = self._folder.keep(Person(name, voiceprint, n, in_room), self._before[name])
         heard = ms_from_frames(n) / 1000
         log.info(
             "the voice of %s (%.1f s) is kept in %s, to be known again: only with their consent; "

@@ -184,6 +184,23 @@ def _mels() -> NDArray[np.float64]:
     return mels
 
 
+_ECHO_S, _ECHO = 0.6, 2.0
+"""In a room, an echo dies away by 60 dB in `_ECHO_S`, and has `_ECHO` times the energy of the sound
+that comes directly."""
+
+
+def in_room(sound: Samples) -> Samples:
+    """Return about what is heard of a sound across a room."""
+    n = round(_ECHO_S * SAMPLE_RATE)
+    echo = np.random.default_rng(0).standard_normal(n) * 10 ** (-3 * np.arange(n) / n)
+    echo *= _ECHO**0.5 / np.linalg.norm(echo)
+    echo[0] += 1
+    size = 1 << (len(sound) + n).bit_length()
+    heard = np.fft.irfft(np.fft.rfft(sound, size) * np.fft.rfft(echo, size), size)[: len(sound)]
+    room: Samples = (heard / max(float(np.abs(heard).max()), 1e-9)).astype(np.float32)
+    return room
+
+
 def _run(name: str, values: NDArray[np.float32]) -> NDArray[np.float32]:
     model = _model(name)
     (result,) = model.run(None, {model.get_inputs()[0].name: values})

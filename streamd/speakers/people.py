@@ -1,7 +1,8 @@
 """People whose voices are known from earlier sessions: who of them a speaker is, if anybody.
 
 A voice is kept as the voiceprint of a `Roster`, with the number of frames that it was made of. Two
-are compared by the cosine of their embeddings.
+are compared by the cosine of their embeddings. What a room makes of a recording is kept, too: a
+voice in another room, or over a telephone, is more like that than like the recording.
 """
 
 from collections.abc import Sequence
@@ -29,11 +30,12 @@ somebody speaks today."""
 
 @dataclass(frozen=True, slots=True)
 class Person:
-    """Somebody whose voice is known: a voiceprint of `n` frames."""
+    """Somebody whose voice is known: a voiceprint of `n` frames, and one in a room, or none."""
 
     name: str
     voiceprint: bytes
     n: int
+    in_room: bytes = b""
 
 
 def likeness_of(a: bytes, b: bytes) -> float:
@@ -53,15 +55,19 @@ def recognised(voiceprint: bytes, n: int, people: Sequence[Person], before: str 
     """
     if n < LEAST or not people:
         return ""
-    alike = {each.name: likeness_of(each.voiceprint, voiceprint) for each in people}
+    own = [(each.name, kept) for each in people for kept in (each.in_room, each.voiceprint) if kept]
+    alike: dict[str, float] = {}
+    for name, kept in own:
+        alike[name] = max(alike.get(name, -1.0), likeness_of(kept, voiceprint))
     best = max(alike, key=lambda name: alike[name])
     if alike[best] >= threshold(n):
         return best
     return before if alike.get(before, -1.0) >= threshold(n) - KEPT_BY else ""
 
 
-def with_more(person: Person, voiceprint: bytes, n: int) -> Person:
-    """Return a person of whose voice `n` more frames were heard."""
+def with_more(person: Person, heard: Person) -> Person:
+    """Return a person, of whose voice more was `heard`, under the name that it has now."""
     known = min(person.n, MOST_KEPT)
-    total = known * unit(person.voiceprint) + n * unit(voiceprint)
-    return Person(person.name, as_bytes(total), person.n + n)
+    total = known * unit(person.voiceprint) + heard.n * unit(heard.voiceprint)
+    in_room = heard.in_room or person.in_room
+    return Person(heard.name, as_bytes(total), person.n + heard.n, in_room)

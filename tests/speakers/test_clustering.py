@@ -32,6 +32,14 @@ def test_of_little_speech_less_likeness_is_enough():
     assert len(set(pair(SAME * OWN / 4 - 0.01, FEW))) == 2
 
 
+def test_live_little_speech_has_to_be_more_like_somebody_who_is_well_known():
+    found, ns = voices(1, 0.28), np.array([3_000, FEW])
+    assert len(set(clustered(ns[:, None] * found, ns, learns=False))) == 2
+    assert len(set(clustered(ns[:, None] * found, ns))) == 1  # as in a recording
+    ns = np.array([FEW, FEW])
+    assert len(set(clustered(ns[:, None] * found, ns, learns=False))) == 1
+
+
 @pytest.mark.parametrize(
     ("own", "between", "learns", "n_speakers"),
     [(0.5, 0.25, True, 2), (0.3, 0.25, True, 1), (0.3, 0.25, False, 2), (0.7, 0.33, False, 2)],

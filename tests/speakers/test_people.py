@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from streamd.engines.voices import in_room
 from streamd.speakers.people import (
     KEPT_BY,
     LEAST,
@@ -45,9 +46,25 @@ def test_the_most_alike_is_taken_and_nobody_of_whom_little_was_heard():
     assert recognised(OWN, LEAST - 1, PEOPLE) == recognised(OWN, 100, []) == ""
 
 
+def test_a_voice_is_known_by_what_a_room_made_of_it():
+    ana = Person("Ana", mixed(0.3), 500, OWN)
+    assert recognised(OWN, 100, [ana]) == "Ana"
+    assert recognised(OWN, 100, [with_more(ana, Person("Ana", OTHER, 500))]) == "Ana"
+    assert recognised(OWN, 100, [Person("Ana", mixed(0.3), 500)]) == ""
+
+
+def test_in_a_room_a_sound_goes_on_after_its_end():
+    sound = np.zeros(16_000, np.float32)
+    sound[:8_000] = np.random.default_rng(0).uniform(-0.3, 0.3, 8_000)
+    heard = in_room(sound)
+    assert heard.shape == sound.shape
+    assert np.abs(heard[8_000:9_000]).mean() > 10 * np.abs(heard[15_000:]).mean() > 0
+    assert not in_room(0 * sound).any()
+
+
 @given(st.integers(1, 10_000), st.integers(1, 10_000))
 def test_a_voice_of_which_more_is_heard_lies_between_both(n, more):
-    known = with_more(Person("Ana", OWN, n), OTHER, more)
+    known = with_more(Person("Ana", OWN, n), Person("Ana", OTHER, more))
     assert known.n == n + more
     assert likeness_of(known.voiceprint, OWN) >= -0.01
     assert likeness_of(known.voiceprint, OWN) + likeness_of(known.voiceprint, OTHER) >= 0.98
