@@ -1,7 +1,6 @@
 """What it costs to build an encoder for Core ML: time, size on disk, memory.
 
     python benchmarks/coreml_build.py [--dims tiny base small large-v3-turbo] [--bits auto 16 8]
-                                      [--contexts N N]
 
 Random weights of those dimensions, in float16 as those of OpenAI's files are, cost what trained
 ones cost. The states of silence are given: a model that captions has them. Each build runs in a
@@ -17,7 +16,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -72,7 +71,7 @@ class OnDisk(Mapping[str, NDArray[np.float32]]):
         return len(self._files)
 
 
-def measure(dims: str, weights: Path, contexts: Sequence[int], bits: Bits | None) -> Row:
+def measure(dims: str, weights: Path, bits: Bits | None) -> Row:
     """Build in this process, which should have done nothing else."""
     model = Model(
         name=dims,
@@ -86,14 +85,14 @@ def measure(dims: str, weights: Path, contexts: Sequence[int], bits: Bits | None
     model = replace(model, silence=SilenceStates(silence.astype(np.float16)))
     with tempfile.TemporaryDirectory() as folder:
         begun_s, begun_cpu_s = time.perf_counter(), time.process_time()
-        write(Path(folder), model, contexts=contexts, bits=bits)
+        write(Path(folder), model, bits=bits)
         seconds, cpu_seconds = time.perf_counter() - begun_s, time.process_time() - begun_cpu_s
         unit = 1 if sys.platform == "darwin" else 1024  # of ru_maxrss, in bytes
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
         built = open_built(Path(folder))
         sizes: Counter[str] = Counter()
-        for name, facts in built.meta.files.items():
-            sizes[name.partition("/")[0]] += facts.size
+        for name, (size, _) in built.meta.files.items():
+            sizes[name.partition("/")[0]] += size
         return Row(
             dims=dims,
             bits=built.meta.bits,
@@ -135,7 +134,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--dims", nargs="+", default=["tiny", "base", "small", "large-v3-turbo"])
     parser.add_argument("--bits", nargs="+", choices=("auto", "16", "8"), default=["auto"])
-    parser.add_argument("--contexts", nargs="+", type=int, default=[])
     parser.add_argument("--write", metavar="WEIGHTS", help="only write random weights")
     parser.add_argument("--alone", metavar="WEIGHTS", help="one build of them, in this process")
     args = parser.parse_args()
@@ -145,7 +143,7 @@ def main() -> None:
         return
     if args.alone:
         bits: dict[str, Bits | None] = {"auto": None, "16": 16, "8": 8}
-        row = measure(args.dims[0], Path(args.alone), args.contexts, bits[args.bits[0]])
+        row = measure(args.dims[0], Path(args.alone), bits[args.bits[0]])
         print(json.dumps(asdict(row)))
         return
     rows = []
@@ -156,7 +154,6 @@ def main() -> None:
             subprocess.run([*this, "--write", weights], check=True)
             for bits in args.bits:
                 command = [*this, "--alone", weights, "--bits", bits]
-                command += ["--contexts", *map(str, args.contexts)] if args.contexts else []
                 done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
                 rows.append(Row(**json.loads(done.stdout)))
                 line = f"{dims}, {rows[-1].bits} bits: {rows[-1].seconds} s"

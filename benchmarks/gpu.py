@@ -1,16 +1,20 @@
 """Whether a GPU computes what the CPU does, and how fast: the MLX engine on this machine.
 
-    python benchmarks/gpu.py [--seconds 300] [--turbo NAME] [--out FILE] [PART...]
+    python benchmarks/gpu.py [--seconds 300] [--budget-s 240] [--turbo NAME] [--out FILE] [PART...]
+    python benchmarks/gpu.py --archive gpu.tar.gz
 
-Each part runs in a process of its own for two minutes at the most: what it cannot do is a line of
-the report, not its end. Each line can be read alone. Without a GPU all runs on the CPU, to try the
-program. Times are those of the wall clock, medians unless they say otherwise.
+Each part runs in a process of its own for two minutes at the most, all of them for four: what a
+part cannot do, or was not run for, is a line of the report, not its end. Each line can be read
+alone. Without a GPU all runs on the CPU, to try the program, which takes longer. Times are those of
+the wall clock, medians unless they say otherwise. ``--archive`` packs what a machine without a
+network needs of the repository.
 """
 
 import argparse
 import os
 import subprocess
 import sys
+import tarfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -43,7 +47,19 @@ from streamd.types import ms_from_frames
 from streamd.whisper.engine import Pass, run_in_order
 from streamd.whisper.mel import log_mel
 
-SPEECH = Path(__file__).resolve().parents[1] / "tests/speech"
+ROOT = Path(__file__).resolve().parents[1]
+SPEECH = ROOT / "tests/speech"
+CARRIED = (
+    "pyproject.toml",
+    "streamd",
+    "benchmarks/gpu.py",
+    "benchmarks/lab",
+    "models/tiny.en",
+    "tests/speech",
+    *(f"tests/golden/{name}" for name in ("clips.json", "read.json", "cards.flac")),
+    *(f"tests/golden/{name}" for name in ("digits.flac", "lamp.flac")),
+)
+"""What of the repository is read."""
 MODEL = "tiny.en"
 FORMS = {
     "float32": {"floats": "float32"},
@@ -412,14 +428,23 @@ def onnx_gpu() -> None:
     from streamd.engines.onnx import sessions
 
     known = onnxruntime.get_available_providers()
-    gpu = [name for name in known if name.startswith("CUDA")]
+    cuda = "CUDAExecutionProvider"
+    if cuda not in known:
+        why = (
+            f"this onnxruntime has no CUDA, only {' '.join(known)}: install onnxruntime-gpu instead"
+        )
+        say("onnx-gpu", version=onnxruntime.__version__, not_measured=why)
+        return
     on_cpu = sessions.InferenceSession
 
     def on_gpu(graph: bytes, options: Any, providers: list[str]) -> Any:  # noqa: ANN401
-        return on_cpu(graph, options, providers=[*gpu, *providers])
+        session = on_cpu(graph, options, providers=[cuda, *providers])
+        if cuda not in session.get_providers():  # it goes on without
+            raise SystemExit("onnxruntime has CUDA, which does not start here")
+        return session
 
     steps = {}
-    for name, opens in (("CPU, 2 threads", on_cpu), ("GPU" if gpu else "no GPU", on_gpu)):
+    for name, opens in (("CPU, 2 threads", on_cpu), ("GPU", on_gpu)):
         sessions.InferenceSession = opens  # type: ignore[assignment, misc]
         engine = open_in_memory(load_model(MODEL), threads=2, precision="float32").engine
         step = window_timer(engine, LIVE_WINDOW)
@@ -449,9 +474,14 @@ def main() -> None:
     parser.add_argument("--turbo", default="large-v3-turbo", help="the large model's dimensions")
     parser.add_argument("--out", type=Path, default=Path("build/gpu.txt"))
     parser.add_argument("--deadline-s", type=int, default=120, help="when a part is ended")
+    parser.add_argument("--budget-s", type=int, default=240, help="when no part is begun any more")
+    parser.add_argument("--archive", type=Path, help="pack what this needs, and run nothing")
     parser.add_argument("--here", action="store_true", help="in this process, one part")
     parser.add_argument("parts", nargs="*", default=PARTS)
     args = parser.parse_args()
+    if args.archive:
+        pack(args.archive)
+        return
     args.out.parent.mkdir(parents=True, exist_ok=True)
     if args.here:
         run_part(args.parts[0], args)
@@ -460,7 +490,7 @@ def main() -> None:
     on_cpu = [part for part in args.parts if part.endswith(":onnx")]
     others = [part for part in args.parts if part not in on_cpu]
     with args.out.open("w") as report, ThreadPoolExecutor(1) as pool:
-        run = partial(of_process, args=args)
+        run = partial(of_process, args=args, ends=time.monotonic() + args.budget_s)
         beside = pool.map(run, on_cpu)
         for part in others:
             if part.startswith(("live", "files")):
@@ -476,8 +506,19 @@ def told(parts: Iterable[list[str]], report: TextIO) -> None:
         print(line, file=report, flush=True)
 
 
-def of_process(part: str, args: argparse.Namespace) -> list[str]:
+def pack(archive: Path) -> None:
+    """Write the files that are read."""
+    with tarfile.open(archive, "w:gz") as tar:
+        for name in CARRIED:
+            tar.add(ROOT / name, name, filter=lambda f: None if "__pycache__" in f.name else f)
+    print(f"{archive}: {archive.stat().st_size / 2**20:.1f} MiB")
+
+
+def of_process(part: str, args: argparse.Namespace, ends: float) -> list[str]:
     """Return the lines of a part that runs in a process of its own; how it failed is one, too."""
+    left_s = min(args.deadline_s, ends - time.monotonic())
+    if left_s <= 0:
+        return [f"{part:16} NOT RUN: {args.budget_s} s were over; name it to run it alone"]
     command = [sys.executable, __file__, "--here", "--out", str(args.out), part]
     command += ["--seconds", str(args.seconds), "--turbo", args.turbo]
     begun = time.perf_counter()
@@ -489,12 +530,12 @@ def of_process(part: str, args: argparse.Namespace) -> list[str]:
         text=True,
     )
     try:
-        output, errors = process.communicate(timeout=args.deadline_s)
+        output, errors = process.communicate(timeout=left_s)
         how = f"exit code {process.returncode}"
     except subprocess.TimeoutExpired:
         process.kill()
         output, errors = process.communicate()
-        how = f"not done after {args.deadline_s} s"
+        how = f"not done after {left_s:.0f} s"
     lines = output.splitlines()
     if process.returncode:
         last = errors.strip().splitlines()[-1:] or ["no error was printed"]

@@ -5,6 +5,7 @@ programming guide.
 """
 
 import fcntl
+import hashlib
 import logging
 import os
 import shlex
@@ -210,6 +211,12 @@ def prune(folder: Path, *, keep: Path, max_bytes: int) -> None:
         n_bytes += size
         if n_bytes > max_bytes:
             discard(entry)
+
+
+def sha256(path: Path) -> bytes:
+    """Return a file's SHA-256. Raises `OSError`."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").digest()
 
 
 def size_of(folder: Path) -> int:

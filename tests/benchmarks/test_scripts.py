@@ -358,7 +358,7 @@ def test_programs_that_hear_nobody_run_no_encoder():
 @pytest.mark.coreml
 def test_what_building_for_core_ml_costs():
     pytest.importorskip("coremltools")
-    table, told = run("coreml_build.py", "--dims", "tiny", "--contexts", "384")
+    table, told = run("coreml_build.py", "--dims", "tiny")
     (row,) = told["builds"]
     assert (row["bits"], row["functions"]) == (16, 3)
     assert row["packages_mb"]["encoder.mlpackage"] < row["disk_mb"] < row["peak_mb"]

@@ -55,11 +55,10 @@ def as_laid_out(built: BuiltModel, program: Program) -> Iterator[Complaint]:
         if found.opset != OPSET:
             yield name, f"operations {OPSET}"
         results = {t.name: t.shape for op in found.operations for t in op.outputs}
-        odd = {(t.name, t.shape) for t in function.inputs}
-        odd ^= {(t.name, t.shape) for t in found.inputs}
-        odd |= {(t.name, t.shape) for t in function.outputs} ^ {
-            (each, results.get(each, ())) for each in found.outputs
-        }
+        taken = {t.name: t.shape for t in found.inputs}
+        given = {each: results.get(each, ()) for each in found.outputs}
+        odd = {*function.inputs.items()} ^ {*taken.items()}
+        odd |= {*function.outputs.items()} ^ {*given.items()}
         yield from ((f"{name} {tensor}", "tensors of the layout") for tensor, _ in sorted(odd))
 
 

@@ -1,7 +1,5 @@
 """Small ML programs made for a test, and changes to saved ones."""
 
-import hashlib
-import json
 import shutil
 import warnings
 from collections.abc import Callable, Iterator
@@ -16,61 +14,31 @@ from coremltools.converters.mil import Builder as mb  # noqa: N813 (everybody ca
 from coremltools.converters.mil.mil import Function, Program, types
 from coremltools.proto.Model_pb2 import Model
 
-from streamd.engines.coreml.package import META
-
 Shapes = dict[str, tuple[int, ...]]
 _HEADER = 64
 """Bytes before a blob's data."""
 
 
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Without coremltools' progress bars, nor its warnings."""
-    with warnings.catch_warnings(), redirect_stderr(StringIO()):
-        warnings.simplefilter("ignore")
-        yield
-
-
-def model_of(
-    graph: Callable[..., Any],
-    inputs: Shapes,
-    *,
-    dtype: type = types.fp16,
-) -> Any:
-    """A Core ML model of a function that is called with the inputs by name."""
-    given = {name: mb.placeholder(shape, dtype=dtype) for name, shape in inputs.items()}
+def saved(folder: Path, graph: Callable[..., Any], inputs: Shapes) -> Path:
+    """A package of a function that is called with the inputs by name, of half precision."""
+    given = {name: mb.placeholder(shape, dtype=types.fp16) for name, shape in inputs.items()}
     with Function(given, opset_version=ct.target.iOS18) as function:
         result = graph(**function.inputs)
         function.set_outputs([mb.identity(x=result, name="y")])
     program = Program()
     program.add_function("main", function)
-    with quiet():
-        return ct.convert(
+    package = folder / "made.mlpackage"
+    with warnings.catch_warnings(), redirect_stderr(StringIO()):
+        warnings.simplefilter("ignore")
+        ct.convert(
             program,
             convert_to="mlprogram",
             minimum_deployment_target=ct.target.iOS18,
             compute_precision=ct.precision.FLOAT32,
             skip_model_load=True,
             pass_pipeline=ct.PassPipeline.EMPTY,  # it would put right what is meant to be wrong
-        )
-
-
-def saved(folder: Path, graph: Callable[..., Any], inputs: Shapes, **known: Any) -> Path:
-    """The same as a package."""
-    package = folder / "made.mlpackage"
-    model_of(graph, inputs, **known).save(str(package))
+        ).save(str(package))
     return package
-
-
-def sign(folder: Path) -> None:
-    """Write the sizes and digests of a built model's changed files into its ``meta.json``."""
-    meta = json.loads((folder / META).read_bytes())
-    for name in meta["files"]:
-        content = (folder / name).read_bytes()
-        digest = hashlib.sha256(content).hexdigest()
-        meta["files"][name] = {"size": len(content), "sha256": digest}
-    (folder / META).unlink()  # it may be a link
-    (folder / META).write_text(json.dumps(meta))
 
 
 class Changed:

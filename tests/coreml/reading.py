@@ -9,7 +9,7 @@ import numpy as np
 import soundfile
 
 from streamd.cli.bench import n_edits, spoken
-from streamd.config import load
+from streamd.config import Config, load
 from streamd.daemon import build
 from streamd.engines.coreml.package import BuiltModel
 from streamd.engines.golden_clips import clips
@@ -20,7 +20,7 @@ from streamd.models.model import Model
 from streamd.types import FRAME, Window, text_of
 from streamd.whisper.engine import Engine
 from streamd.whisper.recognizer import Recognizer
-from tests.support.coreml_runs import arithmetic, core_ml, silence_of
+from tests.support.coreml_runs import arithmetic, core_ml
 
 ROOT = Path(__file__).resolve().parents[2]
 _MARGIN_MS = 200
@@ -41,18 +41,12 @@ def _whole(sound: np.ndarray) -> Window:
     return Window(0, n, np.pad(sound, (0, n * FRAME - len(sound))), last=True)
 
 
-def _read(model: Model, engine: Engine, name: str, windows: list[Window]) -> list[str]:
+def _recognizer(model: Model, engine: Engine) -> tuple[Config, Recognizer]:
     """Greedy and without fallbacks, since chance is no property of an engine."""
-    config = load({"model": name, "language": "en"}, {})
+    config = load({"model": model.name, "language": "en"}, {})
     options = build.decoding_options(config, model)
     options = replace(options, beam_size=1, temperatures=(0.0,))
-    reads = Recognizer(engine, build.tokenizer(config, model), options)
-    return [text_of(reads.recognize(window).words) for window in windows]
-
-
-def read_on_cpu(model: Model, name: str, windows: list[Window]) -> list[str]:
-    """In float32."""
-    return _read(model, cpu_engine(model), name, windows)
+    return config, Recognizer(engine, build.tokenizer(config, model), options)
 
 
 def cpu_engine(model: Model) -> OnnxEngine:
@@ -61,23 +55,21 @@ def cpu_engine(model: Model) -> OnnxEngine:
     return on_onnx(model.dims, model.weights, alignment_heads=heads, silence=model.silence)
 
 
-def read_on_core_ml(
-    built: BuiltModel, model: Model, name: str, windows: list[Window], *, modes: str
-) -> list[str]:
+def read(model: Model, engine: Engine) -> list[str]:
+    """What is heard in the clips."""
+    _, reads = _recognizer(model, engine)
+    return [text_of(reads.recognize(window).words) for window in sounds()]
+
+
+def read_on_core_ml(built: BuiltModel, model: Model, *, modes: str) -> list[str]:
     """The encoder on the stand-in; `modes` as in `coreml_stand_in.ARITHMETIC`."""
-    model = replace(model, silence=silence_of(built))  # which the decoder attends to as well
     with arithmetic(modes), core_ml(built, cpu_engine(model)) as engine:
-        return _read(model, engine, name, windows)
+        return read(model, engine)
 
 
-def live(
-    model: Model, engine: Engine, name: str, samples: np.ndarray
-) -> tuple[list[str], list[str]]:
-    """The finals of a stream, and what is read in each of its windows, greedily as above."""
-    config = load({"model": name, "language": "en"}, {})
-    options = build.decoding_options(config, model)
-    options = replace(options, beam_size=1, temperatures=(0.0,))
-    reads = Recognizer(engine, build.tokenizer(config, model), options)
+def live(model: Model, engine: Engine, samples: np.ndarray) -> tuple[list[str], list[str]]:
+    """The finals of a stream, and what is read in each of its windows."""
+    config, reads = _recognizer(model, engine)
     session, step, events = build.new_session(config), config.session.step, []
     texts = []
     frames = samples[: len(samples) // FRAME * FRAME].reshape(-1, FRAME)

@@ -1,13 +1,16 @@
 """Every function of a package is compared with the reference, and a slip in any of them is seen."""
 
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pytest
 from coremltools.converters.mil import Builder as mb  # noqa: N813 (everybody calls it so)
 
-from streamd.engines.coreml.package import BuiltModel, Function, TensorSpec, open_built
+from streamd.engines.coreml.package import BuiltModel, Function, open_built
 from streamd.engines.coreml.package_builder import write
+from streamd.engines.prepared import with_silence
+from streamd.models.model import Model
 from streamd.whisper.mel import log_mel
 from tests.coreml.interpreter import Interpreter
 from tests.coreml.programs import Changed, saved
@@ -16,13 +19,18 @@ from tests.coreml.verify.calls import Call, Calls
 from tests.golden import load
 from tests.support.coreml_runs import model
 
-N_CTX = 96
 HALF = 7e-3
 """What rounding to half precision costs these models, with noise for silence. Measured: 5.2e-3 on
 one processor, 6.2e-3 on another, whose matrix products add in another order."""
 
 
-MODELS = {"writes": model, "random": lambda: load.model("random")}
+@cache
+def random() -> Model:
+    """Its heads' scale is no power of two."""
+    return with_silence(load.model("random"), threads=2, precision="int8")
+
+
+MODELS = {"writes": model, "random": random}
 
 
 @pytest.fixture(scope="module")
@@ -32,9 +40,9 @@ def mels():
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory) -> BuiltModel:
-    """The random model: its heads' scale is no power of two."""
+    """The random model."""
     folder = tmp_path_factory.mktemp("small")
-    write(folder, load.model("random"), contexts=(N_CTX,))
+    write(folder, random())
     return open_built(folder)
 
 
@@ -66,15 +74,6 @@ def dropped_bias(changed, function):
         if "bias" in conv.inputs:
             del conv.inputs["bias"]
             return
-
-
-def shifted_positions(changed, function):
-    (table,) = {
-        add.inputs["y"].arguments[0].name: changed.constant(function, add, "y")
-        for add in changed.operations(function, "add")[:1]
-    }.values()
-    with changed.weights(table) as columns:
-        columns[...] = np.roll(columns, 1, axis=3)
 
 
 def tanh_gelu(changed, function):
@@ -121,13 +120,8 @@ def kept_of_another_layer(changed, function):
     raise AssertionError("there is no such slice")
 
 
-SLIPS = [swapped_heads, dropped_bias, shifted_positions, tanh_gelu, another_epsilon, without_mask]
+SLIPS = [swapped_heads, dropped_bias, tanh_gelu, another_epsilon, without_mask]
 SLIPS += [flipped_sign]
-
-
-def encode(built: BuiltModel) -> Function:
-    """The function of the shortest context."""
-    return built.functions[0]
 
 
 @pytest.mark.parametrize(
@@ -146,16 +140,6 @@ def test_a_slip_is_seen(name, at, slip, mels, tmp_path, request):
     assert finding.exact > 1.5 * EXACT, finding
 
 
-@pytest.mark.parametrize("slip", [tanh_gelu, another_epsilon])
-def test_half_precision_alone_would_hide_small_slips(slip, small, mels, tmp_path):
-    """That is why both are compared."""
-    function = encode(small)
-    call = Calls(small, load.model("random"), mels[128]).call(function)
-    changed = Changed(small.folder / function.package, tmp_path)
-    slip(changed, function.name)
-    assert compare(Interpreter(changed.write()), call).half < HALF
-
-
 def overflowing(x):
     """90000 - 89999, and back to float16's range."""
     large, too = (mb.mul(x=mb.mul(x=x, y=np.float16(300)), y=np.float16(n)) for n in (300, -299))
@@ -164,8 +148,7 @@ def overflowing(x):
 
 def test_what_half_precision_cannot_hold_is_seen(tmp_path):
     shape = (1, 4, 1, 32)
-    x, y = TensorSpec("x", shape), TensorSpec("y", shape)
-    function = Function("made.mlpackage", "main", (x,), (y,))
+    function = Function("made.mlpackage", "main", {"x": shape}, {"y": shape})
     ones = np.ones(shape, np.float32)
     call = Call(function, {"x": ones}, {"y": 300 * ones})
     finding = compare(Interpreter(saved(tmp_path, overflowing, {"x": shape})), call)
@@ -176,9 +159,8 @@ def test_what_half_precision_cannot_hold_is_seen(tmp_path):
 
 
 def test_weights_of_another_model_are_seen(small, mels):
-    random = load.model("random")
     name = "encoder.blocks.1.mlp.0.bias"
-    other = {**random.weights, name: random.weights[name] + np.float32(0.01)}
-    calls = Calls(small, replace(random, weights=other), mels[128])
-    function = encode(small)
+    other = {**random().weights, name: random().weights[name] + np.float32(0.01)}
+    calls = Calls(small, replace(random(), weights=other), mels[128])
+    function = small.functions[0]
     assert not compare(Interpreter(small.folder / function.package), calls.call(function)).right

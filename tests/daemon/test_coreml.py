@@ -89,7 +89,7 @@ def cache(small, tmp_path_factory) -> Path:
     folder.chmod(0o700)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("STREAMD_CACHE", str(folder))
-        build_model(small, lambda done, n, what: None, contexts=(384,))
+        build_model(small, lambda done, n, what: None)
     return folder
 
 
@@ -142,7 +142,7 @@ def test_the_text_is_the_same_when_the_encoder_takes_over(small, cache, sound, t
             assert word["text"] == same["text"]
             assert abs(word["start_ms"] - same["start_ms"]) <= 20
             assert abs(word["end_ms"] - same["end_ms"]) <= 20
-    assert ["predict", "CPU_AND_NE", "ctx384"] in Faults(tmp_path).done()
+    assert ["predict", "CPU_AND_NE", "ctx1024"] in Faults(tmp_path).done()
 
 
 def test_without_a_mac_the_neural_engine_is_refused(monkeypatch):

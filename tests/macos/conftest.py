@@ -17,8 +17,8 @@ import pytest
 import streamd
 from streamd.engines.coreml.package import LIBRARY, BuiltModel
 from streamd.engines.coreml.package_builder import build_model
-from streamd.engines.coreml.runtime.library import machine
 from streamd.errors import StreamdError
+from streamd.system.processor import processor_name
 
 CORE_ML = os.environ.get("STREAMD_TEST_CORE_ML", LIBRARY)
 MODEL = os.environ.get("MODEL", "tiny.en")
@@ -107,12 +107,11 @@ def _version(package: str) -> str:
 
 @once
 def _system() -> list[str]:
-    chip, build = machine()
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     packages = ("coremltools", "onnxruntime", "numpy")
     return [
-        f"machine      {chip}, {memory:.0f} GB, macOS {platform.mac_ver()[0]} ({build})"
-        + (", virtual" if is_virtual() else ""),
+        f"machine      {processor_name()}, {memory:.0f} GB, macOS {platform.mac_ver()[0]}, "
+        f"{platform.version()}" + (", virtual" if is_virtual() else ""),
         f"versions     streamd {streamd.__version__}, Python {platform.python_version()}, "
         + ", ".join(f"{package} {_version(package)}" for package in packages),
         f"model        {MODEL}",

@@ -8,7 +8,6 @@ from functools import cache
 
 import numpy as np
 
-from streamd.engines.coreml.package import Meta, NormScale
 from streamd.models import ModelDimensions
 from streamd.models.model import Model, parameter_shapes
 from streamd.models.silence import SilenceStates, silence_shape
@@ -30,8 +29,6 @@ DIMS = ModelDimensions(
     n_text_head=2,
     n_text_layer=1,
 )
-SHORT = 330
-"""A context to build beside the full one; no multiple of 32 either."""
 
 
 @cache
@@ -51,22 +48,6 @@ def model() -> Model:
         language="en",
         silence=SilenceStates(states.astype(np.float16)),
     )
-
-
-META = Meta(
-    name="odd",
-    coremltools="",
-    dims=DIMS,
-    contexts=(SHORT, DIMS.n_audio_ctx),
-    norms={
-        name.removesuffix(".bias"): NormScale(4.0, float(np.float16(1.6e-4)))
-        for name in parameter_shapes(DIMS)
-        if name.startswith("encoder") and name.endswith(("ln.bias", "ln_post.bias"))
-    },
-    silence=True,
-    n_resumed=192,
-)
-"""What the description of a build of it says, but for its weights and tools."""
 
 
 def mel() -> Mel:

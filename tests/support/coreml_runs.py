@@ -5,7 +5,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import astuple, replace
-from functools import cache
+from functools import cache, partial
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
@@ -13,12 +13,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from streamd.engines.coreml.package import SILENCE, BuiltModel, open_built
+from streamd.engines.coreml.package import BuiltModel, open_built
 from streamd.engines.coreml.package_builder import write
-from streamd.engines.coreml.rounding import HeldWeights
-from streamd.engines.coreml.runtime.hybrid import HybridEngine, load_encoder
+from streamd.engines.coreml.rounding import HeldWeights, epsilon
+from streamd.engines.coreml.runtime.encoder import CoreMLEncoder, make_compiled_folder
+from streamd.engines.coreml.runtime.hybrid import HybridEngine
 from streamd.engines.onnx import OnnxEngine, build
 from streamd.engines.reference import Notice, ReferenceEngine, layer_norm
+from streamd.engines.supervised.worker import Job, Worker
 from streamd.models import ModelDimensions
 from streamd.models.model import Model, openai_vocabulary, parameter_shapes
 from streamd.models.silence import SilenceStates, silence_shape
@@ -47,8 +49,8 @@ class _Unbuildable(pytest.Module):
         pytest.skip("needs coremltools to build packages", allow_module_level=True)
 
 
-def skipped_without_coremltools(module_path, parent):
-    """For ``pytest_pycollect_makemodule``: a file that is skipped, or None where coremltools is."""
+def pytest_pycollect_makemodule(module_path, parent):
+    """For a ``conftest.py``: without coremltools, tests that build packages are skipped."""
     if find_spec("coremltools") is None:
         return _Unbuildable.from_parent(parent, path=module_path)
     return None
@@ -79,28 +81,33 @@ def model() -> Model:
     )
 
 
-def build_small(folder: Path, *contexts: int) -> BuiltModel:
-    """That model, built in an empty folder with these contexts besides the full one."""
-    write(folder, model(), contexts=contexts)
+@pytest.fixture(scope="session")
+def built(tmp_path_factory) -> BuiltModel:
+    """That model, built once for all tests of a process."""
+    folder = tmp_path_factory.mktemp("built")
+    write(folder, model())
     return open_built(folder)
+
+
+@pytest.fixture
+def here(built, tmp_path) -> BuiltModel:
+    """The same where its compiled form has its own place."""
+    shutil.copytree(built.folder, tmp_path / "code", copy_function=os.link)
+    return replace(built, folder=tmp_path / "code")
 
 
 @contextmanager
 def core_ml(built: BuiltModel, decoding=None) -> Iterator[HybridEngine]:
     """An engine with an encoder in a worker."""
-    library = coreml_stand_in.__name__
-    worker = load_encoder(built, library=library, answer_s=100.0)  # a machine may be busy
+    given = built, make_compiled_folder(built), coreml_stand_in.__name__
+    worker = Worker(Job(partial(CoreMLEncoder, *given), "the stand-in"))
+    worker.wait(100.0)  # a machine may be busy
+    worker.call("load")
     engine = HybridEngine(built, worker, decoding or on_cpu())
     try:
         yield engine
     finally:
         engine.close()
-
-
-def copied(built: BuiltModel, folder: Path) -> BuiltModel:
-    """The same where its compiled form has its own place."""
-    shutil.copytree(built.folder, folder / "code", copy_function=os.link)
-    return replace(built, folder=folder / "code")
 
 
 def on_cpu() -> OnnxEngine:
@@ -132,11 +139,6 @@ def faulty(folder: Path) -> Iterator[coreml_stand_in.Faults]:
         del os.environ[coreml_stand_in.FOLDER]
 
 
-def silence_of(built: BuiltModel) -> SilenceStates | None:
-    """The states of silence that the packages hold."""
-    return SilenceStates(np.load(built.folder / SILENCE)) if built.meta.silence else None
-
-
 def held_reference(
     built: BuiltModel, model: Model, *, notice: Notice = lambda where, values: None
 ) -> ReferenceEngine:
@@ -144,13 +146,14 @@ def held_reference(
 
     So packages are judged without the error of rounding or compressing weights.
     """
-    meta, silence = built.meta, silence_of(built)
-    weights = HeldWeights(meta.dims, model.weights, meta.bits)
-    engine = ReferenceEngine(meta.dims, weights, alignment_heads=(), silence=silence, notice=notice)
+    meta, weights = built.meta, HeldWeights(model.dims, model.weights, built.meta.bits)
+    engine = ReferenceEngine(
+        meta.dims, weights, alignment_heads=(), silence=model.silence, notice=notice
+    )
 
     def held(x, weights, name):
-        norm = meta.norms[name]
-        return layer_norm(x, weights, name, epsilon=norm.epsilon / norm.scale**2)
+        scale = meta.norms[name]
+        return layer_norm(x, weights, name, epsilon=float(epsilon(scale)) / scale**2)
 
     engine.norm = held
     return engine

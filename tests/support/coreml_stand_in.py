@@ -47,12 +47,10 @@ class Faults:
     def add(self, what: str, **where) -> None:
         """`what`: "kill", "fail", "odd" (an exception), "lie" or "nan".
 
-        `at`: "predict", "load", "compile" or "plan"; `function`: how its name begins; `package`:
-        its name without ending; `after`: so many such calls in the process go well; `once`: in one
-        process.
+        `at`: "predict", "load", "compile" or "plan"; `function`: how its name begins; `once`: at
+        one call.
         """
-        rule = {"what": what, "at": "predict", "package": "", "function": ""}
-        rule |= {"after": 0, "once": True} | where
+        rule = {"what": what, "at": "predict", "function": "", "once": True} | where
         n = len(list(self.folder.glob("fault-*")))
         (self.folder / f"fault-{n}").write_text(json.dumps(rule))
 
@@ -73,10 +71,7 @@ def _folder() -> Path | None:
     return Path(name) if name else None
 
 
-_calls: dict[Path, int] = {}
-
-
-def _happens(at: str, unit: str, function: str, package: str = "") -> str:
+def _happens(at: str, unit: str, function: str) -> str:
     """Write the call down; the name of the fault that is due, if any."""
     if _folder() is None:
         return ""
@@ -87,12 +82,7 @@ def _happens(at: str, unit: str, function: str, package: str = "") -> str:
             rule = json.loads(file.read_text())
         except FileNotFoundError:
             continue  # another process had it
-        if rule["at"] != at or rule["package"] not in ("", package):
-            continue
-        if not function.startswith(rule["function"]):
-            continue
-        _calls[file] = _calls.get(file, 0) + 1
-        if _calls[file] <= rule["after"]:
+        if rule["at"] != at or not function.startswith(rule["function"]):
             continue
         if rule["once"]:
             file.unlink()
@@ -127,11 +117,11 @@ class CompiledMLModel:
         signature = self._interpreter.program.functions[self._function]
         self._inputs = {tensor.name: tensor.shape for tensor in signature.inputs}
         self._given: list[weakref.ref] = []
-        _suffer(_happens("load", self._unit, self._function, Path(path).stem))
+        _suffer(_happens("load", self._unit, self._function))
         weakref.finalize(self, _happens, "free", self._unit, self._function)
 
     def predict(self, data: dict[str, np.ndarray]) -> dict:
-        fault = _happens("predict", self._unit, self._function, Path(self._path).stem)
+        fault = _happens("predict", self._unit, self._function)
         _suffer(fault)
         if any(array() is None for array in self._given):
             os.kill(os.getpid(), signal.SIGSEGV)  # as apple/coremltools #2827
@@ -188,23 +178,18 @@ class MLComputePlan:
         _suffer(_happens("plan", compute_units.name, Path(path).stem))
         plan = cls()
         program = _interpreter(path).program
-        plan.model_structure = SimpleNamespace(
-            program=SimpleNamespace(
-                functions={
-                    name: SimpleNamespace(
-                        block=SimpleNamespace(
-                            operations=[
-                                SimpleNamespace(
-                                    operator_name=operation.kind, planned=name == program.default
-                                )
-                                for operation in function.operations
-                            ]
-                        )
-                    )
-                    for name, function in program.functions.items()
-                }
+        functions = {
+            name: SimpleNamespace(
+                block=SimpleNamespace(
+                    operations=[
+                        SimpleNamespace(operator_name=each.kind, planned=name == program.default)
+                        for each in function.operations
+                    ]
+                )
             )
-        )
+            for name, function in program.functions.items()
+        }
+        plan.model_structure = SimpleNamespace(program=SimpleNamespace(functions=functions))
         return plan
 
     def get_compute_device_usage_for_mlprogram_operation(self, operation):

@@ -11,6 +11,7 @@ disk. Operations are named after their parameters, so that plans and errors of C
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stderr
+from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -23,76 +24,101 @@ from coremltools.converters.mil.mil import Program, Var, types
 from numpy.typing import NDArray
 
 from streamd.engines.coreml.package import Function, Meta, padded
-from streamd.engines.coreml.rounding import HeldWeights, Palette
+from streamd.engines.coreml.rounding import HeldWeights, Palette, epsilon
 from streamd.models.silence import SilenceStates
 
 _MOST_QUERIES = 512
 """The score matrix of more queries does not fit into the Neural Engine's own memory."""
+_PRODUCT = "nchw,nwhu->nchu"
 
 
+@dataclass(frozen=True, slots=True)
 class Layers:
     """A model's layers, for the functions of one package."""
 
-    def __init__(
-        self, meta: Meta, weights: HeldWeights, silence: SilenceStates | None = None
-    ) -> None:
-        self.meta, self.dims, self.weights, self.silence = meta, meta.dims, weights, silence
+    meta: Meta
+    weights: HeldWeights
+    silence: SilenceStates | None
 
-    def parameter(self, name: str, shape: Sequence[int] = ()) -> Var:
+    def parameter(self, name: str, *shape: int) -> Var:
         """Add a parameter, as it is held, in a shape."""
         held = self.weights.held(name)
         if not isinstance(held, Palette):
-            return shared(name, held.reshape(shape or held.shape))
+            return shared(name, held.reshape(shape))
         # The operands as macOS 15 and later take them.
-        indices = held.indices.reshape(shape or held.indices.shape)
-        lut = held.colours.reshape(*[1] * indices.ndim, -1, 1)
         return mb.constexpr_lut_to_dense(
-            indices=shared(f"{name}.indices", indices), lut=shared(f"{name}.lut", lut)
+            indices=shared(f"{name}.indices", held.indices.reshape(shape)),
+            lut=shared(f"{name}.lut", held.colours.reshape(*[1] * len(shape), -1, 1)),
         )
 
-    def linear(self, x: Var, name: str) -> Var:
-        """Compute ``W @ x + b``, scaled if it is a query; the projections to keys have no bias."""
-        return mb.conv(
-            x=x,
-            weight=self.parameter(f"{name}.weight", (-1, x.shape[1], 1, 1)),
-            bias=self.parameter(f"{name}.bias") if f"{name}.bias" in self.weights else None,
-            pad_type="valid",
-            name=_identifier(name),
-        )
+    def linear(self, x: Var, name: str, *, kernel: int = 1, stride: int = 1) -> Var:
+        """Compute ``W @ x + b``, scaled if it is a query, or convolve over positions.
 
-    def convolution(self, x: Var, name: str, *, stride: int) -> Var:
-        """Convolve over positions with kernel 3 and one column of padding at both ends."""
+        The projections to keys have no bias. A kernel of 3 gets a column of padding at both ends.
+        """
         return mb.conv(
             x=x,
-            weight=self.parameter(f"{name}.weight", (-1, x.shape[1], 1, 3)),
-            bias=self.parameter(f"{name}.bias"),
-            pad_type="custom",
-            pad=[0, 0, 1, 1],
+            weight=self.parameter(f"{name}.weight", -1, x.shape[1], 1, kernel),
+            bias=self.parameter(f"{name}.bias", -1) if f"{name}.bias" in self.weights else None,
+            pad_type="custom" if kernel > 1 else "valid",
+            pad=[0, 0, kernel // 2, kernel // 2],
             strides=[1, stride],
-            name=_identifier(name),
+            name=name.replace(".", "_"),
         )
 
     def layer_norm(self, x: Var, name: str) -> Var:
         """Normalise each position's channels."""
-        norm = self.meta.norms[name]
+        scale = self.meta.norms[name]
         return mb.layer_norm(
-            x=mb.mul(x=x, y=np.float16(norm.scale)),
+            x=mb.mul(x=x, y=np.float16(scale)),
             axes=[1],
-            gamma=self.parameter(f"{name}.weight"),
-            beta=self.parameter(f"{name}.bias"),
-            epsilon=np.float16(norm.epsilon),
-            name=_identifier(name),
+            gamma=self.parameter(f"{name}.weight", -1),
+            beta=self.parameter(f"{name}.bias", -1),
+            epsilon=epsilon(scale),
+            name=name.replace(".", "_"),
         )
 
-    def feed_forward(self, x: Var, block: str) -> Var:
-        """Compute a layer norm, then two linear layers with an exact GELU between them."""
-        y = self.linear(self.layer_norm(x, f"{block}.mlp_ln"), f"{block}.mlp.0")
-        return self.linear(mb.gelu(x=y, mode="EXACT"), f"{block}.mlp.2")
+    def attend(self, q: Var, k: Var, v: Var, mask: Var) -> Var:
+        """Attend head by head, with at most 512 queries at a time.
+
+        `q` is (1, n_state, 1, n), `k` (1, m, 1, n_state), `v` (1, n_state, 1, m); `mask`
+        (1, m, 1, 1) is added to the scores. Returns (1, n_state, 1, n).
+        """
+        n, n_head = q.shape[3], self.meta.dims.n_audio_head
+        ks, vs, chunks = split(k, n_head, axis=3), split(v, n_head, axis=1), []
+        for start in range(0, n, _MOST_QUERIES):
+            qs = split(cut(q, 3, start, min(n, start + _MOST_QUERIES)), n_head, axis=1)
+            heads = []
+            for one, its_k, its_v in zip(qs, ks, vs, strict=True):
+                scores = mb.einsum(values=(its_k, one), equation=_PRODUCT)  # (1, m, 1, n)
+                weights = mb.softmax(x=mb.add(x=scores, y=mask), axis=1)
+                heads.append(mb.einsum(values=(its_v, weights), equation=_PRODUCT))
+            chunks.append(concat(heads, axis=1))
+        return concat(chunks, axis=3)
+
+    def front(self, inputs: Mapping[str, Var]) -> Var:
+        """Two convolutions, of which the second halves the rate, and the positional embedding."""
+        x = mb.gelu(x=self.linear(inputs["mel"], "encoder.conv1", kernel=3), mode="EXACT")
+        x = self.linear(x, "encoder.conv2", kernel=3, stride=2)
+        return mb.add(x=mb.gelu(x=x, mode="EXACT"), y=inputs["positions"])
+
+    def with_silence(self, x: Var, layer: int) -> Var:
+        """Append the states of silence of a layer, and copies of the last as padding."""
+        assert self.silence is not None
+        states = self.silence.states[layer]
+        more = padded(len(states)) - len(states)
+        rows = np.pad(states, ((0, more), (0, 0)), mode="edge").T[None, :, None, :]
+        return concat([x, shared(f"silence.{layer}", rows)], axis=3)
 
 
 def concat(values: Sequence[Var], axis: int) -> Var:
     """Concatenate tensors; a single one is returned as it is."""
     return mb.concat(values=values, axis=axis) if len(values) > 1 else values[0]
+
+
+def split(x: Var, n: int, *, axis: int) -> list[Var]:
+    """Split an axis into equal parts; a single one is the tensor itself."""
+    return list(mb.split(x=x, num_splits=n, axis=axis)) if n > 1 else [x]
 
 
 def cut(x: Var, axis: int, start: int, stop: int) -> Var:
@@ -104,44 +130,11 @@ def cut(x: Var, axis: int, start: int, stop: int) -> Var:
     return mb.slice_by_index(x=x, begin=begin, end=end)
 
 
-def _identifier(name: str) -> str:
-    """Make a parameter's name valid in MIL; for multifunction packages coremltools does not."""
-    return name.replace(".", "_")
-
-
 def shared(name: str, values: NDArray[Any]) -> Var:
     """Add a float16 constant; functions of a package that use the same name share it on disk."""
     constant = mb.const(val=values)
     constant.op.weight_id = name
     return constant
-
-
-def attend_by_head(q: Var, k: Var, v: Var, *, n_head: int, mask: Var) -> Var:
-    """Attend head by head, with at most 512 queries at a time.
-
-    `q` is (1, n_state, 1, n), `k` (1, m, 1, n_state), `v` (1, n_state, 1, m); `mask` (1, m, 1, 1)
-    is added to the scores. Returns (1, n_state, 1, n).
-    """
-    n = q.shape[3]
-    ks = _split(k, n_head, axis=3)
-    vs = _split(v, n_head, axis=1)
-    chunks = []
-    for start in range(0, n, _MOST_QUERIES):
-        qs = _split(cut(q, 3, start, min(n, start + _MOST_QUERIES)), n_head, axis=1)
-        heads = zip(qs, ks, vs, strict=True)
-        chunks.append(concat([_attend_one(*head, mask) for head in heads], axis=1))
-    return concat(chunks, axis=3)
-
-
-def _attend_one(q: Var, k: Var, v: Var, mask: Var) -> Var:
-    """Attend with one head: q, v (1, d, 1, n), k (1, m, 1, d)."""
-    scores = mb.einsum(values=(k, q), equation="nchw,nwhu->nchu")  # (1, m, 1, n)
-    weights = mb.softmax(x=mb.add(x=scores, y=mask), axis=1)
-    return mb.einsum(values=(v, weights), equation="nchw,nwhu->nchu")
-
-
-def _split(x: Var, n: int, *, axis: int) -> list[Var]:
-    return list(mb.split(x=x, num_splits=n, axis=axis)) if n > 1 else [x]
 
 
 TARGET = ct.target.iOS18
@@ -163,59 +156,31 @@ def encode(function: Function, layers: Layers, inputs: Mapping[str, Var]) -> dic
 
     Positions that the mask hides get numbers too, but no position attends to them.
     """
-    dims, part = layers.dims, layers.meta.layers[function.part]
-    silence = layers.silence if function.n_ctx < dims.n_audio_ctx else None
-    x = _front(layers, inputs) if function.part == 0 else inputs["hidden"]
-    new: dict[str, list[Var]] = {t.name: [] for t in function.outputs if t.name != "encoded"}
+    dims, part = layers.meta.dims, layers.meta.layers[function.part]
+    x = layers.front(inputs) if function.part == 0 else inputs["hidden"]
+    new: dict[str, list[Var]] = {name: [] for name in function.outputs if name != "encoded"}
     for at, layer in enumerate(part):
         block = f"encoder.blocks.{layer}"
         y = layers.layer_norm(x, f"{block}.attn_ln")
-        context = _extended(y, layer, layers, silence)
+        context = layers.with_silence(y, layer) if function.n_ctx < dims.n_audio_ctx else y
         keys = layers.linear(context, f"{block}.attn.key")
         keys = mb.transpose(x=keys, perm=[0, 3, 2, 1])
         values = layers.linear(context, f"{block}.attn.value")
         if new:
-            n = function.outputs[-1].shape[3]
+            n = function.outputs["new_v"][3]
             new["new_k"].append(cut(keys, 1, 0, n))
             new["new_v"].append(cut(values, 3, 0, n))
         if "kept_k" in inputs:
             keys = concat([cut(inputs["kept_k"], 0, at, at + 1), keys], axis=1)
             values = concat([cut(inputs["kept_v"], 0, at, at + 1), values], axis=3)
-        attended = attend_by_head(
-            layers.linear(y, f"{block}.attn.query"),
-            keys,
-            values,
-            n_head=dims.n_audio_head,
-            mask=inputs["mask"],
-        )
+        queries = layers.linear(y, f"{block}.attn.query")
+        attended = layers.attend(queries, keys, values, inputs["mask"])
         x = mb.add(x=x, y=layers.linear(attended, f"{block}.attn.out"))
-        x = mb.add(x=x, y=layers.feed_forward(x, block))
+        y = layers.linear(layers.layer_norm(x, f"{block}.mlp_ln"), f"{block}.mlp.0")
+        x = mb.add(x=x, y=layers.linear(mb.gelu(x=y, mode="EXACT"), f"{block}.mlp.2"))
     if part.stop == dims.n_audio_layer:
         x = layers.layer_norm(x, "encoder.ln_post")
     return {"encoded": x, **{name: concat(each, axis=0) for name, each in new.items()}}
-
-
-def _extended(x: Var, layer: int, layers: Layers, silence: SilenceStates | None) -> Var:
-    """Append the states of silence of this layer, and copies of the last as padding."""
-    if silence is None:
-        return x
-    states = silence.states[layer]
-    more = padded(len(states)) - len(states)
-    rows = np.pad(states, ((0, more), (0, 0)), mode="edge").T[None, :, None, :]
-    return concat([x, shared(f"silence.{layer}", rows)], axis=3)
-
-
-def _front(layers: Layers, inputs: Mapping[str, Var]) -> Var:
-    """Two convolutions, of which the second halves the rate, and the positional embedding."""
-    x = mb.gelu(x=layers.convolution(inputs["mel"], "encoder.conv1", stride=1), mode="EXACT")
-    x = mb.gelu(x=layers.convolution(x, "encoder.conv2", stride=2), mode="EXACT")
-    if "positions" in inputs:
-        return mb.add(x=x, y=inputs["positions"])
-    n = x.shape[3]
-    table = layers.weights["encoder.positional_embedding"][:n].astype(np.float16)
-    # Copies beyond the trained context, where the mask hides the positions.
-    embedding = np.pad(table, ((0, n - len(table)), (0, 0)), mode="edge").T[None, :, None, :]
-    return mb.add(x=x, y=shared(f"encoder.positional_embedding.{n}", embedding))
 
 
 def save_package(
@@ -229,7 +194,13 @@ def save_package(
     layers = Layers(meta, weights, silence)
     program = Program()
     for function in functions:
-        program.add_function(function.name, mil_function(function, layers))
+        given = {name: mb.placeholder(of, dtype=types.fp16) for name, of in function.inputs.items()}
+        with MilFunction(given, opset_version=TARGET) as made:
+            outputs = encode(function, layers, made.inputs)
+            for name, value in outputs.items():
+                value.set_name(name)
+            made.set_outputs(list(outputs.values()))
+        program.add_function(function.name, made)
     # Core ML tells the devices of no other function.
     program.default_function_name = functions[0].name
     program.export_as_multifunction = True
@@ -245,14 +216,3 @@ def save_package(
             skip_model_load=True,
             package_dir=str(path),  # without it, a copy stays in the temporary folder
         )
-
-
-def mil_function(function: Function, layers: Layers) -> MilFunction:
-    """Make coremltools' form of a function, not yet part of a program."""
-    inputs = {t.name: mb.placeholder(t.shape, dtype=types.fp16) for t in function.inputs}
-    with MilFunction(inputs, opset_version=TARGET) as made:
-        outputs = encode(function, layers, made.inputs)
-        for name, value in outputs.items():
-            value.set_name(name)
-        made.set_outputs(list(outputs.values()))
-    return made

@@ -7,51 +7,36 @@ builds, so what is found there is what building now would give. Builds of other 
 """
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
 from itertools import groupby
 from pathlib import Path
 
 import msgspec
 import numpy as np
 
-from streamd.engines.coreml.golden import golden_windows, run_reference, save_golden
+from streamd.engines.coreml.golden import write_golden
 from streamd.engines.coreml.package import (
     META,
     POSITIONS,
-    SILENCE,
     Bits,
     BuiltModel,
-    FileFacts,
     Meta,
     coremltools,
-    functions,
     open_built,
-    sha256,
 )
 from streamd.engines.coreml.rounding import HeldWeights
 from streamd.engines.prepared import cache_key, code_digest, prepared_silence, with_silence
 from streamd.engines.reference import ReferenceEngine
 from streamd.errors import ModelError
-from streamd.models import ModelDimensions
 from streamd.models.model import Model
 from streamd.models.store import opened_model
-from streamd.system.disk import CACHE_VARIABLE, discard, prune, put_folder
+from streamd.system.disk import CACHE_VARIABLE, discard, prune, put_folder, sha256
 from streamd.types import N_AUDIO_CTX
 
 OnProgress = Callable[[int, int, str], object]
 """Called with the number of steps done, the number of all steps, and what comes next."""
 
-_CONTEXTS = (1024,)
-"""Contexts to build besides the full one, if there are states of silence: 19 s of sound, the most
-that these states follow. With a live stream, all but the first window of an utterance are resumed,
-so that shorter ones would save little, and each function takes memory."""
-_N_RESUMED = 192
-"""Positions that a "resume" computes. A step of 0.5 s needs 141 at most, three steps at once 191
-(benchmarks/RESULTS.md)."""
-_LEAST_RESUMABLE = _N_RESUMED + 32
-"""The shortest context of a model that can be resumed."""
 _FOLDER = "coreml"
 _LARGE = 250_000_000
 """An encoder of more weights gets palettes by default: those from medium on."""
@@ -63,9 +48,7 @@ def built_model(name: str) -> BuiltModel | None:
     return open_built(folder) if folder and (folder / META).exists() else None
 
 
-def build_model(
-    name: str, on_progress: OnProgress, *, contexts: Sequence[int] = (), bits: Bits | None = None
-) -> BuiltModel:
+def build_model(name: str, on_progress: OnProgress, *, bits: Bits | None = None) -> BuiltModel:
     """Build the model in the cache, as `write` does; an interrupted build leaves nothing.
 
     An earlier build of it stays in use until the new one is complete.
@@ -80,9 +63,8 @@ def build_model(
 
     def fill(folder: Path) -> None:
         with opened_model(name) as model:
-            known = model.silence or prepared_silence(name)
-            model = replace(model, silence=known)
-            write(folder, model, on_progress, contexts=contexts, bits=bits)
+            model = replace(model, silence=model.silence or prepared_silence(name))
+            write(folder, model, on_progress, bits=bits)
         discard(target)
 
     try:
@@ -99,13 +81,9 @@ def _cached(name: str) -> Path | None:
     if (cached := cache_key(name)) is None:
         return None
     folder, state, _ = cached
-    return folder / _FOLDER / hashlib.sha256(state.encode()).hexdigest()[:40] / _code()
-
-
-@cache
-def _code() -> str:
     # The modules of this folder decide what is built; those of `runtime` do not.
-    return code_digest(sorted(Path(__file__).parent.glob("*.py")))[:16]
+    code = code_digest(sorted(Path(__file__).parent.glob("*.py")))[:16]
+    return folder / _FOLDER / hashlib.sha256(state.encode()).hexdigest()[:40] / code
 
 
 def write(
@@ -113,66 +91,45 @@ def write(
     model: Model,
     on_progress: OnProgress = lambda done, n, what: None,
     *,
-    contexts: Sequence[int] = (),
     bits: Bits | None = None,
 ) -> None:
     """Write all packages and tables into an empty folder; ``meta.json`` comes last.
 
-    `contexts` are those of the encoder besides the full one, 1024 positions if none are given.
-    `bits` per weight are 16 or 8, if not given 8 for large models.
-
-    Raises `ModelError` if coremltools is missing, float16 cannot hold a weight, or the model has no
-    such context; `OSError` if the folder cannot be written.
+    `bits` per weight are 16 or 8, if not given 8 for large models. Raises `ModelError` if
+    coremltools is missing or float16 cannot hold a weight; `OSError` if the folder cannot be
+    written.
     """
     tools = coremltools()
     from streamd.engines.coreml.networks import save_package  # imports coremltools
 
-    full = model.dims.n_audio_ctx
-    has_silence = model.silence is not None or full >= N_AUDIO_CTX  # `with_silence` says
-    shorter = contexts or _CONTEXTS * has_silence
-    if not all(0 < n_ctx <= full for n_ctx in shorter):
-        raise ModelError(f"{model.name} has contexts from 1 to {full} positions")
-    longest = max((n for n in shorter if n < full), default=0)
+    dims = model.dims
+    is_large = 12 * dims.n_audio_layer * dims.n_audio_state**2 > _LARGE
     meta = Meta(
         name=model.name,
         coremltools=tools.__version__,
-        dims=model.dims,
-        contexts=tuple(sorted({*shorter, full})),
+        dims=dims,
         norms={},
-        silence=has_silence,
-        n_resumed=_N_RESUMED * (has_silence and _LEAST_RESUMABLE <= longest < full),
-        bits=bits or _usual_bits(model.dims),
+        silence=model.silence is not None or dims.n_audio_ctx >= N_AUDIO_CTX,  # `with_silence`
+        bits=bits or (8 if is_large else 16),
     )
-    packages = [(name, list(of)) for name, of in groupby(functions(meta), lambda f: f.package)]
+    every = BuiltModel(folder, meta).functions
+    packages = [(name, list(of)) for name, of in groupby(every, lambda each: each.package)]
     n_steps = len(packages) + 1
     on_progress(0, n_steps, "states of silence and golden vectors")
     silence = with_silence(model, threads=2, precision="int8").silence
-    weights = HeldWeights(model.dims, model.weights, meta.bits)
-    reference = ReferenceEngine(model.dims, weights, alignment_heads=(), silence=silence)
-    windows, norms = run_reference(reference, golden_windows(meta))
-    save_golden(folder, windows)
-    if silence is not None:
-        np.save(folder / SILENCE, silence.states)
-    if meta.n_resumed:
-        table = model.weights["encoder.positional_embedding"]
-        np.save(folder / POSITIONS, table.astype(np.float16))
+    weights = HeldWeights(dims, model.weights, meta.bits)
+    reference = ReferenceEngine(dims, weights, alignment_heads=(), silence=silence)
+    norms = write_golden(folder, meta, reference)
+    np.save(folder / POSITIONS, weights["encoder.positional_embedding"].astype(np.float16))
     meta = msgspec.structs.replace(meta, norms=norms)
     for done, (name, of) in enumerate(packages, 1):
         on_progress(done, n_steps, name)
         save_package(folder / name, of, meta, weights, silence)
         weights.drop(meta.layers[done - 1])
-    meta = msgspec.structs.replace(meta, files=_facts(folder))
-    (folder / META).write_bytes(msgspec.json.format(msgspec.json.encode(meta)))
-    on_progress(n_steps, n_steps, "")
-
-
-def _facts(folder: Path) -> dict[str, FileFacts]:
-    return {
-        str(path.relative_to(folder)): FileFacts(path.stat().st_size, sha256(path))
+    files = {
+        str(path.relative_to(folder)): (path.stat().st_size, sha256(path).hex())
         for path in sorted(folder.rglob("*"))
         if path.is_file()
     }
-
-
-def _usual_bits(dims: ModelDimensions) -> Bits:
-    return 8 if 12 * dims.n_audio_layer * dims.n_audio_state**2 > _LARGE else 16
+    meta = msgspec.structs.replace(meta, files=files)
+    (folder / META).write_bytes(msgspec.json.format(msgspec.json.encode(meta)))

@@ -13,21 +13,16 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from streamd.engines.coreml.package import Bits, NormScale
+from streamd.engines.coreml.package import Bits
 from streamd.errors import ModelError
 from streamd.models import ModelDimensions, Weights
 
 Half = NDArray[np.float16]
 
-_N_COLOURS, _N_ROUNDS = 256, 20
-_LEAST_SIZE = 2048
-"""Smaller tensors are not compressed; coremltools' own limit."""
-
+_N_COLOURS = 256
 _MOST = 2.0**14
 """The largest sum of squares of a scaled input, a quarter of what float16 holds: other speech than
 what was measured may be louder."""
-_LARGEST = 16.0
-"""The largest scale; more helps nobody."""
 _SMALLEST_NORMAL = 2.0**-14
 _EPSILON = 1e-5
 
@@ -56,7 +51,13 @@ class HeldWeights(Mapping[str, NDArray[np.float32]]):
     def held(self, name: str) -> Half | Palette:
         """Return a tensor as it is stored; queries are scaled."""
         if name not in self._held:
-            self._held[name] = self._rounded(name)
+            values = self._weights[name]
+            with np.errstate(over="ignore"):
+                half = (values * self._scale if ".query." in name else values).astype(np.float16)
+            if not np.isfinite(half).all():
+                raise ModelError(f"{name} holds values beyond float16's: Core ML cannot run it")
+            is_table = half.ndim == 1 or "embedding" in name
+            self._held[name] = half if self._bits == 16 or is_table else palette(half)
         return self._held[name]
 
     def drop(self, layers: range) -> None:
@@ -65,13 +66,9 @@ class HeldWeights(Mapping[str, NDArray[np.float32]]):
         self._held = {n: each for n, each in self._held.items() if not n.startswith(blocks)}
 
     def __getitem__(self, name: str) -> NDArray[np.float32]:
-        if name not in self._weights:
-            raise KeyError(name)
         held = self.held(name)
-        if isinstance(held, Palette):
-            found: NDArray[np.float32] = held.colours.astype(np.float32)[held.indices]
-        else:
-            found = held.astype(np.float32)
+        half = held.colours[held.indices] if isinstance(held, Palette) else held
+        found = half.astype(np.float32)
         # Where the scale is no power of two, that rounds differently.
         return found / self._scale if ".query." in name else found
 
@@ -81,21 +78,14 @@ class HeldWeights(Mapping[str, NDArray[np.float32]]):
     def __len__(self) -> int:
         return len(self._weights)
 
-    def _rounded(self, name: str) -> Half | Palette:
-        values = self._weights[name]
-        with np.errstate(over="ignore"):
-            half = (values * self._scale if ".query." in name else values).astype(np.float16)
-        if not np.isfinite(half).all():
-            raise ModelError(f"{name} holds values beyond float16's: Core ML cannot run it")
-        is_table = half.ndim == 1 or "embedding" in name or half.size <= _LEAST_SIZE
-        return half if self._bits == 16 or is_table else palette(half)
-
 
 def palette(weight: Half) -> Palette:
-    """Return the palette of a finite tensor, by one-dimensional k-means (Lloyd 1982).
+    """Return the palette of a finite tensor.
 
-    A float16 tensor has at most 65536 different values, so k-means runs on their histogram, and a
-    large tensor costs no more than a small one.
+    Each value stands for an equal part of the cube root of the weights' density, which is the
+    optimum for many values (Panter and Dite 1951): k-means from there on takes 4 % off the error.
+    A float16 tensor has at most 65536 different numbers, so their histogram is enough, and a large
+    tensor costs no more than a small one.
     """
     codes = (weight + np.float16(0)).view(np.uint16)  # adding 0 turns -0 into +0
     counts = np.bincount(codes.ravel(), minlength=1 << 16)
@@ -103,35 +93,30 @@ def palette(weight: Half) -> Palette:
     every = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float64)
     used = used[np.argsort(every[used], kind="stable")]
     values, counts = every[used], counts[used]
-    centres = np.pad(values, (0, max(0, _N_COLOURS - len(values))), mode="edge")
     if len(values) > _N_COLOURS:
-        # At first each centre stands for an equal part of the cube root of the density, which is
-        # the optimum for many centres (Panter and Dite 1951), so few rounds are needed.
         share = np.cumsum(np.cbrt(counts * np.gradient(values) ** 2))
         parts = share[-1] * (np.arange(_N_COLOURS) + 0.5) / _N_COLOURS
-        centres = values[np.searchsorted(share, parts)]
-        mass, moment = (np.cumsum([0.0, *each]) for each in (counts, counts * values))
-        for _ in range(_N_ROUNDS):
-            cuts = [0, *np.searchsorted(values, _borders(centres)), len(values)]
-            inside = np.diff(mass[cuts])
-            np.divide(np.diff(moment[cuts]), inside, out=centres, where=inside > 0)
-    colours = centres.astype(np.float16)
+        values = values[np.searchsorted(share, parts)]
+    colours = np.pad(values, (0, _N_COLOURS - len(values)), mode="edge").astype(np.float16)
+    # The nearest, and of equal ones the first.
+    borders = (colours[1:].astype(np.float64) + colours[:-1]) / 2
     lookup = np.zeros(1 << 16, np.uint8)
-    lookup[used] = np.searchsorted(_borders(colours.astype(np.float64)), values)
+    lookup[used] = np.searchsorted(borders, every[used])
     return Palette(colours, lookup[codes])
 
 
-def _borders(centres: NDArray[np.float64]) -> NDArray[np.float64]:
-    borders: NDArray[np.float64] = (centres[1:] + centres[:-1]) / 2
-    return borders
-
-
-def norm_scale(largest: float) -> NormScale:
+def norm_scale(largest: float) -> float:
     """Return the scale of a layer norm, from the largest sum of squares of its centred inputs."""
     if not 0 < largest < math.inf:
-        return NormScale(1.0, 0.0)  # a model of zeros or nonsense
-    scale = min(_LARGEST, 2.0 ** math.floor(math.log2(_MOST / largest) / 2))
-    epsilon = float(np.float16(_EPSILON * scale**2))
-    # Where it would be subnormal the input is so large that epsilon means nothing: the smallest
-    # variances of such norms are 0.03 in tiny.en and base, which it would change by 0.03 %.
-    return NormScale(scale, epsilon if epsilon >= _SMALLEST_NORMAL else 0.0)
+        return 1.0  # a model of zeros or nonsense
+    return min(16.0, 2.0 ** math.floor(math.log2(_MOST / largest) / 2))  # more helps nobody
+
+
+def epsilon(scale: float) -> np.float16:
+    """Return what a layer norm with this scale adds to the variance.
+
+    Where that would be subnormal the input is so large that it means nothing: the smallest
+    variances of such norms are 0.03 in tiny.en and base, which it would change by 0.03 %.
+    """
+    found = np.float16(_EPSILON * scale**2)
+    return found if found >= _SMALLEST_NORMAL else np.float16(0)

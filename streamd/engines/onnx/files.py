@@ -4,7 +4,6 @@ Such files are the graphs as ONNX Runtime optimised them, and the weights in its
 be mapped. They suit one version of ONNX Runtime on one kind of processor.
 """
 
-import hashlib
 import logging
 import os
 import weakref
@@ -35,7 +34,7 @@ from streamd.engines.onnx.sessions import (
 from streamd.errors import EngineError
 from streamd.models import ModelDimensions, Weights
 from streamd.models.silence import Average, SilenceStates
-from streamd.system.disk import discard
+from streamd.system.disk import discard, sha256
 from streamd.system.heap import trim
 from streamd.types import Mel
 
@@ -166,13 +165,13 @@ def save(
     # Its weights are those of the other decoder, in the same order: they share a file, whose pages
     # are in memory once.
     shared = folder / (_GRAPHS[1] + WEIGHTS)
-    before = _digest(shared)
+    before = sha256(shared)
     many = partial(
         graphs.joint_decoder_graph, dims, weights, precision, alignment_heads=alignment_heads
     )
     _save(many, folder / _MANY, weights=shared.name)
     _save(partial(graphs.cross_graph, dims, weights, precision), folder / _CROSS)
-    if _digest(shared) != before:
+    if sha256(shared) != before:
         raise EngineError("the graphs of the decoder do not agree on their weights")
     np.save(folder / _EMBEDDING, graphs.embedding(weights, precision))
     if (outputs := graphs.output(weights, precision)) is not None:
@@ -284,8 +283,3 @@ def _open_file(file: Path, threads: int) -> InferenceSession:
         raise EngineError(
             f"the prepared model in {file.parent} was damaged and is removed ({error}): start again"
         ) from error
-
-
-def _digest(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").digest()

@@ -5,64 +5,20 @@ with half precision after every operation to what such rounding costs. It cannot
 accepts a package, where it runs it, or how fast.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from streamd.errors import ModelError
-from tests.coreml.interpreter.constants import DECODERS
 from tests.coreml.interpreter.half import rounded
 from tests.coreml.interpreter.narrow import NARROW, Narrow, flushed
-from tests.coreml.interpreter.operations import (
-    MOVES,
-    OPERATIONS,
-    Array,
-    Result,
-    UnsupportedError,
-)
-from tests.coreml.interpreter.saved import (
-    Function,
-    Operation,
-    Program,
-    Tensor,
-    Value,
-    read_program,
-)
+from tests.coreml.interpreter.operations import MOVES, OPERATIONS, Array
+from tests.coreml.interpreter.saved import Operation, Value, read_program
 
 Notice = Callable[[Operation, Array], object]
 """Is told of every value that an operation computes."""
-
-_NONSENSE = (UnsupportedError, TypeError, ValueError, LookupError, ArithmeticError)
-"""What comes of operations that do not fit together, as damaged packages have them."""
 _LISTS = "values"
 """The parameter that takes a list of tensors, even if it is a list of one."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """An operation, ready to run: what to call, with what, and what nobody needs behind it.
-
-    `narrow` is what to call in half precision.
-    """
-
-    operation: Operation
-    compute: Callable[..., Result]
-    narrow: Callable[..., Result]
-    constants: Mapping[str, Any]
-    values: Mapping[str, tuple[str, ...]]
-    dead: Sequence[str]
-
-
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """A function, ready to run; `constants` are those that stand in lists of tensors."""
-
-    signature: Function
-    constants: Mapping[str, Array]
-    steps: Sequence[_Step]
 
 
 class Interpreter:
@@ -72,27 +28,46 @@ class Interpreter:
     """
 
     def __init__(self, package: Path, narrow: Sequence[Narrow] = ()) -> None:
-        """Read the package; `narrow` says what runs in half precision do worse than rounding.
-
-        Raises `ModelError` if it is no package, damaged, or has an odd operation.
-        """
+        """Read the package; `narrow` says what runs in half precision do worse than rounding."""
         self._flush = "flush" in narrow
-        self._narrow = {kind: each for mode in narrow for kind, each in NARROW[mode].items()}
-        self.program: Program = read_program(package)
-        self._known: dict[tuple[Any, ...], Array] = {}
-        self._plans = {
-            name: self._plan(function) for name, function in self.program.functions.items()
+        self._narrow = OPERATIONS | {
+            kind: each for mode in narrow for kind, each in NARROW[mode].items()
         }
+        self.program = read_program(package)
+        known: dict[tuple[int, ...], Value] = {}
+
+        def decoded(*parts: Value) -> Value:
+            """As float32, each array once; two are the indices and the palette of another."""
+            key = tuple(map(id, parts))
+            if key not in known:
+                first, *lut = parts
+                exact = lut[0].ravel()[first] if lut else first
+                is_half = not isinstance(exact, str) and exact.dtype == np.float16
+                known[key] = self._flushed(exact.astype(np.float32)) if is_half else exact
+            return known[key]
+
+        self._constants = {}
+        for name, function in self.program.functions.items():
+            found = {each: decoded(value) for each, value in function.constants.items()}
+            for each in function.operations:
+                if each.kind == "constexpr_lut_to_dense":
+                    stored = (function.constants[each.inputs[n][0]] for n in ("indices", "lut"))
+                    found[each.name] = decoded(*stored)
+            self._constants[name] = found
+
+    def constant(self, function: str, name: str) -> Value:
+        """A constant, decoded."""
+        return self._constants[function][name]
 
     def run(
         self,
-        function: str,
+        name: str,
         inputs: Mapping[str, Array],
         *,
         half: bool = False,
         notice: Notice = lambda operation, value: None,
     ) -> dict[str, Array]:
-        """Evaluate a function.
+        """Evaluate the function of this name.
 
         Parameters
         ----------
@@ -103,129 +78,35 @@ class Interpreter:
         Returns
         -------
         the outputs by name, float32, in the order of the package; they may be views of the inputs
-
-        Raises
-        ------
-        ValueError
-            The inputs are not those of the function: a bug of the caller.
-        ModelError
-            An operation does not give the shape that the package says, or is not supported.
         """
-        plan = self._plans[function]
-        shapes = {tensor.name: tensor.shape for tensor in plan.signature.inputs}
-        if shapes != (given := {name: np.shape(array) for name, array in inputs.items()}):
-            raise ValueError(f"inputs {given} for a function of {shapes}")
-        values = {name: np.asarray(array, np.float32) for name, array in inputs.items()}
-        if half:
-            values = {name: self._stored(array) for name, array in values.items()}
-        values |= plan.constants
-        for step in plan.steps:
-            operation = step.operation
-            for tensor, result in self._results(function, step, values, half=half):
-                if result.shape != tensor.shape:
-                    what = f"gives {result.shape}, not {tensor.shape}"
-                    raise self._error(function, operation, what)
-                if half and tensor.dtype == "float16" and operation.kind not in MOVES:
-                    result = self._stored(result)
-                notice(operation, result)
-                values[tensor.name] = result
-            for name in step.dead:
-                del values[name]
-        return {name: values[name] for name in plan.signature.outputs}
-
-    def constant(self, function: str, operation: Operation) -> Array:
-        """What a ``constexpr_...`` operation of the function decodes to, as float32.
-
-        Raises
-        ------
-        ModelError
-            It is of a form that streamd does not write.
-        """
-        constants = self.program.functions[function].constants
-        if any(name not in constants for (name,) in operation.inputs.values()):
-            raise self._error(function, operation, "decodes what is itself encoded")
-        given = {each: constants[name] for each, (name,) in operation.inputs.items()}
-        key = (operation.kind, *sorted((each, id(value)) for each, value in given.items()))
-        if key not in self._known:
-            try:
-                exact = DECODERS[operation.kind](**given)
-            except _NONSENSE as error:
-                raise self._error(function, operation, f"cannot be decoded: {error}") from error
-            half = operation.outputs[0].dtype == "float16"
-            self._known[key] = rounded(exact) if half else exact
-        return self._known[key]
-
-    def _plan(self, function: Function) -> _Plan:
-        constants = {name: self._ready(value) for name, value in function.constants.items()}
-        running = []
-        for operation in function.operations:
-            if operation.kind in DECODERS:
-                constants[operation.name] = self.constant(function.name, operation)
-            else:
-                running.append(operation)
-        needed = {*function.outputs, *constants}
-        steps: list[_Step] = []
-        for operation in reversed(running):
-            known = {
-                parameter: constants[names[0]]
-                for parameter, names in operation.inputs.items()
-                if parameter != _LISTS and names[0] in constants
-            }
-            given = {each: names for each, names in operation.inputs.items() if each not in known}
-            touched = {name for names in given.values() for name in names}
-            dead = (touched | {tensor.name for tensor in operation.outputs}) - needed
-            needed |= touched
-            compute = self._compute(function, operation)
-            narrow = self._narrow.get(operation.kind, compute)
-            steps.append(_Step(operation, compute, narrow, known, given, tuple(dead)))
-        listed = {name for step in steps for name in step.values.get(_LISTS, ())} & constants.keys()
-        arrays = {name: np.asarray(constants[name]) for name in listed}
-        return _Plan(function, arrays, steps[::-1])
-
-    def _compute(self, function: Function, operation: Operation) -> Callable[..., Result]:
-        if operation.kind not in OPERATIONS:
-            raise self._error(function.name, operation, "is not supported")
-        return OPERATIONS[operation.kind]
-
-    def _results(
-        self,
-        function: str,
-        step: _Step,
-        values: Mapping[str, Array],
-        *,
-        half: bool,
-    ) -> Iterator[tuple[Tensor, Array]]:
-        """What an operation gives, in float32."""
-        operation = step.operation
-        given = {
-            parameter: [values[name] for name in names] if parameter == _LISTS else values[names[0]]
-            for parameter, names in step.values.items()
+        function, operations = self.program.functions[name], self._narrow if half else OPERATIONS
+        wanted = {tensor.name: tensor.shape for tensor in function.inputs}
+        assert {each: array.shape for each, array in inputs.items()} == wanted
+        values: dict[str, Value] = {
+            each: self._flushed(rounded(array)) if half else array for each, array in inputs.items()
         }
-        try:
+        constants = self._constants[name]
+        running = [each for each in function.operations if each.name not in constants]
+        last = {each: op for op in running for names in op.inputs.values() for each in names}
+        for op in running:
+            given = {}
+            for parameter, names in op.inputs.items():
+                taken = [constants[n] if n in constants else values[n] for n in names]
+                given[parameter] = taken if parameter == _LISTS else taken[0]
             # The results will show it.
             with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-                results = (step.narrow if half else step.compute)(**step.constants, **given)
-        except _NONSENSE as error:
-            raise self._error(function, operation, f"cannot be computed: {error}") from error
-        several = results if isinstance(results, list) else [results]
-        if len(several) != len(operation.outputs):
-            raise self._error(function, operation, f"gives {len(several)} results")
-        return zip(operation.outputs, several, strict=True)
+                found = operations[op.kind](**given)
+            results = found if isinstance(found, list) else [found]
+            for tensor, result in zip(op.outputs, results, strict=True):
+                assert result.shape == tensor.shape, (name, op.kind, op.name)
+                is_rounded = half and tensor.dtype == "float16" and op.kind not in MOVES
+                values[tensor.name] = self._flushed(rounded(result)) if is_rounded else result
+                notice(op, values[tensor.name])
+            # What nobody needs any more takes memory.
+            for each in {each for names in op.inputs.values() for each in names} & values.keys():
+                if last[each] is op and each not in function.outputs:
+                    del values[each]
+        return {each: values[each] for each in function.outputs}
 
-    def _ready(self, value: Value) -> Value:
-        """Numbers of half precision as float32, each array once."""
-        if isinstance(value, str) or value.dtype != np.float16:
-            return value
-        key = ("float16", id(value))
-        if key not in self._known:
-            exact = value.astype(np.float32)
-            self._known[key] = flushed(exact) if self._flush else exact
-        return self._known[key]
-
-    def _stored(self, array: Array) -> Array:
-        half = rounded(array)
-        return flushed(half) if self._flush else half
-
-    def _error(self, function: str, operation: Operation, what: str) -> ModelError:
-        where = f"{self.program.path}: {function}: {operation.kind} {operation.name}"
-        return ModelError(f"{where} {' '.join(what.split())}")
+    def _flushed(self, array: Array) -> Array:
+        return flushed(array) if self._flush else array

@@ -15,14 +15,9 @@ from streamd.engines.reference import gelu as exact_gelu
 Array = NDArray[np.float32]
 Integers = NDArray[np.integer[Any]]
 Result = Array | list[Array]
-Flags = NDArray[np.bool_]
 
 _NO_PADDING = np.zeros(4, np.int32)
 _ONES = np.ones(2, np.int32)
-
-
-class UnsupportedError(Exception):
-    """An operation, or one of its variants, that no package of streamd has."""
 
 
 def conv(
@@ -36,12 +31,8 @@ def conv(
     groups: Integers | int = 1,
 ) -> Array:
     """Correlate (n, c, h, w) with kernels (o, c, kh, kw): a matrix product for each tap."""
-    if (
-        pad_type not in ("valid", "custom")
-        or int(groups) != 1
-        or (np.asarray(dilations) != 1).any()
-    ):
-        raise UnsupportedError(f"conv with pad_type {pad_type}, {groups} groups, or dilations")
+    assert pad_type in ("valid", "custom")
+    assert int(groups) == int(np.max(dilations)) == 1
     if pad_type == "custom":
         top, bottom, left, right = (int(i) for i in pad)
         x = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)))
@@ -61,90 +52,54 @@ def conv(
 
 
 def layer_norm(
-    x: Array,
-    axes: Integers,
-    gamma: Array | None = None,
-    beta: Array | None = None,
-    epsilon: Array | float = 1e-5,
+    x: Array, axes: Integers, gamma: Array, beta: Array, epsilon: Array | float
 ) -> Array:
-    """Normalise over `axes` to mean 0 and variance 1, then scale and shift."""
-    over = tuple(int(axis) % x.ndim for axis in axes)
-    shape = [size if axis in over else 1 for axis, size in enumerate(x.shape)]
-    centred = x - x.mean(over, keepdims=True)
-    variance = np.square(centred).mean(over, keepdims=True)
+    """Normalise over one axis to mean 0 and variance 1, then scale and shift."""
+    (axis,) = (int(each) for each in axes)
+    shape = [-1 if each == axis else 1 for each in range(x.ndim)]
+    centred = x - x.mean(axis, keepdims=True)
+    variance = np.square(centred).mean(axis, keepdims=True)
     y: Array = centred / np.sqrt(variance + np.float32(epsilon))
-    if gamma is not None:
-        y = y * gamma.reshape(shape)
-    return y if beta is None else y + beta.reshape(shape)
+    return y * gamma.reshape(shape) + beta.reshape(shape)
 
 
-def softmax(x: Array, axis: Integers | int = -1) -> Array:
+def softmax(x: Array, axis: Integers | int) -> Array:
     """Softmax over one axis."""
     y: Array = np.exp(x - x.max(int(axis), keepdims=True))
     y /= y.sum(int(axis), keepdims=True)
     return y
 
 
-def gelu(x: Array, mode: str = "EXACT") -> Array:
-    """``x * Phi(x)``, or its approximation by a tanh."""
+def gelu(x: Array, mode: str) -> Array:
+    """``x * Phi(x)``, or its approximation by a tanh, which no package should have."""
     if mode == "EXACT":
         return exact_gelu(x)
-    if mode == "TANH_APPROXIMATION":
-        inner = np.float32((2 / np.pi) ** 0.5) * (x + np.float32(0.044715) * x * x * x)
-        approximated: Array = x * np.float32(0.5) * (1 + np.tanh(inner))
-        return approximated
-    raise UnsupportedError(f"gelu in mode {mode}")
+    inner = np.float32((2 / np.pi) ** 0.5) * (x + np.float32(0.044715) * x * x * x)
+    approximated: Array = x * np.float32(0.5) * (1 + np.tanh(inner))
+    return approximated
 
 
 def einsum(values: Sequence[Array], equation: str) -> Array:
     """The one equation that the Neural Engine has of its own."""
-    if equation != "nchw,nwhu->nchu":
-        raise UnsupportedError(f"einsum {equation}")
+    assert equation == "nchw,nwhu->nchu"
     x, y = (value.transpose(0, 2, 1, 3) for value in values)
     product: Array = x @ y
     return product.transpose(0, 2, 1, 3)
 
 
-def split(
-    x: Array,
-    axis: Integers | int,
-    num_splits: Integers | None = None,
-    split_sizes: Integers | None = None,
-) -> list[Array]:
-    """Cut an axis into equal parts or into parts of given sizes."""
-    if split_sizes is None:
-        assert num_splits is not None
-        return np.split(x, int(num_splits), int(axis))
-    return np.split(x, np.cumsum(split_sizes)[:-1], int(axis))
+def split(x: Array, axis: Integers | int, num_splits: Integers) -> list[Array]:
+    """Cut an axis into equal parts."""
+    return np.split(x, int(num_splits), int(axis))
 
 
-def slice_by_index(
-    x: Array,
-    begin: Integers,
-    end: Integers,
-    stride: Integers | None = None,
-    begin_mask: Flags | None = None,
-    end_mask: Flags | None = None,
-    squeeze_mask: Flags | None = None,
-) -> Array:
-    """A part of a tensor; where a mask is set, the slice reaches to that end of the axis."""
-    index: list[slice | int] = []
-    for axis in range(len(begin)):
-        first = None if begin_mask is not None and begin_mask[axis] else int(begin[axis])
-        last = None if end_mask is not None and end_mask[axis] else int(end[axis])
-        if squeeze_mask is not None and squeeze_mask[axis]:
-            index.append(int(begin[axis]))
-        else:
-            index.append(slice(first, last, 1 if stride is None else int(stride[axis])))
-    return x[tuple(index)]
+def slice_by_index(x: Array, begin: Integers, end: Integers) -> Array:
+    """A part of a tensor."""
+    return x[tuple(slice(int(a), int(b)) for a, b in zip(begin, end, strict=True))]
 
 
-def concat(
-    values: Sequence[Array], axis: Integers | int, interleave: Flags | bool = False
-) -> Array:
+def concat(values: Sequence[Array], axis: Integers | int, interleave: bool = False) -> Array:
     """Put tensors behind each other along an axis."""
-    if interleave:
-        raise UnsupportedError("concat that interleaves")
+    assert not interleave
     return np.concatenate(values, int(axis))
 
 

@@ -61,11 +61,6 @@ def verify(built: BuiltModel, model: Model, mel: Mel) -> Iterator[Finding]:
     ----------
     model : the checkpoint that it was built from
     mel : the log-mel of a recording, (n_mels, 2 * n_audio_ctx)
-
-    Raises
-    ------
-    ModelError
-        A package is damaged, or has an operation that streamd's packages do not have.
     """
     calls = Calls(built, model, mel)
     for package, functions in groupby(built.functions, lambda function: function.package):

@@ -5,13 +5,13 @@ name, on any machine that can run it: with the interpreter anywhere, with Core M
 masks hide is filled with noise; what nobody reads may come out as it likes, if it is a number.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from streamd.engines.coreml.package import MASKED, BuiltModel, Function, TensorSpec, padded
+from streamd.engines.coreml.package import MASKED, POSITIONS, BuiltModel, Function, Shapes
 from streamd.engines.reference import Notice, linear
 from streamd.models.model import Model
 from streamd.models.silence import MARGIN, STRIDE, bias, extend, longest_extent
@@ -22,8 +22,7 @@ Array = NDArray[np.float32]
 Arrays = dict[str, Array]
 
 _N_MISSING = 9
-"""Positions by which a window is shorter than the context that it runs on, or than the sound that
-fits there."""
+"""Positions by which a window is shorter than what fits."""
 _N_KNOWN = 5 * STRIDE
 """Positions that a window has from the one before it."""
 
@@ -59,24 +58,12 @@ class Calls:
     def __init__(self, built: BuiltModel, model: Model, mel: Mel) -> None:
         """`mel`: the log-mel of a recording, (n_mels, 2 * n_audio_ctx)."""
         self._built, self._mel = built, mel
+        self._positions = np.load(built.folder / POSITIONS)
         self._model = model
-        self._windows: dict[int, _Window] = {}
 
     def call(self, function: Function) -> Call:
         """A call of this function."""
         return self._encode(function) if function.n_ctx else self._resume(function)
-
-    def _window(self, n_ctx: int) -> _Window:
-        """What the reference makes of a window that is a little shorter than a context."""
-        if n_ctx not in self._windows:
-            meta = self._built.meta
-            has_silence = meta.silence and MARGIN + _N_MISSING < n_ctx < meta.dims.n_audio_ctx
-            n = max(1, n_ctx - _N_MISSING - has_silence * MARGIN)
-            if has_silence:
-                n = min(n, longest_extent(meta.dims) - MARGIN)
-            audio_ctx = 0 if has_silence else n
-            self._windows[n_ctx] = self._encoded(n, padded(n_ctx), audio_ctx=audio_ctx)
-        return self._windows[n_ctx]
 
     def _encoded(
         self, n: int, width: int, audio_ctx: int = 0, known: Array | None = None
@@ -104,9 +91,22 @@ class Calls:
         return held_reference(self._built, self._model, notice=notice)
 
     def _encode(self, function: Function) -> Call:
-        window = self._window(function.n_ctx)
-        inputs, outputs = _zeros(function.inputs), _anything(function.outputs)
-        self._enter(inputs, window, function.part)
+        """A window that is a little shorter than what fits."""
+        dims = self._built.meta.dims
+        if function.n_ctx == dims.n_audio_ctx:
+            n = dims.n_audio_ctx - _N_MISSING
+            window = self._encoded(n, function.width, audio_ctx=n)
+        else:
+            n = longest_extent(dims) - MARGIN - _N_MISSING
+            window = self._encoded(n, function.width)
+        inputs, outputs = _filled(function.inputs, 0), _filled(function.outputs, np.nan)
+        if function.part == 0:
+            inputs["mel"][0, :, 0, : window.mel.shape[1]] = window.mel
+            places = self._positions[: function.width]
+            inputs["positions"][0, :, 0, : len(places)] = places.T
+        else:
+            before = self._left(window, function.part - 1)
+            inputs["hidden"][0, :, 0, : len(before)] = before.T
         inputs["mask"][...] = MASKED
         inputs["mask"][0, window.columns, 0, 0] = window.added
         n = window.mel.shape[1] // 2
@@ -123,10 +123,10 @@ class Calls:
         n = k + begin - MARGIN
         before = self._encoded(n - STRIDE, k).states[:, :_N_KNOWN]
         window = self._encoded(n, meta.n_kept + k, known=before)
-        inputs, outputs = _noise(function.inputs), _anything(function.outputs)
+        inputs, outputs = _noise(function.inputs), _filled(function.outputs, np.nan)
         if function.part == 0:
             inputs["mel"][0, :, 0] = window.mel[:, 2 * begin :]
-            table = self._built.positions[begin : begin + k]
+            table = self._positions[begin : begin + k]
             inputs["positions"][0, :, 0] = table.T
         else:
             inputs["hidden"][0, :, 0, skipped:] = self._left(window, function.part - 1).T
@@ -143,13 +143,6 @@ class Calls:
         wanted = wanted[_N_KNOWN : begin + k] if is_last else wanted
         outputs["encoded"][0, :, 0, skipped:] = wanted.T
         return Call(function, inputs, outputs)
-
-    def _enter(self, inputs: Arrays, window: _Window, part: int) -> None:
-        if part == 0:
-            inputs["mel"][0, :, 0, : window.mel.shape[1]] = window.mel
-        else:
-            before = self._left(window, part - 1)
-            inputs["hidden"][0, :, 0, : len(before)] = before.T
 
     def _left(self, window: _Window, part: int) -> Array:
         """What leaves a part of the encoder, of the last with silence: (n, n_state)."""
@@ -176,18 +169,14 @@ class Calls:
                 yield rows, linear(window.states[layer], weights, attn)
 
 
-def _zeros(tensors: Sequence[TensorSpec]) -> Arrays:
-    return {tensor.name: np.zeros(tensor.shape, np.float32) for tensor in tensors}
+def _filled(shapes: Shapes, value: float) -> Arrays:
+    return {name: np.full(shape, value, np.float32) for name, shape in shapes.items()}
 
 
-def _anything(tensors: Sequence[TensorSpec]) -> Arrays:
-    return {tensor.name: np.full(tensor.shape, np.nan, np.float32) for tensor in tensors}
-
-
-def _noise(tensors: Sequence[TensorSpec]) -> Arrays:
+def _noise(shapes: Shapes) -> Arrays:
     """Numbers of half precision: what there is of a window that is over."""
     random = np.random.default_rng(7)
     return {
-        tensor.name: random.standard_normal(tensor.shape).astype(np.float16).astype(np.float32)
-        for tensor in tensors
+        name: random.standard_normal(shape).astype(np.float16).astype(np.float32)
+        for name, shape in shapes.items()
     }

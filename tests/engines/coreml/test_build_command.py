@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from streamd.cli import main
-from streamd.engines.coreml import package
 from streamd.engines.coreml.package_builder import build_model, built_model
 from streamd.errors import ModelError
 from tests.support.checkpoints import checkpoint, huggingface
@@ -55,9 +54,9 @@ def test_what_was_built_is_found_until_the_model_changes(cache, small, capsys):
 @pytest.mark.coreml
 def test_building_again_replaces_what_was_built(cache, small):
     for bits in (16, 8):
-        build_model(small, lambda done, n, what: None, contexts=(64,), bits=bits)
+        build_model(small, lambda done, n, what: None, bits=bits)
     built = built_model(small)
-    assert (built.meta.contexts, built.meta.bits) == ((64, 128), 8)
+    assert built.meta.bits == 8
     assert len(in_cache(cache)) == 1
     other = built.folder.with_name("built-by-other-code")
     shutil.copytree(built.folder, other)
@@ -102,10 +101,8 @@ def test_damage_is_reported(cache, small):
 
 def test_without_coremltools_the_error_names_the_fix(cache, small, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "coremltools", None)
-    package.coremltools.cache_clear()
     assert main(["models", "build", small, "-q"]) == 4
     assert "pip install coremltools" in capsys.readouterr().err
-    package.coremltools.cache_clear()
     assert in_cache(cache) == []
 
 
@@ -114,8 +111,6 @@ def test_what_cannot_be_built(cache, small, tmp_path, monkeypatch, capsys):
         assert main(["models", "build", *command, "-q"]) in (2, 4)
         return capsys.readouterr().err
 
-    with pytest.raises(ModelError, match="contexts from 1 to 128"):
-        build_model(small, lambda done, n, what: None, contexts=(129,))
     assert "not found" in complaint("nothere")
     (tmp_path / "file").touch()
     monkeypatch.setenv("STREAMD_CACHE", str(tmp_path / "file"))

@@ -11,9 +11,8 @@ from streamd.cli import main
 from streamd.cli.packages import compared, functions
 from streamd.daemon import acceleration
 from streamd.engines.coreml import package
-from streamd.engines.coreml.runtime import library
+from streamd.engines.coreml.runtime.encoder import make_compiled_folder
 from streamd.engines.coreml.runtime.hybrid import prepare
-from streamd.engines.coreml.runtime.library import make_compiled_folder
 from streamd.errors import ModelError
 from tests.support import coreml_stand_in
 from tests.support.coreml_runs import core_ml, faulty
@@ -35,9 +34,8 @@ def test_doctor_shows_the_device_of_each_function(here, tmp_path, capfd):
             f"encoder {each.name}: Core ML does not say" for each in here.functions
         }
     assert told == [
-        "encoder ctx384: 100% Neural Engine, 0% CPU; CPU: 12 softmax",
-        "encoder ctx640: Core ML does not say",  # it tells of the default function
-        "encoder ctx1500: Core ML does not say",
+        "encoder ctx1024: 100% Neural Engine, 0% CPU; CPU: 24 softmax",
+        "encoder ctx1500: Core ML does not say",  # it tells of the default function
         "encoder resume192: Core ML does not say",
     ]
     out, err = capfd.readouterr()
@@ -80,7 +78,7 @@ def test_compiled_models_of_an_earlier_system_are_deleted(built, tmp_path, monke
     (old / "encoder.mlmodelc").mkdir()
     assert make_compiled_folder(here) == old
     assert (old / "encoder.mlmodelc").exists()
-    monkeypatch.setattr(library, "machine", lambda: ("Apple M9", "99A1"))
+    monkeypatch.setattr("platform.version", lambda: "Darwin 99")
     new = make_compiled_folder(here)
     assert new != old
     assert [path.name for path in tmp_path.glob("compiled-*")] == [new.name]
