@@ -81,11 +81,12 @@ class SoundHearing:
             windows = [*self._waiting]
             self._waiting.clear()
             loop = asyncio.get_running_loop()
-            self._running = loop.run_in_executor(
-                self._executor, lambda: [*self._tracker.hear(windows, self._classify)]
-            )
+            self._running = loop.run_in_executor(self._executor, self._sounds_in, windows)
             self._running.add_done_callback(self._done)
             self._watch = loop.call_later(self._hangs_s, self._fail, "it takes too long")
+
+    def _sounds_in(self, windows: list[SoundWindow]) -> list[Sound]:
+        return [*self._tracker.hear(windows, self._classify)]
 
     def _done(self, running: asyncio.Future[list[Sound]]) -> None:
         if self._watch is not None:

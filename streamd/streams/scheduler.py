@@ -146,6 +146,7 @@ class Scheduler:
                 await self._take_step(thread)
             elif (due := self._most_urgent()) is not None:
                 await self._take_window(thread, recognizer, *due)
+                del due  # a session that has ended is freed at once
             self._computing.remove(work)
             self.busy_s += loop.time() - begin_s
             self._wake_all()  # there may be another window or step, and any worker may take it

@@ -51,7 +51,10 @@ def loud_is_music(samples: np.ndarray) -> np.ndarray:
 
 
 def sound(seconds: float, *, loud: bool) -> np.ndarray:
-    return np.full((round(seconds * 50), FRAME), 0.5 if loud else 0.0, np.float32)
+    """Noise that changes all the time, as music does and a hum does not."""
+    values = [-0.5, 0.5] if loud else [0.0]
+    noise = np.random.default_rng(0).choice(values, (round(seconds * 50), FRAME))
+    return noise.astype(np.float32)
 
 
 async def heard(pieces, executor=None, classify=loud_is_music, **options) -> list[Sound]:
