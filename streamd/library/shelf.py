@@ -18,7 +18,7 @@ from msgspec import Struct
 from streamd.errors import ConfigError, StreamdError, os_error_as
 from streamd.events import Edit, Final, Gap, Item, Note, SpeakerName
 from streamd.library.edits import EditedText, Edits
-from streamd.library.tables import NAME, SOUNDS, TO_COMPACT, compact, prepare, spaced, written
+from streamd.library.tables import NAME, SOUNDS, TO_COMPACT, compact, spaced, written
 from streamd.sinks.text import speaker_name
 from streamd.sinks.transcripts import Revised
 from streamd.streams.journal.journals import JournalError
@@ -260,11 +260,7 @@ class Shelf:
         if not wanted.speaker:
             yield from self._where(wanted)
         elif numbered := re.fullmatch(r"(?:speaker )?(\d{1,4})", folded(wanted.speaker)):
-            number = int(numbered[1])
-            # A word may be in every sentence, of which nobody has such a number.
-            query = "SELECT 1 FROM events WHERE greatest_speaker(event) >= ? LIMIT 1"
-            if [*self._rows(query, number)]:
-                yield from self._where(wanted, _may_be_by({number}))
+            yield from self._where(wanted, _may_be_by({int(numbered[1])}))
         else:
             # The words may be in every sentence: only sessions with that name are looked at.
             row = "search.rowid" if wanted.terms else "events.id"
@@ -415,7 +411,6 @@ class Shelf:
         try:
             with closing(sqlite3.connect(uri, uri=True)) as db:
                 db.text_factory = bytes
-                prepare(db)
                 yield db
         except sqlite3.Error as error:
             cause = cause_of(error)

@@ -40,7 +40,6 @@ _MERGED_PAGES = 100
 """In a step, which took 0.14 s at most in a library of 200 hours."""
 UNSPACED = re.compile("([\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff])")
 """Letters of Thai, Lao, Burmese, Khmer, Japanese and Chinese."""
-_SPEAKER = re.compile(r'"speaker":(\d{1,4})')
 TO_COMPACT = 1
 """``application_id`` of a database that is to be written anew, without what was deleted."""
 _JOBS = """
@@ -52,8 +51,6 @@ _JOBS = """
 """
 _NOTES = "CREATE INDEX IF NOT EXISTS notes ON events (run) WHERE seq IS NULL"
 """To find names of speakers without reading all finals."""
-_VOICES = "CREATE INDEX IF NOT EXISTS voices ON events (greatest_speaker(event))"
-"""To find without reading them whether any have a speaker of a number."""
 _TABLES = f"""
     {_JOBS}
     CREATE TABLE sounds (
@@ -115,14 +112,7 @@ def _meant(final: object, correction: object) -> str:
     return spaced(corrected(before, [event]).text)
 
 
-def _greatest_speaker(data: bytes | str) -> int:
-    text = data.decode(errors="replace") if isinstance(data, bytes) else data
-    return max(map(int, _SPEAKER.findall(text)), default=0)
-
-
-def prepare(connection: sqlite3.Connection) -> None:
-    """Give a connection the functions of the index and the triggers."""
-    connection.create_function("greatest_speaker", 1, _greatest_speaker, deterministic=True)
+def _prepare(connection: sqlite3.Connection) -> None:
     connection.create_function("searchable", 1, _searchable, deterministic=True)
     connection.create_function("corrected_seq", 1, _corrected_seq, deterministic=True)
     connection.create_function("meant", 2, _meant, deterministic=True)
@@ -134,7 +124,7 @@ _COPIED = (
     ("jobs", "epoch, job"),
 )
 _END = "PRAGMA user_version"
-LAYOUT = StoreLayout(NAME, SCHEMA.replace(_END, f"{_TABLES} {_END}"), prepare, _COPIED)
+LAYOUT = StoreLayout(NAME, SCHEMA.replace(_END, f"{_TABLES} {_END}"), _prepare, _COPIED)
 
 
 def folder_of(wanted: str, environ: Mapping[str, str]) -> Path:
@@ -173,7 +163,7 @@ def opened(
     options = JournalOptions(days=days)
     database = Database(folder, options, clock=clock, layout=LAYOUT, option="--keep", tidy=tidy)
     database.attach = attach
-    for added in (_JOBS, _NOTES, _VOICES):  # libraries of before have no jobs, either
+    for added in (_JOBS, _NOTES):  # libraries of before do not have them
         database.write(methodcaller("execute", added))
     if database.select("PRAGMA application_id") == [(TO_COMPACT,)]:
         _log.info("%s is written anew, without what was deleted", database.path)

@@ -155,6 +155,5 @@ def test_a_name_is_looked_for_only_in_the_sessions_that_have_it(large, monkeypat
     word = next(texts()).split()[0]
     assert len(shelf.search(sought(f"{word} before:2026-02-01"), 50)) == 50
     n_steps = 0
-    for nobody in ("zoe", "9"):
-        assert shelf.search(sought(f"{word} speaker:{nobody}")) == []
+    assert shelf.search(sought(f"{word} speaker:zoe")) == []
     assert n_steps < 10
