@@ -251,11 +251,12 @@ def attention(
     scaled: Array = query * np.float32(d_head**-0.5)
     q, k, v = (x.reshape(len(x), n_head, d_head).transpose(1, 0, 2) for x in (scaled, key, value))
     scores = q @ k.transpose(0, 2, 1)
-    masked = scores if mask is None else scores + mask
-    # Most of the time of a long window goes into reading and writing these.
-    e: Array = masked - masked.max(axis=-1, keepdims=True)
-    np.exp(e, out=e)
-    attended: Array = e @ v / e.sum(axis=-1, keepdims=True)
+    attended = np.empty_like(q)
+    for head, of_head in enumerate(scores):  # of a long window, those of all take 180 MB
+        e: Array = of_head.copy() if mask is None else of_head + mask
+        e -= e.max(axis=-1, keepdims=True)
+        np.exp(e, out=e)
+        attended[head] = e @ v[head] / e.sum(axis=-1, keepdims=True)
     return attended.transpose(1, 0, 2).reshape(query.shape), scores
 
 
