@@ -68,7 +68,8 @@ def enroll(config: Config, name: str, file: str) -> None:
     if any(more >= LEAST_KEPT and not recognised(other, more, alone) for more, other in others):
         raise SourceError(f"{file}: several people speak in it: cut out what {name} says")
     far = _heard(config, in_room(sound[:MOST_KEPT].reshape(-1)).reshape(-1, FRAME))
-    VoiceKeeper(_folder(config)).keep(_name(name), voiceprint, n, far[0][1] if far else b"")
+    in_a_room = next((known for more, known in far if more >= LEAST_KEPT), b"")
+    VoiceKeeper(_folder(config)).keep(_name(name), voiceprint, n, in_a_room)
 
 
 def _name(text: str) -> str:

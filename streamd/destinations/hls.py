@@ -59,7 +59,7 @@ class Hls(Destination[FolderUpdate]):
         self._folder, self._cues, self._now = folder, ShownCues(layout, names), now
         self._run = f"{now().timestamp():010.0f}"  # players keep segments by their names
         self._waiting: list[tuple[int, int, str]] = []  # start, end and text of cues
-        self._n_closed = 0
+        self._n_closed = self._n_before = 0  # segments; and those that were over when it began
         self._began: datetime | None = None
 
     def parts(self, event: SessionEvent) -> Sequence[Parcel[FolderUpdate]]:
@@ -91,6 +91,8 @@ class Hls(Destination[FolderUpdate]):
         if self._n_closed == first and not is_last:
             return ()
         listed = range(max(0, self._n_closed - _LISTED), self._n_closed)
+        if not first:
+            self._n_before = listed.start
         new = [n for n in listed if n >= first]
         written = [(self._file(n), self._segment(n)) for n in new]
         written.append((PLAYLIST, self._playlist(listed, is_last=is_last)))
@@ -112,8 +114,8 @@ class Hls(Destination[FolderUpdate]):
 
     def _playlist(self, listed: range, *, is_last: bool) -> str:
         head = ("#EXTM3U", "#EXT-X-VERSION:3", f"#EXT-X-TARGETDURATION:{SEGMENT_MS // 1000}")
-        # It may never be less than before (RFC 8216, 6.2.1), when streamd starts again either.
-        first = int(self._run) * 1000 // SEGMENT_MS + listed.start
+        # It may never be less than before (RFC 8216, 6.2.1), in the next session here either.
+        first = int(self._run) * 1000 // SEGMENT_MS + listed.start - self._n_before
         lines = [*head, f"#EXT-X-MEDIA-SEQUENCE:{first}"]
         if listed and self._began is not None:
             began = self._began + timedelta(milliseconds=listed.start * SEGMENT_MS)

@@ -127,6 +127,15 @@ def test_a_voice_that_changes_its_tone_is_enrolled(cosine, is_refused, tmp_path,
     assert (main(["people", "enroll", "Faye", sound, *given]) != 0) == is_refused
 
 
+def test_whoever_says_a_word_before_a_person_is_not_kept_as_that_person(tmp_path, monkeypatch):
+    announced = [(60, voiceprint(8)), (40, voiceprint(7))]  # in the minute of which a room is made
+    heard = iter([[(5000, voiceprint(7)), (60, voiceprint(8))], announced])
+    monkeypatch.setattr("streamd.cli.people._heard", lambda config, sound: next(heard))
+    sound = str(wav(tmp_path / "ana.wav", np.zeros(32_000, np.float32)))
+    assert main(["people", "enroll", "Ana", sound, "--people", str(tmp_path / "people")]) == 0
+    assert PeopleFolder(str(tmp_path / "people")).people[0].in_room == b""
+
+
 class OneVoice:
     """A session in which speaker 1 has a voice, of which more and more is heard."""
 

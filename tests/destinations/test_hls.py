@@ -76,6 +76,17 @@ async def test_text_that_comes_late_is_in_the_next_segment(tmp_path):
     assert (start, said) == ("00:00:06.000", "Late.")
 
 
+async def test_a_session_after_one_that_had_waited_for_long_goes_on_counting(tmp_path):
+    numbers = []
+    for passed_s, audio_ms in ((0, 3_600_000), (60, 12_000)):
+        now = NOW + timedelta(seconds=passed_s)
+        there = Hls(tmp_path, CueLayout(), {}, now=lambda now=now: now)
+        await sent(there, stats(audio_ms), Eos(seq=0, reason="stop"))
+        text = (tmp_path / PLAYLIST).read_text()
+        numbers.append(int(re.search(r"MEDIA-SEQUENCE:(\d+)", text)[1]))
+    assert numbers == [FIRST, FIRST + 10]
+
+
 async def test_the_window_slides_and_old_segments_are_removed(tmp_path):
     there = hls(tmp_path)
     await sent(there, *(stats(60_000 + 6_000 * i) for i in range(90)))
