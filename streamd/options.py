@@ -187,7 +187,7 @@ class CommitOptions:
     """The rule by which words of a stream become final."""
 
     rule: Literal["local-agreement", "align-att"] = "local-agreement"
-    """The name of the rule."""
+    """Rule by which words become final: `local-agreement` or `align-att`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -502,6 +502,8 @@ def test_the_programs_of_the_page_run(program, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     samples, rate = soundfile.read(LAMP)
     soundfile.write(tmp_path / "talk.flac", samples, rate)
+    for ending in re.findall(r'soundfile\.read\("\w+\.(\w+)"', program):
+        assert ending.upper() in soundfile.available_formats()
     said = program.replace("Microphone()", '"talk.flac"').replace("talk.m4a", "talk.flac")
     exec(compile(said, "program", "exec"), {"__name__": "program"})
     assert capsys.readouterr().out

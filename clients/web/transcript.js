@@ -331,7 +331,7 @@ const BEFORE = /[「『（【〈《เแโใไເແໂໃໄ\u1039\u17d2\u2
 /** Whether no line should end between two texts without a blank between them (streamd/sinks/text.py). */
 export const belongs = (before, after) => BEHIND.test(after) || ASAT.test(after) || BEFORE.test(before);
 
-/** The direction of a text in a language, or of its first letter if that is unknown: a name may begin it. */
+/** The direction of a text in a language, since a foreign name may begin it; of its first letter if none is known. */
 export const directionOf = (code) => (code === "" ? "auto" : /^(ar|ckb|dv|fa|he|ps|sd|ug|ur|yi)\b/.test(code) ? "rtl" : "ltr");
 
 /** Whether a text is in a script without blanks between words. */

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 HERE = Path(__file__).parent
 STREAMD = Path(sys.executable).with_name("streamd")
 RECORDING = HERE.parents[1] / "tests" / "speech" / "demo.flac"
-MOMENT_S = 16
+START_S = 5
+MOMENT = "leisure"
+"""The word of the recording, half a minute from its beginning, at which they are made."""
 PICTURE = "linear-gradient(#6fa3cf, #dfe9ee 52%, #5d7a3e 53%, #2f4426)"
 """What the overlay lies over, in place of a film: a sky and a meadow."""
 ADDRESS = "http://127.0.0.1:8790"
@@ -56,7 +58,7 @@ async def main() -> None:
         async def press(page: "Page", button: str) -> None:
             await page.evaluate(f"document.getElementById('{button}').click()")
 
-        await asyncio.sleep(MOMENT_S)
+        await asyncio.sleep(START_S)
         dark = await visit("/", 1280, 720)
         light = await visit("/", 1280, 720, scheme="light")
         await press(light, "confidence")
@@ -74,6 +76,7 @@ async def main() -> None:
             "contrast": contrast,
             "overlay": overlay,
         }
+        await dark.locator("#text").filter(has_text=MOMENT).wait_for(timeout=120_000)
         await overlay.locator("#lines p").nth(1).wait_for(timeout=30_000)
         for name, page in pictures.items():
             await page.screenshot(path=HERE / f"{name}.png")

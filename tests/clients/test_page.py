@@ -37,6 +37,16 @@ async def test_finals_stay_partials_change_and_nothing_is_taken_for_html(context
         assert wrong == []
 
 
+async def test_a_time_after_an_hour_stands_in_one_line(context):
+    streams = CountingStreams()
+    for start_ms in (1_000, 3_661_000, 36_061_000):
+        streams.live.publish(final("said", start_ms, seg=start_ms))
+    async with visiting(context, streams) as (page, _):
+        times = page.locator("#log time")
+        await expect(times).to_have_text(["0:01", "1:01:01", "10:01:01"])
+        assert len({(await each.bounding_box())["height"] for each in await times.all()}) == 1
+
+
 async def test_a_lost_connection_and_a_restart_lose_and_double_nothing(context):
     async with visit_over_a_line(context) as (streams, relay, page):
         streams.live.publish(final("one"))
