@@ -6,8 +6,8 @@ get longer evenly, and finals are the last to be late. Other work, as recordings
 in steps when no window is due.
 
 Each model has recognizers of its own, and they share the processor. So the order holds over all of
-them, and as much is computed at a time as with the model that has most recognizers. Only what a
-final waits for begins beside it, since a larger model may take long.
+them, and as much is computed at a time as with the model that has most recognizers. What a final
+waits for begins beside it, since a larger model may take long; so does all beside what hangs.
 """
 
 import asyncio
@@ -25,6 +25,8 @@ from streamd.streams.metrics import Metrics
 from streamd.streams.stream import Stream
 from streamd.types import Window, WindowRecognizer
 
+HOLDS_UP_S = 5.0
+"""How long a window or step may hold up those of other models: one that hangs has minutes."""
 MEMORY_PAUSE_S = 1.0
 """How long a worker waits after a window for which there was too little memory."""
 
@@ -74,7 +76,8 @@ class Scheduler:
         self._steps: deque[BackgroundStep] = deque()
         self._taken: set[BackgroundStep] = set()  # that are being computed
         self._n_workers = 0
-        self._computing: list[Urgency] = []
+        # What each thread computes; None: it holds up nothing else.
+        self._computing: dict[EngineThread, Urgency | None] = {}
         self._refusal = ""  # why no step is computed any more
 
     def wake(self) -> None:
@@ -140,16 +143,22 @@ class Scheduler:
                 await news.wait()
                 continue
             work, _ = turn
-            self._computing.append(work)
+            self._computing[thread] = work
+            overdue = loop.call_later(HOLDS_UP_S, self._let_others, thread)
             self._wake_all()  # others may have let this go first
             if work is Urgency.STEP:
                 await self._take_step(thread)
             elif (due := self._most_urgent()) is not None:
                 await self._take_window(thread, recognizer, *due)
                 del due  # a session that has ended is freed at once
-            self._computing.remove(work)
+            overdue.cancel()
+            del self._computing[thread]
             self.busy_s += loop.time() - begin_s
             self._wake_all()  # there may be another window or step, and any worker may take it
+
+    def _let_others(self, thread: EngineThread) -> None:
+        self._computing[thread] = None
+        self._wake_all()
 
     def _wake_all(self) -> None:
         for each in self._all_models():
@@ -166,11 +175,12 @@ class Scheduler:
     def _may_begin(self, work: Urgency, since_s: float) -> bool:
         """Whether the machine has room for this, and no other model has anything more urgent."""
         models = self._all_models()
-        computing = [other for each in models for other in each._computing]
+        computing = [other for each in models for other in each._computing.values()]
         most = max(each._n_workers for each in models)
-        if work is not Urgency.FINAL and len(computing) >= most:
+        if work is not Urgency.FINAL and len(computing) - computing.count(None) >= most:
             return False
-        if work is Urgency.STEP and computing.count(work) >= max(1, most - 1):
+        n_steps = max(computing.count(Urgency.STEP), len(self._taken))
+        if work is Urgency.STEP and n_steps >= max(1, most - 1):
             return False
         free = (each for each in models if len(each._computing) < each._n_workers)
         return all((work, since_s) <= (each._turn() or (work, since_s)) for each in free)
@@ -199,6 +209,7 @@ class Scheduler:
         except Exception as bug:
             _break_off(stream, bug)
         if lacks_memory(error):
+            self._let_others(thread)
             await asyncio.sleep(MEMORY_PAUSE_S)
 
     async def _take_step(self, thread: EngineThread) -> None:

@@ -245,6 +245,57 @@ async def test_the_order_of_windows_holds_over_all_models(serving):
     serving_base.cancel()
 
 
+async def test_a_window_that_hangs_holds_up_no_other_model(serving, monkeypatch):
+    monkeypatch.setattr("streamd.streams.scheduler.HOLDS_UP_S", 0.0)
+    streams, own = new_streams(), Ordered(threading.Semaphore(0))
+    base = Ordered(threading.Semaphore(0))
+    serving(streams, own)
+    _, serving_base = streams.serve("base", [base])
+    hung, stream = streams.open("a"), streams.open("b")
+    hung.hub.choices = Choices(model="base")
+    async with asyncio.timeout(20):
+        hung.feed(scripted_audio(SPEECH)[:45])
+        await base.started.acquire()
+        stream.feed(scripted_audio(SPEECH)[:45])
+        await own.started.acquire()
+        own.go.release(1000)
+        assert await streams.between(lambda: "a step") == "a step"
+    base.go.release(1000)
+    serving_base.cancel()
+
+
+async def test_steps_that_hang_leave_a_recognizer_to_live_windows(serving, monkeypatch):
+    monkeypatch.setattr("streamd.streams.scheduler.HOLDS_UP_S", 0.0)
+    streams, recognizer = new_streams(), Ordered(threading.Semaphore(1000))
+    serving(streams, recognizer, recognizer)
+    stream, go = streams.open("s"), threading.Semaphore(0)
+    await streams.between(lambda: None)
+    steps = [asyncio.create_task(streams.between(go.acquire)) for _ in range(2)]
+    await turns(10)
+    async with asyncio.timeout(20):
+        stream.feed(scripted_audio(SPEECH)[:45])
+        await recognizer.started.acquire()
+    go.release(2)
+    await asyncio.gather(*steps)
+
+
+async def test_a_model_that_lacks_memory_holds_up_no_other_one(serving, monkeypatch):
+    monkeypatch.setattr("streamd.streams.scheduler.MEMORY_PAUSE_S", 1e6)
+    streams, own = new_streams(), Ordered(threading.Semaphore(1000))
+    serving(streams, own)
+    _, serving_base = streams.serve("base", [Starving(10**6, MemoryError())])
+    lacking, stream = streams.open("a"), streams.open("b")
+    lacking.hub.choices = Choices(model="base")
+    heard = lacking.hub.subscribe()
+    async with asyncio.timeout(20):
+        lacking.feed(scripted_audio(SPEECH)[:45])
+        while not isinstance(await anext(heard), Fault):
+            pass
+        stream.feed(scripted_audio(SPEECH)[:45])
+        await own.started.acquire()
+    serving_base.cancel()
+
+
 async def test_every_stream_hears_that_the_engine_is_behind(serving):
     """Also where each window is the last of its utterance, so that none tells of a lag."""
     streams = new_streams()
