@@ -155,13 +155,8 @@ s of a first word each; of 240 in a hall, at 3 m, and under those noises four.""
 
 
 def is_certain(probs: Sequence[float]) -> bool:
-    """Whether somebody certainly speaks, from the second detector's probability for each frame.
-
-    Without a second detector nothing speaks against it.
-    """
-    if not any(probs):
-        return True
-    runs = np.convolve(probs, np.full(CERTAIN, 1 / CERTAIN))
+    """Whether somebody certainly speaks, from the second detector's probability for each frame."""
+    runs = np.convolve([0.0, *probs], np.full(CERTAIN, 1 / CERTAIN))
     return bool(runs.max() >= CLEAR)
 
 

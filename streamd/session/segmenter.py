@@ -71,6 +71,7 @@ class Segmenter:
         self._told = False  # whether the last event was that speech started
         self._heard = False  # whether a frame was voiced since the last utterance ended
         self._floor = 0  # the next utterance begins here at the earliest
+        self._is_judged = False  # whether there is a second detector
         self._flush_at: int | None = None
         self._doubtful = False  # whether there may be the start of a word before that
 
@@ -98,6 +99,7 @@ class Segmenter:
     def push(self, *heard: GatedFrame) -> list[Vad]:
         """Take what the gate says of the next frames."""
         self._track += heard
+        self._is_judged |= any(frame.prob for frame in heard)
         return self._advance()
 
     def answer(
@@ -187,10 +189,10 @@ class Segmenter:
     def is_certain(self, start: int, end: int) -> bool:
         """Whether somebody certainly speaks in frames `start` to `end`, or spoke just before.
 
-        See `streamd.session.gate.is_certain`, and `forget`.
+        Without a second detector nothing speaks against it. See `forget`.
         """
         track = self._track[max(0, start - GOES_ON - self._base) : max(0, end - self._base)]
-        return is_certain([frame.prob for frame in track])
+        return not self._is_judged or is_certain([frame.prob for frame in track])
 
     def voiced_from(self, n: int, end: int) -> int | None:
         """The latest frame with `n` voiced frames between it and `end`; see `forget`."""

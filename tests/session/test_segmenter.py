@@ -121,6 +121,13 @@ def test_somebody_certainly_speaks_where_voice_is_clear_for_long_enough(probs, i
     assert segmenter.is_certain(0, len(probs)) is is_certain
 
 
+def test_what_comes_before_a_doubtful_voice_is_not_certain():
+    segmenter = Segmenter()
+    segmenter.push(*(GatedFrame(1, QUIET, unvoiced=1) for _ in range(40)))
+    segmenter.push(*(GatedFrame(0, LOUD, prob=0.4) for _ in range(20)))
+    assert not segmenter.is_certain(20, 40)
+
+
 @pytest.mark.parametrize(("pause", "is_certain"), [(80, True), (99, False)])
 def test_a_certain_voice_counts_for_what_follows_it_soon(pause, is_certain):
     segmenter = Segmenter()
