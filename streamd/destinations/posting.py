@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 import httpx2
 
 from streamd.destinations.delivery import DeliveryError
+from streamd.models.store.download import trusted_certificates
 from streamd.version import __version__
 
 _TIMEOUT_S = 10.0
@@ -32,7 +33,9 @@ class HttpClient:
         # At -vv it would log each address with its key.
         logging.getLogger("httpx2").setLevel(logging.WARNING)
         agent = {"User-Agent": f"streamd/{__version__}"}
-        self._http = httpx2.AsyncClient(timeout=_TIMEOUT_S, headers=agent)
+        # A session begins with one, which would hold up all others to read the certificates.
+        trusted = trusted_certificates()
+        self._http = httpx2.AsyncClient(timeout=_TIMEOUT_S, headers=agent, verify=trusted)
 
     async def request(
         self,

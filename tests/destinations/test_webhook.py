@@ -5,10 +5,12 @@ import base64
 import hmac
 import json
 import logging
+import ssl
 
 import pytest
 
 from streamd.destinations.delivery import Delivery
+from streamd.destinations.posting import HttpClient
 from streamd.destinations.webhook import Webhook, key_of, signature
 from streamd.errors import ConfigError
 from streamd.events import Correction, EndReason, Gap, Notice, Vad
@@ -116,3 +118,10 @@ async def test_no_key_is_logged(caplog):
     assert len(there.requests) == 3
     assert "abc123" not in caplog.text
     assert "many letters" not in caplog.text
+
+
+async def test_certificates_are_read_once_for_all_sessions(monkeypatch):
+    """Reading them takes a tenth of a second, in which nothing else goes on."""
+    await HttpClient().close()
+    monkeypatch.delattr(ssl, "SSLContext")
+    await HttpClient().close()

@@ -337,7 +337,7 @@ def _connected(repository: Repository, here: StorePaths) -> Iterator[_HubClient]
     for name in ("httpx2", "httpcore2"):
         logging.getLogger(name).setLevel(logging.WARNING)
     try:
-        trusted = _trusted_certificates()
+        trusted = trusted_certificates()
         with httpx2.Client(verify=trusted, follow_redirects=True, timeout=_TIMEOUT_S) as client:
             yield _HubClient(repository, here, client)
     except (httpx2.HTTPError, httpx2.InvalidURL, ValueError) as error:
@@ -354,14 +354,14 @@ def _connected(repository: Repository, here: StorePaths) -> Iterator[_HubClient]
 
 
 # Read once, not for each connection: it takes longer than a request.
-_trusted_certificates = functools.cache(httpx2.create_ssl_context)
+trusted_certificates = functools.cache(httpx2.create_ssl_context)
 
 
 def content_at(address: str, here: StorePaths, *, most: int) -> Iterator[bytes]:
     """Yield what is at an address that is no hub's. Raises `ModelError`, also for more bytes."""
     if here.offline:
         raise ModelError("nothing is downloaded while HF_HUB_OFFLINE is set")
-    n_bytes, headers, trusted = 0, {"User-Agent": f"streamd/{__version__}"}, _trusted_certificates()
+    n_bytes, headers, trusted = 0, {"User-Agent": f"streamd/{__version__}"}, trusted_certificates()
     try:
         with (
             httpx2.Client(verify=trusted, follow_redirects=True, timeout=_TIMEOUT_S) as client,
