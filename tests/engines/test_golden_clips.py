@@ -4,13 +4,14 @@ import json
 
 import numpy as np
 
-from streamd.engines.coreml.golden import mel_of
 from streamd.engines.golden_clips import clips, read_by_whisper
 from streamd.engines.prepared import open_in_memory
 from streamd.models.store import load_model
 from streamd.options import DecodingOptions
 from streamd.system.disk import asset
+from streamd.types import FRAME
 from streamd.whisper.decode import Context, slots_needed
+from streamd.whisper.mel import log_mel
 from streamd.whisper.tokenizer import Tokenizer
 from tests.support.decoders import decode
 
@@ -23,7 +24,8 @@ def test_openai_whisper_reads_the_same_with_the_bundled_weights():
     n_slots = slots_needed(context, options=options, n_text_ctx=tiny.dims.n_text_ctx)
     read = {}
     for clip in clips():
-        features = engine.encode(mel_of(tiny.dims, clip.samples, 1500))
+        sound = np.pad(clip.samples, (0, 1500 * FRAME - len(clip.samples)))
+        features = engine.encode(log_mel(sound, tiny.dims.n_mels))
         decoder = engine.decoder(features, n_slots)
         found = decode(decoder, words, options=options, context=context)
         read[clip.name] = words.decode(found.tokens).strip()
