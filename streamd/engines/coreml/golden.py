@@ -84,9 +84,9 @@ def _windows(meta: Meta) -> Iterator[tuple[Mel, Extent, int]]:
         # the reference computes the same positions.
         yield *of(RESUMED - MARGIN + 2 * STRIDE), 0
         yield *of(RESUMED - MARGIN + 4 * STRIDE), 4 * STRIDE + 1
-    # Of the full context the rest is hidden: masks have an effect, and most of the time of a build
-    # goes into what the reference computes here.
-    n_full = meta.dims.n_audio_ctx * 2 // 3
+    # As few as take the full context. The rest is hidden: masks have an effect, and most of the
+    # time of a build goes into what the reference computes here.
+    n_full = meta.contexts[0] + 1 if meta.silence else meta.dims.n_audio_ctx * 2 // 3
     yield *of(n_full, n_full), 0
 
 
