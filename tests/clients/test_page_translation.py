@@ -1,5 +1,7 @@
 """The page in the reader's language."""
 
+import asyncio
+
 import pytest
 from axe_playwright_python.async_playwright import Axe
 from msgspec.structs import replace
@@ -11,16 +13,28 @@ from streamd.streams.hub import Hub
 from streamd.translation.service import Translations
 from streamd.translation.translator import Translator
 from tests.support.browser import final, needs_chromium, visit, visiting
-from tests.support.loop import turn
 from tests.support.serving import CountingStreams, Relay, serving
 from tests.support.translating import partial, shouting
 
 pytestmark = [pytest.mark.page, needs_chromium, pytest.mark.asyncio(loop_scope="module")]
 
 
+class ReadTranslations(Translations):
+    """Knows since when somebody reads them: what was said before is not shown on an overlay."""
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.is_read = asyncio.Event()
+
+    def read(self, *args, **named):
+        reader = super().read(*args, **named)
+        self.is_read.set()
+        return reader
+
+
 def info(*languages: str) -> ServerInfo:
     translator, _ = shouting(*(f"en-{each}" for each in languages))
-    return ServerInfo("fake", "en", Translations(translator, languages))
+    return ServerInfo("fake", "en", ReadTranslations(translator, languages))
 
 
 async def choose(page: Page, value: str) -> None:
@@ -186,7 +200,7 @@ class Arabic:
 
 def arabic() -> ServerInfo:
     translator = Translator(lambda source, target: Arabic(), [("en", "ar")])
-    return ServerInfo("fake", "en", Translations(translator, ["ar"]))
+    return ServerInfo("fake", "en", ReadTranslations(translator, ["ar"]))
 
 
 async def test_arabic_has_its_own_direction_and_nobody_is_shut_out(context):
@@ -204,11 +218,11 @@ async def test_arabic_has_its_own_direction_and_nobody_is_shut_out(context):
 
 async def test_arabic_has_its_own_direction_on_the_overlay(context):
     streams = CountingStreams()
-    async with serving(streams, info=arabic()) as server:
+    offer = arabic()
+    async with serving(streams, info=offer) as server:
         address = f"http://127.0.0.1:{server.port}/overlay?translate=ar&fade=0&width=40em"
         page, _ = await visit(context, address)
-        while not streams.live.listeners:
-            await turn()
+        await offer.translating.is_read.wait()
         streams.live.publish(final("Hello world.", 0, seg=1))
         line = page.locator("#lines p").last
         await expect(line).to_contain_text("مرحبا بالعالم.")
@@ -247,13 +261,13 @@ async def test_without_an_offer_nothing_is_shown(context):
 
 async def test_the_overlay_shows_another_language_in_place_of_what_was_said(context):
     streams = CountingStreams()
-    async with serving(streams, info=info("pt")) as server:
+    offer = info("pt")
+    async with serving(streams, info=offer) as server:
         address = f"http://127.0.0.1:{server.port}/overlay"
         page, wrong = await visit(context, f"{address}?translate=pt&fade=0&width=40em")
         lines = page.locator("#lines")
         await page.wait_for_function("performance.getEntriesByType('resource').length > 0")
-        while not streams.live.listeners:
-            await turn()
+        await offer.translating.is_read.wait()
         streams.live.publish(partial("it may rain here, we said", 5))
         await expect(lines).to_have_text("pt:IT MAY RAIN HERE,")
         streams.live.publish(final("It may rain here, we said.", 0, seg=1))
@@ -266,11 +280,11 @@ async def test_the_overlay_shows_another_language_in_place_of_what_was_said(cont
 
 async def test_the_overlay_shows_what_is_said_if_translating_fails(context):
     streams = CountingStreams()
-    async with serving(streams, info=info("pt")) as server:
+    offer = info("pt")
+    async with serving(streams, info=offer) as server:
         address = f"http://127.0.0.1:{server.port}/overlay"
         page, _ = await visit(context, f"{address}?translate=pt&fade=0&width=40em")
-        while not streams.live.listeners:
-            await turn()
+        await offer.translating.is_read.wait()
         streams.live.publish(final("panic", 0, seg=1))
         await expect(page.locator("#lines")).to_contain_text("no translation into pt")
         streams.live.publish(final("Nobody said so.", 9_000, seg=2))
