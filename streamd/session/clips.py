@@ -42,7 +42,7 @@ class SpeechClips:
     def is_certain(self, clip: Clip) -> bool:
         """Whether somebody certainly speaks in a clip; see `streamd.session.gate.is_certain`."""
         start, end = (at // COLUMNS_PER_FRAME for at in (clip.start, clip.end))
-        return not any(self._probs) or is_certain(self._probs[start:end])
+        return not self._segmenter.is_judged or is_certain(self._probs[start:end])
 
     def clips(self, n_columns: int, *, longest: int) -> list[Clip]:
         """The clips of speech; the recording ends here.

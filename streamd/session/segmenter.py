@@ -71,7 +71,8 @@ class Segmenter:
         self._told = False  # whether the last event was that speech started
         self._heard = False  # whether a frame was voiced since the last utterance ended
         self._floor = 0  # the next utterance begins here at the earliest
-        self._is_judged = False  # whether there is a second detector
+        self.is_judged = False
+        """Whether there is a second detector."""
         self._flush_at: int | None = None
         self._doubtful = False  # whether there may be the start of a word before that
 
@@ -99,7 +100,7 @@ class Segmenter:
     def push(self, *heard: GatedFrame) -> list[Vad]:
         """Take what the gate says of the next frames."""
         self._track += heard
-        self._is_judged |= any(frame.prob for frame in heard)
+        self.is_judged = self.is_judged or any(frame.prob for frame in heard)
         return self._advance()
 
     def answer(
@@ -192,7 +193,7 @@ class Segmenter:
         Without a second detector nothing speaks against it. See `forget`.
         """
         track = self._track[max(0, start - GOES_ON - self._base) : max(0, end - self._base)]
-        return not self._is_judged or is_certain([frame.prob for frame in track])
+        return not self.is_judged or is_certain([frame.prob for frame in track])
 
     def voiced_from(self, n: int, end: int) -> int | None:
         """The latest frame with `n` voiced frames between it and `end`; see `forget`."""

@@ -342,7 +342,7 @@ class Session:
         text, asks_turn = segment.text, self._segmenter.options.is_smart
         asks_turn &= segment.utterance.state is State.ASKED
         asks_marks = last or text.is_unmarked
-        segment.is_certain |= self._segmenter.is_certain(text.start, end)
+        segment.is_certain = segment.is_certain or self._segmenter.is_certain(text.start, end)
         questions = (
             RetryRequest(
                 budget=max(0.0, self._again.left(end)),
