@@ -182,7 +182,7 @@ def _check_count(command: Command, operands: Sequence[str]) -> None:
         raise ConfigError('"" is no name: is a variable of the shell empty?')
     needed = [*takewhile(lambda word: not word.startswith("["), wanted)]
     if len(operands) < len(needed):
-        raise ConfigError(f"{command.name} needs {command.operand}")
+        raise ConfigError(f"usage: streamd {command.name} {command.operand}")
     if len(operands) > len(wanted) and "..." not in command.operand:
         extra = operands[len(wanted)]
         hint = "; quote a name that has blanks" if "NAME" in command.operand else ""

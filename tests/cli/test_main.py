@@ -163,10 +163,17 @@ def test_help_of_a_group_lists_its_commands(run, capsys):
         assert (f"\n  {name} " in listed) == name.startswith("models ")
 
 
-@pytest.mark.parametrize(("word", "hint"), [("lsit", "; did you mean list?"), ("xyzzy", "")])
-def test_no_such_command_in_the_group(word, hint, capsys):
-    assert main(["models", word]) == 2
-    assert capsys.readouterr().err == f"streamd: models {word}: no such command{hint}\n"
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("lsit", "no such command; did you mean list?"),
+        ("xyzzy", "no such command; there are list, get, import, check, build, remove"),
+        ("--json list", "put both words before the options"),
+    ],
+)
+def test_no_such_command_in_the_group(words, said, capsys):
+    assert main(["models", *words.split()]) == 2
+    assert capsys.readouterr().err == f"streamd: models {words.split()[-1]}: {said}\n"
 
 
 def test_a_mistyped_command_of_a_group_may_have_operands(capsys):
@@ -231,8 +238,9 @@ def test_file_named_like_a_command(run, tmp_path):
         ("--step 0 transcribe a.wav", "put the command first: streamd transcribe ..."),
         ("speech", "speech: no such command or file"),
         ("-l klingon", "--language must be auto or languages: german, de, en,es, got klingon"),
-        ("transcribe", "transcribe needs FILE..."),
-        ("models get", "models get needs NAME"),
+        ("transcribe", "usage: streamd transcribe FILE..."),
+        ("vocabulary foo", "usage: streamd vocabulary check ..."),
+        ("vocabulary check a.txt b.txt", "vocabulary check takes only FILE, got b.txt"),
         (
             "models import a my b",
             "models import takes only PATH [NAME], got b; quote a name that has blanks",
@@ -470,7 +478,8 @@ def test_the_function_that_a_command_names_is_there_and_takes_its_operands(name)
     """No tool checks the types of what is named in a string."""
     (command,) = (command for command in COMMANDS if command.name == name)
     module, _, function = command.target.partition(":")
-    words = [word for word in command.operand.split() if "..." not in word]  # FILE... is an option
+    # Files are an option.
+    words = [word for word in command.operand.split() if "..." not in word and word != "FILE"]
     if any(each.startswith(f"{name} ") for each in NAMES):  # a word behind a group is refused
         words = []
     for operands in words, [word for word in words if not word.startswith("[")]:
