@@ -393,9 +393,16 @@ def test_exit_code_of_the_command_is_the_program_s(run):
     assert run() == 130
 
 
-def test_interrupt_before_anything_runs(run):
-    run.runners[""].failure = KeyboardInterrupt()
+@pytest.mark.parametrize("failure", [KeyboardInterrupt(), ImportError("initialization failed")])
+def test_interrupt_before_anything_runs(failure, run):
+    """ONNX Runtime raises the second one if it is interrupted while it is imported."""
+    if isinstance(failure, ImportError):
+        failure.__cause__ = KeyboardInterrupt()
+    run.runners[""].failure = failure
     assert run() == 130
+    run.runners[""].failure = ImportError("no module named numpy")
+    with pytest.raises(ImportError):
+        run()
 
 
 def python(code: str, **streams) -> subprocess.Popen[bytes]:
