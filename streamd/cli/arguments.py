@@ -230,9 +230,7 @@ _CPP = {
     "-dtw --dtw": "no option: all word times come from attention",
     "-bo": "no option: no other value was better",
     "-et --entropy-thold": "no option: repetitions are found word by word",
-    "-fa --flash-attn -nfa --no-flash-attn -ng --no-gpu -dev -oved --ov-e-device": (
-        "no option: it runs on the CPU"
-    ),
+    "-fa --flash-attn -nfa --no-flash-attn -ng --no-gpu -dev -oved --ov-e-device": "--compute",
     "-fp --font-path": "no option: what burns --output karaoke.ass into a video has the font",
     "-fth --freq-thold": "no option: webrtc's voice detector needs none; see --vad",
     "--file": "the file alone, without an option",

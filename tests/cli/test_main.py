@@ -253,10 +253,6 @@ def test_file_named_like_a_command(run, tmp_path):
             "streamd without a command has no option --num-speakers",
         ),
         (
-            "--no-source",
-            "--no-source is gone: use streamd serve, which takes audio only from clients",
-        ),
-        (
             "transcribe --temperature=0.2 a.wav",
             "--temperature is gone: use --set search.temperatures=N, or several",
         ),
