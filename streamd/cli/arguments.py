@@ -159,6 +159,8 @@ def _refuse_unknown(rest: Sequence[str], command: Command) -> None:
         if not word.startswith("-") or word == "-":
             continue
         flag, *_ = word.split("=")
+        if Path(word).is_file():
+            raise ConfigError(f"unknown option {word}; the file is ./{word}")
         if flag.startswith("--") and (instead := meant(flag)):
             raise ConfigError(f"unknown option {flag}: use {instead}")
         if any(flag in option.every_flag for option in OPTIONS.values()):

@@ -496,5 +496,12 @@ def test_a_command_names_only_options_and_sections_that_exist(name):
     assert {*command.lacks, *command.preset} <= {*OPTIONS}
 
 
+def test_a_file_whose_name_begins_like_an_option_can_be_named(run, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("-xy.wav").touch()
+    said = complaint(run, capsys, "transcribe", "-xy.wav")
+    assert said == "unknown option -xy.wav; the file is ./-xy.wav"
+
+
 def test_a_wrong_file_name_is_shown_as_it_was_written(run, capsys):
     assert complaint(run, capsys, "-o", "a.doc").endswith("; --format is for stdout, got a.doc")
