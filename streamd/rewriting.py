@@ -136,6 +136,8 @@ def _rules(text: str) -> Iterator[tuple[str, str, str]]:
 
 
 def _check(phrase: str, replacement: str) -> None:
+    if phrase[0] == "/" != phrase[-1]:
+        raise ValueError("a regular expression ends with a slash, too")
     if len(phrase.split()) > _MOST_WORDS:
         raise ValueError(f"a phrase has at most {_MOST_WORDS} words")
     command = replacement.removeprefix(_JOIN)

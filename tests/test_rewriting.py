@@ -166,6 +166,7 @@ def test_an_expression_without_end_is_left_out(caplog):
         ("=> JSON", "line 2: write: words"),
         ("[xx]", r"line 2: \[xx\] is no language"),
         ("/(a/ => b", "line 2: missing"),
+        ("/a => b", "line 2: a regular expression ends with a slash"),
         (r"/a/ => \1", "line 2: invalid group reference"),
         (r"/a/ => \g<name>", "line 2: unknown group"),
         ("a => {shout}", "line 2: {shout} is none of {capital}, "),

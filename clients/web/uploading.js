@@ -79,7 +79,7 @@ function button(text, { id, name }, method) {
   made.onclick = async () => {
     const ours = unsent.find((each) => each.id === id);
     if (ours === undefined) return void ((await fetched(`uploads/${id}`, { method })) && ask());
-    if (method === "POST") Object.assign(ours, { error: "", tries: 0 });
+    if (method === "POST") Object.assign(ours, { error: "", tries: 0, wanted: wanted() });
     else unsent = unsent.filter((each) => each !== ours);
     sendAll();
   };
@@ -89,11 +89,15 @@ function button(text, { id, name }, method) {
 /** A name for a file, by which streamd knows it when it is sent again. */
 const newKey = () => [...crypto.getRandomValues(new Uint8Array(8))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 
-/** Send files, one after the other, with what is chosen now. */
-function send(files) {
+/** What is chosen now. */
+function wanted() {
   const [some, n] = [$("apart").value === "some", Number($("apart").value)];
-  const wanted = { language: $("spoken").value.trim(), hotwords: $("expected").value.trim(), ...(some ? { speakers: true } : n ? { num_speakers: n } : {}) };
-  unsent.push(...files.map((file) => ({ id: newKey(), name: file.name, file, wanted, error: "", tries: 0 })));
+  return { language: $("spoken").value.trim(), hotwords: $("expected").value.trim(), ...(some ? { speakers: true } : n ? { num_speakers: n } : {}) };
+}
+
+/** Send files, one after the other. */
+function send(files) {
+  unsent.push(...files.map((file) => ({ id: newKey(), name: file.name, file, wanted: wanted(), error: "", tries: 0 })));
   sendAll();
 }
 

@@ -16,5 +16,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         from streamd.cli.commands import run
 
         return run(argv)
-    except KeyboardInterrupt:
-        return INTERRUPTED
+    except (KeyboardInterrupt, ImportError) as error:
+        # Of Ctrl-C during its import, a library in C may make an ImportError.
+        if KeyboardInterrupt in (type(error), type(error.__cause__)):
+            return INTERRUPTED
+        raise

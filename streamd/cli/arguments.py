@@ -159,6 +159,8 @@ def _refuse_unknown(rest: Sequence[str], command: Command) -> None:
         if not word.startswith("-") or word == "-":
             continue
         flag, *_ = word.split("=")
+        if Path(word).is_file():
+            raise ConfigError(f"unknown option {word}; the file is ./{word}")
         if flag.startswith("--") and (instead := meant(flag)):
             raise ConfigError(f"unknown option {flag}: use {instead}")
         if any(flag in option.every_flag for option in OPTIONS.values()):
@@ -182,7 +184,7 @@ def _check_count(command: Command, operands: Sequence[str]) -> None:
         raise ConfigError('"" is no name: is a variable of the shell empty?')
     needed = [*takewhile(lambda word: not word.startswith("["), wanted)]
     if len(operands) < len(needed):
-        raise ConfigError(f"{command.name} needs {command.operand}")
+        raise ConfigError(f"usage: streamd {command.name} {command.operand}")
     if len(operands) > len(wanted) and "..." not in command.operand:
         extra = operands[len(wanted)]
         hint = "; quote a name that has blanks" if "NAME" in command.operand else ""
@@ -230,9 +232,7 @@ _CPP = {
     "-dtw --dtw": "no option: all word times come from attention",
     "-bo": "no option: no other value was better",
     "-et --entropy-thold": "no option: repetitions are found word by word",
-    "-fa --flash-attn -nfa --no-flash-attn -ng --no-gpu -dev -oved --ov-e-device": (
-        "no option: it runs on the CPU"
-    ),
+    "-fa --flash-attn -nfa --no-flash-attn -ng --no-gpu -dev -oved --ov-e-device": "--compute",
     "-fp --font-path": "no option: what burns --output karaoke.ass into a video has the font",
     "-fth --freq-thold": "no option: webrtc's voice detector needs none; see --vad",
     "--file": "the file alone, without an option",

@@ -36,8 +36,7 @@ def call(command: Command, config: Config, operands: tuple[str, ...]) -> int | N
     code or None, or yields lines, which are printed.
     """
     if operands and (parts := _parts(command.name)):
-        hint = command_in_group(operands[0], parts)
-        raise ConfigError(f"{command.name} {operands[0]}: no such command{hint}")
+        raise ConfigError(f"{command.name} {operands[0]}{command_in_group(operands[0], parts)}")
     if command.needs_microphone:
         _find_microphone(config)
     if command.needs_model:
@@ -378,7 +377,7 @@ COMMANDS = (
         "vocabulary check",
         "show what a file's phrases become, and which of them are risky",
         target="streamd.cli.phrase_check:report",
-        operand="FILE...",
+        operand="FILE",
         takes=("language", "model", *_LOG),
         needs_model=True,
     ),

@@ -62,10 +62,13 @@ def meant(word: str) -> str:
 
 
 def command_in_group(word: str, names: Iterable[str]) -> str:
-    """Return the end of a message about an unknown command of a group."""
+    """Return the end of a message about a word that should have named a command of a group."""
     there = list(names)
+    if word in there:
+        return ": put both words before the options"
     found = _looked_up(word.lower(), _IN_GROUP)
-    return f"; did you mean {found}?" if found in there else suggestion(word, there)
+    hint = f"; did you mean {found}?" if found in there else suggestion(word, there)
+    return f": no such command{hint or '; there are ' + ', '.join(there)}"
 
 
 def _looked_up(word: str, table: Mapping[str, str]) -> str:

@@ -226,7 +226,6 @@ def _set(name: str, value: object, culprit: str) -> _Value:
     for option in OPTIONS.values():
         if name == option.setting:
             raise ConfigError(f"{culprit}: has an option of its own, --{option.name}")
-    _refuse_removed(name, culprit)
     _refuse_removed(name.partition(".")[2].replace("_", "-"), culprit)  # an option's setting
     hint = suggestion(name, SETTINGS) or "; streamd --set help lists them"
     raise ConfigError(f"{culprit}: no such setting{hint}")

@@ -1,4 +1,4 @@
-"""Options and settings of earlier versions that are gone, and what to do instead.
+"""Options of whisper.cpp and openai-whisper that streamd once had, and what to do instead.
 
 Those that became a setting of their own name need no entry: `config.table.successor` finds them.
 """
@@ -6,29 +6,17 @@ Those that became a setting of their own name need no entry: `config.table.succe
 from collections.abc import Mapping
 
 REMOVED: Mapping[str, str] = {
-    "audio-contexts": "drop it; a build has the contexts that captions need",
     "audio-ctx": "drop it; the encoder computes as much as there is sound",
-    "bind.listen_token_file": 'use --token-file with a FILE.toml, where may = "listen"',
-    "build-to": "set STREAMD_CACHE to another folder",
     "carry-initial-prompt": "use --hotwords, which count in every window",
-    "clip-timestamps-ms": "cut the file first: ffmpeg -ss START -to END -i FILE part.flac",
-    "commit": "use --set commit.rule=align-att, or leave it out",
-    "colors": "set the variable NO_COLOR, or FORCE_COLOR, to 1",
-    "engine": "use --compute: cpu, gpu or ane",
     "fallback": "use --set search.temperatures=0, if nothing is to be decoded again",
     "hallucination-silence-threshold-ms": "drop it; the voice detector leaves silence out",
     "keep": "drop it; windows overlap by --length",
     "keep-context": "drop it; an utterance that follows at once is read with the one before",
-    "mark-low": "use --confidence, which colours words by their probability",
     **dict.fromkeys(("max-words-per-cue", "max-words-per-line"), "use --set cues.max_words=N"),
-    "max-utterance-ms": "use --set endpoint.longest_ms=N",
-    "pre-roll-ms": "drop it; half a second before speech is always kept",
     "prefix": "use --prompt",
     "quiet": "use -q, or in a file verbose = -1",
-    "source": "use streamd serve, which takes audio only from clients",
     "suppress-tokens": "drop it; annotations are never written",
     "temperature": "use --set search.temperatures=N, or several",
-    "vad-aggressiveness": "use --vad silero, or a larger --set gate.open_share",
     "without-timestamps": "drop it; where a window has sentences, they are segments",
 }
-"""By the option's long name, or by the setting's."""
+"""By the option's long name."""

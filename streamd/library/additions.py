@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
+from unicodedata import normalize
 
 import numpy as np
 
@@ -51,7 +52,8 @@ class Addition:
         history: int = 1000,
         epoch: str = "",
     ) -> None:
-        name = re.sub(r"[^A-Za-z0-9_.-]+", "-", Path(file).stem)[-_MOST:].strip("-") or "recording"
+        letters = re.sub(r"[\u0300-\u036f]", "", normalize("NFKD", Path(file).stem))
+        name = re.sub(r"[^A-Za-z0-9_.]+", "-", letters)[-_MOST:].strip("-") or "recording"
         audio, self._recording = Path(file), None
         if known := _session_of(library, audio):
             name, started = known

@@ -149,9 +149,9 @@ class Auth:
         if joins:
             role, session = requested(request.path)
         if access.rights is Rights.LISTEN and (path in UPLOADS or role is not Role.LISTEN):
-            return plain(403, "this token is for listeners: sending audio needs the other one")
+            return plain(403, "this token is for listeners: sending audio needs another")
         if access.rights is Rights.LISTEN and path == SHARE_PATH and self._bind.share == "speak":
-            return plain(403, "this token is for listeners: the link has the other one")
+            return plain(403, "this token is for listeners: the link has another")
         if session is None and joins and role is Role.LISTEN:
             session = LIVE
         if session is not None and not access.covers(session):

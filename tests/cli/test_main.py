@@ -163,10 +163,17 @@ def test_help_of_a_group_lists_its_commands(run, capsys):
         assert (f"\n  {name} " in listed) == name.startswith("models ")
 
 
-@pytest.mark.parametrize(("word", "hint"), [("lsit", "; did you mean list?"), ("xyzzy", "")])
-def test_no_such_command_in_the_group(word, hint, capsys):
-    assert main(["models", word]) == 2
-    assert capsys.readouterr().err == f"streamd: models {word}: no such command{hint}\n"
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("lsit", "no such command; did you mean list?"),
+        ("xyzzy", "no such command; there are list, get, import, check, build, remove"),
+        ("--json list", "put both words before the options"),
+    ],
+)
+def test_no_such_command_in_the_group(words, said, capsys):
+    assert main(["models", *words.split()]) == 2
+    assert capsys.readouterr().err == f"streamd: models {words.split()[-1]}: {said}\n"
 
 
 def test_a_mistyped_command_of_a_group_may_have_operands(capsys):
@@ -231,8 +238,9 @@ def test_file_named_like_a_command(run, tmp_path):
         ("--step 0 transcribe a.wav", "put the command first: streamd transcribe ..."),
         ("speech", "speech: no such command or file"),
         ("-l klingon", "--language must be auto or languages: german, de, en,es, got klingon"),
-        ("transcribe", "transcribe needs FILE..."),
-        ("models get", "models get needs NAME"),
+        ("transcribe", "usage: streamd transcribe FILE..."),
+        ("vocabulary foo", "usage: streamd vocabulary check ..."),
+        ("vocabulary check a.txt b.txt", "vocabulary check takes only FILE, got b.txt"),
         (
             "models import a my b",
             "models import takes only PATH [NAME], got b; quote a name that has blanks",
@@ -243,10 +251,6 @@ def test_file_named_like_a_command(run, tmp_path):
         (
             "--num-speakers 2 a.wav",
             "streamd without a command has no option --num-speakers",
-        ),
-        (
-            "--no-source",
-            "--no-source is gone: use streamd serve, which takes audio only from clients",
         ),
         (
             "transcribe --temperature=0.2 a.wav",
@@ -385,9 +389,16 @@ def test_exit_code_of_the_command_is_the_program_s(run):
     assert run() == 130
 
 
-def test_interrupt_before_anything_runs(run):
-    run.runners[""].failure = KeyboardInterrupt()
+@pytest.mark.parametrize("failure", [KeyboardInterrupt(), ImportError("initialization failed")])
+def test_interrupt_before_anything_runs(failure, run):
+    """ONNX Runtime raises the second one if it is interrupted while it is imported."""
+    if isinstance(failure, ImportError):
+        failure.__cause__ = KeyboardInterrupt()
+    run.runners[""].failure = failure
     assert run() == 130
+    run.runners[""].failure = ImportError("no module named numpy")
+    with pytest.raises(ImportError):
+        run()
 
 
 def python(code: str, **streams) -> subprocess.Popen[bytes]:
@@ -470,7 +481,8 @@ def test_the_function_that_a_command_names_is_there_and_takes_its_operands(name)
     """No tool checks the types of what is named in a string."""
     (command,) = (command for command in COMMANDS if command.name == name)
     module, _, function = command.target.partition(":")
-    words = [word for word in command.operand.split() if "..." not in word]  # FILE... is an option
+    # Files are an option.
+    words = [word for word in command.operand.split() if "..." not in word and word != "FILE"]
     if any(each.startswith(f"{name} ") for each in NAMES):  # a word behind a group is refused
         words = []
     for operands in words, [word for word in words if not word.startswith("[")]:
@@ -482,6 +494,13 @@ def test_a_command_names_only_options_and_sections_that_exist(name):
     (command,) = (command for command in COMMANDS if command.name == name)
     assert {*command.takes} <= {*OPTIONS, *SECTIONS}
     assert {*command.lacks, *command.preset} <= {*OPTIONS}
+
+
+def test_a_file_whose_name_begins_like_an_option_can_be_named(run, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("-xy.wav").touch()
+    said = complaint(run, capsys, "transcribe", "-xy.wav")
+    assert said == "unknown option -xy.wav; the file is ./-xy.wav"
 
 
 def test_a_wrong_file_name_is_shown_as_it_was_written(run, capsys):

@@ -201,7 +201,9 @@ async def test_what_a_client_asks_for_is_what_the_server_does(opened, tmp_path):
         await read(made, wav, "a.wav", Wanted(task="translate"))
 
 
-@pytest.mark.parametrize("name", ["talk.wav", "x/talk.wav", f"{'x' * 90}talk.wav"])
+@pytest.mark.parametrize(
+    "name", ["talk.wav", "x/tälk.wav", f"{'x' * 90}talk.wav", "– 🎉 talk!.wav"]
+)
 async def test_a_kept_recording_does_not_take_the_name_of_a_session(opened, wav, tmp_path, name):
     config = load({"model": "tiny.en", "library": str(tmp_path)}, {})
     streams, _ = at_once()

@@ -318,10 +318,11 @@ async def test_files_are_sent_again_if_streamd_was_away_and_never_twice(tmp_path
                 "the disk is full", timeout=9000
             )
             assert [job.name for job in jobs.listed()] == ["a.mp3", "a.mp3"]
+            await page.select_option("#apart", "2")
             await page.get_by_role("button", name="Try again: c.mp3").click()
             await expect(page.locator("#queue .failed")).to_have_count(0)
             await until(lambda: len(jobs.listed()) == 3)
-            assert {job.wanted.num_speakers for job in jobs.listed()} == {3}
+            assert [job.wanted.num_speakers for job in jobs.listed()] == [3, 3, 2]
     assert n_posts == 6
 
 
