@@ -147,7 +147,6 @@ def _bench(config: Config) -> Iterator[str]:
 _LIVE = ("streaming", "vad", "decoding", "server", "journal")
 _ENGINE = ("threads", "precision", "compute")
 _LOG = ("verbose", "log-format")
-_KEEP = ("library", "keep-days", "keep-audio")
 
 COMMANDS = (
     Command(
@@ -165,7 +164,6 @@ COMMANDS = (
         "caption only what clients send over the network",
         target="streamd.daemon.live:run",
         takes=(*_LIVE, "to", "notify", "translate-into", *_LOG),
-        lacks=("server",),
         for_clients=True,
         needs_model=True,
     ),
@@ -174,7 +172,7 @@ COMMANDS = (
         "transcribe files fast, as openai-whisper does",
         target="streamd.daemon.transcribe:transcribe",
         operand="FILE...",
-        takes=("input", "vad", "decoding", "longform", "output", *_KEEP),
+        takes=("input", "vad", "decoding", "longform", "output", "library"),
         lacks=("device", "realtime", "play", "afterwards", "to", "json"),
         preset={"realtime": "false"},
         needs_model=True,
@@ -184,9 +182,9 @@ COMMANDS = (
         "type what is said into the focused window",
         target="streamd.daemon.live:dictate",
         operand="[FILE...]",
-        takes=("input", "dictation", "streaming", "vad", "decoding", "output"),
+        takes=("input", "streaming", "vad", "decoding", "output"),
         lacks=("skip-existing", "afterwards", "to", "json"),
-        preset={"server": "false"},
+        preset={"port": "off"},
         needs_model=True,
         needs_microphone=True,
     ),

@@ -110,8 +110,8 @@ def for_clients(config: Config) -> Config:
 
     Raises `ConfigError` if there is no server.
     """
-    if not config.bind.enabled:
-        raise ConfigError("server = false: without a server there are no clients; drop it")
+    if config.bind.port is None:
+        raise ConfigError("port off: without a server there are no clients; drop it")
     return replace(config, input=replace(config.input, source=False))
 
 
@@ -285,8 +285,8 @@ def _check(config: Config, culprits: Mapping[str, str]) -> None:
     if (step := config.session.step or 0) > length:
         named = f"{culprit('length')} ({length * FRAME_MS} ms)"
         raise ConfigError(f"{named} must be at least {culprit('step')} ({step * FRAME_MS} ms)")
-    if config.bind.share != "off" and not config.bind.enabled:
-        raise ConfigError(f"{culprit('sharing')} needs the server; drop --no-server")
+    if config.bind.share != "off" and config.bind.port is None:
+        raise ConfigError(f"{culprit('sharing')} needs the server; drop --port off")
     if config.input.device in ("cuda", "cpu", "mps"):  # openai-whisper's
         hint = "--compute says what runs the model"
         raise ConfigError(f"{culprit('device')} names a microphone: {hint}")

@@ -5,7 +5,14 @@ Those that became a setting of their own name need no entry: `config.table.succe
 
 from collections.abc import Mapping
 
+_PAUSES = "drop it; the pause follows from the text, and is shorter with --endpoint-ms"
+_WAITS = "drop it; --set agreement.agree=3 waits longer"
+
 REMOVED: Mapping[str, str] = {
+    "agreement.doubtful_age_ms": _WAITS,
+    "agreement.doubtful_prob": _WAITS,
+    "allow-host": "use --allow NAME",
+    "allow-origin": "use --allow https://HOST",
     "audio-contexts": "drop it; a build has the contexts that captions need",
     "audio-ctx": "drop it; the encoder computes as much as there is sound",
     "bind.listen_token_file": 'use --token-file with a FILE.toml, where may = "listen"',
@@ -14,9 +21,14 @@ REMOVED: Mapping[str, str] = {
     "clip-timestamps-ms": "cut the file first: ffmpeg -ss START -to END -i FILE part.flac",
     "commit": "use --set commit.rule=align-att, or leave it out",
     "colors": "set the variable NO_COLOR, or FORCE_COLOR, to 1",
+    "endpoint.going_on_ms": _PAUSES,
+    "endpoint.sentence_ms": _PAUSES,
+    "endpoint.unfinished_ms": _PAUSES,
     "engine": "use --compute: cpu, gpu or ane",
     "fallback": "use --set search.temperatures=0, if nothing is to be decoded again",
+    "gate.attack_ms": "drop it; --set gate.open_share=N says how much of it must be voice",
     "hallucination-silence-threshold-ms": "drop it; the voice detector leaves silence out",
+    "input-channels": "use --set pcm.channels=N",
     "keep": "drop it; windows overlap by --length",
     "keep-context": "drop it; an utterance that follows at once is read with the one before",
     "mark-low": "use --confidence, which colours words by their probability",
@@ -25,6 +37,7 @@ REMOVED: Mapping[str, str] = {
     "pre-roll-ms": "drop it; half a second before speech is always kept",
     "prefix": "use --prompt",
     "quiet": "use -q, or in a file verbose = -1",
+    "server": "use --port off, for no server",
     "source": "use streamd serve, which takes audio only from clients",
     "suppress-tokens": "drop it; annotations are never written",
     "temperature": "use --set search.temperatures=N, or several",

@@ -149,7 +149,7 @@ async def server(
 
     Raises `ConfigError` for the token or the certificate, and `BindError` for the address.
     """
-    if not config.bind.enabled:
+    if config.bind.port is None:
         yield None
         return
     listening = inherited_socket(os.environ)
