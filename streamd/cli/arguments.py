@@ -15,7 +15,7 @@ from typing import NoReturn
 from msgspec import inspect
 
 from streamd.cli.hints import meant
-from streamd.config import OPTIONS, REMOVED, SECTIONS, SET, SETTINGS, successor, suggestion
+from streamd.config import OPTIONS, SECTIONS, SET, SETTINGS, refuse_old, suggestion
 from streamd.config.table import Field
 from streamd.errors import ConfigError
 
@@ -45,8 +45,9 @@ class Command:
 
     @property
     def options(self) -> tuple[Field, ...]:
-        """Its options, sorted by section."""
-        taken = (o for o in OPTIONS.values() if o.section in self.takes or o.name in self.takes)
+        """Its options, sorted by section; every command has those of messages."""
+        takes = {*self.takes, "verbose", "log-format"}
+        taken = (o for o in OPTIONS.values() if o.section in takes or o.name in takes)
         return tuple(option for option in taken if option.name not in self.lacks)
 
 
@@ -166,10 +167,7 @@ def _refuse_unknown(rest: Sequence[str], command: Command) -> None:
             raise ConfigError(f"{here} has no option {flag}")
         plain = flag.removeprefix("--").replace("_", "-")
         for name in (plain, plain.removeprefix("no-")):
-            if name in REMOVED:
-                raise ConfigError(f"{flag} is gone: {REMOVED[name]}")
-            if setting := successor(name):
-                raise ConfigError(f"{flag} is now --{SET} {setting}=...")
+            refuse_old(name, flag, f"--{SET} {{}}=...")
         known = [known for option in command.options for known in option.every_flag]
         known += ["--config", f"--{SET}"]
         known += [known for name in ACTIONS for known in _action_flags(name)]
