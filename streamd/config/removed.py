@@ -1,9 +1,12 @@
 """Options and settings of earlier versions that are gone, and what to do instead.
 
-Those that became a setting of their own name need no entry: `config.table.successor` finds them.
+Those that became a setting of their own name need no entry: `successor` finds them.
 """
 
 from collections.abc import Mapping
+
+from streamd.config.table import OPTIONS, SETTINGS
+from streamd.errors import ConfigError
 
 _PAUSES = "drop it; the pause follows from the text, and is shorter with --endpoint-ms"
 _WAITS = "drop it; --set agreement.agree=3 waits longer"
@@ -45,3 +48,23 @@ REMOVED: Mapping[str, str] = {
     "without-timestamps": "drop it; where a window has sentences, they are segments",
 }
 """By the option's long name, or by the setting's."""
+
+
+def successor(name: str) -> str:
+    """Return the setting that somebody means who takes it for an option, or an empty string."""
+    for setting in SETTINGS:
+        part, _, attribute = setting.replace("_", "-").partition(".")
+        if name in (attribute, f"{part}-{attribute}") and name not in OPTIONS:
+            return setting
+    return ""
+
+
+def refuse_old(name: str, culprit: str, setting: str = "{}") -> None:
+    """Raise a `ConfigError` that says what to do instead of an earlier version's option or setting.
+
+    `setting` is how the setting that it has become is written there.
+    """
+    if instead := REMOVED.get(name):
+        raise ConfigError(f"{culprit} is gone: {instead}")
+    if now := successor(name):
+        raise ConfigError(f"{culprit} is now {setting.format(now)}")

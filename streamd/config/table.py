@@ -285,12 +285,3 @@ SETTINGS: Mapping[str, Field] = {
     field.setting: field for field in _FIELDS if not field.opt.help and field.unit != DERIVED
 }
 """The fields without an option, by the name that ``--set`` knows."""
-
-
-def successor(name: str) -> str:
-    """Return the setting that somebody means who takes it for an option, or an empty string."""
-    for setting in SETTINGS:
-        part, _, attribute = setting.replace("_", "-").partition(".")
-        if name in (attribute, f"{part}-{attribute}") and name not in OPTIONS:
-            return setting
-    return ""
