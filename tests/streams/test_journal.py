@@ -582,6 +582,20 @@ def test_a_session_that_somebody_else_removes_is_not_missed(tmp_path):
         assert seqs(others) == [1, 2]
 
 
+def test_a_database_that_somebody_removes_is_begun_anew(tmp_path, caplog):
+    with Database(tmp_path) as database:
+        journal = filled(database.open("talk"), 3)
+        for file in tmp_path.glob(f"{NAME}*"):
+            file.unlink()
+        database.renew_if_removed()
+        assert f"{NAME} has been removed" in caplog.text
+        assert seqs(filled(journal, 1)) == [4]
+        left = crash(tmp_path)
+    with Database(left) as database:
+        again = database.open("talk")
+        assert (again.epoch, again.seq) == (journal.epoch, 4)
+
+
 def test_where_no_descriptor_is_free_finals_are_still_forced_to_the_disk(tmp_path):
     with Database(tmp_path) as database:
         journal = filled(database.open("talk"), 1)
@@ -602,6 +616,46 @@ def test_the_loop_does_not_wait_for_the_disk_at_every_final(tmp_path):
             filled(journal, 1)
             database.sync()
         assert (tmp_path / f"{NAME}-wal").read_bytes()[:32] == before
+
+
+def test_a_database_that_is_removed_before_it_is_synced_is_not_made_by_that(tmp_path):
+    with Database(tmp_path) as database:
+        journal = filled(database.open("talk"), 1)
+        removed(tmp_path)
+        database.sync()
+        assert [*tmp_path.glob(f"{NAME}*")] == []
+        database.renew_if_removed()
+        assert seqs(filled(journal, 1)) == [2]
+
+
+def test_a_copy_that_is_put_in_the_place_of_the_database_is_written(tmp_path):
+    copy = tmp_path / "copy.db"
+    with Database(tmp_path) as database:
+        filled(database.open("lost"), 1).end("stop")
+        changed(tmp_path, f"VACUUM INTO '{copy}'")
+        journal = filled(database.open("talk"), 2)
+        removed(tmp_path)
+        copy.rename(tmp_path / NAME)
+        database.renew_if_removed()
+        assert seqs(filled(journal, 1)) == [3]
+    assert [run.session for _, run in runs(tmp_path)] == ["lost", "talk"]
+    assert [event.seq for event in transcript(tmp_path, "talk")] == [3]
+
+
+def test_a_folder_that_somebody_removes_is_made_anew(tmp_path):
+    folder = tmp_path / "state" / "journal"
+    with Database(folder) as database:
+        journal = filled(database.open("talk"), 2)
+        shutil.rmtree(folder.parent)
+        filled(journal, 1)
+        database.sync()
+        database.renew_if_removed()
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+        assert seqs(filled(journal, 1)) == [4]
+        with pytest.raises(ConfigError, match="another streamd"):
+            Database(folder)
+    with Database(folder) as database:
+        assert database.open("talk").seq == 4
 
 
 def test_while_another_program_writes_the_database_finals_wait(tmp_path, caplog, monkeypatch):
@@ -626,17 +680,51 @@ def test_while_another_program_writes_the_database_finals_wait(tmp_path, caplog,
             filled(journal, 1)
 
 
-def test_a_run_that_is_gone_never_has_the_text_of_another(tmp_path):
+def test_where_no_descriptor_is_free_a_database_is_begun_anew(tmp_path):
+    with Database(tmp_path) as database:
+        journal = filled(database.open("talk"), 1)
+        removed(tmp_path)
+        with no_free_descriptor():
+            database.renew_if_removed()
+        assert seqs(filled(journal, 1)) == [2]
+
+
+def test_a_folder_in_whose_place_is_something_else_is_named(tmp_path):
+    folder = tmp_path / "journal"
+    with Database(folder) as database:
+        database.open("talk")
+        shutil.rmtree(folder)
+        folder.touch()
+        with pytest.raises(JournalError, match=rf"journal/{NAME}: cannot be written"):
+            database.renew_if_removed()
+        folder.unlink()
+        folder.mkdir()
+        (folder / NAME).mkdir()
+        with pytest.raises(JournalError, match=rf"{NAME}: cannot be written"):
+            database.renew_if_removed()
+
+
+def removed(folder: Path) -> None:
+    for file in folder.glob(f"{NAME}*"):
+        file.unlink()
+
+
+@pytest.mark.parametrize("how", ["removed", "damaged"])
+def test_a_run_that_is_gone_never_has_the_text_of_another(tmp_path, how):
     """Numbers of rows begin again in a new database."""
     with Database(tmp_path) as database:
         live = filled(database.open("live"), 1)
         over = filled(database.open("secret"), 2)
         over.end("stop")
-        changed(tmp_path, "DELETE FROM runs WHERE session = 'secret'")
-        copied(tmp_path)
-        content = bytearray((tmp_path / NAME).read_bytes())
-        content[:16] = bytes(16)
-        (tmp_path / NAME).write_bytes(content)
+        if how == "removed":
+            removed(tmp_path)
+            database.renew_if_removed()
+        else:
+            changed(tmp_path, "DELETE FROM runs WHERE session = 'secret'")
+            copied(tmp_path)
+            content = bytearray((tmp_path / NAME).read_bytes())
+            content[:16] = bytes(16)
+            (tmp_path / NAME).write_bytes(content)
         others = [filled(database.open(f"other {n}"), 2, "not yours") for n in range(3)]
         assert over.number not in {each.number for each in others}
         assert (seqs(over), over.first) == ([], 3)

@@ -222,8 +222,7 @@ class Database:
         self._in_use = threading.Lock()
         """Held while another thread uses the files, or they are closed."""
         try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._lock = lock_file(folder / ".lock")
+            self._lock = self._new_lock()
         except BlockingIOError:
             raise ConfigError(f"{option}: another streamd writes {folder}") from None
         except OSError as error:
@@ -237,6 +236,10 @@ class Database:
             is_ours = isinstance(error, StreamdError)
             why = error if is_ours else failed(self.path, cause_of(error))
             raise ConfigError(f"{option}: {why}") from None
+
+    def _new_lock(self) -> int:
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return lock_file(self.folder / ".lock")
 
     def _connect(self) -> None:
         """Open the database and, for `sync`, its files."""
@@ -260,6 +263,7 @@ class Database:
         flush(self.folder)  # SQLite itself forces the new names of its files to the disk later
         self._wal = os.open(f"{self.path}-wal", os.O_RDWR | os.O_CLOEXEC)
         self._files.callback(os.close, self._wal)
+        self._inode = os.stat(self.path).st_ino
         for journal in [*self.known]:
             journal.restore()
         if is_copy:  # events of runs that are lost; another run may get their number
@@ -267,6 +271,7 @@ class Database:
             self.write(lambda cursor: cursor.execute(orphans))
 
     def _disconnect(self) -> None:
+        self._inode = 0  # which another file may get now
         with self._in_use:
             self._files.close()
 
@@ -274,11 +279,31 @@ class Database:
         """Force to the disk, once a second, what was written; remove what is too old."""
         while True:
             await asyncio.sleep(1)
+            self.renew_if_removed()
             if self._is_unsynced:
                 self._is_unsynced = False
                 await asyncio.to_thread(self.sync)
             if abs(self.clock() - self._expired_s) >= _HOUR_S:
                 self.expire()
+
+    def renew_if_removed(self) -> None:
+        """Begin a new database if somebody has removed it: what is written would be lost.
+
+        Its folder may be gone, too. Raises `JournalError`.
+        """
+        with suppress(OSError):
+            if self.path.stat().st_ino == self._inode:
+                return
+        _log.warning("%s has been removed; a new one begins", self.path)
+        self._disconnect()
+        try:
+            if not (self.folder / ".lock").exists():
+                removed, self._lock = self._lock, self._new_lock()
+                os.close(removed)
+            self._connect()
+        except (sqlite3.Error, OSError) as error:
+            cause = cause_of(error)
+            raise failed(self.path, cause) from cause
 
     def sync(self) -> None:
         """Force to the disk what was written. Any thread may call it; it may block.
