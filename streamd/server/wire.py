@@ -119,7 +119,7 @@ class Encoding(StrEnum):
         return {Encoding.S16: 2, Encoding.F32: 4}.get(self, 1)
 
 
-class _Chosen(msgspec.Struct, frozen=True, kw_only=True):
+class _Choosing(msgspec.Struct, frozen=True, kw_only=True):
     """What a client may choose of a session at any time; None: as it is."""
 
     language: str | None = None
@@ -136,7 +136,7 @@ class _Chosen(msgspec.Struct, frozen=True, kw_only=True):
         return {name: value for name, value in every if value is not None}
 
 
-class Start(_Chosen, frozen=True, kw_only=True, tag_field="type", tag="start"):
+class Start(_Choosing, frozen=True, kw_only=True, tag_field="type", tag="start"):
     """The format of the binary messages; optional, and only before the first of them.
 
     With `samples` the client promises to keep what is not acknowledged and to reconnect if the
@@ -166,7 +166,7 @@ class Stop(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="sto
     """Make all audio final and end the session."""
 
 
-class Update(_Chosen, frozen=True, kw_only=True, tag_field="type", tag="update"):
+class Update(_Choosing, frozen=True, kw_only=True, tag_field="type", tag="update"):
     """Change what `Start` has chosen, from the next window on; None: it stays as it is."""
 
 
