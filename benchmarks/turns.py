@@ -104,17 +104,18 @@ class Listener:
     """The model with every pause noted."""
 
     def __init__(self, model: str) -> None:
-        patient = [f"endpoint.{name}_ms={_PATIENT}" for name in ("sentence", "unfinished")]
         given: dict[str, str | list[str]] = {
             "model": model,
             "language": "en",
             "threads": "1",
             "endpoint": "smart",
             "endpoint-ms": _PATIENT,
-            "set": [*patient, f"endpoint.going_on_ms={_PATIENT}"],
         }
         config = load(given, {})
-        endpoint = replace(config.endpoint, empty=frames_from_ms(int(_PATIENT)))
+        pauses = dict.fromkeys(
+            ("sentence", "unfinished", "going_on", "empty"), config.endpoint.plain
+        )
+        endpoint = replace(config.endpoint, **pauses)
         self._config = replace(config, endpoint=endpoint)
         opened = open_model(self._config, wait=True)
         self._recognizer = build.answering(build.recognizer(self._config, *opened))

@@ -49,7 +49,7 @@ spaces, and the file has a section:
 ```toml
 [set]
 gate.open_share = 0.4
-gate.attack_ms = 200
+gate.floor_db = -50.0
 ```
 
 """

@@ -135,9 +135,8 @@ class PcmOptions:
         Literal["auto", "u8", "s16le", "s16be", "s24le", "s32le", "f32le", "f64le"],
         Option("sample format of raw PCM; auto: s16le unless in a container", name="input-format"),
     ] = "auto"
-    channels: Annotated[
-        int, Meta(ge=1, le=64), Option("channels of raw PCM", name="input-channels")
-    ] = 1
+    channels: Annotated[int, Meta(ge=1, le=64)] = 1
+    """Channels of raw PCM."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,9 +198,9 @@ class AgreementOptions:
     min_progress: Annotated[Span, DERIVED] = 15
     """New audio that a hypothesis needs in order to count as further evidence."""
     # Without it, 136 instead of 126 words of two conversations are wrong.
-    doubtful_prob: Share = 0.7
+    doubtful_prob: Annotated[Share, DERIVED] = 0.7
     """Mean probability below which agreement alone does not commit a word."""
-    doubtful_age: Span = 75
+    doubtful_age: Annotated[Span, DERIVED] = 75
     """Age at which agreement commits such a word after all."""
 
 
@@ -219,7 +218,7 @@ class VadOptions:
 class GateOptions:
     """When the voice gate opens and closes."""
 
-    attack: PositiveSpan = 10
+    attack: Annotated[PositiveSpan, DERIVED] = 10
     """Length of the latest audio, from which the gate decides."""
     open_share: Share = 0.6
     """Share of voiced frames at which the gate opens; with one frame fewer it stays open."""
@@ -267,16 +266,16 @@ class EndpointOptions:
         Span, Option("silence that ends an utterance", name="endpoint-ms", common=True)
     ] = 30
     """Silence that ends an utterance."""
-    sentence: Span = 20
+    sentence: Annotated[Span, DERIVED] = 20
     """Silence that ends an utterance after a full stop, question mark or exclamation mark."""
-    unfinished: Span = 50
+    unfinished: Annotated[Span, DERIVED] = 50
     """Silence that ends an utterance after a comma, an improbable word behind another one, or a
     word that cannot end a sentence."""
     empty: Annotated[Span, DERIVED] = 50
     """Silence that ends an utterance in which nothing has been recognised."""
     # With the plain pause, 136 instead of 126 words of two conversations are wrong. With 2.4 s, a
     # word that is not understood draws those after it into an utterance of which nothing is.
-    going_on: Span = 75
+    going_on: Annotated[Span, DERIVED] = 75
     """Silence that ends an utterance whose speaker is probably not done, with the rule smart."""
     turn_prob: Annotated[Share, DERIVED] = 0.5
     """Probability below which a speaker is not done."""
@@ -365,16 +364,16 @@ class DecodingOptions:
 class LongformOptions:
     """How a recording is transcribed; as openai-whisper does it unless a comment says otherwise."""
 
-    condition_on_previous_text: Annotated[
-        bool, Option("do not use previous text as a prompt", common=True)
-    ] = True
+    condition_on_previous_text: bool = True
+    """Whether the text of one window is a prompt for the next."""
     initial_prompt: Annotated[str, DERIVED] = ""
     """Text before the first window."""
     num_speakers: Annotated[
         int, Meta(ge=0, le=64), Option("how many people speak: tells them apart; 0: unknown")
     ] = 0
-    word_timestamps: Annotated[bool, Option("do not compute word times", common=True)] = True
-    """The next window begins after the last of the words. openai-whisper has this off."""
+    word_timestamps: bool = True
+    """Whether words get times; the next window begins after the last of them. openai-whisper has
+    this off."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -470,9 +469,8 @@ class DictationOptions:
     stop_phrase: str = "stop dictation"
     """Words that end dictation; empty: none. They are not typed, but must end a sentence or be
     followed by a pause."""
-    push_to_talk: Annotated[
-        bool, Option("listen only from one SIGUSR1 to the next", common=True)
-    ] = False
+    push_to_talk: bool = False
+    """Whether to listen only from one SIGUSR1 to the next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -609,14 +607,12 @@ class CueLayout:
             flags=("-ml", "--max-len", "--max-line-width"),
         ),
     ] = 42
-    max_lines: Annotated[
-        int, Meta(ge=1, le=10), Option("maximum lines per subtitle", flags=("--max-line-count",))
-    ] = 2
+    max_lines: Annotated[int, Meta(ge=1, le=10)] = 2
+    """Maximum number of lines of a subtitle."""
     max_words: Count = 0
     """Maximum number of words in a subtitle; 0: no limit."""
-    highlight: Annotated[
-        bool, Option("underline each word as it is spoken (srt, vtt)", name="highlight-words")
-    ] = False
+    highlight_words: bool = False
+    """Whether each word is underlined while it is spoken, in srt and vtt."""
     confidence: Annotated[bool, Option("colour words by probability")] = False
 
 
@@ -642,13 +638,17 @@ class TokenOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 class BindOptions:
     """The address to listen on; without a token only this machine may connect."""
 
-    enabled: Annotated[bool, Option("do not start the server", name="server", common=True)] = True
     host: Annotated[
         str, Meta(min_length=1), "ADDRESS", Option("address to listen on", common=True)
     ] = "127.0.0.1"
-    port: Annotated[
-        int, Meta(ge=0, le=65_535), Option("port to listen on; 0: any free port", common=True)
-    ] = 8765
+    port: (
+        Annotated[
+            int,
+            Meta(ge=0, le=65_535),
+            Option("port to listen on; 0: any free port; off: no server", unset="off", common=True),
+        ]
+        | None
+    ) = 8765
     wyoming: Annotated[str, "[HOST:]PORT", Option("port for Home Assistant, usually 10300")] = ""
     """It knows no tokens."""
     share: Annotated[
@@ -666,20 +666,23 @@ class BindOptions:
     """Empty for ``STREAMD_TOKEN``; with several tokens, a ``.toml`` with a table for each."""
     tls_cert: Annotated[str, "FILE", Option("PEM certificate; allows only wss and https")] = ""
     tls_key: Annotated[str, "FILE", Option("private key, if --tls-cert does not contain it")] = ""
-    allow_host: Annotated[
-        tuple[str, ...], "NAME", Option("another host name of this machine; may be repeated")
-    ] = ()
-    allow_origin: Annotated[
-        tuple[Annotated[str, Meta(pattern=r"^https?://[^/]+\Z")], ...],
-        "https://HOST",
+    allow: Annotated[
+        tuple[Annotated[str, Meta(pattern=r"^(https?://)?[^/]+\Z")], ...],
+        "NAME|https://HOST",
         Option(
-            "website whose pages may connect; may be repeated",
-            allowed="a website's origin, such as https://captions.example:8443",
+            "another host name of this machine, or a website whose pages may connect",
+            allowed="a host name, or a website's origin, such as https://captions.example:8443",
         ),
     ] = ()
+    """May be repeated."""
     token: Annotated[str | None, DERIVED] = None
     listen_token: Annotated[str | None, DERIVED] = None
     tokens: Annotated[tuple[TokenOptions, ...], DERIVED] = ()
+
+    @property
+    def allowed_hosts(self) -> tuple[str, ...]:
+        """Other host names of this machine."""
+        return tuple(each for each in self.allow if "://" not in each)
 
 
 @dataclass(frozen=True, slots=True)
@@ -784,12 +787,10 @@ class JournalOptions:
         ),
     ] = ""
     """Text, words and audio, to be searched and heard later."""
-    keep_days: Annotated[
-        int, Meta(ge=0, le=36_500), Option("days to keep sessions in the library; 0: forever")
-    ] = 0
-    keep_audio: Annotated[
-        Literal["opus", "flac", "off"], Option("form of the audio in the library")
-    ] = "opus"
+    keep_days: Annotated[int, Meta(ge=0, le=36_500)] = 0
+    """Days to keep sessions in the library; 0: forever."""
+    keep_audio: Literal["opus", "flac", "off"] = "opus"
+    """Form of the audio in the library."""
     keep_gb: Annotated[float, Meta(ge=0.0, le=1_000_000.0)] = 0.0
     """Gigabytes of audio in the library, beyond which that of the oldest sessions is removed; their
     text stays. 0: no limit."""

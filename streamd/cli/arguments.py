@@ -15,7 +15,7 @@ from typing import NoReturn
 from msgspec import inspect
 
 from streamd.cli.hints import meant
-from streamd.config import OPTIONS, REMOVED, SECTIONS, SET, SETTINGS, successor, suggestion
+from streamd.config import OPTIONS, SECTIONS, SET, SETTINGS, refuse_old, suggestion
 from streamd.config.table import Field
 from streamd.errors import ConfigError
 
@@ -45,8 +45,9 @@ class Command:
 
     @property
     def options(self) -> tuple[Field, ...]:
-        """Its options, sorted by section."""
-        taken = (o for o in OPTIONS.values() if o.section in self.takes or o.name in self.takes)
+        """Its options, sorted by section; every command has those of messages."""
+        takes = {*self.takes, "verbose", "log-format"}
+        taken = (o for o in OPTIONS.values() if o.section in takes or o.name in takes)
         return tuple(option for option in taken if option.name not in self.lacks)
 
 
@@ -168,10 +169,7 @@ def _refuse_unknown(rest: Sequence[str], command: Command) -> None:
             raise ConfigError(f"{here} has no option {flag}")
         plain = flag.removeprefix("--").replace("_", "-")
         for name in (plain, plain.removeprefix("no-")):
-            if name in REMOVED:
-                raise ConfigError(f"{flag} is gone: {REMOVED[name]}")
-            if setting := successor(name):
-                raise ConfigError(f"{flag} is now --{SET} {setting}=...")
+            refuse_old(name, flag, f"--{SET} {{}}=...")
         known = [known for option in command.options for known in option.every_flag]
         known += ["--config", f"--{SET}"]
         known += [known for name in ACTIONS for known in _action_flags(name)]
@@ -212,16 +210,17 @@ _OPENAI = {
         "no option: no other value was better"
     ),
     "--clip_timestamps --clip-timestamps": "no option: cut the file first, as with ffmpeg",
-    "--condition_on_previous_text": "--no-condition-on-previous-text, to turn it off",
+    "--condition_on_previous_text": "--set longform.condition_on_previous_text=false",
     "--carry_initial_prompt": "--hotwords, which count in every window",
     "--fp16": "--precision",
     "--hallucination_silence_threshold --hallucination-silence-threshold": (
         "no option: the voice detector leaves silence out"
     ),
-    "--highlight_words": "--highlight-words, without a value",
+    "--highlight_words": "--set cues.highlight_words=true",
+    "--max_line_count --max-line-count": "--set cues.max_lines=N",
     "--model_dir --model-dir": "--model with a path, or the variables of docs/models.md",
     "--temperature_increment_on_fallback": "--set search.temperatures=0,0.2,...",
-    "--word_timestamps": "--no-word-timestamps, to turn them off",
+    "--word_timestamps": "--set longform.word_timestamps=false, to turn them off",
 }
 _CPP = {
     "-ac": "no option: the encoder computes as much as there is sound",
@@ -245,7 +244,8 @@ _CPP = {
         "--set search.least_evidence=N live, search.logprob_threshold=N for transcribe"
     ),
     "-mc --max-context": (
-        "--set session.context_tokens=N live, --no-condition-on-previous-text for transcribe"
+        "--set session.context_tokens=N live, and to turn it off for transcribe "
+        "longform.condition_on_previous_text=false"
     ),
     "-mt": "no option: what a window may hold follows from its length",
     "-nf": "--set search.temperatures=0",
@@ -269,7 +269,7 @@ _CPP = {
     "-tp -tpi": "--set search.temperatures=0,0.2,...",
     "-vm --vad-model": "--vad",
     "-vt --vad-threshold -vth --vad-thold": "--set gate.open_share=N",
-    "-vspd --vad-min-speech-duration-ms": "--set gate.attack_ms=N",
+    "-vspd --vad-min-speech-duration-ms": "no option: 120 ms of voice begin an utterance",
     "-vsd --vad-min-silence-duration-ms": "--endpoint-ms",
     "-vmsd --vad-max-speech-duration-s": "--set endpoint.longest_ms=N",
     "-vp --vad-speech-pad-ms -vo --vad-samples-overlap": (

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from streamd.cli.arguments import Command, Request, help_text, parse, settings_text
 from streamd.cli.hints import command_in_group
-from streamd.config import Config, as_toml, for_clients, load
+from streamd.config import OPTIONS, Config, as_toml, for_clients, load
 from streamd.errors import ConfigError, SourceError, StreamdError
 from streamd.system import stdio
 from streamd.system.heap import share_heap
@@ -145,8 +145,14 @@ def _bench(config: Config) -> Iterator[str]:
 
 _LIVE = ("streaming", "vad", "decoding", "server", "journal")
 _ENGINE = ("threads", "precision", "compute")
-_LOG = ("verbose", "log-format")
-_KEEP = ("library", "keep-days", "keep-audio")
+
+
+def _part(name: str, function: str, summary: str, operand: str = "", *takes: str) -> Command:
+    """Return a command of a group: it is in the group's module, and takes its option, if any."""
+    group, _, _ = name.partition(" ")
+    target, own = f"streamd.cli.{group}:{function}", {group} & {*OPTIONS}
+    return Command(name, summary, target=target, operand=operand, takes=(*own, *takes))
+
 
 COMMANDS = (
     Command(
@@ -163,8 +169,7 @@ COMMANDS = (
         "serve",
         "caption only what clients send over the network",
         target="streamd.daemon.live:run",
-        takes=(*_LIVE, "to", "notify", "translate-into", *_LOG),
-        lacks=("server",),
+        takes=(*_LIVE, "to", "notify", "translate-into"),
         for_clients=True,
         needs_model=True,
     ),
@@ -173,7 +178,7 @@ COMMANDS = (
         "transcribe files fast, as openai-whisper does",
         target="streamd.daemon.transcribe:transcribe",
         operand="FILE...",
-        takes=("input", "vad", "decoding", "longform", "output", *_KEEP),
+        takes=("input", "vad", "decoding", "longform", "output", "library"),
         lacks=("device", "realtime", "play", "afterwards", "to", "json"),
         preset={"realtime": "false"},
         needs_model=True,
@@ -183,9 +188,9 @@ COMMANDS = (
         "type what is said into the focused window",
         target="streamd.daemon.live:dictate",
         operand="[FILE...]",
-        takes=("input", "dictation", "streaming", "vad", "decoding", "output"),
+        takes=("input", "streaming", "vad", "decoding", "output"),
         lacks=("skip-existing", "afterwards", "to", "json"),
-        preset={"server": "false"},
+        preset={"port": "off"},
         needs_model=True,
         needs_microphone=True,
     ),
@@ -212,25 +217,24 @@ COMMANDS = (
         operand="[list|show|search|export|delete ...]",
         takes=("library", "json"),
     ),
-    Command(
-        "library list",
-        "list the sessions of the library, the newest last",
-        target="streamd.cli.library:listed",
-        takes=("library", "json", *_LOG),
+    _part(
+        "library list", "listed", "list the sessions of the library, the newest last", "", "json"
     ),
-    Command(
+    _part(
         "library show",
+        "show",
         "show a session, by its number or name",
-        target="streamd.cli.library:show",
-        operand="SESSION",
-        takes=("library", "names", "format", "timestamps", *_LOG),
+        "SESSION",
+        "names",
+        "format",
+        "timestamps",
     ),
-    Command(
+    _part(
         "library search",
+        "search",
         'find words, "phrases", begin*, speaker:ANA, lang:en, after:2026-01-31, before:DATE',
-        target="streamd.cli.library:search",
-        operand="WORD...",
-        takes=("library", "json", *_LOG),
+        "WORD...",
+        "json",
     ),
     Command(
         "library export",
@@ -240,26 +244,19 @@ COMMANDS = (
         takes=("output", "library", "export", "vocabulary"),
         lacks=("format", "json", "skip-existing"),
     ),
-    Command(
+    _part(
         "library import",
+        "bring",
         "bring the sessions of a journal (--journal) into the library",
-        target="streamd.cli.library:bring",
-        operand="[DIR]",
-        takes=("library", *_LOG),
+        "[DIR]",
     ),
-    Command(
+    _part(
         "library delete",
+        "delete",
         "delete sessions: their text, audio and words in the index",
-        target="streamd.cli.library:delete",
-        operand="SESSION...",
-        takes=("library", *_LOG),
+        "SESSION...",
     ),
-    Command(
-        "library path",
-        "print the folder of the library",
-        target="streamd.cli.library:path",
-        takes=("library", *_LOG),
-    ),
+    _part("library path", "path", "print the folder of the library"),
     Command(
         "people",
         "list, rename and forget known voices",
@@ -267,38 +264,20 @@ COMMANDS = (
         operand="[list|rename|delete|enroll ...]",
         takes=("people", "json"),
     ),
-    Command(
-        "people list",
-        "list the people whose voices are known again",
-        target="streamd.cli.people:listed",
-        takes=("people", "json", *_LOG),
-    ),
-    Command(
-        "people rename",
-        "call somebody by another name",
-        target="streamd.cli.people:rename",
-        operand="OLD NEW",
-        takes=("people", *_LOG),
-    ),
-    Command(
-        "people delete",
-        "forget the voices of people",
-        target="streamd.cli.people:delete",
-        operand="NAME...",
-        takes=("people", *_LOG),
-    ),
-    Command(
+    _part("people list", "listed", "list the people whose voices are known again", "", "json"),
+    _part("people rename", "rename", "call somebody by another name", "OLD NEW"),
+    _part("people delete", "delete", "forget the voices of people", "NAME..."),
+    _part(
         "people enroll",
+        "enroll",
         "keep the voice of the one person who speaks in a recording",
-        target="streamd.cli.people:enroll",
-        operand="NAME RECORDING",
-        takes=("people", *_LOG),
+        "NAME RECORDING",
     ),
     Command(
         "mcp",
         "let an assistant search and read the library",
         target="streamd.cli.library:assist",
-        takes=("library", *_LOG),
+        takes=("library",),
     ),
     Command(
         "devices",
@@ -310,14 +289,14 @@ COMMANDS = (
         "bench",
         "measure what live captions cost on this machine",
         target="streamd.cli.commands:_bench",
-        takes=("streaming", "vad", "decoding", *_LOG),
+        takes=("streaming", "vad", "decoding"),
         needs_model=True,
     ),
     Command(
         "doctor",
         "check this machine, and say how to fix problems",
         target="streamd.cli.doctor:report",
-        takes=("model", *_ENGINE, "host", "port", "json", *_LOG),
+        takes=("model", *_ENGINE, "host", "port", "json"),
     ),
     Command(
         "models",
@@ -326,47 +305,41 @@ COMMANDS = (
         operand="[list|get|import|check|build|remove ...]",
         takes=("json",),
     ),
-    Command(
+    _part(
         "models list",
+        "table",
         "list the models on this machine and those to download by name",
-        target="streamd.cli.models:table",
-        takes=("language", "task", "json", *_LOG),
+        "",
+        "language",
+        "task",
+        "json",
     ),
-    Command(
+    _part(
         "models get",
+        "get",
         "download a model that the list shows, or OWNER/NAME from the hub",
-        target="streamd.cli.models:get",
-        operand="NAME",
-        takes=_LOG,
+        "NAME",
     ),
-    Command(
+    _part(
         "models import",
+        "add",
         "bring a model's file or folder into the store, under its own or another name",
-        target="streamd.cli.models:add",
-        operand="PATH [NAME]",
-        takes=_LOG,
+        "PATH [NAME]",
     ),
     Command(
         "models check",
         "check whether a model works on this machine, and how fast",
         target="streamd.cli.commands:_models_check",
         operand="NAME",
-        takes=("language", *_ENGINE, *_LOG),
+        takes=("language", *_ENGINE),
     ),
     Command(
         "models build",
         "build a model's encoder for a Mac's Neural Engine",
         target="streamd.cli.packages:build",
         operand="NAME",
-        takes=_LOG,
     ),
-    Command(
-        "models remove",
-        "delete a downloaded or imported model",
-        target="streamd.cli.models:remove",
-        operand="NAME",
-        takes=_LOG,
-    ),
+    _part("models remove", "remove", "delete a downloaded or imported model", "NAME"),
     Command(
         "vocabulary",
         "check a file of words and names to expect",
@@ -378,7 +351,7 @@ COMMANDS = (
         "show what a file's phrases become, and which of them are risky",
         target="streamd.cli.phrase_check:report",
         operand="FILE",
-        takes=("language", "model", *_LOG),
+        takes=("language", "model"),
         needs_model=True,
     ),
     Command(

@@ -19,8 +19,8 @@ from streamd.config.loading import (
     read_tokens,
     value_of,
 )
-from streamd.config.removed import REMOVED
-from streamd.config.table import OPTIONS, SECTIONS, SETTINGS, Config, successor, suggestion
+from streamd.config.removed import REMOVED, refuse_old, successor
+from streamd.config.table import OPTIONS, SECTIONS, SETTINGS, Config, suggestion
 
 __all__ = [
     "CONFIG_VARIABLE",
@@ -39,6 +39,7 @@ __all__ = [
     "of_options",
     "read_token",
     "read_tokens",
+    "refuse_old",
     "successor",
     "suggestion",
     "value_of",

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from streamd.config.removed import REMOVED
+from streamd.config.removed import refuse_old
 from streamd.config.table import (
     OPTIONS,
     PREFIX,
@@ -21,7 +21,6 @@ from streamd.config.table import (
     SETTINGS,
     Config,
     Field,
-    successor,
     suggestion,
 )
 from streamd.errors import ConfigError, os_error_as
@@ -82,10 +81,8 @@ def _from_program(name: str, value: object) -> _Value:
     key = name.replace("_", "-")
     option = OPTIONS.get(key)
     if option is None:
-        _refuse_removed(key, f"option {name}")
-        now = successor(key)
-        hint = f"; it is now {now}" if now else suggestion(name, OPTIONS)
-        raise ConfigError(f"unknown {culprit}{hint}")
+        refuse_old(key, culprit)
+        raise ConfigError(f"unknown {culprit}{suggestion(name, OPTIONS)}")
     return _Value(option, value, culprit, typed=True)
 
 
@@ -110,8 +107,8 @@ def for_clients(config: Config) -> Config:
 
     Raises `ConfigError` if there is no server.
     """
-    if not config.bind.enabled:
-        raise ConfigError("server = false: without a server there are no clients; drop it")
+    if config.bind.port is None:
+        raise ConfigError("port off: without a server there are no clients; drop it")
     return replace(config, input=replace(config.input, source=False))
 
 
@@ -204,9 +201,7 @@ def _flat(keys: Mapping[str, object]) -> Iterator[tuple[str, object]]:
 
 def _from_key(path: str, group: str, name: str, value: object) -> _Value:
     culprit, option = f"{path}: {group}.{name}", OPTIONS.get(name)
-    _refuse_removed(name, f"{path}: {name} in [{group}]")
-    if option is None and (setting := successor(name)):
-        raise ConfigError(f"{path}: {name} in [{group}] is now {setting} in [{SET}]")
+    refuse_old(name, f"{path}: {name} in [{group}]", f"{{}} in [{SET}]")
     if option is None or option.section != group:
         here = (other.name for other in OPTIONS.values() if other.section == group)
         hint = _home(name) or suggestion(name, here)
@@ -226,14 +221,10 @@ def _set(name: str, value: object, culprit: str) -> _Value:
     for option in OPTIONS.values():
         if name == option.setting:
             raise ConfigError(f"{culprit}: has an option of its own, --{option.name}")
-    _refuse_removed(name.partition(".")[2].replace("_", "-"), culprit)  # an option's setting
+    refuse_old(name, culprit)
+    refuse_old(name.partition(".")[2].replace("_", "-"), culprit)  # an option's setting
     hint = suggestion(name, SETTINGS) or "; streamd --set help lists them"
     raise ConfigError(f"{culprit}: no such setting{hint}")
-
-
-def _refuse_removed(name: str, culprit: str) -> None:
-    if instead := REMOVED.get(name):
-        raise ConfigError(f"{culprit} is gone: {instead}")
 
 
 def _from_pairs(pairs: Sequence[str], culprit: str) -> Iterator[_Value]:
@@ -256,9 +247,7 @@ def _from_environment(environ: Mapping[str, str]) -> Iterator[_Value]:
             continue
         stem = variable.removeprefix(PREFIX)
         name = stem.lower().replace("_", "-")
-        _refuse_removed(name, variable)
-        if setting := successor(name):
-            raise ConfigError(f"{variable} is now {SET_VARIABLE}={setting}=...")
+        refuse_old(name, variable, f"{SET_VARIABLE}={{}}=...")
         # Only what looks like a slip is refused: others may use names with this prefix, as
         # Kubernetes does for a service called streamd.
         stems = [name.removeprefix(PREFIX) for name in (*known, SET_VARIABLE)]
@@ -284,8 +273,8 @@ def _check(config: Config, culprits: Mapping[str, str]) -> None:
     if (step := config.session.step or 0) > length:
         named = f"{culprit('length')} ({length * FRAME_MS} ms)"
         raise ConfigError(f"{named} must be at least {culprit('step')} ({step * FRAME_MS} ms)")
-    if config.bind.share != "off" and not config.bind.enabled:
-        raise ConfigError(f"{culprit('sharing')} needs the server; drop --no-server")
+    if config.bind.share != "off" and config.bind.port is None:
+        raise ConfigError(f"{culprit('sharing')} needs the server; drop --port off")
     if config.input.device in ("cuda", "cpu", "mps"):  # openai-whisper's
         hint = "--compute says what runs the model"
         raise ConfigError(f"{culprit('device')} names a microphone: {hint}")

@@ -240,7 +240,6 @@ SECTIONS: Mapping[str, str] = {
     "vad": "What counts as speech, and when an utterance ends",
     "decoding": "The model and how it is used",
     "longform": "How whole recordings are transcribed",
-    "dictation": "When streamd dictate types",
     "output": "Where the text goes",
     "notices": "What somebody waits for",
     "export": "How a session of the library is handed on",
@@ -286,12 +285,3 @@ SETTINGS: Mapping[str, Field] = {
     field.setting: field for field in _FIELDS if not field.opt.help and field.unit != DERIVED
 }
 """The fields without an option, by the name that ``--set`` knows."""
-
-
-def successor(name: str) -> str:
-    """Return the setting that somebody means who takes it for an option, or an empty string."""
-    for setting in SETTINGS:
-        part, _, attribute = setting.replace("_", "-").partition(".")
-        if name in (attribute, f"{part}-{attribute}"):
-            return setting
-    return ""

@@ -72,7 +72,7 @@ class Afterwards:
             needed = "-o FILE, or keep sessions with --keep auto"
             raise ConfigError(f"--afterwards writes a file beside another one: add {needed}")
         if config.journal.keep and config.journal.keep_audio == "off":
-            raise ConfigError("--afterwards needs the audio: drop --keep-audio off")
+            raise ConfigError("--afterwards needs the audio: drop journal.keep_audio=off")
 
     @contextmanager
     def folder(self) -> Iterator[None]:

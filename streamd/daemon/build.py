@@ -249,7 +249,7 @@ def _source(config: Config, name: str) -> Source:
     if is_split(config) and config.pcm.channels == 1:
         source = "standard input" if name == "-" else name
         raise ConfigError(
-            f"--channels split: {source} does not say how many: add --input-channels N"
+            f"--channels split: {source} does not say how many: add --set pcm.channels=N"
         )
     pipe = sys.stdin.buffer if name == "-" else name
     return StdinSource(pipe, config.pcm, selection=selection(config))

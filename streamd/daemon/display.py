@@ -22,7 +22,7 @@ from streamd.sinks.formats import FORMATS, SEGMENTED, Jsonl, Paragraphs, Table, 
 from streamd.sinks.terminal import TerminalSink, is_terminal
 from streamd.sinks.text import SPEAKERS, Look, clean, confidence_ramp, stamper
 from streamd.sinks.transcripts import transcript
-from streamd.sinks.whole import DOCUMENTS, WholeFile, document
+from streamd.sinks.whole import DOCUMENTS, Document
 from streamd.sinks.word_document import About
 from streamd.sinks.writing import FileSink, SentenceSink, StreamSink, fitting
 from streamd.sources.ffmpeg import is_url
@@ -87,8 +87,17 @@ def with_names(config: Config, names: Names) -> Config:
     return replace(config, output=replace(config.output, names=every))
 
 
-def new_format(config: Config, name: str, started: datetime | None = None) -> Format:
-    """Return a format of files as the user wants it; time stamps count from `started`, or now."""
+def new_format(
+    config: Config, name: str, started: datetime | None = None, title: str = ""
+) -> Format:
+    """Return a format of files as the user wants it; time stamps count from `started`, or now.
+
+    Raises `ConfigError` without the library that it needs.
+    """
+    if name in DOCUMENTS:
+        names = names_of(config.output.names)
+        numbers = config.export.line_numbers
+        return Document(name, About(title or "Transcript", started, names, numbers))
     form = FORMATS[name](config.cues)
     form.names = names_of(config.output.names)
     if isinstance(form, Table) and config.decoding.speakers:
@@ -96,12 +105,6 @@ def new_format(config: Config, name: str, started: datetime | None = None) -> Fo
     if isinstance(form, Paragraphs):
         form.stamp = stamper(config.output.timestamps, started or datetime.now(UTC))
     return form
-
-
-def about(config: Config, title: str, started: datetime | None = None) -> About:
-    """Return what a document says besides what was said."""
-    names = names_of(config.output.names)
-    return About(title or "Transcript", started, names, config.export.line_numbers)
 
 
 def written(
@@ -112,13 +115,11 @@ def written(
     `names` are what the reader calls speakers, whatever the events say. Raises `ConfigError`
     without the library that the format needs.
     """
-    if form in DOCUMENTS:
-        return document(events, form, replace(about(config, title), names=names))
-    writer = new_format(config, form)
+    writer = new_format(config, form, title=title)
     writer.names = names
     if isinstance(writer, Table) and any(map(tells_who, events)):
         writer.add_speakers()
-    return transcript(events, writer).encode(errors="replace")
+    return transcript(events, writer)
 
 
 def tells_who(event: Event) -> bool:
@@ -149,11 +150,8 @@ def open_files(
     sinks: list[Sink] = []
     with ExitStack() as undo:
         for path, (name, into) in wanted.items():
-            if name in DOCUMENTS:
-                title = Path(file).stem.strip("-")
-                sinks.append(WholeFile(path, name, about(config, title, started), whole=whole))
-            else:
-                sinks.append(FileSink(path, new_format(config, name, started), whole=whole))
+            form = new_format(config, name, started, Path(file).stem.strip("-"))
+            sinks.append(FileSink(path, form, whole=whole))
             undo.callback(sinks[-1].close)
             if into:
                 sinks[-1] = translating.translated(config, sinks[-1], into)

@@ -41,7 +41,12 @@ log = logging.getLogger(__name__)
 _COLUMN = SAMPLE_RATE // 100
 """Samples in a column of 10 ms, the unit of clips."""
 _SHARE_OF_DEADLINE = 0.5
-_WHISPER_ONLY = {"precision", "condition-on-previous-text", "commit.rule", "session.context_tokens"}
+_WHISPER_ONLY = {
+    "precision",
+    "longform.condition_on_previous_text",
+    "commit.rule",
+    "session.context_tokens",
+}
 """Options that only Whisper has, besides those of its search."""
 _FULL = 32_767
 """Recordings are kept in 16 bits, half of what float32 takes."""

@@ -245,10 +245,7 @@ class FileTranscriber:
         self._engine, self._n_mels = engine, model.dims.n_mels
         self._in_two = is_alone if urgent(engine) is not None else lambda: False
         self._tokenizer = build.tokenizer(config, model)
-        decoding = replace(
-            build.decoding_options(config, model),
-            timestamps=True,
-        )
+        decoding = replace(build.decoding_options(config, model), timestamps=True)
         longform = replace(config.longform, initial_prompt=config.decoding.prompt)
         lists = lists or build.vocabularies(config, model, build.expected(config, model))
         languages = build.selection(config).languages

@@ -98,20 +98,13 @@ def file_queue(config: Config, recordings: Recordings) -> "FileQueue | None":
     return FileQueue(recordings, Jobs(Shelf(folder_of(config.journal.keep, os.environ))))
 
 
-def _answers(
-    config: Config, streams: Streams, recordings: Recordings | None, queue: "FileQueue | None"
-) -> LibraryAnswers:
+def _answers(config: Config, streams: Streams, queue: "FileQueue") -> LibraryAnswers:
     from streamd.library.jobs_rest import JobsRest
     from streamd.library.listeners import Listeners
     from streamd.library.rest import LibraryRest
-    from streamd.library.shelf import Shelf
-    from streamd.library.tables import folder_of
 
-    files = None
-    if queue is not None and recordings is not None:
-        files = JobsRest(queue, recordings.check)
-    shelf = Shelf(folder_of(config.journal.keep, os.environ))
-    return LibraryRest(shelf, partial(written, config), Listeners(streams, recordings), files)
+    files, listeners = JobsRest(queue), Listeners(streams, queue.recordings)
+    return LibraryRest(queue.jobs.shelf, partial(written, config), listeners, files)
 
 
 def _bus(config: Config, resume_s: float) -> "Bus":
@@ -145,11 +138,11 @@ async def server(
 ) -> AsyncIterator[Server | None]:
     """Run the configured server; None if there is to be none. `end_by`: see `Server.end_by`.
 
-    Files for the library go into the `queue`.
+    The `queue` is that of the library's files, if there is a library.
 
     Raises `ConfigError` for the token or the certificate, and `BindError` for the address.
     """
-    if not config.bind.enabled:
+    if config.bind.port is None:
         yield None
         return
     listening = inherited_socket(os.environ)
@@ -172,8 +165,8 @@ async def server(
             running.end_by = end_by
             running.transcripts = Transcripts(streams, partial(written, config))
             running.read_words = partial(terms_of, config)
-            if config.journal.keep:
-                running.library = _answers(config, streams, recordings, queue)
+            if queue is not None:
+                running.library = _answers(config, streams, queue)
             yield running
             notify(os.environ, "STOPPING=1")
     if readers is not None:

@@ -131,7 +131,7 @@ def invite(running: Server, *, has_live: bool) -> str:
     bind = running.bind
     speak = bind.share == "speak"
     # A certificate is for a name, which only its owner can tell.
-    name = next(iter(bind.allow_host), "") or lan_address(bind.host)
+    name = next(iter(bind.allowed_hosts), "") or lan_address(bind.host)
     token = guest_token(bind.token) if speak and bind.token else bind.listen_token
     if has_live and not speak:
         token = next(

@@ -123,11 +123,13 @@ def check(config: Config) -> None:
         check_sounds()
     if not config.longform.word_timestamps:
         for flag, wanted in (
-            ("--highlight-words", config.cues.highlight),
+            ("--set cues.highlight_words=true", config.cues.highlight_words),
             ("--speakers", config.decoding.speakers),
         ):
             if wanted:
-                raise ConfigError(f"{flag} needs word timestamps: drop --no-word-timestamps")
+                raise ConfigError(
+                    f"{flag} needs word timestamps: drop longform.word_timestamps=false"
+                )
 
 
 class _Batch:

@@ -31,7 +31,7 @@ class FileQueue:
     def __init__(self, recordings: Recordings, jobs: Jobs) -> None:
         """Raises `JournalError` if what broke off before cannot be removed."""
         jobs.sweep()
-        self._recordings, self.jobs = recordings, jobs
+        self.recordings, self.jobs = recordings, jobs
         self.now: tuple[int, int, int] | None = None
         """Which job is being done, up to which ms, and of how many; 0 while its file is read."""
         self._more = asyncio.Event()
@@ -96,7 +96,7 @@ class FileQueue:
         if not self.jobs.path(job.epoch).is_file():  # somebody has just removed it
             return
         with self.jobs.path(job.epoch).open("rb") as file:
-            read = self._recordings.read(file.fileno(), job.name, job.wanted, epoch=job.epoch)
+            read = self.recordings.read(file.fileno(), job.name, job.wanted, epoch=job.epoch)
             recording = await read
             self.now = job.id, 0, recording.duration_ms
             async for event in recording.events:

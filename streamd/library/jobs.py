@@ -52,7 +52,7 @@ class Jobs:
     """
 
     def __init__(self, shelf: Shelf) -> None:
-        self._shelf, self.folder = shelf, shelf.folder / UPLOADS
+        self.shelf, self.folder = shelf, shelf.folder / UPLOADS
 
     def new_file(self) -> Path:
         """Return where a file is received; `add` it when it is whole."""
@@ -69,7 +69,7 @@ class Jobs:
         epoch = key or received.stem
         with (
             os_error_as(JournalError, f"{received}: cannot be kept"),
-            written(self._shelf.path) as connection,
+            written(self.shelf.path) as connection,
         ):
             flush(received)  # which may take long: nobody else waits for it
             connection.execute("BEGIN IMMEDIATE")
@@ -89,7 +89,7 @@ class Jobs:
 
     def listed(self) -> list[QueuedFile]:
         """Return all jobs, the oldest first."""
-        with written(self._shelf.path) as connection:
+        with written(self.shelf.path) as connection:
             rows = connection.execute("SELECT id, job FROM jobs ORDER BY id").fetchall()
         found = []
         for number, data in rows:
@@ -112,20 +112,20 @@ class Jobs:
 
     def change(self, job: QueuedFile) -> None:
         """Write what is known of a job, unless somebody has removed it."""
-        with written(self._shelf.path) as connection:
+        with written(self.shelf.path) as connection:
             row = msgspec.json.encode(job).decode(), job.id
             connection.execute("UPDATE jobs SET job = ? WHERE id = ?", row)
 
     def remove(self, job: QueuedFile) -> None:
         """Forget a job and its file; its session stays."""
-        with written(self._shelf.path) as connection:
+        with written(self.shelf.path) as connection:
             connection.execute("DELETE FROM jobs WHERE id = ?", (job.id,))
         self.path(job.epoch).unlink(missing_ok=True)
 
     def forget_session(self, job: QueuedFile) -> None:
         """Delete the session that a job has begun, with its audio."""
         for number, _ in self._sessions(job):
-            self._shelf.delete(number)
+            self.shelf.delete(number)
 
     def sweep(self) -> None:
         """Remove files of which no job knows: of uploads that broke off."""
@@ -139,7 +139,7 @@ class Jobs:
         return next((number for number, _ in self._sessions(job)), 0)
 
     def _sessions(self, job: QueuedFile) -> list[tuple[int, str]]:
-        with written(self._shelf.path) as connection:
+        with written(self.shelf.path) as connection:
             query = "SELECT id, run FROM runs WHERE epoch = ?"
             rows = connection.execute(query, (job.epoch,)).fetchall()
         found = []

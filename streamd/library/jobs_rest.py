@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import parse_qsl
@@ -48,20 +47,17 @@ class _Sent(Struct, frozen=True, kw_only=True):
 
 
 class JobsRest:
-    """Answers requests for the files of a `queue`, which may be as large as the disk allows.
+    """Answers requests for the files of a `queue`, which may be as large as the disk allows."""
 
-    `check` raises `WireError` for what cannot be transcribed as it is wanted.
-    """
-
-    def __init__(self, queue: FileQueue, check: Callable[[Wanted], Awaitable[None]]) -> None:
-        self._queue, self._check = queue, check
+    def __init__(self, queue: FileQueue) -> None:
+        self._queue = queue
 
     async def receive(self, exchange: Exchange, request: Request) -> None:
         """Receive a file, whose name and wishes are in the query, and put it into the queue."""
         try:
             query = request.path.partition("?")[2]
             sent = msgspec.convert(dict(parse_qsl(query)), _Sent, strict=False)
-            await self._check(sent.wanted)
+            await self._queue.recordings.check(sent.wanted)
             received = await self._received(exchange)
             jobs = self._queue.jobs
             name, wanted = printable(sent.name), sent.wanted

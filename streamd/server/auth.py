@@ -109,7 +109,7 @@ class Auth:
         path = request.path.partition("?")[0]
         host = _name_and_port(hosts[0]) if len(hosts) == 1 else None
         if host is None or not self._is_own_host(host):
-            return plain(403, "unknown host: allow this name with --allow-host")
+            return plain(403, "unknown host: allow this name with --allow")
         if path == HEALTH_PATH:
             return plain(200, "ok")
         if not (path in DIALECTS and is_websocket(request)) and (page := self._pages.get(path)):
@@ -118,9 +118,7 @@ class Auth:
         if not is_known:
             return plain(404, f"not found: the websocket is at {STREAM_PATH}")
         if not all(self._is_allowed_origin(origin, hosts[0]) for origin in origins):
-            why = (
-                "allow this site with --allow-origin, or have the proxy pass on Host with its port"
-            )
+            why = "allow this site with --allow, or have the proxy pass on Host with its port"
             return plain(403, f"origin not allowed: {why}")
         # A load balancer that asks whether the server is ready has no token.
         return None if path == READY_PATH else self._check_token(path, request)
@@ -165,7 +163,7 @@ class Auth:
         return name is not None and (
             bool(self._grants)
             or is_loopback(name)
-            or name in (self._bind.host, *self._bind.allow_host)
+            or name in (self._bind.host, *self._bind.allowed_hosts)
         )
 
     def _is_allowed_origin(self, origin: str, host: str) -> bool:
@@ -173,7 +171,7 @@ class Auth:
         if name is None:
             return False
         ours = is_loopback(name) or urlsplit(origin).netloc == host
-        return ours or origin in self._bind.allow_origin
+        return ours or origin in self._bind.allow
 
 
 def _presented_tokens(request: Request) -> Iterator[str]:

@@ -171,7 +171,7 @@ class Server:
     async def __aenter__(self) -> Self:
         deadline_s = self._limits.send_deadline_ms / 1000
         _library_log.addFilter(_is_worth_logging)
-        where = self.bind.host, self.bind.port
+        where = self.bind.host, self.bind.port or 0
         bound = [self._listening] if self._listening else await _bound(*where)
         try:
             if self.bind.wyoming:

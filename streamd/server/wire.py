@@ -119,7 +119,24 @@ class Encoding(StrEnum):
         return {Encoding.S16: 2, Encoding.F32: 4}.get(self, 1)
 
 
-class Start(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="start"):
+class _Choosing(msgspec.Struct, frozen=True, kw_only=True):
+    """What a client may choose of a session at any time; None: as it is."""
+
+    language: str | None = None
+    prompt: str | None = None
+    hotwords: str | None = None
+    endpoint: str | None = None
+    endpoint_ms: int | None = None
+    sounds: bool | None = None
+
+    @property
+    def chosen(self) -> Mapping[str, object]:
+        """The fields of `Choices` that are not None."""
+        every = ((name, getattr(self, name, None)) for name in Choices.__struct_fields__)
+        return {name: value for name, value in every if value is not None}
+
+
+class Start(_Choosing, frozen=True, kw_only=True, tag_field="type", tag="start"):
     """The format of the binary messages; optional, and only before the first of them.
 
     With `samples` the client promises to keep what is not acknowledged and to reconnect if the
@@ -132,27 +149,11 @@ class Start(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="st
     rate: int = 16_000
     channels: int = 1
     samples: Annotated[int, msgspec.Meta(ge=0, le=MAX_SAMPLES)] | None = None
-    language: str | None = None
     task: str | None = None
-    prompt: str | None = None
-    hotwords: str | None = None
-    endpoint: str | None = None
-    endpoint_ms: int | None = None
     speakers: bool | None = None
-    sounds: bool | None = None
     split: bool | None = None
     model: str | None = None
     words: bool | None = None
-
-    @property
-    def chosen(self) -> Mapping[str, object]:
-        """The fields of `Choices` that are not None."""
-        return _chosen(self)
-
-
-def _chosen(command: msgspec.Struct) -> Mapping[str, object]:
-    every = ((name, getattr(command, name, None)) for name in Choices.__struct_fields__)
-    return {name: value for name, value in every if value is not None}
 
 
 class Flush(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="flush"):
@@ -165,20 +166,8 @@ class Stop(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="sto
     """Make all audio final and end the session."""
 
 
-class Update(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="update"):
+class Update(_Choosing, frozen=True, kw_only=True, tag_field="type", tag="update"):
     """Change what `Start` has chosen, from the next window on; None: it stays as it is."""
-
-    language: str | None = None
-    prompt: str | None = None
-    hotwords: str | None = None
-    endpoint: str | None = None
-    endpoint_ms: int | None = None
-    sounds: bool | None = None
-
-    @property
-    def chosen(self) -> Mapping[str, object]:
-        """The fields of `Choices` that are not None."""
-        return _chosen(self)
 
 
 class Correct(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="correct"):

@@ -292,7 +292,9 @@ class _Timed(_InCues):
             yield [times, *(joined(line, shown) for line in cue.lines)]
 
     def _moments(self, cue: Cue) -> Iterable[tuple[int, int, Piece | None]]:
-        return cue.moments() if self._layout.highlight else ((cue.start_ms, cue.end_ms, None),)
+        return (
+            cue.moments() if self._layout.highlight_words else ((cue.start_ms, cue.end_ms, None),)
+        )
 
     def _shown(self, piece: Piece, spoken: Piece | None) -> str:
         return f"<u>{self._draw(piece)}</u>" if piece is spoken else self._draw(piece)

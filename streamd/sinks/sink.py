@@ -5,7 +5,7 @@ from contextlib import AbstractContextManager, nullcontext
 from types import MappingProxyType
 from typing import Protocol
 
-from streamd.events import Event, Final, Gap, Sound, SpeakerName
+from streamd.events import Event, Final, Gap, Item, Sound, SpeakerName
 from streamd.labels import Names, by_speaker, renamed
 
 
@@ -16,10 +16,17 @@ class Format(Protocol):
     names: Names = MappingProxyType({})
     repeats: bool = False
     """Whether a stream of this format tells of a sound again when it is over."""
+    at_end: bool = False
+    """Whether nothing can be written before all was said: then `whole` makes the file."""
 
     def end(self, *, complete: bool) -> str:
         """Return the end of the file; while more events may come, each event replaces it."""
         return ""
+
+    def whole(self, said: Sequence[Item]) -> bytes:
+        """Return a file of all that was said."""
+        text = self.header + "".join(map(self.append, said)) + self.end(complete=True)
+        return text.encode(errors="replace")
 
     def rest(self, final: Final) -> str:
         """Return what `append` has kept back of a final, if it cannot be added later."""

@@ -116,13 +116,13 @@ def _is_same(sound: Sound, other: Sound) -> bool:
     return (sound.label, sound.start_ms) == (other.label, other.start_ms)
 
 
-def transcript(events: Iterable[Event], form: Format) -> str:
+def transcript(events: Iterable[Event], form: Format) -> bytes:
     """Return a file of a session's finals and gaps, given in order with what revises them."""
     text = Revised()
     for event in events:
         text.take(event)
     form.names = {**text.names, **form.names}  # of whoever asks for the file, first of all
-    return form.header + "".join(map(form.append, text.since(0))) + form.end(complete=True)
+    return form.whole([*text.since(0)])
 
 
 def corrected(final: Final, corrections: Sequence[Correction]) -> Final:

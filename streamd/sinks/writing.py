@@ -192,13 +192,14 @@ class FileSink:
     there on, also at once. An existing file stays as it is until the first final, or until a
     session without finals ends normally; a session that fails or is stopped before leaves no trace.
 
-    With `whole` a regular file appears only when it is closed; until then it is ``.NAME.part``
-    beside it. If the session was stopped before its end, the file gets the name `cut_short`
-    instead. Raises `OutputError` if the file cannot be written.
+    With `whole`, or a format that is written `at_end`, a regular file appears only when it is
+    closed; until then it is ``.NAME.part`` beside it. If the session was stopped before its end, a
+    `whole` file gets the name `cut_short` instead. Raises `OutputError` if the file cannot be
+    written.
     """
 
     def __init__(self, path: Path, form: Format, *, whole: bool = False) -> None:
-        self._path, self._form = path, form
+        self._path, self._form, self._whole = path, form, whole
         self._names: Names = {**form.names}
         self._revised = Revised()
         # The first one, and as many as are needed for revisions of the last minute.
@@ -210,7 +211,7 @@ class FileSink:
         self._is_new = not path.exists()
         may_be_replaced = self._is_new or path.is_file()
         part = self._target.with_name(f".{fitting(f'{self._target.name}..part')[:-6]}.part")
-        self._part = part if whole and may_be_replaced else None
+        self._part = part if (whole or form.at_end) and may_be_replaced else None
         self._problem = f"{path}: cannot be written"
         with os_error_as(OutputError, self._problem):
             # Unbuffered: a later close() has nothing left to write that could fail. What is written
@@ -262,10 +263,14 @@ class FileSink:
         with self._file:
             try:
                 if self._begun and not self._failed:
-                    self._put("", complete=True)
-                    if self._part:
-                        target = cut_short(self._target) if self._is_cut else self._target
-                        with os_error_as(StreamdError, self._problem):
+                    with os_error_as(StreamdError, self._problem):
+                        if self._form.at_end:
+                            self._write(self._form.whole([*self._revised.since(0)]))
+                        else:
+                            self._put("", complete=True)
+                        if self._part:
+                            is_cut = self._is_cut and self._whole
+                            target = cut_short(self._target) if is_cut else self._target
                             os.replace(self._part, target)
             finally:
                 unused = self._part or (self._path if self._is_new and not self._begun else None)

@@ -138,17 +138,7 @@ class WavWriter:
 
 def _header(n_bytes: int, n_channels: int) -> bytes:
     """Return the header of a WAV file with `n_bytes` of samples (WAVE_FORMAT_PCM)."""
-    return _HEADER.pack(
-        *(b"RIFF", n_bytes + _HEADER.size - 8, b"WAVE"),
-        *(
-            b"fmt ",
-            16,
-            1,
-            n_channels,
-            SAMPLE_RATE,
-            2 * n_channels * SAMPLE_RATE,
-            2 * n_channels,
-            16,
-        ),
-        *(b"data", n_bytes),
-    )
+    n_frame = 2 * n_channels
+    form = 16, 1, n_channels, SAMPLE_RATE, n_frame * SAMPLE_RATE, n_frame, 16
+    n_rest = n_bytes + _HEADER.size - 8
+    return _HEADER.pack(b"RIFF", n_rest, b"WAVE", b"fmt ", *form, b"data", n_bytes)

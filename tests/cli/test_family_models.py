@@ -100,7 +100,7 @@ def test_without_the_library_nothing_is_downloaded(serving, monkeypatch, capsys)
     ("words", "asked"), [(("--translate",), "--translate"), (("-l", "de"), "--language de")]
 )
 def test_what_it_cannot_do_is_said_before_the_download(words, asked, serving, capsys):
-    assert main(["-m", NAME, *words, "--no-server", "nothing.wav"]) == 2
+    assert main(["-m", NAME, *words, "--port=off", "nothing.wav"]) == 2
     expected = f"{asked}: {NAME} only transcribes en; take a Whisper"
     assert capsys.readouterr().err == f"streamd: {expected}\n"
 

@@ -143,7 +143,7 @@ def test_serve_takes_no_audio_from_here(run):
 
 
 def test_serve_needs_the_server(run, capsys, monkeypatch):
-    monkeypatch.setenv("STREAMD_SERVER", "false")
+    monkeypatch.setenv("STREAMD_PORT", "off")
     assert "without a server there are no clients" in complaint(run, capsys, "serve")
 
 
@@ -265,13 +265,13 @@ def test_file_named_like_a_command(run, tmp_path):
         (
             "-mc 0 a.wav",
             "-mc is whisper.cpp's; streamd has --set session.context_tokens=N live, "
-            "--no-condition-on-previous-text for transcribe",
+            "and to turn it off for transcribe longform.condition_on_previous_text=false",
         ),
         ("transcribe --fp16=False", "--fp16 is openai-whisper's; streamd has --precision"),
         ("--max-subscribers 2", "--max-subscribers is now --set limits.max_subscribers=..."),
         (
-            "--set gate.atack_ms=1",
-            "--set gate.atack_ms: no such setting; did you mean gate.attack_ms?",
+            "--set gate.flor_db=1",
+            "--set gate.flor_db: no such setting; did you mean gate.floor_db?",
         ),
         ("--set gate.opn=1", "--set gate.opn: no such setting; streamd --set help lists them"),
         (
@@ -283,16 +283,16 @@ def test_file_named_like_a_command(run, tmp_path):
         ("serve 9000", "serve takes no argument: 9000; to choose the port: --port 9000"),
         ("help transcibe", "transcibe: no such command or file; did you mean transcribe?"),
         (
-            "serve --allow-origin foo",
-            "--allow-origin must be a website's origin, such as https://captions.example:8443, "
-            "got foo",
+            "serve --allow https://a/b",
+            "--allow must be a host name, or a website's origin, such as "
+            "https://captions.example:8443, got https://a/b",
         ),
         (
             "--device cuda a.wav",
             "--device names a microphone: --compute says what runs the model",
         ),
         ("--token secret", "unknown option --token: use --token-file FILE, or STREAMD_TOKEN"),
-        ("serve --no-server", "serve has no option --no-server"),
+        ("serve --no-server", "--no-server is gone: use --port off, for no server"),
         ("--config", "--config: expected one argument"),
         ("--config none.toml", "--config: cannot read none.toml: No such file or directory"),
     ],

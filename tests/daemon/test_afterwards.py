@@ -32,7 +32,7 @@ def scratch(tmp_path, monkeypatch):
 
 
 def run(*args):
-    return main(["--fast", "--no-server", "-m", "tiny.en", "--afterwards", *map(str, args)])
+    return main(["--fast", "--port=off", "-m", "tiny.en", "--afterwards", *map(str, args)])
 
 
 def test_a_better_transcript_is_beside_the_live_one(sentence, tmp_path, scratch, capfd):
@@ -86,7 +86,10 @@ def test_silence_has_no_better_transcript(tmp_path, capfd):
     ("options", "why"),
     [
         ({}, "add -o FILE"),
-        ({"output": ["a.txt"], "library": "auto", "keep-audio": "off"}, "drop --keep-audio off"),
+        (
+            {"output": ["a.txt"], "library": "auto", "set": ["journal.keep_audio=off"]},
+            "drop journal.keep_audio=off",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused(options, why):
@@ -130,5 +133,5 @@ def test_a_long_list_is_cut_but_counted():
 def test_nothing_of_it_without_the_option(sentence, tmp_path, caplog):
     caplog.set_level(logging.INFO)
     out = str(tmp_path / "talk.txt")
-    assert main(["--fast", "--no-server", "-m", "tiny.en", "-o", out, str(sentence)]) == 0
+    assert main(["--fast", "--port=off", "-m", "tiny.en", "-o", out, str(sentence)]) == 0
     assert not (tmp_path / "talk.better.txt").exists()

@@ -36,7 +36,7 @@ async def test_what_cannot_be_opened_destroys_nothing(
             "files": [str(tmp_path / sound)],
             "output": [str(old), str(tmp_path / "new.json")],
             "format": "json",
-            "server": "false",
+            "port": "off",
         },
         {},
     )
@@ -75,7 +75,7 @@ def test_a_bad_file_is_reported_and_the_others_are_done(speech, tmp_path, monkey
 @pytest.mark.parametrize("command", [run, transcribe])
 async def test_names_are_checked_before_anything_begins(speech, tmp_path, capfd, command):
     files = [str(speech), str(tmp_path / "typo.wav"), str(tmp_path / "also.wav")]
-    given = {"model": "tiny.en", "files": files, "server": "false"}
+    given = {"model": "tiny.en", "files": files, "port": "off"}
     with pytest.raises(SourceError, match=r"typo\.wav, .*also\.wav: no such file; check the path"):
         await command(load(given, {}))
     assert capfd.readouterr().out == ""
@@ -149,4 +149,4 @@ def test_a_bug_in_one_file_of_a_batch_leaves_the_others_alone(speech, tmp_path, 
 async def test_a_track_is_not_for_a_microphone():
     for command in (run, transcribe):
         with pytest.raises(ConfigError, match="--track is for files: name one, or drop it"):
-            await command(load({"model": "tiny.en", "track": "2", "server": "false"}, {}))
+            await command(load({"model": "tiny.en", "track": "2", "port": "off"}, {}))

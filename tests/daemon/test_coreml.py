@@ -108,7 +108,7 @@ def sound(tmp_path_factory) -> Path:
 
 def run(program: list[str], model: str, sound: Path, **environ: str) -> subprocess.CompletedProcess:
     command = [sys.executable, "-W", "error", *program, "--model", model, "--precision", "float32"]
-    command += ["--beam-size", "1", "--set", "search.temperatures=0", "--fast", "--no-server"]
+    command += ["--beam-size", "1", "--set", "search.temperatures=0", "--fast", "--port=off"]
     command += ["--jsonl"]
     return subprocess.run(
         [*command, str(sound)],

@@ -199,7 +199,7 @@ def test_any_letter_is_typed_and_taken_back(window, program, ydotool, monkeypatc
 
 
 def test_push_to_talk_types_only_what_is_said_between_two_signals(window):
-    with dictating(window, "--push-to-talk", "-") as streamd:
+    with dictating(window, "--set", "dictation.push_to_talk=true", "-") as streamd:
 
         def says(text: bytes) -> None:
             while text not in (line := streamd.stderr.readline()):

@@ -59,7 +59,7 @@ def test_each_reader_has_the_same_words_speakers_and_corrections(tmp_path, sound
     if not sound.exists():
         pytest.skip("needs ../shared/data")
     live = [arg for name in FORMATS for arg in ("-o", tmp_path / f"live.{name}")]
-    options = ("--fast", "--no-server", "-q", "--journal", tmp_path / "journal")
+    options = ("--fast", "--port=off", "-q", "--journal", tmp_path / "journal")
     feed = streamd("-m", "tiny.en", "--speakers", *options, *live, "--jsonl", sound)
     said = on_page(feed, tmp_path)
     assert len(said) > 100

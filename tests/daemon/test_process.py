@@ -66,7 +66,7 @@ def sentences(tmp_path_factory) -> Path:
 
 
 def test_an_engine_that_does_not_come_back_in_time_ends_the_program(sentence):
-    done = run("--no-server", "--fast", "--set", "decoding.engine_deadline_ms=1", str(sentence))
+    done = run("--port=off", "--fast", "--set", "decoding.engine_deadline_ms=1", str(sentence))
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].startswith(b"streamd: the engine has not finished a window")
 
@@ -74,7 +74,7 @@ def test_an_engine_that_does_not_come_back_in_time_ends_the_program(sentence):
 def test_a_file_becomes_text_on_a_pipe_and_in_files(sentence, tmp_path):
     done = run(
         "--fast",
-        "--no-server",
+        "--port=off",
         str(sentence),
         "-o",
         str(tmp_path / "a.srt"),
@@ -91,7 +91,7 @@ def test_a_file_becomes_text_on_a_pipe_and_in_files(sentence, tmp_path):
 
 def test_the_demo_begins_with_a_famous_sentence_and_has_few_words_wrong(said):
     demo = RECORDING.with_name("demo.flac")
-    shown = said("--fast", "--no-server", "-m", "tiny.en", "--speakers", str(demo))
+    shown = said("--fast", "--port=off", "-m", "tiny.en", "--speakers", str(demo))
     clips = json.loads(demo.with_suffix(".json").read_text())["clips"]
     reference = [word for clip in clips for word in spoken(clip["text"])]
     lines = [line.split(": ", 1) for line in shown.splitlines()]
@@ -126,7 +126,7 @@ def test_music_behind_a_sentence_does_not_say_it_again(tmp_path, said):
     joined = np.concatenate(pieces)
     joined += np.random.default_rng(0).standard_normal(len(joined)) * 10 ** (-75 / 20)
     soundfile.write(tmp_path / "joined.wav", joined, rate_hz)
-    shown = said("--fast", "--no-server", "-m", "tiny.en", str(tmp_path / "joined.wav"))
+    shown = said("--fast", "--port=off", "-m", "tiny.en", str(tmp_path / "joined.wav"))
     assert shown.count("young man.") == 1
     assert shown.endswith("He was not an ill-disposed young man.\n")
 
@@ -150,7 +150,7 @@ def test_transcribe_writes_files_down_and_into_a_folder(sentence, tmp_path, said
 
 def test_stdin_is_a_source(sentence):
     samples, _ = soundfile.read(sentence, dtype="int16")
-    done = run("-", "--no-server", "--jsonl", input=samples.tobytes())
+    done = run("-", "--port=off", "--jsonl", input=samples.tobytes())
     events = [json.loads(line) for line in done.stdout.splitlines()]
     assert [e["text"] for e in events if e["type"] == "final"] == [SENTENCE]
     assert events[-1]["type"] == "eos"
@@ -159,7 +159,7 @@ def test_stdin_is_a_source(sentence):
 
 def test_silence_says_nothing(tmp_path, said):
     soundfile.write(tmp_path / "silence.wav", np.zeros(16000 * 20), 16000)
-    assert said("--fast", "--no-server", str(tmp_path / "silence.wav")) == ""
+    assert said("--fast", "--port=off", str(tmp_path / "silence.wav")) == ""
 
 
 @pytest.mark.parametrize(
@@ -197,8 +197,8 @@ def test_two_people_in_two_channels_of_a_pipe_are_two_speakers_on_one_clock():
     together = np.zeros((n_before + len(other), 2), np.float32)
     together[: len(one), 0], together[n_before:, 1] = one, other
     done = run(
-        *("-", "--input-format", "f32le", "--input-channels", "2", "--channels", "split"),
-        *("--no-server", "--jsonl", "--model", "tiny.en"),
+        *("-", "--input-format", "f32le", "--set", "pcm.channels=2", "--channels", "split"),
+        *("--port=off", "--jsonl", "--model", "tiny.en"),
         input=together.astype("<f4").tobytes(),
     )
     finals = [
@@ -224,7 +224,7 @@ def test_a_port_in_use_is_named(sentence, capfd):
 
 def test_a_reader_that_leaves_ends_it_quietly(sentences):
     with subprocess.Popen(
-        [*PROGRAM, "--fast", "--no-server", str(sentences)],
+        [*PROGRAM, "--fast", "--port=off", str(sentences)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     ) as streamd:
@@ -334,7 +334,7 @@ def typed_interrupt(*args: str) -> tuple[Emulator, int]:
 
 
 def test_an_interrupt_that_is_typed_leaves_no_mark_in_the_captions(sentence):
-    screen, code = typed_interrupt("--no-server", "-m", "tiny.en", str(sentence))
+    screen, code = typed_interrupt("--port=off", "-m", "tiny.en", str(sentence))
     assert code == 0
     rows = "\n".join(screen.rows())
     assert "^C" not in rows
@@ -462,7 +462,7 @@ def test_sigterm_ends_captions_of_another_family_whether_its_library_answers_or_
     pytest.importorskip("transcribe_cpp")
     sound = soundfile.read(recorded.ROOT / "tests/golden/lamp.flac", dtype="int16")[0].tobytes()
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    command = [*PROGRAM, "-m", str(MOONSHINE), "--no-server", "--jsonl", "-"]
+    command = [*PROGRAM, "-m", str(MOONSHINE), "--port=off", "--jsonl", "-"]
     with subprocess.Popen(command, **pipes) as daemon:
         daemon.stdin.write(sound[:64_000])
         daemon.stdin.flush()

@@ -67,7 +67,7 @@ async def test_all_who_are_in_and_all_who_come_may_be_connected(monkeypatch):
     asked: list[int] = []
     monkeypatch.setattr(serving, "allow_files", asked.append)
     given = {"port": "0", "set": ["limits.max_subscribers=1000"], "max-streams": "8"}
-    config = load({"server": "true", **given}, {})
+    config = load(given, {})
     streams = Streams(lambda _: pytest.fail("nobody speaks"), max_backlog=1, max_ingest=8)
     async with serving.server(config, streams):
         assert asked == [2 * (1000 + 2 * 8 + config.limits.max_uploads)]

@@ -88,7 +88,7 @@ def answer(link, path, token):
 
 async def main():
     logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(message)s")
-    config = load({"server": "true", "port": "0", "sharing": sys.argv[1]}, {})
+    config = load({"port": "0", "sharing": sys.argv[1]}, {})
     streams = Streams(lambda _: None, max_backlog=1, max_ingest=1)
     async with serving.server(config, streams) as running:
         serving.announce(running)
@@ -159,8 +159,8 @@ def test_without_openssl_a_certificate_is_asked_for(tmp_path):
 
 
 def test_sharing_needs_a_server():
-    with pytest.raises(ConfigError, match="--sharing needs the server; drop --no-server"):
-        load({"sharing": "listen", "server": "false"}, {})
+    with pytest.raises(ConfigError, match="--sharing needs the server; drop --port off"):
+        load({"sharing": "listen", "port": "off"}, {})
 
 
 @pytest.mark.parametrize("length", [1, 15, 16])

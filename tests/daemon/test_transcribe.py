@@ -114,7 +114,7 @@ def test_a_second_thread_changes_nothing_but_the_time(monkeypatch):
 
 
 def test_without_words_there_are_none(opened):
-    found, _ = finals(opened, **{"word-timestamps": "false"})
+    found, _ = finals(opened, set=["longform.word_timestamps=false"])
     assert found
     assert not any(final.words for final in found)
 
@@ -213,13 +213,14 @@ def test_numbers_stay_where_the_text_is_openai_whispers_or_words_are_missing(
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"highlight-words": "true"}, "--highlight-words needs word timestamps"),
+        ({"set": ["cues.highlight_words=true"]}, "cues.highlight_words=true needs word timestamps"),
         ({"speakers": "true"}, "--speakers needs word timestamps"),
     ],
 )
 def test_options_that_contradict_each_other(given, says):
+    pairs = ["longform.word_timestamps=false", *given.get("set", ())]
     with pytest.raises(ConfigError, match=says):
-        check(load({"word-timestamps": "false"} | given, {}))
+        check(load({**given, "set": pairs}, {}))
 
 
 def test_lost_audio_is_told_and_silence_takes_its_place(opened):
@@ -445,7 +446,7 @@ async def test_a_silent_channel_says_nothing(tmp_path):
 
 async def test_raw_pcm_whose_channels_are_split_has_to_be_counted(tmp_path):
     os.mkfifo(pipe := tmp_path / "pipe")
-    with pytest.raises(ConfigError, match="--input-channels"):
+    with pytest.raises(ConfigError, match=r"--set pcm\.channels"):
         await transcribe(load({"files": [str(pipe)], "channels": "split"}, {}))
 
 

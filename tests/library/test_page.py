@@ -49,15 +49,11 @@ async def page(tmp_path):
         yield page
 
 
-async def anything(wanted):
-    """Nothing is refused."""
-
-
 @asynccontextmanager
 async def library_page(folder, streams=None, files=None, *, may_fail=False, **bind):
     streams = streams or CountingStreams()
     async with serving(streams, bind=BindOptions(port=0, **bind)) as server:
-        files = files and JobsRest(files, anything)
+        files = files and JobsRest(files)
         write = partial(written, Config())
         server.library = LibraryRest(Shelf(folder), write, Listeners(streams), files)
         async with browser() as chromium:

@@ -310,7 +310,7 @@ def test_a_wrong_file_of_tokens_is_refused_in_one_line(tmp_path, text, culprit):
 
 
 async def test_the_file_is_read_again_on_sighup(token_file):
-    config = load({"port": "0", "token-file": token_file, "allow-host": "captions.example"}, {})
+    config = load({"port": "0", "token-file": token_file, "allow": ["captions.example"]}, {})
     streams = Streams(lambda _: None, max_backlog=1, max_ingest=1)
     async with server(config, streams) as running:
         invite(running, has_live=True)

@@ -154,9 +154,7 @@ async def test_stats_come_to_whoever_wants_them():
 
 
 async def test_further_hosts_and_origins_can_be_named():
-    bind = BindOptions(
-        port=0, allow_host=("captions.local",), allow_origin=("https://app.example",)
-    )
+    bind = BindOptions(port=0, allow=("captions.local", "https://app.example"))
     async with Server(bind, sessions=CountingStreams(), info=INFO) as server:
 
         async def status(host: str, origin: str) -> int:

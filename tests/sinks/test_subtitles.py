@@ -68,7 +68,7 @@ def test_lrc_as_another_parser_reads_it():
     assert last == "[100:00.00]late"
 
 
-HIGHLIGHT = CueLayout(highlight=True)
+HIGHLIGHT = CueLayout(highlight_words=True)
 
 
 def test_the_word_that_is_spoken_is_underlined():
@@ -111,7 +111,7 @@ hostile = st.text(min_size=1, max_size=10) | st.sampled_from(
         line_cells=st.integers(8, 60),
         max_lines=st.integers(1, 4),
         max_words=st.integers(0, 4),
-        highlight=st.booleans(),
+        highlight_words=st.booleans(),
         confidence=st.booleans(),
     ),
     st.sampled_from([0.1, 0.9]),
@@ -129,7 +129,7 @@ def test_any_text_comes_back_from_subtitles(said, layout, prob):
     captions = vtt(written("vtt", GAP, *events, layout=layout))
     assert len(captions) == len(cues)
     lyrics = pylrc.parse(written("lrc", GAP, *events, layout=layout))
-    if layout.highlight:
+    if layout.highlight_words:
         return
     whole = "".join(text).replace(" ", "")
     shown = _letters("".join(cue.content for cue in cues))

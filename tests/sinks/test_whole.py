@@ -14,8 +14,10 @@ from pympi import Eaf
 from streamd.errors import ConfigError
 from streamd.events import Correction, Eos, SpeakerName, SpeakerTurn, SpeakerTurns
 from streamd.sinks.text import speaker_name
-from streamd.sinks.whole import WholeFile, document
+from streamd.sinks.transcripts import transcript
+from streamd.sinks.whole import Document
 from streamd.sinks.word_document import About
+from streamd.sinks.writing import FileSink
 from tests.library.test_shelf import said
 from tests.support.said import GAP
 
@@ -23,7 +25,7 @@ ABOUT = About("talk", names={1: "Ana"})
 
 
 def opened(events, **fields):
-    return docx.Document(BytesIO(document(events, "docx", replaced(**fields))))
+    return docx.Document(BytesIO(transcript(events, Document("docx", replaced(**fields)))))
 
 
 def replaced(**fields):
@@ -32,7 +34,7 @@ def replaced(**fields):
 
 def annotated(tmp_path, events):
     path = tmp_path / "talk.eaf"
-    path.write_bytes(document(events, "eaf", ABOUT))
+    path.write_bytes(transcript(events, Document("eaf", ABOUT)))
     return Eaf(path)
 
 
@@ -89,7 +91,7 @@ def test_a_long_text_of_nobody_has_paragraphs():
 def test_what_was_corrected_and_who_it_was_after_all_is_written(tmp_path, name):
     turn = SpeakerTurn(start_ms=0, end_ms=900, speaker=2)
     path = tmp_path / f"talk.{name}"
-    file = WholeFile(path, name, ABOUT)
+    file = FileSink(path, Document(name, ABOUT))
     for event in (
         said("Anna Bottin spoke.", 1, seq=1),
         Correction(text="Ana Botín", seq=1, first=0, last=1),
@@ -119,7 +121,7 @@ def test_what_was_corrected_and_who_it_was_after_all_is_written(tmp_path, name):
     ],
 )
 def test_what_a_session_leaves_depends_on_its_end(tmp_path, events, whole, left):
-    file = WholeFile(tmp_path / "talk.docx", "docx", ABOUT, whole=whole)
+    file = FileSink(tmp_path / "talk.docx", Document("docx", ABOUT), whole=whole)
     for event in events:
         file.write(event)
     file.close()
@@ -129,13 +131,13 @@ def test_what_a_session_leaves_depends_on_its_end(tmp_path, events, whole, left)
 def test_a_library_that_is_missing_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr("streamd.sinks.whole.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"docx needs a library: .*\[documents\]"):
-        WholeFile(tmp_path / "talk.docx", "docx", ABOUT)
+        Document("docx", ABOUT)
     assert [*tmp_path.iterdir()] == []
 
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path):
     with pytest.raises(ConfigError, match=r"talk\.docx: cannot be written: No such file"):
-        WholeFile(tmp_path / "none" / "talk.docx", "docx", ABOUT)
+        FileSink(tmp_path / "none" / "talk.docx", Document("docx", ABOUT))
 
 
 def test_speakers_have_tiers_of_sentences_and_words(tmp_path):
@@ -158,7 +160,7 @@ def test_annotations_of_a_tier_never_overlap_and_words_are_inside_their_sentence
         said(" ".join(["word"] * n), speaker, start_ms=start_ms, word_ms=word_ms, seq=seq)
         for seq, (start_ms, word_ms, n, speaker) in enumerate(times, 1)
     ]
-    root = ElementTree.fromstring(document(events, "eaf", ABOUT))
+    root = ElementTree.fromstring(transcript(events, Document("eaf", ABOUT)))
     slots = [each.attrib for each in root.iter("TIME_SLOT")]
     at = {each["TIME_SLOT_ID"]: int(each["TIME_VALUE"]) for each in slots}
     assert [*at.values()] == sorted(at.values())

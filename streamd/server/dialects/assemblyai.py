@@ -27,7 +27,6 @@ from streamd.server.dialects.dialect import (
     Close,
     Tell,
     both,
-    changes,
     rate_of,
     start_for,
     tell,
@@ -93,7 +92,7 @@ class AssemblyAI:
             start = replace(start, endpoint="smart")
         if asked.labels:
             start = replace(start, speakers=True)
-        self._encoding, self._start = asked.encoding, start
+        self._start = start
         self._audio = ByteStream(asked.encoding, start)
         return asked
 
@@ -129,11 +128,7 @@ class AssemblyAI:
             endpoint_ms=before.endpoint_ms if pause_ms is None else given.endpoint_ms,
             endpoint=before.endpoint if smart is None else "smart" if smart > 0 else None,
         )
-        update = changes(before, self._start)
-        if not self._audio.has_begun:
-            self._audio = ByteStream(self._encoding, self._start)
-        elif update.chosen:
-            yield update
+        yield from self._audio.change(self._start)
 
     def say(self, event: SessionEvent) -> Iterator[Tell]:
         match event:

@@ -281,6 +281,13 @@ class ByteStream:
         """Note that so much audio has come."""
         self._told_ms = max(self._told_ms, end_ms)
 
+    def change(self, start: Start) -> Iterator[Update]:
+        """Begin with other choices, or if it has begun, say what changes."""
+        update = changes(self._start, start)
+        self._start = replace(start, encoding=self._start.encoding)
+        if self.has_begun and update.chosen:
+            yield update
+
     def take(self, audio: bytes) -> Iterator[Start | bytes]:
         """Take audio of any length; the bytes of a sample that is not complete wait."""
         if not self.has_begun:

@@ -26,7 +26,6 @@ from streamd.server.dialects.dialect import (
     Encodings,
     Tell,
     both,
-    changes,
     rate_of,
     start_for,
     tell,
@@ -130,9 +129,9 @@ class Flux:
 
     def request(self) -> Query:
         asked, self._ends = both(self._text, _FluxQuery), parse_query(self._text, _Thresholds)
-        self._encoding, self._rate = asked.encoding, rate_of(asked.encoding, asked.sample_rate)
+        self._rate = rate_of(asked.encoding, asked.sample_rate)
         self._terms, self._hints = [*asked.keyterm], [*asked.language_hint]
-        self._audio = ByteStream(self._encoding, self._start())
+        self._audio = ByteStream(asked.encoding, self._start())
         # Only the session knows how much audio a container has brought, and says so once a second.
         return replace(asked, stats=self._audio.is_container)
 
@@ -287,14 +286,9 @@ class Flux:
         except (WireError, msgspec.ValidationError) as error:
             yield self._problem("ConfigureFailure", "INVALID", str(error))
             return
-        before = self._start()
         self._terms = self._terms if asked.keyterms is None else asked.keyterms
         self._hints = self._hints if asked.language_hints is None else asked.language_hints
-        update = changes(before, self._start())
-        if not self._audio.has_begun:
-            self._audio = ByteStream(self._encoding, self._start())
-        elif update.chosen:
-            yield update
+        yield from self._audio.change(self._start())
         told: Mapping[str, Any] = msgspec.structs.asdict(self._ends)
         fields = {"thresholds": told, "keyterms": self._terms, "language_hints": self._hints}
         yield self._tell("ConfigureSuccess", **fields)
