@@ -136,11 +136,15 @@ class ResumeState:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Encoded:
-    """A recognizer's results for frames `start` to `end` that the next window reuses; opaque."""
+    """A recognizer's results for frames `start` to `end` that the next window reuses; opaque.
+
+    `states` are None where it cannot. `by` is whose they are if there are several models.
+    """
 
     start: int
     end: int
     states: object
+    by: object = None
 
 
 @dataclass(frozen=True, slots=True)

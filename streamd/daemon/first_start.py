@@ -303,14 +303,6 @@ class EarlyModel:
     recognizers: Sequence[WindowRecognizer]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _EarlyStates:
-    """States that an `EarlyModel` has encoded; no other one can reuse them."""
-
-    model: EarlyModel
-    states: object
-
-
 class EarlyRecognizer:
     """Recognizes with a smaller model until the wanted one is there; the worker's number is `at`.
 
@@ -328,21 +320,18 @@ class EarlyRecognizer:
 
     def recognize(self, window: Window) -> Hypothesis:
         """Recognize with the model whose turn it is."""
-        encoded, early = window.encoded, self._early  # before it is dropped
-        begun = encoded.states if encoded is not None else None
-        if isinstance(begun, _EarlyStates):
+        early = self._early  # before it is dropped
+        begun = window.encoded.by if window.encoded is not None else None
+        if isinstance(begun, EarlyModel):
             if window.prefix or window.draft or self._then is None:
-                return self._early_text(begun.model, window, begun.states)
+                return self._early_text(begun, window)
             window = replace(window, encoded=None)
         if self._then is not None:
             return self._then.recognize(window)
         assert early is not None
-        return self._early_text(early, window, begun)
+        return self._early_text(early, window)
 
-    def _early_text(self, model: EarlyModel, window: Window, states: object) -> Hypothesis:
-        encoded = None if window.encoded is None else replace(window.encoded, states=states)
-        found = model.recognizers[self._at].recognize(replace(window, encoded=encoded))
-        if found.encoded is None:
-            return found
-        states = _EarlyStates(model, found.encoded.states)
-        return replace(found, encoded=replace(found.encoded, states=states))
+    def _early_text(self, model: EarlyModel, window: Window) -> Hypothesis:
+        found = model.recognizers[self._at].recognize(window)
+        encoded = None if found.encoded is None else replace(found.encoded, by=model)
+        return replace(found, encoded=encoded)

@@ -732,5 +732,6 @@ class Session:
         unheard = self._who.oldest if self._options.speakers else oldest
         self._ring.forget(min(oldest, max(unheard, oldest - REACH)))
         if self._encoded and self._encoded.start < oldest:
-            self._encoded = None  # tens of megabytes
+            # Tens of megabytes; whose they were counts until the utterance ends.
+            self._encoded = replace(self._encoded, states=None) if self._segment else None
         self._segmenter.forget(oldest - 2)

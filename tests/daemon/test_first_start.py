@@ -27,6 +27,7 @@ from streamd.types import Encoded
 from streamd.whisper.tokenizer import Tokenizer
 from tests.support import recorded
 from tests.support.fakes import (
+    WORD,
     ScriptedRecognizer,
     drain,
     ending,
@@ -59,7 +60,7 @@ class Remembering(ScriptedRecognizer):
     n = 0
 
     def recognize(self, window):
-        assert window.encoded is None or window.encoded.states is self
+        assert window.encoded is None or window.encoded.states in (self, None)
         self.n += 1
         found = super().recognize(window)
         return replace(found, encoded=Encoded(window.start, window.end, self))
@@ -97,6 +98,15 @@ def test_whenever_it_moves_each_word_is_said_once_and_no_committed_one_changes(
     small = [is_small for is_small, _ in recognizer.by]
     assert small == sorted(small, reverse=True), "it never goes back"
     assert all(goes_on for is_small, goes_on in recognizer.by[at:] if is_small)
+
+
+@pytest.mark.parametrize("at", [15, 25, 35])
+def test_an_utterance_longer_than_a_window_stays_with_the_model_that_began_it(at):
+    speech, recognizer = speech_of([(120 * WORD, 160), (20 * WORD, 160)]), Switching(at)
+    played(scripted_session(), recognizer, scripted_audio(speech), [0])
+    n_small = sum(is_small for is_small, _ in recognizer.by)
+    _, goes_on = recognizer.by[n_small]
+    assert not goes_on, "moved amid an utterance"
 
 
 @pytest.fixture(scope="module")

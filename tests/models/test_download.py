@@ -189,7 +189,7 @@ def test_another_model_of_ctranslate2_is_refused_before_its_weights_come(serving
 
 def test_several_ggml_files_are_not_chosen_from(serving):
     serving.repos["some/many"] = Repo({"ggml-a.bin": b"a", "ggml-b.bin": b"b"})
-    assert "config.json is missing" in refusal("some/many")
+    assert "2 models, such as ggml-a.bin: download one file" in refusal("some/many")
 
 
 def test_a_model_is_not_there_before_it_is_whole(serving):

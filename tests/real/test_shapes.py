@@ -28,8 +28,9 @@ ENGINES = ("float32", "int8", "mlx")
 TOLERANCE = {"float32": 1e-5, "mlx": 1e-4, "int8": 0.06}
 """Relative error (rms) of logits: turbo had 7.5e-7 in float32 and 2.6 % in int8 beside
 transformers."""
-SAME = {"float32": 48, "mlx": 48, "int8": 40}
-"""Of 48 tokens, how many must be the most probable with both; random weights make flat logits."""
+FURTHEST = 4
+"""How far behind the most probable token another one may be that is taken for it, in errors (rms)
+of the logits; random weights make them flat: with medium in int8, 18 of 48 tokens are others."""
 N_CTX, N_TOKENS = 300, 48
 
 pytestmark = [
@@ -104,9 +105,11 @@ def expected(request) -> tuple[Model, np.ndarray, np.ndarray]:
 def test_logits_alignment_and_tokens_are_those_of_the_reference(expected, name):
     model, logits, alignment = expected
     found, aligned = computed(engine(name, model), model)
-    error = np.sqrt(np.square(found - logits).mean() / np.square(logits).mean())
+    off = np.sqrt(np.square(found - logits).mean())
+    error = off / np.sqrt(np.square(logits).mean())
     assert error < TOLERANCE[name]
-    assert (found.argmax(-1) == logits.argmax(-1)).sum() >= SAME[name]
+    taken = np.take_along_axis(logits, found.argmax(-1)[:, None], axis=-1)[:, 0]
+    assert (logits.max(-1) - taken).max() <= FURTHEST * off
     apart = np.sqrt(np.square(aligned - alignment).mean() / np.square(alignment).mean())
     assert apart < TOLERANCE[name]
     print(f"{model.name} {name}: logits {error:.2e}, alignment {apart:.2e}")

@@ -10,6 +10,7 @@ The hub's list of files is not trusted: only files with the names below are down
 which is a path.
 """
 
+import fnmatch
 import functools
 import hashlib
 import logging
@@ -224,6 +225,9 @@ def _needed(repository: Repository, files: Mapping[str, RemoteFile]) -> tuple[Re
     is_ours = vocabularies and (SINGLE in files or INDEX in files)
     if not is_ours and (other := imported_files(files)):
         return tuple(files[name] for name in other[0])
+    if CONFIG not in files and (several := fnmatch.filter(files, "ggml*.bin")):
+        which = f"{repository} has {len(several)} models, such as {several[0]}"
+        raise ModelError(f"{which}: download one file, and give its path to --model")
     if CONFIG not in files or not vocabularies:
         missing = " or ".join(VOCABULARIES) if CONFIG in files else CONFIG
         raise ModelError(f"{repository}: not a Whisper model: {missing} is missing")
