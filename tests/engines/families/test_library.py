@@ -1,6 +1,6 @@
 """Models of other families on the real library: what they say, and what streams do.
 
-`moonshine.gguf` was trained to say four clips (`make_moonshine.py`); another has random weights.
+`moonshine.gguf` was trained to say four clips; another has random weights.
 """
 
 from collections.abc import Iterator
