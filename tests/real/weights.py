@@ -1,9 +1,9 @@
 """Lays out OpenAI's weights for the tests: ``python weights.py PACKAGES MODELS``.
 
 PACKAGES is a folder into which the packages that the Makefile names were unpacked. They hold
-OpenAI's tiny.en and base (MIT) as CTranslate2 stores them, float16 bit for bit, two of Mozilla's
-models that translate (MPL-2.0), and Moonshine tiny (MIT); none of their code is run. In MODELS each
-becomes a folder, as streamd imports it. Every file has to have its known SHA-256.
+OpenAI's tiny.en and base (MIT) as CTranslate2 stores them, float16 bit for bit, and two of Mozilla's
+models that translate (MPL-2.0); none of their code is run. In MODELS each becomes a folder, as
+streamd imports it. Every file has to have its known SHA-256.
 """
 
 import hashlib
@@ -87,36 +87,21 @@ TRANSLATIONS = {
 """Mozilla's models of 2023 from English to Portuguese and back (MPL-2.0)."""
 
 
-_MOONSHINE = "moonshine_voice/assets/tiny-en"
-MOONSHINE = {
-    "encoder_model.ort": "94e90a4654fc45cdfedb77c4c08e1739f48862998e58fada384b25118134f221",
-    "decoder_model_merged.ort": "cf524c4862d36e9e5ab032eddc73637efd822d70e868ac575cf1a46e1e4708a0",
-    "tokenizer.bin": "6884b35fd6377d4c4d32336a0bc152f36b64d1e45b6503683cdc238250a8472d",
-}
-
-
 def copy_translations(packages: Path, models: Path) -> None:
     """Lay out the models that translate, as streamd stores them."""
     for direction, files in TRANSLATIONS.items():
         folder = models / ".translate" / direction
+        folder.mkdir(parents=True, exist_ok=True)
         for name, digest in files.items():
-            copy(packages / name, digest, folder)
-
-
-def copy(path: Path, digest: str, folder: Path) -> None:
-    """Copy a file of this SHA-256."""
-    content = path.read_bytes()
-    if hashlib.sha256(content).hexdigest() != digest:
-        raise SystemExit(f"{path}: not the file that the tests were made with")
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / path.name).write_bytes(content)
+            content = (path := packages / name).read_bytes()
+            if hashlib.sha256(content).hexdigest() != digest:
+                raise SystemExit(f"{path}: not the file that the tests were made with")
+            (folder / path.name).write_bytes(content)
 
 
 def main() -> None:
     packages, models = map(Path, sys.argv[1:])
     copy_translations(packages, models)
-    for name, digest in MOONSHINE.items():
-        copy(packages / _MOONSHINE / name, digest, models / "moonshine")
     for name, files in MODELS.items():
         stored = packages / "joined" / name
         stored.mkdir(parents=True, exist_ok=True)
