@@ -67,7 +67,7 @@ $(FOREIGN)/.complete: pyproject.toml | $(INSTALLED)
 	$(INSTALL_INTO) $(FOREIGN) --no-deps whisper-live==0.10.0
 	touch $@
 
-test-real: $(INSTALLED) $(REAL)/.complete ## OpenAI's tiny.en and base against openai-whisper, got once, 320 MB; larger shapes with random weights
+test-real: $(INSTALLED) $(REAL)/.complete ## OpenAI's tiny.en and base against openai-whisper, got once, 265 MB; larger shapes with random weights
 	STREAMD_TEST_MODELS=$(CURDIR)/$(REAL) $(BIN)/pytest --numprocesses auto tests/real --ignore tests/real/test_shapes.py
 	$(OPENBLAS) STREAMD_TEST_MODELS=$(CURDIR)/$(REAL) $(BIN)/pytest tests/real/test_shapes.py
 
