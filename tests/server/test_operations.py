@@ -21,7 +21,6 @@ from streamd.types import Hypothesis, Window, Work
 from tests.support.serving import (
     INFO,
     CountingStreams,
-    DeafClient,
     certificate,
     client,
     serving,
@@ -121,20 +120,6 @@ def test_metrics_count_what_happens():
         'streamd_decode_attempts_total{attempt="fallback",kept="true"} 1.0',
     ):
         assert row in text.splitlines()
-
-
-async def test_who_is_cut_off_is_counted():
-    streams = CountingStreams()
-    limits = {"send_deadline_ms": 200, "write_buffer_bytes": 1024}
-    async with serving(streams, **limits) as server, client(server.port) as listener:
-        await listener.get()
-        with DeafClient(server.port) as deaf:
-            await deaf.opened()
-            while not deaf.is_cut():
-                streams.live.publish(final("x" * 65536))
-                await listener.get()
-        while "streamd_slow_disconnects_total 1.0" not in (await get(server.port, "/metrics"))[1]:
-            pass
 
 
 async def test_stats_come_to_whoever_wants_them():
