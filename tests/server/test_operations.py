@@ -25,16 +25,13 @@ from tests.support.serving import (
     client,
     serving,
 )
+from tests.support.uploads import exchange
 
 
 async def get(port: int, path: str, *headers: str, host: str = "localhost") -> tuple[int, str]:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
     rows = (f"GET {path} HTTP/1.1", f"Host: {host}", *headers, "", "")
-    writer.write("\r\n".join(rows).encode())
-    head, _, body = (await reader.read()).decode().partition("\r\n\r\n")
-    writer.close()
-    await writer.wait_closed()
-    return int(head.split()[1]), body
+    status, _, body = await exchange(port, "\r\n".join(rows).encode())
+    return status, body.decode()
 
 
 def final(text: str, end_ms: int = 1000) -> Final:
