@@ -5,7 +5,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import sqlite3
 import ssl
 import subprocess
@@ -25,6 +24,7 @@ from streamd.server import Recording, Wanted
 from streamd.streams.hub import Hub
 from streamd.streams.journal.database import Database
 from tests.support.browser import browser, final, needs_chromium, visit
+from tests.support.nats import free_port
 from tests.support.serving import Client, CountingStreams, certificate, serving
 from tests.support.uploads import PATH, form
 
@@ -44,12 +44,6 @@ def program(name: str) -> str:
         pytest.skip(f"needs {name} (make system-packages installs it)")
     assert found, name
     return found
-
-
-def free_port() -> int:
-    with closing(socket.create_server(("127.0.0.1", 0))) as bound:
-        port: int = bound.getsockname()[1]
-        return port
 
 
 @asynccontextmanager

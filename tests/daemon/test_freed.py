@@ -26,7 +26,7 @@ from streamd.streams.stream import Stream
 from streamd.types import Hypothesis, Window, Word
 from tests.support.fakes import scripted_session
 from tests.support.loop import turn
-from tests.support.serving import INFO, DeafClient, client
+from tests.support.serving import INFO, Client, DeafClient, client
 
 SOUND = np.repeat([0.0, 0.1, 0.0], [4_000, 16_000, 32_000])
 PCM = (SOUND * 32767).astype("<i2").tobytes()
@@ -106,37 +106,42 @@ async def quiet(place: Place) -> None:
     place.streams.forget()
 
 
-async def stops(place: Place) -> None:
-    async with client(place.server.port, "role=both&session=talk") as speaker:
-        await speaker.say(PCM)
+TALK = "role=both&session=talk"
+
+
+@asynccontextmanager
+async def talking(place: Place, *first: dict[str, object]) -> AsyncIterator[Client]:
+    """A speaker whose first words are final, and who may have said something else `first`."""
+    async with client(place.server.port, TALK) as speaker:
+        for message in (*first, PCM):
+            await speaker.say(message)
         await speaker.until("final")
+        yield speaker
+
+
+async def stops(place: Place) -> None:
+    async with talking(place) as speaker:
         await speaker.say({"type": "stop"})
         assert (await speaker.rest())[-1]["reason"] == "stop"
 
 
 async def hangs_up(place: Place) -> None:
-    async with client(place.server.port, "role=both&session=talk") as speaker:
-        await speaker.say(PCM)
-        await speaker.until("final")
+    async with talking(place) as speaker:
         speaker.connection.transport.abort()
 
 
 async def does_not_return(place: Place) -> None:
-    async with client(place.server.port, "role=both&session=talk") as speaker:
-        await speaker.say({"type": "start", "samples": 0})
-        await speaker.say(PCM)
-        await speaker.until("final")
+    async with talking(place, {"type": "start", "samples": 0}) as speaker:
         speaker.connection.transport.abort()
 
 
 async def is_replaced(place: Place) -> None:
-    query = "role=both&session=talk"
-    async with client(place.server.port, query) as first:
+    async with client(place.server.port, TALK) as first:
         epoch = (await first.get())["epoch"]
         await first.say({"type": "start", "samples": 0})
         await first.say(PCM)
         await first.until("final")
-        async with client(place.server.port, f"{query}&epoch={epoch}") as second:
+        async with client(place.server.port, f"{TALK}&epoch={epoch}") as second:
             assert (await first.rest())[-1]["code"] == "replaced"
             await second.say({"type": "start", "samples": len(PCM) // 2})
             await second.say(PCM)
@@ -145,22 +150,20 @@ async def is_replaced(place: Place) -> None:
 
 
 async def sends_nonsense(place: Place) -> None:
-    async with client(place.server.port, "role=both&session=talk") as speaker:
-        await speaker.say(PCM)
-        await speaker.until("final")
+    async with talking(place) as speaker:
         await speaker.say("nonsense")
         assert (await speaker.rest())[-1]["code"] == "bad_message"
 
 
 async def meets_a_bug(place: Place) -> None:
     place.hearing.fails = True
-    async with client(place.server.port, "role=both&session=talk") as speaker:
+    async with client(place.server.port, TALK) as speaker:
         await speaker.say(PCM)
         assert (await speaker.rest())[-1]["reason"] == "error"
 
 
 async def asks_for_what_is_refused(place: Place) -> None:
-    async with client(place.server.port, "role=both&session=talk") as speaker:
+    async with client(place.server.port, TALK) as speaker:
         await speaker.say(PCM)
         await speaker.say({"type": "correct", "text": "Ada", "seq": 99})
         await speaker.until("error")
@@ -207,7 +210,7 @@ async def test_of_a_session_that_has_ended_nothing_is_left(living, end):
 
 async def test_of_a_session_that_gets_too_long_nothing_is_left(living):
     async with daemon(max_session_ms=1000) as place:
-        async with client(place.server.port, "role=both&session=talk") as speaker:
+        async with client(place.server.port, TALK) as speaker:
             await speaker.say(PCM)
             assert (await speaker.rest())[-1]["reason"] == "limit"
         await quiet(place)
@@ -216,11 +219,8 @@ async def test_of_a_session_that_gets_too_long_nothing_is_left(living):
 
 async def test_of_sessions_that_a_shutdown_ends_nothing_is_left(living):
     async with daemon() as place:
-        speaker = client(place.server.port, "role=both&session=talk")
         listener = client(place.server.port, "session=talk")
-        async with speaker as speaking, listener as listening:
-            await speaking.say(PCM)
-            await speaking.until("final")
+        async with talking(place) as speaking, listener as listening:
             leaving = asyncio.create_task(place.server.__aexit__(None, None, None))
             assert (await speaking.rest())[-1]["reason"] == "shutdown"
             assert (await listening.rest())[-1]["reason"] == "shutdown"

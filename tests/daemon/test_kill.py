@@ -10,7 +10,6 @@ import itertools
 import os
 import random
 import signal
-import socket
 import sys
 from contextlib import aclosing, suppress
 from pathlib import Path
@@ -24,6 +23,7 @@ from streamd.server.client import watch
 from streamd.streams.journal.tables import transcript
 from streamd.types import SAMPLE_RATE
 from tests.support import recorded
+from tests.support.nats import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = str(Path(sys.executable).with_name("streamd"))
@@ -32,11 +32,6 @@ N_KILLS = int(os.environ.get("STREAMD_KILLS", "3" if os.environ.get("CI") else "
 _spec = importlib.util.spec_from_file_location("speak", ROOT / "clients/python/speak.py")
 speak = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(speak)
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        return taken.getsockname()[1]
 
 
 async def start(port: int, journal: Path) -> asyncio.subprocess.Process:

@@ -1,6 +1,8 @@
 """Makes longform.json with the openai-whisper package: python make_longform.py
 
-As make_shapes.py, for whole recordings: what ``whisper.transcribe`` makes of them.
+As make_golden.py, whose environment it needs, for whole recordings: what ``whisper.transcribe``
+makes of them. Chance is fixed: openai-whisper's samples are drawn with numbers that anybody can
+draw (`fix_chance`).
 """
 
 import hashlib

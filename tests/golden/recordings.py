@@ -1,62 +1,25 @@
-"""The recordings, weights and options of recordings.json, and how the program's output is compared.
+"""What openai-whisper made of recordings, and how the program's output is compared.
 
 Sounds are named from the root of the repository on; those under ``../shared`` may lie beside it.
 """
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import soundfile
+
+from streamd.cli import main
+from streamd.config import SETTINGS
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 GOLDEN = HERE / "recordings.json"
 IN_THE_BOX = "box"
 """tiny.en with the weights that ship, int8 rows with scales, computed with in float32."""
-BOX = ROOT / "models/tiny.en"
 REAL = ("tiny.en", "base")
 """OpenAI's own weights, float16."""
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """A sound, a model, and options of ``whisper.transcribe`` that the command line has too."""
-
-    model: str
-    sound: str
-    options: dict[str, Any] = field(default_factory=dict)
-
-
-def cases() -> list[Case]:
-    """All that make_recordings.py transcribes; needs the sounds under ``../shared``."""
-    shared = "../shared/data/eval/"
-    clips = [json.loads(line) for line in (ROOT / shared / "manifest.jsonl").open()]
-    return [
-        *(Case(IN_THE_BOX, f"tests/golden/{name}.flac") for name in ("lamp", "cards", "digits")),
-        Case(IN_THE_BOX, "tests/speech/recording.flac"),
-        *(
-            Case("tiny.en" if clip["lang"] == "en" else "base", shared + clip["path"])
-            for clip in clips
-        ),
-        Case("tiny.en", f"{shared}streams/A_clean.flac"),
-        # Thresholds that the text at temperature 0 does not meet: one at a higher one, or none
-        Case(IN_THE_BOX, "tests/golden/cards.flac", {"logprob_threshold": -0.39}),
-        Case(IN_THE_BOX, "tests/golden/cards.flac", {"logprob_threshold": -0.15}),
-        Case(IN_THE_BOX, "tests/golden/digits.flac", {"logprob_threshold": -0.8}),
-        Case("tiny.en", f"{shared}audio/librivox__sonnet_1.flac", {"logprob_threshold": -0.35}),
-        Case("base", f"{shared}audio/es__leopard_test_es.flac", {"logprob_threshold": -0.55}),
-    ]
-
-
-def samples(sound: str) -> np.ndarray:
-    """A sound at 16 kHz, float32."""
-    found, rate = soundfile.read(ROOT / sound, dtype="float32")
-    assert rate == 16_000
-    return found
 
 
 def golden(model: str) -> list[dict[str, Any]]:
@@ -80,8 +43,6 @@ def transcribed(folder: Path, cases: Sequence[dict[str, Any]], *, model: Path | 
 
     The cases have the same options; their languages are English, or else heard.
     """
-    from streamd.cli import main  # not where openai-whisper makes the golden files
-
     options = [_flag(name, value) for name, value in cases[0]["options"].items()]
     options += ["--language=en" if cases[0]["language"] == "en" else "--language=auto"]
     sounds = [ROOT / case["sound"] for case in cases]
@@ -94,8 +55,6 @@ def transcribed(folder: Path, cases: Sequence[dict[str, Any]], *, model: Path | 
 
 def _flag(name: str, value: object) -> str:
     """An option of openai-whisper as streamd has it."""
-    from streamd.config import SETTINGS  # as above
-
     setting = f"search.{name}"
     flag = f"--set={setting}" if setting in SETTINGS else f"--{name.replace('_', '-')}"
     return f"{flag}={value}"

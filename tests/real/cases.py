@@ -1,4 +1,4 @@
-"""What is transcribed with base, and how it is compared: shared with make_base.py, so no streamd.
+"""What is transcribed with base, and how it is compared.
 
 Sounds are named from the root of the repository on; those under ``../shared`` may lie beside it.
 """
@@ -20,15 +20,6 @@ LANGUAGES = {
     "zh": f"{_EVAL}/zh__zh-CN_training_audio1.flac",
 }
 """Their two windows of Chinese make a prompt of the first one's text, too."""
-TRANSLATED = {"task": "translate", "temperature": 0.0}
-"""Left to itself, base doubts its translations, and openai-whisper falls back to chance."""
-CASES: list[tuple[str, dict[str, Any]]] = [
-    *((sound, {"beam_size": 5}) for sound in LANGUAGES.values()),
-    *((LANGUAGES[code], TRANSLATED) for code in ("es", "de", "fr", "ja")),
-    ("tests/golden/lamp.flac", {}),
-    ("tests/golden/cards.flac", {"initial_prompt": "Poker: 4 of hearts, 9 of diamonds."}),
-]
-"""A sound and options of ``whisper.transcribe``; the language is detected, words have times."""
 
 
 def compact(result: dict[str, Any]) -> dict[str, Any]:

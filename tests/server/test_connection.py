@@ -14,6 +14,7 @@ from streamd.options import ServerLimits
 from streamd.server.connection import WebSocket
 from streamd.server.dialects.deepgram import Deepgram
 from streamd.streams.hub import Hub
+from tests.server.test_operations import get
 from tests.support.serving import Client, CountingStreams, DeafClient, client, serving
 
 
@@ -26,7 +27,7 @@ async def turn(listener: Client) -> None:
     await (await listener.connection.ping())
 
 
-async def test_a_client_that_does_not_read_is_cut_off_and_delays_nobody():
+async def test_a_client_that_does_not_read_is_cut_off_and_counted_and_delays_nobody():
     streams = CountingStreams()
     async with (
         serving(streams, send_deadline_ms=500, write_buffer_bytes=1024) as server,
@@ -41,6 +42,8 @@ async def test_a_client_that_does_not_read_is_cut_off_and_delays_nobody():
                 assert (await listener.get())["seq"] == seq
             streams.live.publish(final())
             assert (await listener.get())["seq"] == seq + 1
+        while "streamd_slow_disconnects_total 1.0" not in (await get(server.port, "/metrics"))[1]:
+            pass
 
 
 async def test_a_client_that_does_not_answer_pings_is_cut_off():

@@ -403,18 +403,6 @@ def test_an_eager_client_need_not_wait_for_the_session():
     assert Flush(id="turn") in acts
 
 
-def test_a_commit_ends_a_turn_however_it_sounds():
-    *_, done = told(
-        SEMANTIC,
-        append(),
-        Vad(speech=True, t_ms=0),
-        final("and"),
-        COMMIT,
-        Flushed(id="1000", seq=1),
-    )
-    assert (done["type"].rpartition(".")[2], done["transcript"]) == ("completed", "and")
-
-
 def test_vllms_clients_begin_with_a_commit_of_nothing():
     first = say("session.update", model="mistralai/Voxtral")
     acts = told(

@@ -13,6 +13,8 @@ from tests.server.test_pacing import frame
 from tests.support.loop import turns
 from tests.support.serving import Client, CountingStreams, DeafClient, client, serving
 
+LONG = Final(seg=0, start_ms=0, end_ms=20, text="x" * 65536, language="en")
+
 
 @pytest.fixture(autouse=True)
 async def no_task_is_left():
@@ -54,16 +56,29 @@ async def test_a_connection_that_is_accepted_at_the_end_is_closed(n_turns):
     gc.collect()  # warns of what was left open, and a warning is an error
 
 
-async def test_who_is_waiting_for_room_does_not_hold_it_up():
+@pytest.mark.parametrize(
+    ("hung", "message", "noticed"),
+    [
+        ("has_room", bytes(640), "waiting_for_room"),
+        ("may_finish", {"type": "flush"}, "asked_to_flush"),
+        ("may_finish", bytes(640), "moved"),
+    ],
+)
+async def test_an_engine_that_hangs_does_not_hold_it_up(hung, message, noticed):
     streams = CountingStreams()
     async with AsyncExitStack() as clients:
         async with serving(streams, shutdown_ms=50, send_deadline_ms=300) as server:
+            listener = await entered(clients, server.port)
             speaker = await entered(clients, server.port, "role=ingest&session=talk")
+            friend = await entered(clients, server.port, "session=talk")
             ingest = streams.ingests["talk"]
-            ingest.has_room.clear()
-            await speaker.say(bytes(640))
-            await ingest.waiting_for_room.wait()
-        assert (await speaker.rest())[-1]["reason"] == "shutdown"
+            getattr(ingest, hung).clear()
+            await speaker.say(message)
+            await getattr(ingest, noticed).wait()
+        assert [message["type"] for message in await speaker.rest()] == ["eos"]
+        for one in (listener, friend):
+            assert (await one.rest())[-1]["reason"] == "shutdown"
+        assert [one.close_code for one in (listener, speaker, friend)] == [1001] * 3
 
 
 async def closing(server: AsyncExitStack) -> asyncio.Task[None]:
@@ -112,31 +127,6 @@ async def test_the_last_words_of_who_was_waited_for_too_long_are_not_lost():
     assert (final["text"], eos["reason"]) == ("3 frames", "disconnect")
 
 
-async def test_an_engine_that_hangs_does_not_hold_it_up():
-    streams = CountingStreams()
-    async with AsyncExitStack() as clients:
-        async with serving(streams, shutdown_ms=50, send_deadline_ms=300) as server:
-            listener = await entered(clients, server.port)
-            speaker = await entered(clients, server.port, "role=ingest&session=talk")
-            friend = await entered(clients, server.port, "session=talk")
-            streams.ingests["talk"].may_finish.clear()
-        for one in (listener, speaker, friend):
-            assert (await one.rest())[-1]["reason"] == "shutdown"
-            assert one.close_code == 1001
-
-
-async def test_an_engine_that_hangs_in_a_flush_does_not_hold_it_up():
-    streams = CountingStreams()
-    async with AsyncExitStack() as clients:
-        async with serving(streams, shutdown_ms=50, send_deadline_ms=300) as server:
-            speaker = await entered(clients, server.port, "role=ingest&session=talk")
-            ingest = streams.ingests["talk"]
-            ingest.may_finish.clear()
-            await speaker.say({"type": "flush"})
-            await ingest.asked_to_flush.wait()
-        assert [message["type"] for message in await speaker.rest()] == ["eos"]
-
-
 async def test_who_never_says_what_it_wants_does_not_hold_it_up():
     with ExitStack() as sockets:
         # Left to themselves, its connection would last this long.
@@ -155,9 +145,7 @@ async def test_who_does_not_read_does_not_hold_it_up():
             async with client(server.port) as listener:
                 await listener.get()
                 for _ in range(100):
-                    streams.live.publish(
-                        Final(seg=0, start_ms=0, end_ms=20, text="x" * 65536, language="en")
-                    )
+                    streams.live.publish(LONG)
                     await listener.get()
         assert deaf.is_cut()
 
@@ -173,9 +161,7 @@ async def test_who_does_not_close_is_dropped_while_others_are_still_told(monkeyp
     with DeafClient(server.port) as late:
         await late.opened()
         for _ in range(100):
-            streams.live.publish(
-                Final(seg=0, start_ms=0, end_ms=20, text="x" * 65536, language="en")
-            )
+            streams.live.publish(LONG)
             await turns(1)
         with DeafClient(server.port, "role=ingest&session=talk") as hostile:
             await hostile.opened()

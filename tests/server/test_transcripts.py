@@ -7,7 +7,7 @@ import os
 import threading
 from collections.abc import Sequence
 from email.message import Message
-from email.parser import BytesHeaderParser
+from email.parser import HeaderParser
 from io import StringIO
 
 import pytest
@@ -35,6 +35,7 @@ from streamd.streams.subscription import Subscription
 from tests.support.loop import turn, turns
 from tests.support.said import spoken
 from tests.support.serving import INFO, CountingStreams, serving
+from tests.support.uploads import exchange
 
 
 def by(speaker: int, final: Final) -> Final:
@@ -48,14 +49,9 @@ SAID = (by(1, spoken("Who is there?")), by(2, spoken("Anna Bottin.", start_ms=50
 async def get(
     port: int, path: str, *headers: str, method: str = "GET", body: str = ""
 ) -> tuple[int, Message, str]:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
     rows = (f"{method} {path} HTTP/1.1", "Host: localhost", *headers, "", "")
-    writer.write(("\r\n".join(rows) + body).encode())
-    head, _, content = (await reader.read()).partition(b"\r\n\r\n")
-    writer.close()
-    await writer.wait_closed()
-    status, _, rest = head.partition(b"\r\n")
-    return int(status.split()[1]), BytesHeaderParser().parsebytes(rest), content.decode()
+    status, head, content = await exchange(port, ("\r\n".join(rows) + body).encode())
+    return status, HeaderParser().parsestr(head), content.decode()
 
 
 async def transcript(server: Server, form: str, *, session: str = "live", more: str = "") -> str:

@@ -17,7 +17,9 @@ from streamd.options import BindOptions
 from streamd.server import Recording, Server, Wanted
 from tests.support.loop import turn, turns
 from tests.support.serving import INFO, CountingStreams, client, serving
-from tests.support.uploads import PATH, answer, form, head, post
+from tests.support.uploads import PATH, answer, exchange, form, head, post
+
+MODELS = b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 class Echo:
@@ -129,10 +131,7 @@ async def test_deepgrams_clients_send_the_recording_alone():
         ):
             assert says in (await refusal(server.port, b"", path=f"/v1/listen?{told}"))[1]
         said = head(0, path="/v1/listen").replace(b"multipart/form-data", b"application/json")
-        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-        writer.write(said)
-        assert b"addresses are not fetched" in await reader.read()
-        writer.close()
+        assert b"addresses are not fetched" in (await exchange(server.port, said))[2]
     hotwords = "Ada, Kubernetes"
     wanted = Wanted(
         task="transcribe", model="nova-3", language="en", hotwords=hotwords, speakers=True
@@ -333,11 +332,8 @@ async def test_a_bad_form_is_refused(body, says):
 @pytest.mark.parametrize("kind", ["application/json", "multipart/form-data", ""])
 async def test_only_forms_are_read(kind):
     async with serving(CountingStreams(), recordings=Echo()) as server:
-        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         sent = head(4).replace(b"multipart/form-data; boundary=x", kind.encode())
-        writer.write(sent + b"junk")
-        status, _, body = await answer(reader)
-        writer.close()
+        status, _, body = await exchange(server.port, sent + b"junk")
     assert (status, b"send multipart/form-data" in body) == (400, True)
 
 
@@ -390,18 +386,13 @@ async def test_tokens_and_origins_hold(headers, status):
         got, _, body = await post(server.port, form(), *headers)
         assert got == status
         assert "error" in json.loads(body) or status == 200
-        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-        writer.write(b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        assert (await answer(reader))[0] == 401
-        writer.close()
+        assert (await exchange(server.port, MODELS))[0] == 401
 
 
 async def test_a_foreign_host_is_refused():
     async with serving(CountingStreams(), recordings=Echo()) as server:
-        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-        writer.write(head(0).replace(b"Host: localhost", b"Host: evil.example"))
-        assert (await answer(reader))[0] == 403
-        writer.close()
+        foreign = head(0).replace(b"Host: localhost", b"Host: evil.example")
+        assert (await exchange(server.port, foreign))[0] == 403
 
 
 async def test_as_many_as_allowed_are_received_at_a_time():
@@ -508,10 +499,7 @@ async def test_what_is_no_http_is_told_so_and_disturbs_nobody(junk, caplog):
         client(server.port) as listener,
     ):
         await listener.get()
-        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-        writer.write(junk)
-        assert (await answer(reader))[0] in (400, 405, 501)
-        writer.close()
+        assert (await exchange(server.port, junk))[0] in (400, 405, 501)
         await (await listener.connection.ping())
     assert [record for record in caplog.records if record.exc_info] == []
 
@@ -568,10 +556,7 @@ async def test_who_sends_the_head_byte_by_byte_makes_room():
 
 async def test_the_model_is_listed():
     async with serving(CountingStreams()) as server:
-        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-        writer.write(b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        _, _, body = await answer(reader)
-        writer.close()
+        _, _, body = await exchange(server.port, MODELS)
         assert [each["id"] for each in json.loads(body)["data"]] == ["fake"]
         assert (await post(server.port, form()))[0] == 405  # nobody transcribes recordings here
 
@@ -579,11 +564,9 @@ async def test_the_model_is_listed():
 @pytest.mark.parametrize("name", ["Content-Type", "X-Other"])
 async def test_a_header_that_is_not_ascii_gets_an_answer(name, caplog):
     async with serving(CountingStreams(), recordings=Echo()) as server:
-        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
         rows = [f"POST {PATH} HTTP/1.1", "Host: localhost", "Content-Length: 0"]
         rows.append(f"{name}: multipart/form-data; boundary=\xff")
-        writer.write("\r\n".join((*rows, "", "")).encode("latin-1"))
-        status, _, body = await answer(reader)
-        writer.close()
+        request = "\r\n".join((*rows, "", "")).encode("latin-1")
+        status, _, body = await exchange(server.port, request)
     assert status == 400, body  # the reason depends on the version of websockets
     assert not caplog.records

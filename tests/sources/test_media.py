@@ -1,7 +1,6 @@
 """Files as recorders, muxers and accidents leave them: where their sound is, and which it is."""
 
 import logging
-import subprocess
 
 import numpy as np
 import pytest
@@ -12,28 +11,12 @@ from streamd.sources.file import FileSource
 from streamd.sources.stdin import StdinSource
 from streamd.sources.tracks import Selection
 from streamd.types import SAMPLE_RATE
+from tests.sources.test_ffmpeg import convert, piped, samples_of
 from tests.support import recorded
 
 pytestmark = pytest.mark.usefixtures("ffmpeg")
 TONE = ("-f", "lavfi", "-i", "sine=frequency=440:sample_rate=48000:duration=3")
 PICTURES = ("-f", "lavfi", "-i", "color=s=32x32:r=25:d=9")
-
-
-def convert(*args: object) -> None:
-    command = ["ffmpeg", "-nostdin", "-loglevel", "error", "-y", *map(str, args)]
-    subprocess.run(command, check=True)
-
-
-def piped(path):
-    return subprocess.Popen(["cat", path], stdout=subprocess.PIPE, bufsize=0)
-
-
-async def heard(source) -> np.ndarray:
-    frames = []
-    async with source:
-        async for item in source:
-            frames.append(item)  # noqa: PERF401 - what comes before an error counts
-    return np.concatenate(frames).reshape(-1)
 
 
 def sounding(samples: np.ndarray) -> list[tuple[float, float]]:
@@ -60,7 +43,7 @@ async def test_sound_that_begins_late_keeps_its_place(tmp_path, caplog, suffix):
     convert(
         *PICTURES, "-itsoffset", "4.5", *TONE, "-ar", "48000" if suffix != "flv" else "44100", path
     )
-    assert_at(await heard(FileSource(path)), (4.5, 7.5))
+    assert_at(await samples_of(FileSource(path)), (4.5, 7.5))
     assert not messages(caplog)
 
 
@@ -68,13 +51,13 @@ async def test_a_broadcast_begins_when_it_begins(tmp_path):
     """MPEG-TS counts from any time: here from 20 hours."""
     path = tmp_path / "late.ts"
     convert(*PICTURES, "-itsoffset", "2", *TONE, "-output_ts_offset", "72000", path)
-    assert_at(await heard(FileSource(path)), (2, 5))
+    assert_at(await samples_of(FileSource(path)), (2, 5))
 
 
 async def test_sound_of_a_file_without_pictures_begins_at_once(tmp_path):
     path = tmp_path / "a.mka"
     convert("-itsoffset", "4.5", *TONE, path)
-    assert_at(await heard(FileSource(path)), (0, 3))
+    assert_at(await samples_of(FileSource(path)), (0, 3))
 
 
 def moved(path, out, by_s: float, *more: str) -> None:
@@ -89,7 +72,7 @@ def moved(path, out, by_s: float, *more: str) -> None:
 async def test_a_gap_in_the_packets_times_is_silence(tmp_path, caplog, suffix, by_s):
     convert(*TONE, tone := tmp_path / f"tone.{suffix}")
     moved(tone, path := tmp_path / f"gap.{suffix}", by_s)
-    assert_at(await heard(FileSource(path)), (0, 1.5), (1.5 + by_s, 3 + by_s))
+    assert_at(await samples_of(FileSource(path)), (0, 1.5), (1.5 + by_s, 3 + by_s))
     assert not messages(caplog)
 
 
@@ -97,7 +80,7 @@ async def test_a_recording_on_a_pipe_has_gaps_too(tmp_path):
     convert(*TONE, tone := tmp_path / "tone.webm")
     moved(tone, path := tmp_path / "gap.webm", 2)
     with piped(path) as writer:
-        assert_at(await heard(StdinSource(writer.stdout)), (0, 1.5), (3.5, 5))
+        assert_at(await samples_of(StdinSource(writer.stdout)), (0, 1.5), (3.5, 5))
 
 
 @pytest.mark.parametrize(
@@ -107,7 +90,7 @@ async def test_a_clock_that_jumps_is_a_new_clock(tmp_path, suffix, by_s):
     """As players do: nobody waits for a day, or for what was to come back."""
     convert(*TONE, tone := tmp_path / f"tone.{suffix}")
     moved(tone, path := tmp_path / f"jump.{suffix}", by_s)
-    samples = await heard(FileSource(path))
+    samples = await samples_of(FileSource(path))
     assert_at(samples, (0, 3))
 
 
@@ -115,13 +98,13 @@ async def test_a_gap_behind_a_jump_is_as_long_as_its_own_clock_says(tmp_path):
     convert(*TONE, tone := tmp_path / "tone.ts")
     moved(tone, path := tmp_path / "gap.ts", 2)
     path.write_bytes(path.read_bytes() * 2)
-    assert_at(await heard(FileSource(path)), (0, 1.5), (3.5, 6.5), (8.5, 10))
+    assert_at(await samples_of(FileSource(path)), (0, 1.5), (3.5, 6.5), (8.5, 10))
 
 
 async def test_what_an_edit_list_skips_is_not_silence(tmp_path):
     convert(*TONE, tone := tmp_path / "tone.m4a")
     convert("-ss", "1.2", "-i", tone, "-c", "copy", path := tmp_path / "cut.m4a")
-    assert_at(await heard(FileSource(path)), (0, 1.8))
+    assert_at(await samples_of(FileSource(path)), (0, 1.8))
 
 
 @pytest.mark.parametrize("suffix", ["mp4", "mkv", "webm", "mov"])
@@ -129,7 +112,7 @@ async def test_what_an_edit_list_skips_is_not_silence(tmp_path):
 async def test_pictures_may_be_longer_than_the_sound(tmp_path, caplog, suffix, order):
     path = tmp_path / f"a.{suffix}"
     convert(*PICTURES, *TONE, *(word for each in order for word in ("-map", each)), path)
-    assert_at(await heard(FileSource(path)), (0, 3))
+    assert_at(await samples_of(FileSource(path)), (0, 3))
     assert not messages(caplog)
 
 
@@ -146,7 +129,7 @@ async def test_a_cover_and_chapters_are_no_damage(tmp_path, caplog, suffix):
         *(*TONE, "-i", tmp_path / "c.png", "-i", tmp_path / "chapters.txt"),
         *("-map", "0", "-map", "1", "-map_chapters", "2", *picture, path),
     )
-    assert_at(await heard(FileSource(path)), (0, 3))
+    assert_at(await samples_of(FileSource(path)), (0, 3))
     assert not messages(caplog)
 
 
@@ -154,19 +137,19 @@ async def test_a_cover_and_chapters_are_no_damage(tmp_path, caplog, suffix):
 async def test_a_recording_need_not_begin_at_zero(tmp_path, caplog, suffix):
     """As some servers write it, with the time of the call."""
     convert(*TONE, "-output_ts_offset", "2.5", path := tmp_path / f"a.{suffix}")
-    assert_at(await heard(FileSource(path)), (0, 3))
+    assert_at(await samples_of(FileSource(path)), (0, 3))
     assert not messages(caplog)
 
 
 async def test_fragments_behind_a_damaged_one_are_told(tmp_path, caplog):
     fragments = ("-movflags", "frag_keyframe+empty_moov", "-frag_duration", "500000")
     convert(*TONE, *fragments, path := tmp_path / "a.mp4")
-    assert_at(await heard(FileSource(path)), (0, 3))
+    assert_at(await samples_of(FileSource(path)), (0, 3))
     assert not messages(caplog)
     data = path.read_bytes()
     at = data.index(b"moof", len(data) // 2) - 4
     path.write_bytes(data[:at] + bytes(4) + b"\xff" * 60 + data[at + 64 :])
-    await heard(FileSource(path))
+    await samples_of(FileSource(path))
     (told,) = messages(caplog)
     assert told.startswith(f"{path} is damaged: ")
 
@@ -183,7 +166,7 @@ async def test_files_that_were_joined_are_read_to_the_end(tmp_path, caplog, name
         convert(*TONE, *codec, "-ar", "48000", path := tmp_path / name)
         convert(*TONE, *codec, *rate, second := tmp_path / f"b-{name}")
         path.write_bytes(path.read_bytes() + second.read_bytes())
-        samples = await heard(FileSource(path))
+        samples = await samples_of(FileSource(path))
         assert abs(len(samples) / SAMPLE_RATE - 6) < 0.2
         assert (np.abs(samples[1600:-3200]).reshape(-1, 160).max(1) > 0.01).mean() > 0.95
         assert not messages(caplog)
@@ -204,9 +187,9 @@ async def test_what_is_behind_damage_keeps_its_place_and_is_told_once(tmp_path, 
         noise[burst * SAMPLE_RATE + (burst + 1) * 1000 : (burst + 1) * SAMPLE_RATE] = 0
     soundfile.write(tmp_path / "a.wav", noise, SAMPLE_RATE)
     convert("-i", tmp_path / "a.wav", "-b:a", "96k", path := tmp_path / name)
-    before = sounding(await heard(FileSource(path)))
+    before = sounding(await samples_of(FileSource(path)))
     damaged(path)
-    after = sounding(await heard(FileSource(path)))
+    after = sounding(await samples_of(FileSource(path)))
     kept = [each for each in before if np.abs(np.array(after) - each).max(1).min() < 0.12]
     assert len(kept) >= 9, (before, after)
     assert max(end for _, end in after) == pytest.approx(before[-1][1], abs=0.12)
@@ -217,9 +200,9 @@ async def test_what_is_behind_damage_keeps_its_place_and_is_told_once(tmp_path, 
 async def test_of_damaged_flac_nothing_comes_twice(tmp_path, caplog):
     path = tmp_path / "a.flac"
     soundfile.write(path, recorded.whole()[: 20 * SAMPLE_RATE], SAMPLE_RATE)
-    whole = await heard(FileSource(path))
+    whole = await samples_of(FileSource(path))
     damaged(path)
-    samples = await heard(FileSource(path))
+    samples = await samples_of(FileSource(path))
     n = 8 * SAMPLE_RATE
     assert np.array_equal(samples[:n], whole[:n])
     assert np.abs(samples[-n:] - whole[-n:]).max() < 1e-4  # 16 bits
@@ -232,7 +215,7 @@ async def test_of_a_file_that_is_all_damage_there_is_an_error(tmp_path):
     data = path.read_bytes()
     path.write_bytes(np.random.default_rng(2).bytes(len(data)))
     with pytest.raises(SourceError, match="is damaged or not a sound file"):
-        await heard(FileSource(path))
+        await samples_of(FileSource(path))
 
 
 # -- which sound ----------------------------------------------------------------------------------
@@ -265,7 +248,7 @@ async def test_channels_in_opposite_phase_are_read_in_every_container(
     soundfile.write(tmp_path / "a.wav", both, SAMPLE_RATE)
     convert("-i", tmp_path / "a.wav", "-b:a", "128k", path := tmp_path / f"b.{suffix}")
     # FFmpeg's WMA is poor.
-    assert alike(await heard(FileSource(path)), sound) > (0.7 if suffix == "wma" else 0.9)
+    assert alike(await samples_of(FileSource(path)), sound) > (0.7 if suffix == "wma" else 0.9)
     (told,) = messages(caplog)
     assert told == f"the channels of {path} cancel each other out: only one of them is read"
 
@@ -301,7 +284,7 @@ async def test_the_centre_is_read_alone_if_it_has_sound(tmp_path, suffix, layout
     codec = ("-c:a", "pcm_s16le") if suffix == "caf" else ()
     mapping = ("-mapping_family", "1") if suffix == "opus" else ()
     convert(*how, *codec, *mapping, path := tmp_path / f"b.{suffix}")
-    assert alike(await heard(FileSource(path)), sound) > 0.9
+    assert alike(await samples_of(FileSource(path)), sound) > 0.9
 
 
 def tracks(path, *channels: tuple[str, str]) -> None:
@@ -344,7 +327,7 @@ async def test_which_of_several_tracks_is_read(
 ):
     caplog.set_level(logging.INFO)
     tracks(path := tmp_path / f"a.{suffix}", *made)
-    samples = await heard(FileSource(path, selection=selection))
+    samples = await samples_of(FileSource(path, selection=selection))
     assert pitch(samples) == read
     found = [line for line in messages(caplog, logging.INFO) if "reading sound track" in line]
     assert len(found) == (not selection.track)
@@ -354,17 +337,17 @@ async def test_which_of_several_tracks_is_read(
 async def test_a_track_that_is_not_there_is_named(tmp_path):
     tracks(path := tmp_path / "a.mkv", ("440", ""), ("660", ""))
     with pytest.raises(SourceError, match=r"a\.mkv has 2 sound tracks: there is no --track 3"):
-        await heard(FileSource(path, selection=Selection(track=3)))
+        await samples_of(FileSource(path, selection=Selection(track=3)))
     convert(*TONE, path := tmp_path / "a.wav")
     with pytest.raises(SourceError, match=r"a\.wav has one sound track: there is no --track 2"):
-        await heard(FileSource(path, selection=Selection(track=2)))
+        await samples_of(FileSource(path, selection=Selection(track=2)))
 
 
 async def test_a_silent_track_of_a_pipe_is_told(tmp_path, caplog):
     """What was read cannot be read again."""
     tracks(path := tmp_path / "a.mkv", ("", ""), ("660", "eng"))
     with piped(path) as writer:
-        samples = await heard(StdinSource(writer.stdout))
+        samples = await samples_of(StdinSource(writer.stdout))
     assert not samples.any()
     (told,) = messages(caplog)
     assert told == "the sound track of stdin is silent; --track N reads another: 2 (eng)"

@@ -3,10 +3,13 @@
 import json
 from collections.abc import Iterable
 
+from msgspec.structs import replace
+
 from streamd.errors import WireError
 from streamd.events import Final, Partial, SessionEvent, TimedWord, encode
 from streamd.server.dialects import Close, Dialect, Tell
 from streamd.server.wire import Correct, Flush, Hello, Limits, Start, Stop, Update, close_code
+from tests.support import said
 
 HELLO = Hello(
     proto="streamd.v1",
@@ -22,16 +25,8 @@ HELLO = Hello(
 
 def words(text: str, start_ms: int, n_final: int = 99) -> tuple[TimedWord, ...]:
     """A word every 500 ms, each a little less certain."""
-    return tuple(
-        TimedWord(
-            text=word,
-            start_ms=start_ms + 500 * i,
-            end_ms=start_ms + 500 * (i + 1),
-            prob=1 - i / 10,
-            final=i < n_final,
-        )
-        for i, word in enumerate(text.split())
-    )
+    spoken = enumerate(said.timed(text.split(), start_ms, 500))
+    return tuple(replace(word, prob=1 - i / 10, final=i < n_final) for i, word in spoken)
 
 
 def partial(text: str, start_ms: int = 0, *, seg: int = 0, n_final: int = 0) -> Partial:
@@ -45,17 +40,8 @@ def partial(text: str, start_ms: int = 0, *, seg: int = 0, n_final: int = 0) -> 
 
 def final(text: str, start_ms: int = 0, *, seg: int = 0, continues: bool = False) -> Final:
     spoken = words(text, start_ms)
-    end_ms = start_ms + 500 * len(spoken)
-    return Final(
-        seq=seg + 1,
-        seg=seg,
-        start_ms=start_ms,
-        end_ms=end_ms,
-        text=text,
-        language="en",
-        words=spoken,
-        continues=continues,
-    )
+    times = {"start_ms": start_ms, "end_ms": start_ms + 500 * len(spoken)}
+    return said.final(text, words=spoken, seq=seg + 1, seg=seg, continues=continues, **times)
 
 
 def converse(dialect: Dialect, *steps: str | bytes | SessionEvent) -> list[object]:

@@ -1,4 +1,4 @@
-"""What tests of sinks let somebody say."""
+"""What tests let somebody say."""
 
 from msgspec import UNSET
 
@@ -13,12 +13,11 @@ def final(text, *, start_ms=0, end_ms=None, words=(), seq=1, **fields):
     end_ms = start_ms + 300 * len(text.split()) if end_ms is None else end_ms
     return Final(
         seq=seq,
-        seg=seq,
         start_ms=start_ms,
         end_ms=end_ms,
         text=text,
         words=words,
-        **{"language": "en"} | fields,
+        **{"language": "en", "seg": seq} | fields,
     )
 
 

@@ -1,8 +1,11 @@
 """A translator without a model, whose translations tell what it was given."""
 
+from msgspec.structs import replace
+
 from streamd.errors import EngineError
 from streamd.events import Final, Partial, TimedWord
 from streamd.translation.translator import Translator
+from tests.support.said import spoken, timed
 
 
 class Shouting:
@@ -27,31 +30,12 @@ def shouting(*directions: str) -> tuple[Translator, list[str]]:
 
 def words(text: str, start_ms: int, *, n_final: int | None = None) -> tuple[TimedWord, ...]:
     """The words of a text, each 300 ms long."""
-    said = text.split()
-    return tuple(
-        TimedWord(
-            text=word,
-            start_ms=start_ms + 300 * i,
-            end_ms=start_ms + 300 * i + 300,
-            prob=1.0,
-            final=n_final is None or i < n_final,
-        )
-        for i, word in enumerate(said)
-    )
+    said = timed(text.split(), start_ms, prob=1.0)
+    return tuple(replace(word, final=n_final is None or i < n_final) for i, word in enumerate(said))
 
 
 def final(text: str, *, seg: int = 1, start_ms: int = 0, seq: int = 0, **more: object) -> Final:
-    known = words(text, start_ms)
-    end_ms = known[-1].end_ms if known else start_ms
-    return Final(
-        seq=seq,
-        seg=seg,
-        start_ms=start_ms,
-        end_ms=end_ms,
-        text=text,
-        words=known,
-        **{"language": "en", **more},
-    )
+    return spoken(text, start_ms=start_ms, seq=seq, seg=seg, prob=1.0, **more)
 
 
 def partial(text: str, n_final: int, *, seg: int = 1, start_ms: int = 0, **more: object) -> Partial:

@@ -28,8 +28,12 @@ async def answer(reader: asyncio.StreamReader) -> tuple[int, str, bytes]:
 
 
 async def post(port: int, body: bytes, *headers: str, **where: str) -> tuple[int, str, bytes]:
+    return await exchange(port, head(len(body), *headers, **where) + body)
+
+
+async def exchange(port: int, request: bytes) -> tuple[int, str, bytes]:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(head(len(body), *headers, **where) + body)
+    writer.write(request)
     try:
         return await answer(reader)
     finally:
