@@ -58,17 +58,16 @@ class Hardware:
 HERE = Hardware()
 
 
-def stages(
+def candidates(
     config: Config, model: Model, cpu: Engine[Any], hardware: Hardware
-) -> list[list[Candidate]]:
-    """Return the ways to run this model: of each stage the first that is right serves.
+) -> list[Candidate]:
+    """Return the ways to run this model, which was opened on the `cpu`: the first that is right.
 
-    A later stage takes long to load, and the one before serves meanwhile. The model was opened on
-    the `cpu`. Call `check_compute` first.
+    Call `check_compute` first.
     """
     gpu = _gpu(config, model, hardware)
     if config.decoding.compute != "ane":
-        return [gpu] if gpu else []
+        return gpu
     from streamd.engines.coreml.runtime.hybrid import CoreMLCandidate
 
     assert isinstance(cpu, ProjectingEngine)
@@ -76,8 +75,7 @@ def stages(
     # Of small models, a token takes the CPU no longer, and the GPU sleeps.
     decoding = gpu if model.dims.n_text_state > _SMALL else [cpu]
     given = hardware.core_ml, hardware.answer_s
-    ways = [CoreMLCandidate(find, each, *given) for each in decoding or [cpu]]
-    return [gpu, [*ways]] if gpu else [[*ways]]
+    return [CoreMLCandidate(find, each, *given) for each in decoding or [cpu]]
 
 
 def check_compute(config: Config, hardware: Hardware) -> None:

@@ -206,7 +206,7 @@ def test_of_recordings_half_of_the_threads_encode_while_the_others_decode(monkey
         return Opened(SimpleNamespace(name=name), None, "int8", "prepared")
 
     monkeypatch.setattr(opening, "open_engine", open_engine)
-    monkeypatch.setattr(opening, "stages", lambda *given: [])
+    monkeypatch.setattr(opening, "candidates", lambda *given: [])
     config = load({"threads": "2", "compute": compute}, {})
     open_model(config, recordings=True, hardware=STAND_IN)
     assert asked == [(1, 2)]

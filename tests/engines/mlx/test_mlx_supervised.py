@@ -17,7 +17,7 @@ from streamd.daemon.opening import open_model
 from streamd.daemon.recording import FileTranscriber
 from streamd.engines.mlx import gpu
 from streamd.engines.supervised.remote import RemoteEngine
-from streamd.engines.supervised.switchover import NotFasterError, SwitchingEngine
+from streamd.engines.supervised.switchover import NotFasterError, Switchover
 from streamd.engines.supervised.worker import Worker
 from streamd.errors import ConfigError
 from streamd.events import Final, Partial
@@ -71,7 +71,7 @@ def assert_same(found, expected, *, within_ms: int) -> None:
 @pytest.mark.parametrize("fault", [None, *mlx_faults.FAULTS])
 def test_captions_are_the_same(engine, expected, caplog, tmp_path, fault):
     caplog.set_level(logging.INFO)
-    assert isinstance(engine, SwitchingEngine)
+    assert isinstance(engine, Switchover)
     fast = engine.current
     assert isinstance(fast, RemoteEngine)
     if fault == "hang":
@@ -215,4 +215,4 @@ def test_recordings_stay_on_a_cpu_that_keeps_up_unless_the_gpu_is_asked_for(monk
         monkeypatch.setattr(opening, "keeps_up", lambda config, dims, is_so=keeps_up: is_so)
         config = load(GIVEN | {"compute": compute}, {})
         _, engine = open_model(config, recordings=True, hardware=HARDWARE)
-        assert isinstance(engine, SwitchingEngine) == moves
+        assert isinstance(engine, Switchover) == moves
