@@ -16,7 +16,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from streamd.engines.families.said import Abilities, Said, SaidWord, shared, split
-from streamd.errors import ConfigError, EngineMemoryError, ModelError, how_to_install
+from streamd.errors import (
+    ConfigError,
+    EngineMemoryError,
+    ModelError,
+    OneSessionError,
+    how_to_install,
+)
 from streamd.types import FRAME_MS, SAMPLE_RATE, Samples, TextOptions, mean_prob
 
 if TYPE_CHECKING:
@@ -256,11 +262,13 @@ class LibraryStream:
 
 @contextmanager
 def _errors(lib: ModuleType) -> Iterator[None]:
-    """Raise that memory is short as what it is, which is tried again; all else ends a session."""
+    """Raise that memory is short as what it is, which is tried again; others end one session."""
     try:
         yield
     except lib.OutOfMemory as error:
         raise EngineMemoryError(f"transcribe.cpp: {error}") from error
+    except lib.TranscribeError as error:
+        raise OneSessionError(f"transcribe.cpp: {error}") from error
 
 
 def _said(result: "library.Result", text: str | None = None, language: str = "") -> Said:
