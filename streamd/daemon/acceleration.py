@@ -9,7 +9,6 @@ import platform
 import sys
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from importlib.metadata import version
 from importlib.util import find_spec
 from subprocess import DEVNULL, PIPE, Popen
 from typing import TYPE_CHECKING, Any
@@ -36,7 +35,6 @@ _OLDEST_MACOS = 15
 """The first that has several functions in a package."""
 _NEWEST_PYTHON = (3, 14)
 """The first without wheels of coremltools 9."""
-_OLDEST_LIBRARY = 9
 _SMALL = 512
 """The width of `base`, whose token takes two threads of a CPU 1 to 3 ms."""
 _N_TIMES = 5
@@ -169,8 +167,6 @@ def core_ml_unavailable(library: str = CORE_ML) -> str:
         return f"{library} does not exist for Python {platform.python_version()}: use 3.11 to 3.13"
     if find_spec(library) is None:
         return f"{library} is not installed: {how_to_install('ane')}"
-    if library == CORE_ML and int(version(library).partition(".")[0]) < _OLDEST_LIBRARY:
-        return f"{library} {version(library)} is too old: pip install '{library}>=9.0'"
     return ""
 
 

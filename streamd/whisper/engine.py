@@ -218,9 +218,10 @@ class Together(Protocol[FeaturesT_co]):
 
         One window after the other is encoded like that. What is returned waits for the features,
         or encodes the window itself; while it would wait, it may encode others that were begun. It
-        is called once, or never, and raises what `encode` raises for this window.
+        is called once, or never, and raises what `encode` raises for this window. By default,
+        `encode` begins it.
         """
-        ...
+        return [self.encode(mel())].pop  # which keeps none of it
 
 
 @runtime_checkable

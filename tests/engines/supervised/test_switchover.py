@@ -14,7 +14,7 @@ from streamd.engines.supervised.remote import DroppedNumbers, RemoteEngine, Serv
 from streamd.engines.supervised.switchover import NotFasterError, Patience, Switchover
 from streamd.errors import EngineError
 from streamd.whisper.engine import on_one_of, run_in_order
-from tests.support.supervised import FaultyCandidate, left, reference, workers
+from tests.support.supervised import FaultyCandidate, FaultyEngine, left, reference, workers
 
 pytestmark = pytest.mark.timeout(200)
 
@@ -387,8 +387,10 @@ def test_threads_may_encode_at_once_while_others_drop():
     assert wrong == []
 
 
-def test_what_the_program_drops_the_worker_drops():
-    served = ServedEngine(reference())
+def test_what_the_program_drops_the_worker_drops(tmp_path):
+    there = reference(FaultyEngine)
+    there.folder = tmp_path
+    served = ServedEngine(there)
     engine = RemoteEngine(InProcess(served))
     for _ in range(3):
         list(answers(engine))
