@@ -152,14 +152,14 @@ class Family:
             raise ModelError(f"{path}: transcribe.cpp cannot read it ({error})") from error
 
     def _choose_backend(self, compute: Compute) -> str:
-        """The library's name for where to compute. Raises `ConfigError`."""
-        if compute == "cpu":
+        """The library's name for where to compute; "auto" is the CPU. Raises `ConfigError`."""
+        if compute != "gpu":
             return "cpu"
         kinds = [each.kind for each in self._library.backends() if each.device_type != "cpu"]
         gpus = [kind for kind in ("cuda", "metal", "vulkan", "rocm") if kind in kinds]
-        if compute == "gpu" and not gpus:
+        if not gpus:
             raise ConfigError("--compute gpu: transcribe.cpp finds no GPU; use --compute cpu")
-        return gpus[0] if gpus else "cpu"
+        return gpus[0]
 
     def _stream_options(self, look_ahead_ms: int | None) -> Any:  # noqa: ANN401 - one of the library's classes
         """What a stream of this family needs to be told. Raises `ConfigError`."""
