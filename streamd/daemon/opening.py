@@ -15,8 +15,6 @@ from typing import Any, Protocol
 from streamd.config import Config
 from streamd.daemon import build
 from streamd.daemon.acceleration import (
-    HERE,
-    Hardware,
     accelerates,
     candidates,
     check_compute,
@@ -54,7 +52,6 @@ def open_model(
     config: Config,
     *,
     wait: bool = False,
-    hardware: Hardware = HERE,
     recordings: bool = False,
 ) -> tuple[Model, AnyEngine]:
     """Open the configured model; return it with its engine.
@@ -70,7 +67,7 @@ def open_model(
     start = time.perf_counter()
     n_threads = build.threads(config)
     on_cpu = not accelerates(config)
-    check_compute(config, hardware)
+    check_compute(config)
     known = cache_key(o.model)
     if known is not None and not memory.fits(known[2], assumed_precision(config)):
         takes, has = memory.live_bytes(known[2], assumed_precision(config)), memory_bytes()
@@ -92,7 +89,7 @@ def open_model(
         logging.DEBUG if opened.how == "prepared" else logging.INFO,
         f"model {name} ready in {seconds:.1f} s ({opened.precision}, {opened.how})",
     )
-    ways = [] if on_cpu else candidates(config, opened.model, opened.engine, hardware)
+    ways = [] if on_cpu else candidates(config, opened.model, opened.engine)
     if not ways:
         return opened.model, opened.engine
     switching = Switchover(opened.engine)

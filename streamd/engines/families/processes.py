@@ -101,8 +101,7 @@ class FamilyProcesses:
     """A model of which each stream has a process of its own; see `FamilyModel`.
 
     Where a process dies, or does not answer within `answer_s`, the call raises `OneSessionError`;
-    where none can be started, `EngineMemoryError`.
-    Any thread may call.
+    where none can be started, `EngineMemoryError`. Any thread may call.
     """
 
     def __init__(
@@ -116,9 +115,9 @@ class FamilyProcesses:
     ) -> None:
         """Open the file in a first process.
 
-        Raises what `Family` does, `ModelError` if the library
-        crashes with the file or does not open it within `START_S`, and `EngineMemoryError` if the
-        system cannot run the process, which may be otherwise later.
+        Raises what `Family` does, `ModelError` if the library crashes with the file or does not
+        open it within `START_S`, and `EngineMemoryError` if the system cannot run the process,
+        which may be otherwise later.
         """
         self._path, self._answer_s = path, answer_s
         make = partial(_served, path, threads, compute, look_ahead_ms)
