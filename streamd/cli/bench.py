@@ -26,7 +26,7 @@ from streamd.daemon.opening import MOST_BUSY, live_cost, n_streams
 from streamd.engines.precision import LIVE_WINDOW, LiveCost, window_timer
 from streamd.engines.prepared import bundled_speech
 from streamd.engines.supervised.remote import RemoteEngine
-from streamd.engines.supervised.switchover import SwitchingEngine
+from streamd.engines.supervised.switchover import Switchover
 from streamd.errors import ConfigError
 from streamd.models.catalog import dimensions
 from streamd.models.model import Model
@@ -34,7 +34,7 @@ from streamd.options import DEFAULT_STEP
 from streamd.streams.auto_step import STEPS_MS
 from streamd.system.processor import fast_cores, machine
 from streamd.types import FRAME, Mel, WindowRecognizer, frames_from_ms, ms_from_frames
-from streamd.whisper.engine import Decoder, Engine, FeaturesT
+from streamd.whisper.engine import AnyEngine, Decoder, Engine, FeaturesT
 
 _BLOCK = 5
 """Frames that are fed at once: 100 ms, as of a file that is played in real time."""
@@ -66,16 +66,16 @@ class StreamCost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def measure(
-    config: Config, model: Model, engine: Engine[Any], *, within_s: float = _PATIENCE_S
+    config: Config, model: Model, engine: AnyEngine, *, within_s: float = _PATIENCE_S
 ) -> StreamCost:
     """Play the bundled recording to a live session, and time its windows.
 
     The recording is cut off once `within_s` seconds have passed, but not before its first window.
     Raises `ConfigError` for options that contradict each other or the model, or find no speech.
     """
-    timed = _TimedEngine(engine)
+    serving = _serving(engine)
+    timed, on_cpu = _TimedEngine(serving), not isinstance(serving, RemoteEngine)
     recognizer = build.answering(build.recognizer(config, model, timed))
-    on_cpu = _gpu_of(engine) is None
     return _measured(config, model.name, recognizer, timed.clocks, within_s, on_cpu=on_cpu)
 
 
@@ -204,9 +204,10 @@ _PAUSE_S = 10.0
 _N_WINDOWS = 10
 
 
-def gpu_cost(engine: Engine[Any], pause: Callable[[float], object] = time.sleep) -> GpuCost | None:
+def gpu_cost(engine: AnyEngine, pause: Callable[[float], object] = time.sleep) -> GpuCost | None:
     """Measure the GPU that runs the model; None if the CPU does."""
-    if (gpu := _gpu_of(engine)) is None:
+    gpu = _serving(engine)
+    if not isinstance(gpu, RemoteEngine):
         return None
     window_ms = window_timer(gpu, LIVE_WINDOW)
     before = gpu.figures()
@@ -224,9 +225,8 @@ def gpu_cost(engine: Engine[Any], pause: Callable[[float], object] = time.sleep)
     )
 
 
-def _gpu_of(engine: Engine[Any]) -> RemoteEngine | None:
-    current = engine.current if isinstance(engine, SwitchingEngine) else None
-    return current if isinstance(current, RemoteEngine) else None
+def _serving(engine: AnyEngine) -> Engine[Any]:
+    return engine.current if isinstance(engine, Switchover) else engine  # type: ignore[return-value]  # it is the only switch
 
 
 class _TimedEngine(Generic[FeaturesT]):

@@ -21,11 +21,10 @@ from streamd.config import OPTIONS, SETTINGS, Config, value_of
 from streamd.daemon import build
 from streamd.daemon.acceleration import (
     CORE_ML,
-    HERE,
     accelerates,
+    candidates,
     check_compute,
     judge,
-    stages,
     step_ms,
 )
 from streamd.daemon.opening import best_model, family_file
@@ -238,17 +237,17 @@ def _gpu(config: Config) -> Iterator[Finding]:
         if _has_gpu():
             yield Finding("--", f"{name} runs on the CPU", unavailable() or "try --compute gpu")
         return
-    check_compute(config, HERE)
+    check_compute(config)
     config = replace(config, decoding=replace(config.decoding, model=name))
     opened = open_engine(name, threads=build.threads(config), precision=config.decoding.precision)
     model, cpu = opened.model, opened.engine
     judged = judge(config, model, cpu, is_fast_enough=False)
-    for stage in stages(config, model, cpu, HERE):
-        for n_left, candidate in zip(reversed(range(len(stage))), stage, strict=True):
-            found = _tried(name, candidate, judged, cpu)
-            yield found._replace(state="--") if found.state == "!!" and n_left else found
-            if found.state == "ok":
-                break  # as captions do
+    every = candidates(config, model, cpu)
+    for n_left, candidate in zip(reversed(range(len(every))), every, strict=True):
+        found = _tried(name, candidate, judged, cpu)
+        yield found._replace(state="--") if found.state == "!!" and n_left else found
+        if found.state == "ok":
+            break  # as captions do
     if config.decoding.compute == "ane":
         from streamd.cli.packages import functions, open_packages  # only a Mac needs it
 

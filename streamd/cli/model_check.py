@@ -14,7 +14,7 @@ from streamd.daemon.families import open_model_file
 from streamd.daemon.opening import family_file, open_model
 from streamd.engines.golden_clips import GoldenClip, clips, read_by_whisper, transcribed
 from streamd.engines.precision import choose_precision
-from streamd.engines.supervised.switchover import SwitchingEngine
+from streamd.engines.supervised.switchover import Switchover
 from streamd.errors import ModelError
 from streamd.models.formats.gguf import speech_family
 from streamd.models.model import Model
@@ -22,7 +22,7 @@ from streamd.models.store import find, in_one_form, load_model
 from streamd.models.store.cache import places
 from streamd.system.disk import megabytes
 from streamd.types import FRAME_MS, N_AUDIO_CTX
-from streamd.whisper.engine import Engine
+from streamd.whisper.engine import AnyEngine
 from streamd.whisper.recognizer import Recognizer
 
 log = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ def report(config: Config) -> Iterator[str]:
     opened, engine = open_model(config, wait=True)
     opened_s = time.perf_counter() - begun_s
     asked, threads = config.decoding.precision, build.threads(config)
-    where = engine.name if isinstance(engine, SwitchingEngine) else ""
+    where = engine.name if isinstance(engine, Switchover) else ""
     if config.decoding.compute == "gpu" and not where:
         raise ModelError(f"{name} is not on the GPU; the log says why")
     precision = where or choose_precision(model.dims, asked, threads=threads).precision
@@ -84,7 +84,7 @@ def _family_report(config: Config, path: Path) -> Iterator[str]:
         opened.close()
 
 
-def listener(config: Config, model: Model, engine: Engine[Any]) -> Recognizer[Any]:
+def listener(config: Config, model: Model, engine: AnyEngine) -> Recognizer[Any]:
     """Return a recognizer for clips that are known to be speech.
 
     With the live filters, eight seconds of digits in one window pass for something that is not.

@@ -7,9 +7,8 @@ import atexit
 import logging
 import platform
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
-from importlib.metadata import version
 from importlib.util import find_spec
 from subprocess import DEVNULL, PIPE, Popen
 from typing import TYPE_CHECKING, Any
@@ -36,56 +35,35 @@ _OLDEST_MACOS = 15
 """The first that has several functions in a package."""
 _NEWEST_PYTHON = (3, 14)
 """The first without wheels of coremltools 9."""
-_OLDEST_LIBRARY = 9
 _SMALL = 512
 """The width of `base`, whose token takes two threads of a CPU 1 to 3 ms."""
 _N_TIMES = 5
 """Steps that are timed on the GPU and on the CPU; the shortest counts."""
 
 
-@dataclass(frozen=True, slots=True)
-class Hardware:
-    """What computes. Tests have MLX on a CPU, and a module that stands for Core ML.
+def candidates(config: Config, model: Model, cpu: Engine[Any]) -> list[Candidate]:
+    """Return the ways to run this model, which was opened on the `cpu`: the first that is right.
 
-    `answer_s`: how long it may take for a window or a pass before it counts as hung.
+    Call `check_compute` first.
     """
-
-    core_ml: str = CORE_ML
-    mlx_on_cpu: bool = False
-    answer_s: float = 20.0
-
-
-HERE = Hardware()
-
-
-def stages(
-    config: Config, model: Model, cpu: Engine[Any], hardware: Hardware
-) -> list[list[Candidate]]:
-    """Return the ways to run this model: of each stage the first that is right serves.
-
-    A later stage takes long to load, and the one before serves meanwhile. The model was opened on
-    the `cpu`. Call `check_compute` first.
-    """
-    gpu = _gpu(config, model, hardware)
+    gpu = _gpu(config, model)
     if config.decoding.compute != "ane":
-        return [gpu] if gpu else []
+        return gpu
     from streamd.engines.coreml.runtime.hybrid import CoreMLCandidate
 
     assert isinstance(cpu, ProjectingEngine)
     find = partial(_built, config.decoding.model)
     # Of small models, a token takes the CPU no longer, and the GPU sleeps.
     decoding = gpu if model.dims.n_text_state > _SMALL else [cpu]
-    given = hardware.core_ml, hardware.answer_s
-    ways = [CoreMLCandidate(find, each, *given) for each in decoding or [cpu]]
-    return [gpu, [*ways]] if gpu else [[*ways]]
+    return [CoreMLCandidate(find, each, CORE_ML) for each in decoding or [cpu]]
 
 
-def check_compute(config: Config, hardware: Hardware) -> None:
+def check_compute(config: Config) -> None:
     """Raise `ConfigError` if what `--compute` names cannot be used here."""
     compute = config.decoding.compute
     if compute == "gpu" and (why := unavailable()):
         raise ConfigError(f"{why}; or drop --compute gpu")
-    if compute == "ane" and (why := core_ml_unavailable(hardware.core_ml)):
+    if compute == "ane" and (why := core_ml_unavailable()):
         raise ConfigError(f"{why}; drop --compute ane")
 
 
@@ -96,20 +74,18 @@ def accelerates(config: Config) -> bool:
     return compute in ("gpu", "ane") or (compute == "auto" and has_apple_gpu)
 
 
-def _gpu(config: Config, model: Model, hardware: Hardware) -> list[Candidate]:
+def _gpu(config: Config, model: Model) -> list[Candidate]:
     """Return the ways to use the GPU."""
     o = config.decoding
     if unavailable() or not accelerates(config):
         return []
     rounded, whole = Arithmetic(bits=8), Arithmetic()
-    if hardware.mlx_on_cpu or o.precision == "float32":
+    if o.precision == "float32":
         forms = [Arithmetic("float32")]
     else:
         # 8 bits halve the time of a token, where they read the golden clips as well.
         forms = [rounded] if o.precision == "int8" else [rounded, whole]
-    about = o.model, model.silence
-    on_cpu, answer_s = hardware.mlx_on_cpu, hardware.answer_s
-    return [MlxCandidate(*about, each, on_cpu, answer_s) for each in forms]
+    return [MlxCandidate(o.model, model.silence, each) for each in forms]
 
 
 # -- judging --------------------------------------------------------------------------------------
@@ -160,19 +136,17 @@ def _letters(text: str) -> str:
 # -- Core ML --------------------------------------------------------------------------------------
 
 
-def core_ml_unavailable(library: str = CORE_ML) -> str:
+def core_ml_unavailable() -> str:
     """Say in a line why Core ML cannot run models here, and what to do; empty if it can."""
-    if sys.platform != "darwin" and library == CORE_ML:
+    if sys.platform != "darwin":
         return "Core ML exists only on macOS"
     release = platform.mac_ver()[0]
     if release and int(release.partition(".")[0]) < _OLDEST_MACOS:
         return f"Core ML models need macOS {_OLDEST_MACOS} or later; this is macOS {release}"
-    if find_spec(library) is None and sys.version_info >= _NEWEST_PYTHON:
-        return f"{library} does not exist for Python {platform.python_version()}: use 3.11 to 3.13"
-    if find_spec(library) is None:
-        return f"{library} is not installed: {how_to_install('ane')}"
-    if library == CORE_ML and int(version(library).partition(".")[0]) < _OLDEST_LIBRARY:
-        return f"{library} {version(library)} is too old: pip install '{library}>=9.0'"
+    if find_spec(CORE_ML) is None and sys.version_info >= _NEWEST_PYTHON:
+        return f"{CORE_ML} does not exist for Python {platform.python_version()}: use 3.11 to 3.13"
+    if find_spec(CORE_ML) is None:
+        return f"{CORE_ML} is not installed: {how_to_install('ane')}"
     return ""
 
 

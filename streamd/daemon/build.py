@@ -42,7 +42,7 @@ from streamd.streams.hearing import SoundHearing, Told
 from streamd.streams.inference import EngineThread
 from streamd.system.processor import usable_threads
 from streamd.types import FRAME_MS, WindowRecognizer, frames_from_ms, ms_from_frames
-from streamd.whisper.engine import Engine
+from streamd.whisper.engine import AnyEngine
 from streamd.whisper.recognizer import Recognizer
 from streamd.whisper.tokenizer import Tokenizer
 from streamd.whisper.turns import TurnJudge
@@ -275,7 +275,7 @@ def is_call(config: Config) -> bool:
 def recognizer(
     config: Config,
     model: Model,
-    runs: Engine[Any],
+    runs: AnyEngine,
     *,
     working: set[Recognizer[Any]] | None = None,
     lists: Vocabularies | None = None,

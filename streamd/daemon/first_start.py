@@ -18,7 +18,7 @@ from threading import Event, Thread
 
 from streamd.config import Config
 from streamd.daemon import build
-from streamd.daemon.acceleration import HERE, check_compute
+from streamd.daemon.acceleration import check_compute
 from streamd.daemon.opening import (
     OpenModel,
     OpenWhisper,
@@ -162,7 +162,7 @@ class FirstStart:
     def _check(self, model: Model) -> None:
         """Refuse now what would be refused when the model is prepared. Raises `ConfigError`."""
         check_look_ahead(self._config)
-        check_compute(self._config, HERE)
+        check_compute(self._config)
         build.check_windows(self._config, model)
         build.decoding_options(self._config, model)
 

@@ -14,12 +14,17 @@ from typing import Any, Protocol
 
 from streamd.config import Config
 from streamd.daemon import build
-from streamd.daemon.acceleration import HERE, Hardware, accelerates, check_compute, judge, stages
+from streamd.daemon.acceleration import (
+    accelerates,
+    candidates,
+    check_compute,
+    judge,
+)
 from streamd.daemon.recording import FileTranscriber, RecordingTranscriber
 from streamd.engines import Precision, memory, precision
 from streamd.engines.precision import LiveCost
 from streamd.engines.prepared import cache_key, open_engine
-from streamd.engines.supervised.switchover import SwitchingEngine
+from streamd.engines.supervised.switchover import Switchover
 from streamd.errors import ConfigError
 from streamd.models import ModelDimensions, store
 from streamd.models.catalog import dimensions, published_wer, quality
@@ -32,7 +37,7 @@ from streamd.system.disk import megabytes
 from streamd.system.heap import return_early
 from streamd.system.processor import memory_bytes
 from streamd.types import WindowRecognizer, ms_from_frames
-from streamd.whisper.engine import Engine
+from streamd.whisper.engine import AnyEngine
 from streamd.whisper.recognizer import Recognizer
 from streamd.whisper.vocabulary import Vocabularies
 
@@ -47,9 +52,8 @@ def open_model(
     config: Config,
     *,
     wait: bool = False,
-    hardware: Hardware = HERE,
     recordings: bool = False,
-) -> tuple[Model, Engine[Any]]:
+) -> tuple[Model, AnyEngine]:
     """Open the configured model; return it with its engine.
 
     Where there is something faster than the CPU (`acceleration`), the model runs on the CPU first,
@@ -63,7 +67,7 @@ def open_model(
     start = time.perf_counter()
     n_threads = build.threads(config)
     on_cpu = not accelerates(config)
-    check_compute(config, hardware)
+    check_compute(config)
     known = cache_key(o.model)
     if known is not None and not memory.fits(known[2], assumed_precision(config)):
         takes, has = memory.live_bytes(known[2], assumed_precision(config)), memory_bytes()
@@ -85,10 +89,10 @@ def open_model(
         logging.DEBUG if opened.how == "prepared" else logging.INFO,
         f"model {name} ready in {seconds:.1f} s ({opened.precision}, {opened.how})",
     )
-    ways = [] if on_cpu else stages(config, opened.model, opened.engine, hardware)
+    ways = [] if on_cpu else candidates(config, opened.model, opened.engine)
     if not ways:
         return opened.model, opened.engine
-    switching = SwitchingEngine(opened.engine)
+    switching = Switchover(opened.engine)
     enough = keeps_up(config, opened.model.dims)
     judged = judge(config, opened.model, opened.engine, is_fast_enough=enough)
     switching.start(ways, judged)
@@ -243,7 +247,7 @@ def check_look_ahead(config: Config) -> None:
 class OpenWhisper:
     """See `OpenModel`."""
 
-    def __init__(self, config: Config, known: str, model: Model, engine: Engine[Any]) -> None:
+    def __init__(self, config: Config, known: str, model: Model, engine: AnyEngine) -> None:
         """Raises `ConfigError`."""
         self._config, self._model, self._engine = config, model, engine
         self._expected = build.expected(config, model, known)
@@ -270,12 +274,12 @@ class OpenWhisper:
 
     def wait(self, load_s: float) -> None:
         """Wait for a faster engine than the CPU's, until `load_s` after it began to load."""
-        if isinstance(self._engine, SwitchingEngine):
+        if isinstance(self._engine, Switchover):
             self._engine.wait(load_s)
 
     def close(self) -> None:
         """End the processes of other engines than the CPU's."""
-        if isinstance(self._engine, SwitchingEngine):
+        if isinstance(self._engine, Switchover):
             self._engine.close()
 
     def _lists(self, config: Config) -> Vocabularies:

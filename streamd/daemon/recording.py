@@ -19,7 +19,6 @@ import numpy as np
 from streamd.config import Config
 from streamd.daemon import build, phrases
 from streamd.daemon.people import PeopleFolder
-from streamd.engines.supervised.switchover import SwitchingEngine
 from streamd.engines.voices import RecordedVoices
 from streamd.engines.yamnet import RecordedSounds
 from streamd.errors import SourceError
@@ -46,7 +45,7 @@ from streamd.speakers.people import recognised
 from streamd.system.calls import in_thread
 from streamd.system.heap import keep_for_passes
 from streamd.types import FRAME, FRAME_MS, Clip, Frames, Samples, frames_from_ms, mean_prob, rounded
-from streamd.whisper.engine import Engine, urgent
+from streamd.whisper.engine import AnyEngine, urgent
 from streamd.whisper.longform import LONGEST_WINDOW, Transcriber
 from streamd.whisper.longform.segments import SpokenWord, TimedSegment, column_at, in_ms, ms_of
 from streamd.whisper.mel import RecordingMel
@@ -231,7 +230,7 @@ class FileTranscriber:
         self,
         config: Config,
         model: Model,
-        engine: Engine[Any],
+        engine: AnyEngine,
         *,
         is_alone: Callable[[], bool] = lambda: False,
         lists: Vocabularies | None = None,
@@ -242,7 +241,7 @@ class FileTranscriber:
         """
         keep_for_passes(self)
         self._config, self._rules = config, phrases.read_replacements(config.decoding.replace)
-        self._engine, self._n_mels = engine, model.dims.n_mels
+        self._n_mels = model.dims.n_mels
         self._in_two = is_alone if urgent(engine) is not None else lambda: False
         self._tokenizer = build.tokenizer(config, model)
         decoding = replace(build.decoding_options(config, model), timestamps=True)
@@ -252,11 +251,11 @@ class FileTranscriber:
         self.languages = (model.language,) if model.language else languages
         """What the speakers may speak, in order of preference; none: anything."""
         self._detects = model.language is None and len(decoding.languages) != 1
-        self._new_transcriber = partial(
-            Transcriber,
-            tokenizer=self._tokenizer,
-            decoding=decoding,
-            options=longform,
+        self._transcriber = Transcriber(
+            engine,
+            self._tokenizer,
+            decoding,
+            longform,
             vocabulary=lists.of(phrases.one_a_line(config.decoding.hotwords)),
             is_alone=is_alone,
         )
@@ -285,10 +284,7 @@ class FileTranscriber:
             clips = speech.clips(mel.n_columns, longest=LONGEST_WINDOW)
             voiced, first = speech.voiced, clips[0].start if clips else 0
         if clips:
-            engine = self._engine
-            if isinstance(engine, SwitchingEngine):
-                engine = engine.for_recording()
-            transcriber = self._new_transcriber(engine)
+            transcriber = self._transcriber
             language = transcriber.language(mel, first)
             if self._detects:
                 log.info("detected language: %s (set it with --language)", language)

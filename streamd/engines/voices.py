@@ -7,7 +7,6 @@ filter banks. Both are loaded when the first voice comes, and all streams share 
 
 from collections.abc import Iterable
 from functools import cache
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +24,7 @@ from streamd.speakers import (
     SpokenTurn,
 )
 from streamd.system.disk import asset, in_utf8
-from streamd.types import FRAME, SAMPLE_RATE, Frames, Hypothesis, Samples, Window
+from streamd.types import FRAME, SAMPLE_RATE, Frames, Hypothesis, Samples, Window, WindowRecognizer
 
 _STEP, _CENTRE = 270, 495
 """Samples from one step of the segmentation to the next, and up to the middle of the first."""
@@ -41,15 +40,10 @@ _BLOCK = 8
 """Rows multiplied at once: few enough for BLAS to stay in this thread (`streamd.whisper.mel`)."""
 
 
-class _WindowTranscriber(Protocol):
-    def recognize(self, window: Window) -> Hypothesis:
-        """Transcribe the window."""
-
-
 class Listener:
     """A recognizer that also says who speaks, in windows that ask for it."""
 
-    def __init__(self, recognizer: _WindowTranscriber) -> None:
+    def __init__(self, recognizer: WindowRecognizer) -> None:
         self._recognizer = recognizer
 
     def recognize(self, window: Window) -> Hypothesis:

@@ -7,11 +7,12 @@ one pass. No cache is copied or reordered, and all engines (`streamd.engines`) s
 """
 
 from collections.abc import Callable, Generator, Sequence
-from typing import Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
+from streamd.errors import EngineError
 from streamd.models import ModelDimensions
 from streamd.models.silence import Extent
 from streamd.types import Mel
@@ -163,9 +164,38 @@ class UrgentEngine(Protocol[FeaturesT]):
         ...
 
 
-def urgent(engine: Engine[FeaturesT]) -> Engine[FeaturesT] | None:
+def urgent(engine: object) -> Engine[Any] | None:
     """Return the same model on more threads, if there is one."""
     return engine.urgent if isinstance(engine, UrgentEngine) else None
+
+
+@runtime_checkable
+class EngineSwitch(Protocol):
+    """Engines of one model, of which one serves at a time; what one encodes is only its own."""
+
+    dims: ModelDimensions
+
+    def use(self) -> Engine[Any]:
+        """Return the engine for a new window."""
+        ...
+
+    def instead_of(self, engine: Engine[Any], error: EngineError) -> Engine[Any]:
+        """Return what takes over from an engine that failed; raise the error if nothing does."""
+        ...
+
+
+AnyEngine = Engine[Any] | EngineSwitch
+
+
+def on_one_of(engine: AnyEngine, compute: Callable[[Engine[Any]], ResultT]) -> ResultT:
+    """Compute something on the engine that serves; if that fails, anew on what takes over."""
+    if not isinstance(engine, EngineSwitch):
+        return compute(engine)
+    used = engine.use()
+    try:
+        return compute(used)
+    except EngineError as error:
+        return compute(engine.instead_of(used, error))
 
 
 class Together(Protocol[FeaturesT_co]):
@@ -188,9 +218,10 @@ class Together(Protocol[FeaturesT_co]):
 
         One window after the other is encoded like that. What is returned waits for the features,
         or encodes the window itself; while it would wait, it may encode others that were begun. It
-        is called once, or never, and raises what `encode` raises for this window.
+        is called once, or never, and raises what `encode` raises for this window. By default,
+        `encode` begins it.
         """
-        ...
+        return [self.encode(mel())].pop  # which keeps none of it
 
 
 @runtime_checkable

@@ -7,7 +7,8 @@ may come in any order.
 
 import math
 from dataclasses import replace
-from typing import Generic, cast
+from functools import partial
+from typing import Any, Generic, cast
 
 import numpy as np
 
@@ -24,7 +25,7 @@ from streamd.types import (
 )
 from streamd.whisper.attempts import decoded_again
 from streamd.whisper.decode import Context, detect_language, spoken
-from streamd.whisper.engine import Engine, FeaturesT, urgent
+from streamd.whisper.engine import Engine, EngineSwitch, FeaturesT, on_one_of, urgent
 from streamd.whisper.mel import log_mel, window_log_mel
 from streamd.whisper.tokenizer import Tokenizer
 from streamd.whisper.view import Counters, Effort, States, View, WindowText, token_rate
@@ -43,7 +44,7 @@ class Recognizer(Generic[FeaturesT]):
 
     def __init__(
         self,
-        engine: Engine[FeaturesT],
+        engine: Engine[FeaturesT] | EngineSwitch,
         tokenizer: Tokenizer,
         options: DecodingOptions | None = None,
         *,
@@ -57,7 +58,6 @@ class Recognizer(Generic[FeaturesT]):
         options = options or DecodingOptions()
         self.counters = Counters()
         self._engine = engine
-        self._urgent = urgent(engine)
         self._working = set() if working is None else working
         self._tokenizer = tokenizer
         # Streams have one measure of doubt and one of repetition; recordings have openai-whisper's.
@@ -80,18 +80,18 @@ class Recognizer(Generic[FeaturesT]):
         suspect.
         """
         self._working.add(self)
+        self.counters.windows += 1
         try:
-            return self._recognize(window)
+            return on_one_of(self._engine, partial(self._recognize, window))
         finally:
             self._working.discard(self)
 
-    def _recognize(self, window: Window) -> Hypothesis:
-        self.counters.windows += 1
+    def _recognize(self, window: Window, engine: Engine[FeaturesT]) -> Hypothesis:
         given = (*window.prompt, *window.before, *window.prefix)
-        n_vocab = self._engine.dims.n_vocab
+        n_vocab = engine.dims.n_vocab
         if not all(0 <= token < n_vocab for token in given):
             raise ValueError(f"text of another model: it has tokens beyond {n_vocab}")
-        view = self._view(window)
+        view = self._view(engine, window)
         first = view.options.temperatures[0]
         text = decoded_again(WindowText(view, view.decode(first, view.context.vocabulary)))
         hypothesis, work = text.hypothesis, view.effort.work
@@ -100,12 +100,9 @@ class Recognizer(Generic[FeaturesT]):
         encoded = Encoded(window.start, window.end, text.states)
         return replace(hypothesis.answered(view.detected), work=work, encoded=encoded)
 
-    def _engine_for(self, window: Window) -> Engine[FeaturesT]:
-        is_alone = len(self._working) == 1
-        return self._urgent if self._urgent and window.last and is_alone else self._engine
-
-    def _view(self, window: Window) -> View[FeaturesT]:
-        engine = self._engine_for(window)
+    def _view(self, serving: Engine[FeaturesT], window: Window) -> View[FeaturesT]:
+        more, is_alone = urgent(serving), len(self._working) == 1
+        engine = more if more and window.last and is_alone else serving
         before = window.encoded.states if window.encoded else None
         mel, columns = window_log_mel(
             window.samples,
@@ -113,13 +110,13 @@ class Recognizer(Generic[FeaturesT]):
             start=window.start,
             known=before.columns if isinstance(before, States) else None,
         )
-        cached, n_reused = _reusable(window)
+        cached, n_reused = _reusable(window, serving, more)
         self.counters.encoded_frames += window.end - window.start - n_reused
         features = engine.encode(
             mel, previous=cast("FeaturesT", cached.features) if cached else None, n_reused=n_reused
         )
         tokenizer = self._tokenizer.with_task(window.options.task)
-        detected = self._detected(window, features)
+        detected = self._detected(window, engine, features)
         language = self._language(window, detected)
         n_text_ctx = engine.dims.n_text_ctx
         rate = token_rate(tokenizer, language)
@@ -150,7 +147,7 @@ class Recognizer(Generic[FeaturesT]):
             np.random.default_rng([0, window.start, window.end]),
             Effort(rate, window.retry.budget if window.last else math.inf),
             self.counters,
-            self._view,
+            partial(self._view, serving),
         )
 
     def _language(self, window: Window, detected: DetectedLanguage) -> str:
@@ -159,7 +156,9 @@ class Recognizer(Generic[FeaturesT]):
         is_given = not (question and question.decides) and known in self._tokenizer.languages
         return known if is_given and self._tokenizer.multilingual else detected.language
 
-    def _detected(self, window: Window, features: FeaturesT) -> DetectedLanguage:
+    def _detected(
+        self, window: Window, engine: Engine[FeaturesT], features: FeaturesT
+    ) -> DetectedLanguage:
         """What language is spoken, if the window asks, or if none is known.
 
         It is that of the sound alone: in the window's states, the voice before it counts as well.
@@ -178,17 +177,21 @@ class Recognizer(Generic[FeaturesT]):
         first = max(window.start, question.since if question else 0)
         if first > window.start:
             samples = window.samples[(first - window.start) * FRAME :]
-            mel = log_mel(samples, self._engine.dims.n_mels)
-            features = self._engine.encode(mel)
-        probs = detect_language(self._engine.decoder(features, n_slots=1), tokenizer, among)
+            features = engine.encode(log_mel(samples, engine.dims.n_mels))
+        probs = detect_language(engine.decoder(features, n_slots=1), tokenizer, among)
         language = spoken(probs, before)
         return DetectedLanguage(language, probs[language], probs.get(before, 0.0))
 
 
-def _reusable(window: Window) -> tuple[States | None, int]:
-    """The states of an earlier window, and how many of its first positions this one can reuse."""
+def _reusable(window: Window, *engines: Engine[Any] | None) -> tuple[States | None, int]:
+    """The states of an earlier window, and how many of its first positions this one can reuse.
+
+    They must be those of one of the engines.
+    """
     cached = window.encoded
     if cached is None or cached.start != window.start or not isinstance(cached.states, States):
+        return None, 0
+    if not any(cached.states.engine is engine for engine in engines):
         return None, 0
     n_reused = min(cached.end, window.end) - window.start - RIGHT_CONTEXT
     return (cached.states, n_reused) if n_reused > 0 else (None, 0)

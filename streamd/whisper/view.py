@@ -106,9 +106,13 @@ class Effort:
 
 @dataclass(frozen=True, slots=True)
 class States:
-    """What is kept of a window: log-mel, the engine's features, the decoder's states of tokens."""
+    """What is kept of a window: log-mel, the decoder's states of tokens, and an engine's features.
+
+    Another engine of the same model can use only the log-mel.
+    """
 
     columns: WindowColumns
+    engine: Engine[Any]
     features: object
     tokens: CachedTokens | None
 
@@ -249,7 +253,8 @@ class WindowText(Generic[FeaturesT]):
     @property
     def states(self) -> States:
         """What the window after can use of what was computed."""
-        return States(self.view.columns, self.view.features, self.decoded.cached)
+        view = self.view
+        return States(view.columns, view.engine, view.features, self.decoded.cached)
 
 
 AnyText = WindowText[Any]

@@ -84,7 +84,7 @@ def test_of_another_repository_the_file_in_q8_is_taken(serving, capsys):
 def test_a_file_that_is_no_model_of_speech_is_refused(serving, capsys):
     serving.repos["some/gguf"].files["a-Q8_0.gguf"] = b"GGUF" + bytes(100)
     assert main(["models", "get", "some/gguf"]) == 4
-    assert "a-Q8_0.gguf is no model of speech" in capsys.readouterr().err
+    assert "some/gguf is not downloaded: a-Q8_0.gguf damaged" in capsys.readouterr().err
     assert find("some/gguf", places()) is None
 
 

@@ -11,8 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from streamd.config import load
-from streamd.daemon import opening
-from streamd.daemon.acceleration import Hardware
+from streamd.daemon import acceleration, opening
 from streamd.daemon.opening import open_model
 from streamd.engines.coreml.runtime.hybrid import HybridEngine
 from streamd.engines.prepared import Opened
@@ -29,7 +28,7 @@ pytestmark = [
 ]
 
 ROOT = Path(__file__).resolve().parents[2]
-STAND_IN = Hardware("tests.support.coreml_stand_in")
+STAND_IN = "tests.support.coreml_stand_in"
 
 # Random weights write other texts at another context, and only the CPU has states of silence.
 SHORT = """
@@ -49,10 +48,8 @@ for kind in (OnnxEngine, HybridEngine):
 # The program with the stand-in: its second window waits for Core ML.
 PROGRAM = f"""{SHORT}
 import sys
-from functools import partial
-from streamd.daemon import opening
 from streamd.cli import main
-from streamd.daemon.acceleration import Hardware
+from streamd.daemon import acceleration
 from streamd.whisper.recognizer import Recognizer
 
 recognize, n_windows = Recognizer.recognize, 0
@@ -67,11 +64,18 @@ def recognize_in_turns(self, window):
 
 
 if __name__ == "__main__":
-    stand_in = Hardware("tests.support.coreml_stand_in")
-    opening.open_model = partial(opening.open_model, hardware=stand_in)
+    acceleration.CORE_ML = "{STAND_IN}"
+    acceleration.core_ml_unavailable = lambda: ""
     Recognizer.recognize = recognize_in_turns
     sys.exit(main())
 """
+
+
+@pytest.fixture
+def stand_in(monkeypatch) -> None:
+    """Core ML's stand-in, on any machine."""
+    monkeypatch.setattr(acceleration, "CORE_ML", STAND_IN)
+    monkeypatch.setattr(acceleration, "core_ml_unavailable", lambda: "")
 
 
 @pytest.fixture(scope="module")
@@ -151,19 +155,14 @@ def test_without_a_mac_the_neural_engine_is_refused(monkeypatch):
         open_model(load({"model": "tiny.en", "compute": "ane"}, {}))
 
 
-def test_without_the_library_it_is_refused():
-    config, hardware = load({"model": "tiny.en", "compute": "ane"}, {}), Hardware("no_such_library")
-    complaint = r"no_such_library is not installed: .*pip install '\.\[ane\]'; drop --compute ane"
-    with pytest.raises(ConfigError, match=complaint):
-        open_model(config, hardware=hardware)
-
-
 @pytest.mark.coreml
-def test_captions_move_over_when_the_model_has_been_built_meanwhile(tmp_path, monkeypatch, caplog):
+def test_captions_move_over_when_the_model_has_been_built_meanwhile(
+    tmp_path, monkeypatch, caplog, stand_in
+):
     caplog.set_level("INFO")
     monkeypatch.setenv("STREAMD_CACHE", str(tmp_path / "cache"))
     model = str(huggingface.write(checkpoint("few"), tmp_path))
-    engine = open_model(load({"model": model, "compute": "ane"}, {}), hardware=STAND_IN)[1]
+    engine = open_model(load({"model": model, "compute": "ane"}, {}))[1]
     assert not isinstance(engine.current, HybridEngine), "it is not built, and captions run"
     assert engine.settled.wait(300)
     assert isinstance(engine.current, HybridEngine)
@@ -173,13 +172,13 @@ def test_captions_move_over_when_the_model_has_been_built_meanwhile(tmp_path, mo
 
 
 @pytest.mark.coreml
-def test_a_model_that_cannot_be_built_stays_on_the_cpu(tmp_path, monkeypatch, caplog):
+def test_a_model_that_cannot_be_built_stays_on_the_cpu(tmp_path, monkeypatch, caplog, stand_in):
     caplog.set_level("INFO")
     (tmp_path / "file").touch()
     monkeypatch.setenv("STREAMD_CACHE", str(tmp_path / "file"))
     name = str(huggingface.write(checkpoint("few"), tmp_path))
     config = load({"model": name, "compute": "ane"}, {})
-    engine = open_model(config, hardware=STAND_IN, wait=True)[1]
+    engine = open_model(config, wait=True)[1]
     assert not isinstance(engine.current, HybridEngine)
     assert any("there is no cache folder" in message for message in caplog.messages)
     where = "the Neural Engine, decoder on the CPU"
@@ -194,7 +193,9 @@ def test_what_is_for_macs_is_not_loaded_elsewhere():
 
 
 @pytest.mark.parametrize("compute", ["cpu", "ane"])
-def test_of_recordings_half_of_the_threads_encode_while_the_others_decode(monkeypatch, compute):
+def test_of_recordings_half_of_the_threads_encode_while_the_others_decode(
+    monkeypatch, compute, stand_in
+):
     """On the CPU, which also serves until the Neural Engine is ready, or if it never is."""
     asked = []
 
@@ -206,7 +207,7 @@ def test_of_recordings_half_of_the_threads_encode_while_the_others_decode(monkey
         return Opened(SimpleNamespace(name=name), None, "int8", "prepared")
 
     monkeypatch.setattr(opening, "open_engine", open_engine)
-    monkeypatch.setattr(opening, "stages", lambda *given: [])
+    monkeypatch.setattr(opening, "candidates", lambda *given: [])
     config = load({"threads": "2", "compute": compute}, {})
-    open_model(config, recordings=True, hardware=STAND_IN)
+    open_model(config, recordings=True)
     assert asked == [(1, 2)]

@@ -20,7 +20,7 @@ from streamd.config import load
 from streamd.daemon.opening import OpenWhisper, open_model
 from streamd.daemon.recording import FileTranscriber, token_texts
 from streamd.daemon.transcribe import check, transcribe
-from streamd.errors import ConfigError, SourceError
+from streamd.errors import ConfigError, EngineError, SourceError
 from streamd.events import Final, Gap
 from streamd.sources import Lost
 from streamd.system.calls import in_thread
@@ -73,6 +73,70 @@ def finals(opened, n_times: int = 1, **given: str):
     recording.take(recorded.frames(np.tile(recorded.three_sentences(), n_times)))
     heard = list(writer.transcribe(recording))
     return [final for window in heard for final in window.finals], heard
+
+
+class LosingEngine:
+    """An engine that is lost after so many encodings or passes: of several windows, or of one."""
+
+    def __init__(self, engine, n_left: int, *, is_batch: bool) -> None:
+        self._engine, self.n_left = engine, n_left
+        self.dims, self.n_cheap, self.n_together = engine.dims, engine.n_cheap, engine.n_together
+        if is_batch:
+            self.together = self._together
+
+    def _count(self) -> None:
+        self.n_left -= 1
+        if self.n_left < 0:
+            raise EngineError("it is lost")
+
+    def encode(self, *given, **options):
+        self._count()
+        return self._engine.encode(*given, **options)
+
+    def decoder(self, features, n_slots: int):
+        decoder = self._engine.decoder(features, n_slots)
+        step = decoder.step
+        decoder.step = lambda *asked: self._count() or step(*asked)
+        return decoder
+
+    def _together(self, is_alone):
+        together = self._engine.together(is_alone)
+        encode = together.encode
+
+        class Counted:
+            __call__ = staticmethod(lambda passes: self._count() or together(passes))
+            encode = staticmethod(lambda mel: self._count() or encode(mel))
+            begin = staticmethod(lambda mel: lambda: Counted.encode(mel()))
+
+        return Counted()
+
+
+class Switch:
+    """Has another engine serve until that is lost."""
+
+    def __init__(self, fast: LosingEngine, cpu) -> None:
+        self.dims, self._fast, self._cpu, self.is_lost = cpu.dims, fast, cpu, False
+
+    def use(self):
+        return self._cpu if self.is_lost else self._fast
+
+    def instead_of(self, engine, error):
+        if engine is self._cpu:
+            raise error
+        self.is_lost = True
+        return self._cpu
+
+
+@pytest.mark.parametrize(("n_left", "is_batch"), [(0, True), (8, False), (30, True)])
+def test_a_recording_goes_on_where_an_engine_is_lost(opened, n_left, is_batch):
+    model, cpu = opened
+    switch = Switch(LosingEngine(cpu, n_left, is_batch=is_batch), cpu)
+    found, heard = finals((model, switch), 2)
+    assert switch.is_lost
+    said = "".join(filter(str.isalpha, "".join(final.text for final in found).lower()))
+    assert said == 2 * "".join(filter(str.isalpha, "".join(SENTENCES).lower()))
+    reached = [window.reached_ms for window in heard]
+    assert reached == sorted(reached)
 
 
 def test_each_sentence_of_the_recording_is_a_final_with_words(opened):

@@ -20,8 +20,7 @@ import soundfile
 from streamd.cli.bench import n_edits, spoken
 from streamd.cli.packages import functions
 from streamd.config import load
-from streamd.daemon import build
-from streamd.daemon.acceleration import Hardware
+from streamd.daemon import acceleration, build
 from streamd.daemon.opening import open_model
 from streamd.engines.coreml.golden import check_golden
 from streamd.engines.coreml.runtime.hybrid import HybridEngine, load_encoder, plan, prepare
@@ -160,10 +159,12 @@ def windows() -> list[tuple[Window, str]]:
     return found
 
 
-def test_captions_go_on_while_the_encoder_takes_over(built, report, on_cpu):
+def test_captions_go_on_while_the_encoder_takes_over(built, report, on_cpu, monkeypatch):
     recognizer, expected, _ = on_cpu
     config = load({"model": MODEL, "compute": "ane"}, {})
-    _, relay = open_model(config, hardware=Hardware(CORE_ML))
+    monkeypatch.setattr(acceleration, "CORE_ML", CORE_ML)
+    monkeypatch.setattr(acceleration, "core_ml_unavailable", lambda: "")
+    _, relay = open_model(config)
     seen: dict[str, list[bool]] = {}
     is_over = False
     while not is_over:

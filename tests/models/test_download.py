@@ -183,7 +183,7 @@ def test_models_of_other_layouts_are_downloaded_and_read_once(serving, layout, n
 def test_another_model_of_ctranslate2_is_refused_before_its_weights_come(serving):
     files = {"config.json": b'{"bos_token": "<s>"}', "model.bin": b"x", "vocabulary.json": b"[]"}
     serving.repos["some/opus"] = Repo(files)
-    assert "is no Whisper model; its weights were not downloaded" in refusal("some/opus")
+    assert "some/opus is not downloaded: config.json of no Whisper model" in refusal("some/opus")
     assert serving.paths()[1:] == [f"/some/opus/resolve/{COMMIT}/config.json"]
 
 
@@ -315,7 +315,7 @@ def test_what_comes_behind_the_listed_end_is_not_wanted(serving, tiny, folder):
 
 
 CONFIG = "config.json"
-NO_WHISPER = "is no Whisper model; its weights were not downloaded"
+NO_WHISPER = "some/tiny is not downloaded: config.json "
 NO_LIST = "the hub's list of files is damaged"
 ONE_SHARD = "model-00001-of-00001.safetensors"
 
@@ -347,8 +347,12 @@ def index(tiny: Repo, shard: str) -> None:
 
 WRONG = [
     # what is wrong, what is said, how many requests at the most come before that
-    (lambda t: t.served.update({MODEL: t.files[MODEL][:-1]}), f"fewer bytes of {MODEL} than", 9),
-    (lambda t: unsent(t, "tokenizer.json"), "lists a file that it does not have", 9),
+    (
+        lambda t: t.served.update({MODEL: t.files[MODEL][:-1]}),
+        f"lists {MODEL} but does not send it",
+        9,
+    ),
+    (lambda t: unsent(t, "tokenizer.json"), "lists tokenizer.json but does not send it", 9),
     (lambda t: without(t, CONFIG), f"{CONFIG}.* is missing", 1),
     (lambda t: without(t, MODEL), f"{MODEL}.* is missing", 1),
     (lambda t: t.files.pop("tokenizer.json"), NO_WHISPER, 2),  # it could only be of MLX
@@ -392,7 +396,7 @@ def test_what_rotted_in_the_cache_is_fetched_again(serving, folder):
 @pytest.mark.parametrize("status", [401, 403])
 def test_a_file_that_is_refused(serving, status):
     serving.busy = [(MODEL, status, "")]
-    assert f"lists {MODEL} but refuses to send it (error {status})" in refusal()
+    assert f"lists {MODEL} but does not send it (error {status})" in refusal()
     get()
 
 

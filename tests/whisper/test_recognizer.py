@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from streamd.engines.onnx import OnnxEngine
 from streamd.engines.prepared import open_in_memory
+from streamd.errors import EngineError
 from streamd.models import ModelDimensions
 from streamd.options import DecodingOptions
 from streamd.system.calls import in_thread
@@ -145,6 +146,48 @@ def test_a_window_that_a_final_waits_for_is_urgent_if_no_other_is_computed():
     with pytest.raises(ValueError, match="text of another model"):
         other.recognize(window(prompt=(-1,)))
     assert n_decoders(ours, last=True) == (2, 2)
+
+
+class Switch:
+    """Uses the first engine that has not failed."""
+
+    def __init__(self, *engines: ScriptedEngine) -> None:
+        self.engines, self.dims = [*engines], DIMS
+
+    def use(self) -> ScriptedEngine:
+        return self.engines[0]
+
+    def instead_of(self, engine: ScriptedEngine, error: EngineError) -> ScriptedEngine:
+        self.engines.remove(engine)
+        if not self.engines:
+            raise error
+        return self.engines[0]
+
+
+def test_a_window_of_an_engine_that_fails_is_computed_on_the_one_that_takes_over():
+    fails, says = set(), script(b" a", [0, 0, 0])
+
+    def failing(name: str) -> ScriptedEngine:
+        def predict(context: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+            if name in fails and context[-1] == ord("a"):  # in the middle of the text
+                raise EngineError(f"{name} is lost")
+            return says(context)
+
+        return ScriptedEngine(predict)
+
+    fast, cpu = failing("fast"), failing("cpu")
+    ours, known = Recognizer(Switch(fast, cpu), TOKENIZER, PLAIN), None
+    for n in (200, 250, 300, 350):
+        fails |= {"fast"} if n == 300 else set()
+        found = ours.recognize(window(n, encoded=known))
+        assert text_of(found.words) == "a"
+        known = found.encoded
+    assert [n for _, n in fast.reused] == [0, 200 - RIGHT_CONTEXT, 250 - RIGHT_CONTEXT]
+    assert [n for _, n in cpu.reused] == [0, 300 - RIGHT_CONTEXT], "the other's states are no use"
+    assert ours.counters.windows == 4
+    fails.add("cpu")
+    with pytest.raises(EngineError, match="cpu is lost"):
+        ours.recognize(window(400, encoded=known))
 
 
 def test_the_end_of_a_turn_is_judged_while_the_words_are_decoded():

@@ -48,7 +48,7 @@ def built_model(name: str) -> BuiltModel | None:
     return open_built(folder) if folder and (folder / META).exists() else None
 
 
-def build_model(name: str, on_progress: OnProgress, *, bits: Bits | None = None) -> BuiltModel:
+def build_model(name: str, on_progress: OnProgress) -> BuiltModel:
     """Build the model in the cache, as `write` does; an interrupted build leaves nothing.
 
     An earlier build of it stays in use until the new one is complete.
@@ -64,7 +64,7 @@ def build_model(name: str, on_progress: OnProgress, *, bits: Bits | None = None)
     def fill(folder: Path) -> None:
         with opened_model(name) as model:
             model = replace(model, silence=model.silence or prepared_silence(name))
-            write(folder, model, on_progress, bits=bits)
+            write(folder, model, on_progress)
         discard(target)
 
     try:

@@ -16,7 +16,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from streamd.engines.families.said import Abilities, Said, SaidWord, shared, split
-from streamd.errors import ConfigError, EngineMemoryError, ModelError, how_to_install
+from streamd.errors import (
+    ConfigError,
+    EngineMemoryError,
+    ModelError,
+    OneSessionError,
+    how_to_install,
+)
 from streamd.types import FRAME_MS, SAMPLE_RATE, Samples, TextOptions, mean_prob
 
 if TYPE_CHECKING:
@@ -146,14 +152,14 @@ class Family:
             raise ModelError(f"{path}: transcribe.cpp cannot read it ({error})") from error
 
     def _choose_backend(self, compute: Compute) -> str:
-        """The library's name for where to compute. Raises `ConfigError`."""
-        if compute == "cpu":
+        """The library's name for where to compute; "auto" is the CPU. Raises `ConfigError`."""
+        if compute != "gpu":
             return "cpu"
         kinds = [each.kind for each in self._library.backends() if each.device_type != "cpu"]
         gpus = [kind for kind in ("cuda", "metal", "vulkan", "rocm") if kind in kinds]
-        if compute == "gpu" and not gpus:
+        if not gpus:
             raise ConfigError("--compute gpu: transcribe.cpp finds no GPU; use --compute cpu")
-        return gpus[0] if gpus else "cpu"
+        return gpus[0]
 
     def _stream_options(self, look_ahead_ms: int | None) -> Any:  # noqa: ANN401 - one of the library's classes
         """What a stream of this family needs to be told. Raises `ConfigError`."""
@@ -256,11 +262,13 @@ class LibraryStream:
 
 @contextmanager
 def _errors(lib: ModuleType) -> Iterator[None]:
-    """Raise that memory is short as what it is, which is tried again; all else ends a session."""
+    """Raise that memory is short as what it is, which is tried again; others end one session."""
     try:
         yield
     except lib.OutOfMemory as error:
         raise EngineMemoryError(f"transcribe.cpp: {error}") from error
+    except lib.TranscribeError as error:
+        raise OneSessionError(f"transcribe.cpp: {error}") from error
 
 
 def _said(result: "library.Result", text: str | None = None, language: str = "") -> Said:

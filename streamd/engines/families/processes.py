@@ -9,20 +9,17 @@ import os
 import signal
 import threading
 import time
+from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import TypeVar, cast
+from types import ModuleType
+from typing import cast
 
-from streamd.engines.families.library import Compute, Family, devices
+from streamd.engines.families import library
+from streamd.engines.families.library import Compute, Family
 from streamd.engines.families.said import Abilities, FamilyStream, Said
 from streamd.engines.supervised.worker import Job, Report, Worker, WorkerLostError
-from streamd.errors import (
-    ConfigError,
-    EngineMemoryError,
-    ModelError,
-    OneSessionError,
-    StreamdError,
-)
+from streamd.errors import EngineMemoryError, ModelError, OneSessionError, StreamdError
 from streamd.types import Samples, TextOptions
 
 START_S = 300.0
@@ -30,37 +27,18 @@ START_S = 300.0
 MOST_SPARE = 2
 """Processes that are kept while no stream uses them."""
 
-AnswerT = TypeVar("AnswerT")
-
-
 # -- in the worker --------------------------------------------------------------------------------
 
 
 class ServedFamily:
-    """What a worker calls; it has one stream at a time.
+    """What a worker calls; it has one stream at a time."""
 
-    Errors of the library are answers: only a fault ends the worker.
-    """
-
-    def __init__(self, opened: Family | StreamdError) -> None:
-        self._opened = opened
+    def __init__(self, family: Family) -> None:
+        self._family = family
         self._stream: FamilyStream | None = None
 
-    def ask(self, method: str, *arguments: object) -> object:
-        """Call a method below; return what it returns, or the error that it raises."""
-        try:
-            return getattr(self, method)(*arguments)
-        except StreamdError as error:
-            return error
-        except Exception as error:  # noqa: BLE001 - it ends the one session that asks
-            return OneSessionError(f"transcribe.cpp: {type(error).__name__}: {error}")
-
-    def devices(self) -> list[str]:
-        """Return what the library can compute on."""
-        return devices()
-
     def about(self) -> Abilities:
-        """Return what the model can do. Raises what opening it raised."""
+        """Return what the model can do."""
         return self._family.abilities
 
     def cpu_s(self) -> float:
@@ -69,57 +47,34 @@ class ServedFamily:
 
     def begin(self, options: TextOptions) -> None:
         """Open a stream; the one before is closed."""
-        self.close()
+        self._close()
         self._stream = self._family.begin(options)
 
-    def feed(self, samples: Samples) -> None:
-        """Feed the stream."""
-        assert self._stream is not None
-        self._stream.feed(samples)
-
-    def settle(self) -> int:
-        """Have the stream say all that it has heard."""
-        assert self._stream is not None
-        return self._stream.settle()
-
-    def said(self) -> Said:
-        """Return what the stream has said."""
-        assert self._stream is not None
-        return self._stream.said()
-
-    def close(self) -> None:
-        """Close the stream, if there is one."""
-        if self._stream is not None:
-            self._stream.close()
-            self._stream = None
+    def stream(self, method: str, *arguments: object) -> object:
+        """Call a method of the stream."""
+        return getattr(self._stream, method)(*arguments)
 
     def run(self, samples: Samples, options: TextOptions) -> Said:
         """Transcribe a piece of sound; a stream is closed."""
-        self.close()
+        self._close()
         return self._family.run(samples, options)
 
-    @property
-    def _family(self) -> Family:
-        if isinstance(self._opened, StreamdError):
-            raise self._opened
-        return self._opened
+    def _close(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
 
 
 def _served(
     path: Path, threads: int, compute: Compute, look_ahead_ms: int | None, _: Report
 ) -> ServedFamily:
     _hush()
-    try:
-        return ServedFamily(
-            Family(path, threads=threads, compute=compute, look_ahead_ms=look_ahead_ms)
-        )
-    except StreamdError as error:
-        return ServedFamily(error)
+    return ServedFamily(Family(path, threads=threads, compute=compute, look_ahead_ms=look_ahead_ms))
 
 
-def _without_model(_: Report) -> ServedFamily:
+def _without_model(_: Report) -> ModuleType:
     _hush()
-    return ServedFamily(ConfigError("no model"))
+    return library
 
 
 def _hush() -> None:
@@ -137,23 +92,16 @@ def find_devices() -> list[str]:
     A driver of a GPU is loaded for that. Raises `ConfigError` if the library is not installed,
     `EngineError` if it crashes.
     """
-    worker = Worker(Job(_without_model, "transcribe.cpp"))
-    try:
+    with closing(Worker(Job(_without_model, "transcribe.cpp"))) as worker:
         worker.wait(START_S)
-        found = worker.call("ask", "devices")
-    finally:
-        worker.close()
-    if isinstance(found, StreamdError):
-        raise found
-    return cast(list[str], found)
+        return cast(list[str], worker.call("devices"))
 
 
 class FamilyProcesses:
     """A model of which each stream has a process of its own; see `FamilyModel`.
 
     Where a process dies, or does not answer within `answer_s`, the call raises `OneSessionError`;
-    where none can be started, `EngineMemoryError`.
-    Any thread may call.
+    where none can be started, `EngineMemoryError`. Any thread may call.
     """
 
     def __init__(
@@ -167,9 +115,9 @@ class FamilyProcesses:
     ) -> None:
         """Open the file in a first process.
 
-        Raises `ConfigError` and `ModelError` as `Family` does, `ModelError` if the library
-        crashes with the file or does not open it within `START_S`, and `EngineMemoryError` if the
-        system cannot run the process, which may be otherwise later.
+        Raises what `Family` does, `ModelError` if the library crashes with the file or does not
+        open it within `START_S`, and `EngineMemoryError` if the system cannot run the process,
+        which may be otherwise later.
         """
         self._path, self._answer_s = path, answer_s
         make = partial(_served, path, threads, compute, look_ahead_ms)
@@ -224,17 +172,15 @@ class FamilyProcesses:
     def ask(self, worker: Worker, method: str, *arguments: object) -> object:
         """Return what a process answers. Raises `OneSessionError` if that is lost or unusable."""
         try:
-            answer = worker.call("ask", method, *arguments)
+            return worker.call(method, *arguments)
         except WorkerLostError as error:
             is_late = worker.exit_code is None and not self._is_closed
             self._drop(worker)
             cure = "; if only slow, raise decoding.engine_deadline_ms" if is_late else ""
             raise OneSessionError(f"the process of {self._path.name} {error}{cure}") from error
-        if isinstance(answer, StreamdError):
-            if method != "about":
-                self.give_back(worker)
-            raise answer
-        return answer
+        except StreamdError:
+            self.give_back(worker)
+            raise
 
     def give_back(self, worker: Worker) -> None:
         """Let another stream use a process, which ends if enough others are free."""
@@ -306,7 +252,7 @@ class StreamProcess:
 
     def _ask(self, method: str, *arguments: object) -> object:
         try:
-            return self._family.ask(self._worker, method, *arguments)
+            return self._family.ask(self._worker, "stream", method, *arguments)
         except StreamdError:
             self._is_open = False
             raise

@@ -42,7 +42,7 @@ from streamd.models import ModelDimensions, Weights
 from streamd.models.model import OUTPUT
 from streamd.models.silence import Extent, SilenceStates, bias, extend
 from streamd.types import Mel
-from streamd.whisper.engine import Answer, Decoder, Pass
+from streamd.whisper.engine import Answer, Decoder, Pass, Together
 
 N_TOGETHER = 16
 """Windows in one pass of the decoder for several."""
@@ -426,8 +426,8 @@ class _PlacedPass:
         return np.concatenate([own, scores[..., : features.n_silence]], axis=-1)
 
 
-class MlxTogether:
-    """Passes of several windows at once; a `Together` (streamd/whisper/engine.py)."""
+class MlxTogether(Together[MlxFeatures]):
+    """Passes of several windows at once."""
 
     def __init__(self, engine: MlxEngine) -> None:
         self._engine = engine
@@ -439,7 +439,3 @@ class MlxTogether:
     def encode(self, mel: Mel) -> MlxFeatures:
         """Begin to encode a window; the first pass that needs it waits for it."""
         return self._engine.begin(mel)
-
-    def begin(self, mel: Callable[[], Mel]) -> Callable[[], MlxFeatures]:
-        """Begin to encode a window now."""
-        return [self.encode(mel())].pop  # which keeps none of it

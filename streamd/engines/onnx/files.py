@@ -107,20 +107,15 @@ def build(
     made = graphs.graphs(
         dims, weights, alignment_heads=alignment_heads, silence=silence, precision=precision
     )
-    encoder, decoder = map(open_graph, made)
-    many = partial(
-        graphs.joint_decoder_graph, dims, weights, precision, alignment_heads=alignment_heads
-    )
-    cross = partial(graphs.cross_graph, dims, weights, precision)
-
+    encoder, decoder = map(open_graph, (made.encoder, made.decoder))
     embeddings, outputs = graphs.embedding(weights, precision), graphs.output(weights, precision)
     if outputs is None:
         outputs = embeddings
     rows = TokenRows(_in_memory(embeddings), _in_memory(outputs))
-    opened = (lambda: encoder, lambda: decoder, partial(open_graph, cross))
+    opened = (lambda: encoder, lambda: decoder, partial(open_graph, made.cross))
     return OnnxEngine(
         dims,
-        _sessions(opened, partial(open_graph, many), rows, arrays),
+        _sessions(opened, partial(open_graph, made.many), rows, arrays),
         rows=rows,
         buffers=Buffers(graphs.silence_rows(dims, weights, silence, precision), dims.n_audio_ctx),
     )
@@ -160,17 +155,14 @@ def save(
     made = graphs.graphs(
         dims, weights, alignment_heads=alignment_heads, silence=silence, precision=precision
     )
-    for name, make in zip(_GRAPHS, made, strict=True):
+    for name, make in zip(_GRAPHS, (made.encoder, made.decoder), strict=True):
         _save(make, folder / name)
     # Its weights are those of the other decoder, in the same order: they share a file, whose pages
     # are in memory once.
     shared = folder / (_GRAPHS[1] + WEIGHTS)
     before = sha256(shared)
-    many = partial(
-        graphs.joint_decoder_graph, dims, weights, precision, alignment_heads=alignment_heads
-    )
-    _save(many, folder / _MANY, weights=shared.name)
-    _save(partial(graphs.cross_graph, dims, weights, precision), folder / _CROSS)
+    _save(made.many, folder / _MANY, weights=shared.name)
+    _save(made.cross, folder / _CROSS)
     if sha256(shared) != before:
         raise EngineError("the graphs of the decoder do not agree on their weights")
     np.save(folder / _EMBEDDING, graphs.embedding(weights, precision))

@@ -10,7 +10,7 @@ are quantised, and keys and values of the sound where windows are decoded togeth
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise, product
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +40,15 @@ more time. Of a shorter window, as live ones are, the first piece is all, and th
 """
 
 
+class Graphs(NamedTuple):
+    """What builds each graph of an engine, which takes much memory."""
+
+    encoder: Callable[[], Graph]
+    decoder: Callable[[], Graph]
+    many: Callable[[], Graph]
+    cross: Callable[[], Graph]
+
+
 def graphs(
     dims: ModelDimensions,
     weights: Weights,
@@ -47,12 +56,14 @@ def graphs(
     alignment_heads: Sequence[tuple[int, int]],
     silence: SilenceStates | None,
     precision: Precision,
-) -> tuple[Callable[[], Graph], Callable[[], Graph]]:
-    """Return what builds the encoder's graph, and the decoder's: each takes much memory."""
+) -> Graphs:
+    """Return what builds the encoder, the decoder for one window and for many, `cross_graph`."""
     kinds, heads = (_ENCODER[precision], _DECODER[precision]), sorted(alignment_heads)
-    return (
+    return Graphs(
         partial(encoder_graph, dims, weights, kinds[0], biased=silence is not None),
         partial(decoder_graph, dims, weights, kinds[1], alignment_heads=heads),
+        partial(joint_decoder_graph, dims, weights, kinds[1], alignment_heads=heads),
+        partial(cross_graph, dims, weights, kinds[0]),
     )
 
 
@@ -83,13 +94,13 @@ def encoder_graph(dims: ModelDimensions, weights: Weights, kind: Linear, *, bias
     return g.graph()
 
 
-def cross_graph(dims: ModelDimensions, weights: Weights, precision: Precision) -> Graph:
+def cross_graph(dims: ModelDimensions, weights: Weights, kind: Linear) -> Graph:
     """Build the end of the encoder alone: an encoder's output to cross-attention keys and values.
 
     Inputs ``encoded`` (k, n_state), and ``rows``, ``cross_key_<layer>``, ``cross_value_<layer>`` as
     those of `encoder_graph`; so are the outputs.
     """
-    g = GraphBuilder(dims, weights, _ENCODER[precision])
+    g = GraphBuilder(dims, weights, kind)
     encoded = g.input("encoded", ["k", dims.n_audio_state])
     g.input("rows", ["k", 2], ElementType.INT64)
     _write_cross(g, encoded)
@@ -193,7 +204,7 @@ def decoder_graph(
 def joint_decoder_graph(
     dims: ModelDimensions,
     weights: Weights,
-    precision: Precision,
+    kind: Linear,
     *,
     alignment_heads: Sequence[tuple[int, int]],
 ) -> Graph:
@@ -215,12 +226,11 @@ def joint_decoder_graph(
     does not depend on; ``alignment`` (n_windows, n_heads, n_most, n_frames), with the
     mask; ``new_<name>`` for all keys and values, which must be bound to the memory of the inputs.
     """
-    heads = sorted(alignment_heads)
-    g = GraphBuilder(dims, weights, _DECODER[precision])
+    g = GraphBuilder(dims, weights, kind)
     x = _text(g)
     windows = _JointWindows(g)
-    alignment = g.output("alignment", ["n_windows", len(heads), "n_most", "n_frames"])
-    x, found = _decoder_blocks(g, x, windows, heads)
+    alignment = g.output("alignment", ["n_windows", len(alignment_heads), "n_most", "n_frames"])
+    x, found = _decoder_blocks(g, x, windows, alignment_heads)
     _project_to_logits(g, x, exact=False)
     g.op("Concat", found, {"axis": 1}, to=alignment)
     return g.graph()

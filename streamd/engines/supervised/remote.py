@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
-from typing import Any, Literal, Protocol, TypeVar, cast, runtime_checkable
+from typing import Any, Literal, Protocol, TypeVar, cast
 from weakref import finalize
 
 import numpy as np
@@ -25,6 +25,7 @@ from streamd.whisper.engine import (
     Decoder,
     Engine,
     Pass,
+    Together,
 )
 
 StandInT = TypeVar("StandInT")
@@ -38,9 +39,11 @@ Figures = dict[str, str | float]
 were spent on graphs, without what they compute."""
 
 
-@runtime_checkable
-class _Measured(Protocol):
-    def figures(self) -> Figures: ...
+class SupervisedEngine(Engine[Any], BatchEngine[Any], Protocol):
+    """An engine that can run in a worker."""
+
+    def figures(self) -> Figures:
+        """Return what it says of its device and memory."""
 
 
 # -- in the worker --------------------------------------------------------------------------------
@@ -49,21 +52,18 @@ class _Measured(Protocol):
 class ServedEngine:
     """What a worker calls; numbers are the program's. It never has two of the same number."""
 
-    def __init__(self, engine: Engine[Any]) -> None:
-        self._engine = engine
+    def __init__(self, engine: SupervisedEngine) -> None:
+        self._engine, self._together = engine, engine.together(lambda: True)
         self._features: dict[int, Any] = {}
         self._decoders: dict[int, Decoder] = {}
-        batch = engine if isinstance(engine, BatchEngine) else None
-        self._n_together = batch.n_together if batch else 0
-        self._together = batch.together(lambda: True) if batch else None
 
     def about(self) -> tuple[ModelDimensions, int, int]:
-        """Return the model's dimensions, `Engine.n_cheap`, and `BatchEngine.n_together` or 0."""
-        return self._engine.dims, self._engine.n_cheap, self._n_together
+        """Return the model's dimensions, `Engine.n_cheap` and `BatchEngine.n_together`."""
+        return self._engine.dims, self._engine.n_cheap, self._engine.n_together
 
     def figures(self) -> Figures:
         """Return what the engine says of its device and memory."""
-        return self._engine.figures() if isinstance(self._engine, _Measured) else {}
+        return self._engine.figures()
 
     def features(
         self,
@@ -81,13 +81,11 @@ class ServedEngine:
 
     def encode_together(self, number: int, mel: Mel, dropped: list[int]) -> None:
         """Encode a window whose passes run with others."""
-        assert self._together is not None
         self._drop(dropped)
         self._features[number] = self._together.encode(mel)
 
     def step_together(self, asked: Sequence[tuple[int, Asked]]) -> list[Answer]:
         """Run a pass of each of several decoders."""
-        assert self._together is not None
         return self._together([Pass(self._decoders[number], *each) for number, each in asked])
 
     def decoder(self, number: int, features: int, n_slots: int) -> None:
@@ -193,7 +191,7 @@ class RemoteEngine:
         return self._dropped.watched(RemoteDecoder(self, number, n_slots), number)
 
     def together(self, is_alone: Callable[[], bool]) -> "RemoteTogether":
-        """Return what runs passes of several decoders at once, if `n_together` is not 0."""
+        """Return what runs passes of several decoders at once."""
         return RemoteTogether(self)
 
     def encode_together(self, mel: Mel) -> RemoteFeatures:
@@ -246,8 +244,8 @@ class RemoteDecoder:
         return bool(self.engine.worker.call("adopt", self.number, before.number, n))
 
 
-class RemoteTogether:
-    """Passes of several windows in one request; a `Together` (streamd/whisper/engine.py)."""
+class RemoteTogether(Together[RemoteFeatures]):
+    """Passes of several windows in one request."""
 
     def __init__(self, engine: RemoteEngine) -> None:
         self._engine = engine
@@ -261,7 +259,3 @@ class RemoteTogether:
     def encode(self, mel: Mel) -> RemoteFeatures:
         """Encode a window, as `Together.encode` says."""
         return self._engine.encode_together(mel)
-
-    def begin(self, mel: Callable[[], Mel]) -> Callable[[], RemoteFeatures]:
-        """Have the worker encode a window now, or begin to."""
-        return [self.encode(mel())].pop  # which keeps none of it

@@ -34,7 +34,7 @@ _END_S = 5.0
 """How long a killed process may take to end; one inside a GPU's driver may never do."""
 _REPORT_S = 20.0
 """How often the log says what a worker is doing."""
-_USUAL = (RuntimeError, OSError, StreamdError)
+_USUAL = (RuntimeError, OSError)
 """Errors whose text says enough."""
 _PRIO_DARWIN_PROCESS, _PRIO_DARWIN_BG = 4, 0x1000
 """From macOS's <sys/resource.h>."""
@@ -58,9 +58,13 @@ class Job:
     background: bool = False
 
 
-Reply = tuple[Literal["progress", "failed"], str] | tuple[Literal["done"], object]
+Reply = (
+    tuple[Literal["progress", "failed"], str]
+    | tuple[Literal["done"], object]
+    | tuple[Literal["raised"], StreamdError]
+)
 """``progress`` while the worker loads, and what it does; ``done`` when it has loaded, or with what
-a method returned; ``failed`` with an error, after which the worker ends."""
+a method returned, or ``raised``; ``failed`` with any other error, after which the worker ends."""
 
 
 # -- in the worker --------------------------------------------------------------------------------
@@ -82,6 +86,9 @@ def main(number: int) -> None:
     def tell(kind: object, error: BaseException | None, trace: object) -> bool:
         if not isinstance(error, Exception):  # somebody ends the process
             return False
+        if isinstance(error, StreamdError):
+            connection.send(("raised", error))
+            return True
         text = " ".join(str(error).split()) or "no message"
         usual = isinstance(error, _USUAL)  # libraries raise bare exceptions, too
         connection.send(("failed", text if usual else f"{type(error).__name__}: {text}"))
@@ -109,7 +116,10 @@ def _serve(job: Job, connection: Connection) -> None:
     connection.send(("done", None))
     while True:
         method, arguments = connection.recv()
-        connection.send(("done", getattr(target, method)(*arguments)))
+        try:
+            connection.send(("done", getattr(target, method)(*arguments)))
+        except StreamdError as error:
+            connection.send(("raised", error))
 
 
 def _give_way() -> None:
@@ -132,7 +142,8 @@ class Worker:
 
     `answer_s` is how long the worker may take for an answer, `most_bytes` how much memory, which is
     looked at whenever it tells something. `wait` and `call` raise `WorkerLostError` if it died, did
-    not answer in time, took more, or what it computes with failed. Any thread may call.
+    not answer in time, took more, or what it computes with failed; and what is raised in it as a
+    `StreamdError`, with which it ends only while it loads. Any thread may call.
     """
 
     def __init__(self, job: Job, told: Report = lambda text: None) -> None:
@@ -160,7 +171,11 @@ class Worker:
     def wait(self, start_s: float) -> None:
         """Wait until the worker has loaded, which may take minutes; the log says what it does."""
         with self._lock:
-            self._answer(start_s, "was not ready")
+            try:
+                self._answer(start_s, "was not ready")
+            except StreamdError:
+                self._end()
+                raise
 
     def call(self, method: str, *arguments: object) -> object:
         """Call a method of what `Job.make` returned; return what it returns."""
@@ -206,6 +221,8 @@ class Worker:
                 raise self._lost(f"takes {megabytes(used)}, too much for this machine")
             if reply[0] == "done":
                 return reply[1]
+            if reply[0] == "raised":
+                raise reply[1]
             state = reply[1]
             if reply[0] == "failed":
                 raise self._lost(state)

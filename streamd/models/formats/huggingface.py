@@ -60,10 +60,6 @@ _MANY_MELS = 128
 """Bands of large-v3, which knows one language, and so one token, more than others."""
 
 
-class QuantisedError(ModelError):
-    """A Whisper model whose weights are in a form that is not read."""
-
-
 class _HfQuantization(msgspec.Struct):
     quant_method: str = "another program"
 
@@ -203,7 +199,7 @@ def read_dimensions(path: Path) -> ModelDimensions:
         kind = about.model_type
         raise ModelError(f"{path}: describes a model of type {kind!r}; streamd reads only whisper")
     if (form := about.quantization_config) and form.quant_method not in _READ_FORMS:
-        raise QuantisedError(
+        raise ModelError(
             f"{path}: quantised by {_FORMS.get(form.quant_method, shown(form.quant_method))}, "
             "which streamd does not read; get the same model in float16"
         )

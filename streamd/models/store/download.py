@@ -33,7 +33,6 @@ from streamd.models.formats.huggingface import (
     CONFIG,
     GENERATION,
     VOCABULARIES,
-    QuantisedError,
     read_dimensions,
 )
 from streamd.models.formats.reading import MAX_BYTES
@@ -310,15 +309,11 @@ class _HubClient:
                 )
             case "RevisionNotFound":
                 why = f"{name} has no branch, tag or commit {self.repository.revision}"
-            case code if code == "EntryNotFound" or (file and status == httpx2.codes.NOT_FOUND):
-                why = f"{self.repository}: {host} lists a file that it does not have"
-            case _ if file and status in (401, 403):
+            case _ if file and status in (401, 403, 404, 416):
                 why = (
-                    f"{self.repository}: {host} lists {file} but refuses to send it (error "
-                    f"{status}): HF_TOKEN may lack the right to read it, or a proxy forbids it"
+                    f"{self.repository}: {host} lists {file} but does not send it (error {status}):"
+                    " HF_TOKEN may lack the right to read it, or a proxy forbids it"
                 )
-            case _ if file and status == httpx2.codes.RANGE_NOT_SATISFIABLE:
-                why = f"{self.repository}: {host} has fewer bytes of {file} than it lists"
             case _ if status in (401, 403, 404):
                 why = (
                     f"{self.repository}: no such repository on {host}, or a private one (then set "
@@ -422,17 +417,9 @@ class _Download:
         check = other[1] if other else read_dimensions
         try:
             (speech_family if file.name.endswith(".gguf") else check)(blob)
-        except QuantisedError as error:
-            why = str(error).partition(": ")[2]
-            raise ModelError(
-                f"{self.offer.repository}: {why}; nothing more was downloaded"
-            ) from error
         except ModelError as error:
-            raise ModelError(
-                f"{self.offer.repository} is no Whisper model; its weights were not downloaded"
-                if file.name == CONFIG
-                else f"{self.offer.repository}: {file.name} is no model of speech"
-            ) from error
+            why = f"{file.name} {str(error).partition(': ')[2]}"
+            raise ModelError(f"{self.offer.repository} is not downloaded: {why}") from error
 
     def _get(self, file: RemoteFile, blob: Path) -> None:
         partial = _partial(blob)

@@ -69,6 +69,11 @@ _SILENT = 2
 """Columns of silence after the sound of a window; the engine repeats the last one."""
 
 
+def least_rest_of(clip: Clip) -> int:
+    """Return how many columns of a clip are decoded at least, if some of it was before."""
+    return LEAST_SILENT_REST if clip.silent_end else 1
+
+
 @dataclass(frozen=True, slots=True)
 class Spectrum:
     """A finished recording: its spectrum, language, speech, and expected phrases."""
@@ -114,7 +119,7 @@ class Reader(Generic[FeaturesT]):
         if self._voiced is not None:
             n_full = min(n_full, LONGEST_WINDOW)
         for clip in clips:
-            seek, least_rest = clip.start, LEAST_SILENT_REST if clip.silent_end else 1
+            seek, least_rest = clip.start, least_rest_of(clip)
             audible = clip.end if clip.silent_end else n_columns
             while seek == clip.start or clip.end - seek >= least_rest:
                 stretch = Stretch(seek, min(n_full, n_columns - seek, clip.end - seek))

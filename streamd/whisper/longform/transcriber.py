@@ -3,27 +3,37 @@
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Generic
+from functools import partial
+from typing import Any
 
 import numpy as np
 
+from streamd.errors import EngineError
 from streamd.options import DecodingOptions, LongformOptions
 from streamd.types import Clip, Voiced
 from streamd.whisper.decode import detect_language
-from streamd.whisper.engine import BatchEngine, Engine, FeaturesT, urgent
-from streamd.whisper.longform.reader import Reader, Spectrum
+from streamd.whisper.engine import (
+    AnyEngine,
+    BatchEngine,
+    Engine,
+    EngineSwitch,
+    on_one_of,
+    urgent,
+)
+from streamd.whisper.longform.reader import Reader, Spectrum, least_rest_of
 from streamd.whisper.longform.schedule import OneByOne, Reading, TranscribedWindow, read_in_order
+from streamd.whisper.longform.segments import column_at
 from streamd.whisper.mel import RecordingMel
 from streamd.whisper.tokenizer import Tokenizer
 from streamd.whisper.vocabulary import Vocabulary
 
 
-class Transcriber(Generic[FeaturesT]):
+class Transcriber:
     """Transcribes one recording with a model, its vocabulary and options. Not thread-safe."""
 
     def __init__(
         self,
-        engine: Engine[FeaturesT],
+        engine: AnyEngine,
         tokenizer: Tokenizer,
         decoding: DecodingOptions,
         options: LongformOptions | None = None,
@@ -50,11 +60,15 @@ class Transcriber(Generic[FeaturesT]):
         languages = self._decoding.languages
         if len(languages) == 1:
             return languages[0]
-        width, engine = 2 * self._engine.dims.n_audio_ctx, self._with_all_threads()
-        features = engine.encode(mel.window(first, width, width=width))
-        decoder = engine.decoder(features, n_slots=1)
-        probs = detect_language(decoder, self._tokenizer, languages)
-        return next(iter(probs))
+        width = 2 * self._engine.dims.n_audio_ctx
+        heard = mel.window(first, width, width=width)
+
+        def detected(engine: Engine[Any]) -> str:
+            engine = self._with_all_threads(engine)
+            decoder = engine.decoder(engine.encode(heard), n_slots=1)
+            return next(iter(detect_language(decoder, self._tokenizer, languages)))
+
+        return on_one_of(self._engine, detected)
 
     def transcribe(
         self,
@@ -73,24 +87,42 @@ class Transcriber(Generic[FeaturesT]):
         repeats itself is left out; and only text of the same clip is a prompt. Raises
         `EngineError`.
         """
-        source = Spectrum(mel, language, voiced, self._vocabulary)
-        engine = self._engine
+        read = partial(self._read, Spectrum(mel, language, voiced, self._vocabulary))
+        if not isinstance(self._engine, EngineSwitch):
+            yield from read(self._engine, clips)
+            return
+        engine, reached_ms = self._engine.use(), 0
+        while clips:
+            try:
+                for window in read(engine, clips):
+                    reached_ms = max(reached_ms, window.reached_ms)
+                    yield replace(window, reached_ms=reached_ms)
+                    self._engine.use()
+                    clips = _after(clips, column_at(reached_ms / 1000))
+                return
+            except EngineError as error:
+                engine = self._engine.instead_of(engine, error)
+
+    def _read(
+        self, source: Spectrum, engine: Engine[Any], clips: Sequence[Clip]
+    ) -> Iterator[TranscribedWindow]:
+        voiced = source.voiced
         if voiced is not None and len(clips) > 1 and isinstance(engine, BatchEngine):
             readings = (self._reading(engine, source, [clip], at) for at, clip in enumerate(clips))
             return read_in_order(readings, engine.together(self._is_alone), engine.n_together)
-        alone = self._with_all_threads()
+        alone = self._with_all_threads(engine)
         readings = (self._reading(alone, source, [clip], at) for at, clip in enumerate(clips))
         return read_in_order(readings, OneByOne(alone), 1)
 
-    def _with_all_threads(self) -> Engine[FeaturesT]:
+    def _with_all_threads(self, engine: Engine[Any]) -> Engine[Any]:
         """Return the engine for windows that are computed one at a time."""
-        return (urgent(self._engine) if self._is_alone() else None) or self._engine
+        return (urgent(engine) if self._is_alone() else None) or engine
 
     def _reading(
-        self, engine: Engine[FeaturesT], source: "Spectrum", clips: Iterable[Clip], at: int = 0
+        self, engine: Engine[Any], source: Spectrum, clips: Iterable[Clip], at: int
     ) -> Reading:
         """Decode clips, the first of which is clip `at` of the recording."""
-        reader = Reader(
+        reader: Reader[Any] = Reader(
             engine,
             self._tokenizer,
             (
@@ -102,3 +134,12 @@ class Transcriber(Generic[FeaturesT]):
             rng=np.random.default_rng([0, at] if at else 0),
         )
         return reader.read(clips)
+
+
+def _after(clips: Sequence[Clip], done: int) -> list[Clip]:
+    """Return what is left of clips that are transcribed up to a column."""
+    return [
+        replace(clip, start=max(clip.start, done))
+        for clip in clips
+        if clip.start >= done or clip.end - done >= least_rest_of(clip)
+    ]

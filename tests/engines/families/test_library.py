@@ -166,6 +166,11 @@ def test_a_gpu_that_the_library_finds_but_cannot_use_is_said_in_one_line(monkeyp
         Family(MOONSHINE, threads=1, compute="gpu")
 
 
+def test_a_gpu_is_used_only_by_who_asks_for_it(monkeypatch):
+    monkeypatch.setattr(transcribe_cpp, "backends", lambda: [SimpleNamespace(**GPU)])
+    assert Family(MOONSHINE, threads=1, compute="auto").abilities.device == "CPU"
+
+
 def test_whisper_in_the_library_says_what_it_says_in_our_engine(tmp_path):
     """The words are those of `tests/golden`, which both read."""
     family = Family(ggml_file.write(load_model("tiny.en"), tmp_path), threads=1)

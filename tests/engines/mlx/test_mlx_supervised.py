@@ -12,12 +12,11 @@ from lab.eventlog import Began, Said
 from lab.replay import replay
 from streamd.config import load
 from streamd.daemon import acceleration, build, opening
-from streamd.daemon.acceleration import Hardware
 from streamd.daemon.opening import open_model
 from streamd.daemon.recording import FileTranscriber
 from streamd.engines.mlx import gpu
 from streamd.engines.supervised.remote import RemoteEngine
-from streamd.engines.supervised.switchover import NotFasterError, SwitchingEngine
+from streamd.engines.supervised.switchover import NotFasterError, Switchover
 from streamd.engines.supervised.worker import Worker
 from streamd.errors import ConfigError
 from streamd.events import Final, Partial
@@ -26,7 +25,6 @@ from tests.support import mlx_faults, recorded
 
 pytestmark = [pytest.mark.mlx, pytest.mark.timeout(400)]
 GIVEN = {"model": "tiny.en", "precision": "float32"}
-HARDWARE = Hardware(mlx_on_cpu=True, answer_s=30.0)
 
 
 def said(engine, model) -> list[tuple]:
@@ -51,10 +49,17 @@ def expected() -> list[tuple]:
 
 
 @pytest.fixture
-def engine(tmp_path, monkeypatch):
+def on_cpu(monkeypatch) -> None:
+    """MLX on a CPU counts as a GPU."""
+    candidate = partial(gpu.MlxCandidate, on_cpu=True, answer_s=30.0)
+    monkeypatch.setattr(acceleration, "MlxCandidate", candidate)
+
+
+@pytest.fixture
+def engine(tmp_path, monkeypatch, on_cpu):
     monkeypatch.setenv(mlx_faults.FOLDER, str(tmp_path))
     monkeypatch.setattr(gpu, "serve", mlx_faults.serve)
-    _, engine = open_model(load(GIVEN | {"compute": "gpu"}, {}), wait=True, hardware=HARDWARE)
+    _, engine = open_model(load(GIVEN | {"compute": "gpu"}, {}), wait=True)
     yield engine
     engine.close()
 
@@ -71,7 +76,7 @@ def assert_same(found, expected, *, within_ms: int) -> None:
 @pytest.mark.parametrize("fault", [None, *mlx_faults.FAULTS])
 def test_captions_are_the_same(engine, expected, caplog, tmp_path, fault):
     caplog.set_level(logging.INFO)
-    assert isinstance(engine, SwitchingEngine)
+    assert isinstance(engine, Switchover)
     fast = engine.current
     assert isinstance(fast, RemoteEngine)
     if fault == "hang":
@@ -140,7 +145,7 @@ def test_what_reads_nonsense_is_refused(monkeypatch, caplog):
     """The weights of the GPU are others here: a fault of its driver would do the same."""
     on_cpu = load(GIVEN | {"compute": "cpu"}, {})
     monkeypatch.setattr(gpu.MlxCandidate, "load", lambda self: _Deaf(open_model(on_cpu)[1]))
-    _, engine = open_model(load(GIVEN | {"compute": "gpu"}, {}), wait=True, hardware=HARDWARE)
+    _, engine = open_model(load(GIVEN | {"compute": "gpu"}, {}), wait=True)
     (told,) = [each.message for each in caplog.records if each.levelno == logging.WARNING]
     assert "reads a clip as '" in told
     assert "that the CPU reads as" in told
@@ -214,5 +219,7 @@ def test_recordings_stay_on_a_cpu_that_keeps_up_unless_the_gpu_is_asked_for(monk
     ]:
         monkeypatch.setattr(opening, "keeps_up", lambda config, dims, is_so=keeps_up: is_so)
         config = load(GIVEN | {"compute": compute}, {})
-        _, engine = open_model(config, recordings=True, hardware=HARDWARE)
-        assert isinstance(engine, SwitchingEngine) == moves
+        _, engine = open_model(config, recordings=True)
+        assert isinstance(engine, Switchover) == moves
+        if moves:
+            engine.close()

@@ -4,19 +4,17 @@ import gc
 import logging
 import threading
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 import pytest
 
 from streamd.engines.reference import ReferenceEngine
-from streamd.engines.supervised import switchover
 from streamd.engines.supervised.remote import DroppedNumbers, RemoteEngine, ServedEngine
-from streamd.engines.supervised.switchover import NotFasterError, Patience, SwitchingEngine
-from streamd.engines.supervised.worker import Worker
+from streamd.engines.supervised.switchover import NotFasterError, Patience, Switchover
 from streamd.errors import EngineError
-from streamd.whisper.engine import Pass, run_in_order
-from streamd.whisper.longform.schedule import OneByOne
-from tests.support.supervised import FaultyCandidate, left, reference, workers
+from streamd.whisper.engine import on_one_of, run_in_order
+from tests.support.supervised import FaultyCandidate, FaultyEngine, left, reference, workers
 
 pytestmark = pytest.mark.timeout(200)
 
@@ -27,15 +25,15 @@ def candidate(tmp_path) -> FaultyCandidate:
 
 
 @pytest.fixture
-def switching() -> Iterator[SwitchingEngine]:
-    engine = SwitchingEngine(reference())
+def switching() -> Iterator[Switchover]:
+    engine = Switchover(reference())
     yield engine
     engine.close()
 
 
-def started(switching, *candidates, judge=lambda engine: "", **patience) -> SwitchingEngine:
+def started(switching, *candidates, judge=lambda engine: "", **patience) -> Switchover:
     """When it is settled which engine serves."""
-    switching.thread = switching.start([candidates], judge, Patience(**patience))
+    switching.thread = switching.start(candidates, judge, Patience(**patience))
     assert switching.settled.wait(100)
     return switching
 
@@ -44,28 +42,37 @@ def warnings(caplog) -> list[str]:
     return [record.message for record in caplog.records if record.levelno == logging.WARNING]
 
 
-def answers(engine, *, adopts: bool = False) -> Iterator[np.ndarray]:
-    """Windows that grow: each has a prompt, runs a tree, and one branch goes on.
+def window(engine, n: int, known: list, *, adopts: bool) -> list[np.ndarray]:
+    """A window with a prompt, a tree and one branch that goes on.
 
-    Who `adopts` takes the prompt over from the window before, as it was computed there.
+    `known` are the engine, the features and the decoder of the window before. Who `adopts` takes
+    the prompt over from there, as it was computed.
     """
-    mel = np.random.default_rng(0).normal(size=(80, 240)).astype(np.float32)
-    features = decoder = None
+    mel = np.random.default_rng(0).normal(size=(80, 240)).astype(np.float32)[:, : 2 * n]
+    before = known[1:] if known and known[0] is engine else None
+    reused = {"previous": before[0], "n_reused": 60} if before else {}
+    features = engine.encode(mel, **reused)
+    decoder, found = engine.decoder(features, 40), []
+    if not (adopts and before and decoder.adopt(before[1], 5)):
+        found += run_in_order(decoder, [3, 1, 4, 1, 5], 0)
+    tree = np.zeros((2, 40), np.bool_)
+    tree[:, :5] = True
+    tree[0, 30] = tree[1, 7] = True
+    order = np.array([1, 0])
+    found += decoder.step(np.array([9, 2]), np.array([5, 5]), np.array([30, 7]), tree, order)
+    one = np.zeros((1, 40), np.bool_)
+    one[:, [0, 1, 2, 3, 4, 7, 12]] = True
+    asked = np.array([6]), np.array([6]), np.array([12]), one, np.array([0])
+    found += decoder.step(*asked, np.array([9, 1, 7]))
+    known[:] = engine, features, decoder
+    return found
+
+
+def answers(engine, *, adopts: bool = False) -> Iterator[np.ndarray]:
+    """Those of three windows that grow."""
+    known = []
     for n in (80, 100, 120):
-        features = engine.encode(mel[:, : 2 * n], previous=features, n_reused=60 if decoder else 0)
-        before, decoder = decoder, engine.decoder(features, 40)
-        if not (adopts and before is not None and decoder.adopt(before, 5)):
-            yield from run_in_order(decoder, [3, 1, 4, 1, 5], 0)
-        tree = np.zeros((2, 40), np.bool_)
-        tree[:, :5] = True
-        tree[0, 30] = tree[1, 7] = True
-        order = np.array([1, 0])
-        yield from decoder.step(np.array([9, 2]), np.array([5, 5]), np.array([30, 7]), tree, order)
-        one = np.zeros((1, 40), np.bool_)
-        one[:, [0, 1, 2, 3, 4, 7, 12]] = True
-        first, some = np.array([0]), np.array([9, 1, 7])
-        asked = np.array([6]), np.array([6]), np.array([12]), one, first
-        yield from decoder.step(*asked, some)
+        yield from on_one_of(engine, partial(window, n=n, known=known, adopts=adopts))
 
 
 def assert_right(engine, *, adopts: bool = False) -> None:
@@ -76,9 +83,8 @@ def assert_right(engine, *, adopts: bool = False) -> None:
 
 def serves_again(switching) -> bool:
     """Wait until the fast engine is back."""
-    engines = switching._engines
-    with engines.changed:
-        return engines.changed.wait_for(lambda: engines.fast is not None, 100)
+    with switching.changed:
+        return switching.changed.wait_for(lambda: switching.fast is not None, 100)
 
 
 def test_a_candidate_that_is_right_takes_over(switching, candidate, caplog):
@@ -88,7 +94,6 @@ def test_a_candidate_that_is_right_takes_over(switching, candidate, caplog):
     assert isinstance(switching.current, RemoteEngine)
     assert caplog.messages[-1].startswith("captions moved to the faulty device after ")
     assert_right(switching, adopts=True)
-    assert switching.n_cheap == reference().n_cheap
     assert warnings(caplog) == []
 
 
@@ -106,7 +111,7 @@ def test_a_candidate_that_is_right_takes_over(switching, candidate, caplog):
         ("step", "nan", "computed infinity or NaN"),
     ],
 )
-def test_the_cpu_goes_on_with_the_window_of_an_engine_that_fails(
+def test_the_cpu_computes_the_window_of_an_engine_that_fails(
     switching, candidate, caplog, call, fault, why
 ):
     started(switching, candidate)
@@ -120,75 +125,6 @@ def test_the_cpu_goes_on_with_the_window_of_an_engine_that_fails(
     assert_right(switching)
     assert candidate.n_loads == 2
     assert len(warnings(caplog)) == 1
-
-
-def batches(together) -> Iterator[np.ndarray]:
-    """Four passes of three windows at once."""
-    mel = np.random.default_rng(0).normal(size=(80, 240)).astype(np.float32)
-    windows = [together.begin(lambda n=n: mel[:, :n])() for n in (80, 160, 240)]
-    decoders = [together.engine.decoder(window, 8) for window in windows]
-    for at in range(4):
-        visible, place = np.arange(8)[None] <= at, np.array([at])
-        asked = place, place, visible, np.array([0])
-        passes = [Pass(each, place + n, *asked) for n, each in enumerate(decoders)]
-        for answer in together(passes):
-            yield from answer
-
-
-@pytest.mark.parametrize(
-    ("call", "fault"), [("", ""), ("encode", "kill"), ("step", "kill"), ("step", "nan")]
-)
-def test_windows_of_recordings_run_together_and_go_on_alone_on_the_cpu(
-    switching, candidate, caplog, call, fault, monkeypatch
-):
-    started(switching, candidate)
-    assert switching.n_together == 4
-    together, expected = switching.together(lambda: True), OneByOne(reference())
-    together.engine, expected.engine = switching, expected._engine
-    calls = []
-    call_worker = Worker.call
-    monkeypatch.setattr(
-        Worker,
-        "call",
-        lambda w, method, *given: calls.append(method) or call_worker(w, method, *given),
-    )
-    if fault:
-        candidate.add(call, fault)
-    for mine, exact in zip(batches(together), batches(expected), strict=True):
-        np.testing.assert_allclose(mine, exact, atol=2e-5)
-    assert calls.count("step_together") == {"": 4, "encode": 0, "step": 1}[call]
-    assert len(warnings(caplog)) == bool(fault)
-
-
-def test_in_the_middle_of_a_text_nothing_is_lost(switching, candidate, caplog):
-    """A tree of slots, of which one that was written again, is computed anew on the CPU."""
-    started(switching, candidate)
-    engines = switching, reference()
-    mel = np.zeros((80, 160), np.float32)
-    decoders = [engine.decoder(engine.encode(mel), 12) for engine in engines]
-    rng = np.random.default_rng(0)
-    paths = [[0, 1, 2]]
-    for decoder in decoders:
-        run_in_order(decoder, [5, 6, 7], 0)
-    for turn in range(8):
-        if turn == 5:
-            candidate.add("step", "kill")
-        kept = paths[rng.integers(len(paths))]
-        used = {slot for path in paths[-1:] for slot in path} | {*kept}
-        free = sorted({*range(12)} - used)[:2]
-        if not free or len(kept) > 9:
-            break
-        visible = np.zeros((len(free), 12), np.bool_)
-        visible[:, kept] = True
-        visible[range(len(free)), free] = True
-        position = np.full(len(free), len(kept))
-        asked = rng.integers(0, 300, len(free)), position, np.array(free), visible
-        found = [decoder.step(*asked, np.arange(len(free))) for decoder in decoders]
-        for mine, exact in zip(*found, strict=True):
-            np.testing.assert_allclose(mine, exact, atol=2e-5)
-        paths = [[*kept, slot] for slot in free]
-    assert turn > 5
-    assert "SIGKILL" in caplog.text
 
 
 def test_an_engine_that_fails_again_and_again_is_left_alone_for_a_while(
@@ -228,9 +164,8 @@ def test_losses_of_long_ago_do_not_count(switching, candidate):
 
 def test_an_engine_that_nobody_uses_is_released_and_comes_back(switching, candidate, caplog):
     started(switching, candidate, idle_s=0.01)
-    engines = switching._engines
-    with engines.changed:
-        assert engines.changed.wait_for(lambda: engines.fast is None, 100)
+    with switching.changed:
+        assert switching.changed.wait_for(lambda: switching.fast is None, 100)
     while workers():
         threading.Event().wait(0.01)
     assert candidate.n_loads == 1, "only when somebody speaks"
@@ -274,96 +209,32 @@ def test_the_next_candidate_is_tried_if_one_is_wrong_or_cannot_be_loaded(
     assert len(workers()) == 1
 
 
-def test_an_engine_serves_until_a_better_one_is_ready(
-    switching, candidate, tmp_path, caplog, monkeypatch
+def test_a_recording_waits_for_the_fast_engine_no_longer_than_it_lasts(
+    switching, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(switchover, "_LAST_WINDOWS_S", 0.5)
-    seen = []
-
-    class Better(FaultyCandidate):
-        def load(self):
-            seen.append(switching.current)
-            return super().load()
-
-    better = Better(tmp_path, name="a better device", refusals=1)
-    switching.start([[candidate], [better, better]], lambda engine: "")
-    assert switching.settled.wait(100)
-    assert seen[0] is seen[1]
-    assert isinstance(seen[0], RemoteEngine)
-    assert switching.current not in seen
-    assert len(workers()) == 2, "windows on the first one may go on for a while"
-    while len(workers()) == 2:
-        threading.Event().wait(0.01)
-    assert_right(switching)
-    assert warnings(caplog) == ["not using a better device: no device"]
-    candidate.add("encode", "kill")
-    assert_right(switching)
-    assert serves_again(switching)
-    assert (candidate.n_loads, better.n_loads) == (1, 3), "the better one is loaded again"
-
-
-def test_an_engine_is_loaded_again_while_a_better_one_is_being_loaded(
-    switching, candidate, tmp_path
-):
-    is_tried, go_on = threading.Event(), threading.Event()
+    go_on, waits = threading.Event(), []
 
     class Slow(FaultyCandidate):
         def load(self):
-            is_tried.set()
             assert go_on.wait(100)
             return super().load()
 
-    switching.start([[candidate], [Slow(tmp_path, refusals=1)]], lambda engine: "")
-    assert is_tried.wait(100)
-    candidate.add("encode", "kill")
-    assert_right(switching)
-    assert serves_again(switching)
-    assert candidate.n_loads == 2
-    go_on.set()
-    assert switching.settled.wait(100)
-    assert isinstance(switching.current, RemoteEngine)
-
-
-def test_a_recording_waits_for_the_first_fast_engine_no_longer_than_it_lasts(
-    switching, candidate, tmp_path, monkeypatch
-):
-    go_on, better, waits = threading.Event(), threading.Event(), []
-
-    class Slow(FaultyCandidate):
-        def load(self):
-            assert (go_on if self is first else better).wait(100)
-            return super().load()
-
-    first = Slow(tmp_path)
-    switching.start([[first], [Slow(tmp_path)]], lambda engine: "")
+    switching.start([Slow(tmp_path)], lambda engine: "")
     switching.wait(0.01)
-    assert switching.for_recording() is switching._engines.cpu
+    assert switching.current is switching.cpu
     with monkeypatch.context() as patched:  # what has been loading for 100 s is not waited for
-        patched.setattr(switching._engines.changed, "wait_for", lambda ready, s: waits.append(s))
+        patched.setattr(switching.changed, "wait_for", lambda ready, s: waits.append(s))
         patched.setattr(switching, "_begun_s", switching._begun_s - 100)
         switching.wait(50)
     assert waits == [0.0]
     go_on.set()
     switching.wait(100)
-    assert switching.for_recording() is switching, "it does not wait for the better one"
-    assert not switching.settled.is_set()
-    better.set()
+    assert isinstance(switching.current, RemoteEngine)
     assert switching.settled.wait(100)
     switching.wait(100)  # which has an end if nothing is loaded any more
 
 
-def test_a_recording_has_an_engine_that_was_released_loaded_for_the_next_one(switching, candidate):
-    started(switching, candidate, idle_s=0.01)
-    engines = switching._engines
-    with engines.changed:
-        assert engines.changed.wait_for(lambda: engines.fast is None, 100)
-    assert candidate.n_loads == 1
-    assert switching.for_recording() is engines.cpu
-    while candidate.n_loads == 1:  # it is released again at once
-        threading.Event().wait(0.01)
-
-
-def test_one_that_is_not_faster_ends_its_stage(switching, candidate, tmp_path, caplog):
+def test_after_one_that_is_not_faster_no_other_is_tried(switching, candidate, tmp_path, caplog):
     caplog.set_level(logging.INFO)
 
     def judge(engine: RemoteEngine) -> str:
@@ -380,7 +251,7 @@ def test_one_that_is_not_faster_ends_its_stage(switching, candidate, tmp_path, c
 @pytest.mark.parametrize("moment", ["load", "judge", "again"])
 def test_no_engine_is_left_if_the_program_ends_meanwhile(candidate, tmp_path, moment, caplog):
     """While one is loaded, judged or loaded again."""
-    switching = SwitchingEngine(reference())
+    switching = Switchover(reference())
     is_there, go_on = threading.Event(), threading.Event()
 
     def wait() -> None:
@@ -400,7 +271,7 @@ def test_no_engine_is_left_if_the_program_ends_meanwhile(candidate, tmp_path, mo
         return ""
 
     waiting = Waiting(tmp_path)
-    thread = switching.start([[waiting]], judge)
+    thread = switching.start([waiting], judge)
     if moment == "again":
         assert switching.settled.wait(100)
         waiting.add("encode", "kill")
@@ -438,24 +309,6 @@ def test_an_unexpected_error_costs_only_the_fast_engine(switching, tmp_path, cap
     assert "no processes left" in caplog.text
 
 
-def test_while_the_cpu_serves_all_its_threads_may_be_used(candidate):
-    class Urgent(ReferenceEngine):
-        urgent = None
-
-    cpu, more = reference(Urgent), reference(Urgent)
-    cpu.urgent, used = more, []
-    more.encode = lambda *given, **options: used.append(1) or cpu.encode(*given, **options)
-    switching = SwitchingEngine(cpu)
-    assert switching.for_recording() is cpu
-    assert_right(switching.urgent, adopts=True)
-    assert len(used) == 3
-    started(switching, candidate)
-    assert switching.for_recording() is switching
-    assert_right(switching.urgent)
-    assert len(used) == 3
-    switching.close()
-
-
 @pytest.mark.parametrize("fault", ["raise", "kill"])
 def test_the_cpu_serves_if_there_is_no_other_way(switching, candidate, caplog, fault):
     caplog.set_level(logging.INFO)
@@ -471,21 +324,18 @@ def test_the_cpus_own_errors_are_raised(candidate):
         def encode(self, *given, **options):
             raise EngineError("no memory")
 
-    switching = SwitchingEngine(reference(Failing))
     with pytest.raises(EngineError, match="no memory"):
-        switching.encode(np.zeros((80, 40), np.float32))
+        assert_right(Switchover(reference(Failing)))
 
 
-def test_the_worker_ends_with_the_engine(candidate):
-    switching = started(SwitchingEngine(reference()), candidate)
-    thread = switching.thread
+def test_the_worker_ends_when_it_is_closed(switching, candidate, caplog):
+    started(switching, candidate)
     assert_right(switching)
     assert len(workers()) == 1
-    del switching
-    gc.collect()
-    thread.join(100)
-    assert not thread.is_alive()
+    switching.close()
+    switching.thread.join(100)
     assert left() == []
+    assert warnings(caplog) == []
 
 
 def test_several_threads_share_an_engine_that_dies(switching, candidate):
@@ -537,17 +387,10 @@ def test_threads_may_encode_at_once_while_others_drop():
     assert wrong == []
 
 
-def test_a_decoder_that_begins_on_the_cpu_knows_it(switching, candidate):
-    started(switching, candidate)
-    features = switching.encode(np.zeros((80, 80), np.float32))
-    candidate.add("decoder", "kill")
-    decoder = switching.decoder(features, 8)
-    assert decoder._engine is switching._engines.cpu
-    assert_right(switching)
-
-
-def test_what_the_program_drops_the_worker_drops():
-    served = ServedEngine(reference())
+def test_what_the_program_drops_the_worker_drops(tmp_path):
+    there = reference(FaultyEngine)
+    there.folder = tmp_path
+    served = ServedEngine(there)
     engine = RemoteEngine(InProcess(served))
     for _ in range(3):
         list(answers(engine))
