@@ -53,17 +53,18 @@ class Number:
         return f"{name}:{kind}{self.name}={value}"
 
     @contextmanager
-    def patched(self, value: str) -> Iterator[None]:
+    def patched(self, value: object) -> Iterator[None]:
         """The constant has this value inside; a setting is left to the run's options."""
         if self.is_setting:
             yield
             return
         module, _, name = self.name.partition(":")
         usual = getattr(import_module(module), name)
+        other = type(usual)(value) if isinstance(value, str) else value
         with ExitStack() as patches:
             for place in [each for key, each in sys.modules.items() if key.startswith("streamd.")]:
                 if getattr(place, name, None) is usual:  # where it is defined, and imported
-                    patches.enter_context(mock.patch.object(place, name, type(usual)(value)))
+                    patches.enter_context(mock.patch.object(place, name, other))
             yield
 
 
