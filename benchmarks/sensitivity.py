@@ -82,7 +82,6 @@ NUMBERS = (
     Number("endpoint-ms", ("400", "1000")),
     Number("endpoint.sentence_ms", ("200", "800")),
     Number("endpoint.unfinished_ms", ("600", "2000")),
-    Number("endpoint.empty", ("30", "200")),
     Number("search.stop_margin", ("0", "4")),
     Number("search.least_evidence", ("-3", "-1.2")),
     Number("search.no_speech_threshold", ("0.3", "1")),

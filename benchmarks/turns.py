@@ -113,9 +113,7 @@ class Listener:
             "endpoint-ms": _PATIENT,
             "set": [*patient, f"endpoint.going_on_ms={_PATIENT}"],
         }
-        config = load(given, {})
-        endpoint = replace(config.endpoint, empty=frames_from_ms(int(_PATIENT)))
-        self._config = replace(config, endpoint=endpoint)
+        self._config = load(given, {})
         opened = open_model(self._config, wait=True)
         self._recognizer = build.answering(build.recognizer(self._config, *opened))
 

@@ -40,7 +40,7 @@ def ending_pause(
     """
     text = text_of(words)
     if not text:
-        return options.empty
+        return options.unfinished
     if turn_prob is not None and turn_prob < options.turn_prob:
         return max(_ending_pause(words, text, options), options.going_on)
     return _ending_pause(words, text, options)
