@@ -94,7 +94,6 @@ NUMBERS = (
     Number("streamd.session.commit:COMPLETE_AFTER", ("5", "30")),
     Number("streamd.whisper.recognizer:_SPARE_TOKENS", ("2", "30")),
     Number("streamd.whisper.view:_SHORT", ("0", "32")),
-    Number("streamd.whisper.decode:_NEW", ("50", "400")),
 )
 
 

@@ -30,7 +30,8 @@ from streamd.types import (
     Window,
     text_of,
 )
-from streamd.whisper.recognizer import RIGHT_CONTEXT, Recognizer
+from streamd.whisper.decode import RIGHT_CONTEXT
+from streamd.whisper.recognizer import Recognizer
 from streamd.whisper.tokenizer import Tokenizer
 from streamd.whisper.turns import EndOfTurn, TurnJudge
 from tests.golden import load
