@@ -1,7 +1,8 @@
 """What each rule, attempt and number of live recognition is worth, on much speech.
 
     python benchmarks/leave_one_out.py ROWS [--data DIR ...] [--sounds clips conversations ...]
-        [-m tiny.en] [--of rules attempts session gate whisper] [--out build/sensitivity]
+        [-m tiny.en] [--of rules attempts session gate whisper] [--most-sounds N]
+        [--out build/sensitivity]
 
 One at a time, a rule (`streamd.session.rules`) or an attempt (`streamd.whisper.attempts`) is
 switched off, and each number of the modules that decide the text of live captions is halved and
@@ -10,9 +11,12 @@ a clock, as if the engine took no time, and ``ROWS`` gets a line of JSON for eac
 the words of the finals that are wrong without and with it. What ``ROWS`` has is not played again,
 so the program may be stopped at any time; at its end it prints the table of all that is there.
 
-Windows that a change leaves as they were are not decoded again, unless the change may alter what
-the recognizer makes of them; so ``whisper``, whose numbers alter that, takes a hundred times as
-long as the others, and is left out unless it is named.
+First every sound is played with all numbers as they are, each of which carries its half and its
+double (`alternatives`). A change with which no comparison has another answer alters nothing, and is
+not played; nor is one without a rule that acted on this sound, or without an attempt that was
+tried. ``--most-sounds`` leaves out the changes that may alter more sounds than that; 0: all. A
+window that a change leaves as it was is not decoded again, but where the change may alter what the
+recognizer makes of it.
 
 A change that alters no final on many words is a candidate for removal. So is one with as many words
 better as worse; a difference of few words is chance.
@@ -20,9 +24,10 @@ better as worse; a difference of few words is chance.
 
 import argparse
 import ast
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from importlib import import_module
@@ -34,6 +39,7 @@ import numpy as np
 
 import scores
 import streamd
+from alternatives import Survey, Varied, carrying, plain
 from lab.recordings import read_recording
 from sensitivity import Number, found_sounds
 from sounds import DATA, Sound
@@ -58,6 +64,9 @@ EXEMPT = (
 """Modules of `PACKAGES` that live captions do without, or whose numbers are the model's."""
 PARTS = ("session", "agreement", "gate", "endpoint", "search")
 KINDS = ("rules", "attempts", "session", "gate", "whisper")
+_CARRYING = ("streamd.session", "streamd.whisper", "streamd.options")
+_NOT_CARRIED = ("agreement.agree", "streamd.whisper.vocabulary:_N_KEPT")
+"""Numbers that C code refuses to take from a `Varied` one."""
 _NO_SAMPLES = np.zeros(0, np.float32)
 _BLOCK = 5
 """Frames that a session gets at once, 100 ms."""
@@ -70,16 +79,14 @@ Captions = list[Partial | Final]
 class Change:
     """Something that is switched off or has another value.
 
-    `patched` makes it so; `changed` is what it makes of the options; `decides` tells whether it may
-    alter what the recognizer made of a window. `needs`: the change alters nothing where no rule of
-    this name changed a hypothesis, or no attempt of this name was tried.
+    `patched` makes it so; `changed` is what it makes of the options. It alters nothing where
+    neither a rule nor an attempt of the name `needs` acted, nor a number differed that has it.
     """
 
     kind: str
     name: str
     patched: Callable[[], AbstractContextManager[object]]
     changed: Callable[[Config], Config] = lambda config: config
-    decides: Callable[[Hypothesis], bool] = lambda _: False
     needs: str = ""
 
 
@@ -87,7 +94,9 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     """A sound with a change: of `n_words` spoken, how many are wrong in the finals.
 
     `usual_wrong` are wrong without the change. `altered`: the finals that differ; `shown`: whether
-    at least something on the way does. `error`: what the change broke.
+    at least something on the way does. `error`: what the change broke. `asked`: whether anything
+    was asked of it; `differs`: in how many windows, or between them, it may alter something;
+    `escaped`: because its number could not be carried; `played`: whether it was played.
     """
 
     model: str
@@ -100,6 +109,10 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     altered: int = 0
     shown: bool = False
     error: str = ""
+    asked: bool = True
+    differs: int = 0
+    escaped: bool = False
+    played: bool = False
 
 
 def every_change() -> Iterator[Change]:
@@ -109,9 +122,15 @@ def every_change() -> Iterator[Change]:
     for attempt in attempts.ATTEMPTS:
         yield _without_attempt(attempt.name)
     for name, value in [*_constants(), *_fields()]:
-        kind = type(value)
-        for other in sorted({str(kind(value / 2)), str(kind(value * 2) or kind(1))} - {str(value)}):
-            yield _with_number(Number(name, ()), other)
+        for other in _others(name, value):
+            yield _with_number(other)
+
+
+def _others(name: str, value: float) -> dict[str, float]:
+    """Half and double a number, by the names of these changes."""
+    kind = type(value)
+    others = {kind(value / 2), kind(value * 2) or kind(1)} - {value}
+    return {f"{name}={other}": other for other in sorted(others)}
 
 
 @contextmanager
@@ -135,29 +154,48 @@ def _without_attempt(name: str) -> Change:
         "attempts",
         name,
         lambda: mock.patch.object(attempts, "ATTEMPTS", others),
-        decides=lambda hypothesis: name in dict(hypothesis.work.attempts),
         needs=name,
     )
 
 
-def _with_number(number: Number, value: str) -> Change:
-    def changed(config: Config) -> Config:
-        if not number.is_setting:
-            return config
-        part, _, name = number.name.partition(".")
-        options = getattr(config, part)
-        kind = type(getattr(options, name))
-        return replace(config, **{part: replace(options, **{name: kind(value)})})
-
-    is_whisper = number.name.startswith(("streamd.whisper", "search."))
-    is_gate = number.name.startswith(("streamd.session.gate", "gate."))
+def _with_number(change: str) -> Change:
+    name, _, value = change.partition("=")
+    is_whisper = name.startswith(("streamd.whisper", "search."))
+    is_gate = name.startswith(("streamd.session.gate", "gate."))
     return Change(
         "whisper" if is_whisper else "gate" if is_gate else "session",
-        f"{number.name}={value}",
-        lambda: number.patched(value),
-        changed,
-        lambda _: is_whisper,
+        change,
+        lambda: Number(name, ()).patched(value),
+        partial(_changed, name, value),
+        needs=change,
     )
+
+
+def _changed(name: str, value: object, config: Config) -> Config:
+    """The options with another number, if it is one of theirs."""
+    part, _, field_name = name.partition(".")
+    if part not in PARTS:
+        return config
+    options = getattr(config, part)
+    if isinstance(value, str):
+        value = type(getattr(options, field_name))(value)
+    return replace(config, **{part: replace(options, **{field_name: value})})
+
+
+@contextmanager
+def surveyed(survey: Survey, config: Config) -> Iterator[Config]:
+    """All numbers carry their other values inside; returns options in which they do."""
+    with ExitStack() as patches:
+        for name, value in [*_constants(), *_fields()]:
+            varied = Varied(value, _others(name, value), survey)
+            if name in _NOT_CARRIED:
+                varied.real()
+                continue
+            config = _changed(name, varied, config)
+            patches.enter_context(Number(name, ()).patched(varied))
+        modules = [each for name, each in sys.modules.items() if name.startswith(_CARRYING)]
+        patches.enter_context(carrying(modules))
+        yield config
 
 
 def _constants() -> Iterator[tuple[str, float]]:
@@ -205,19 +243,24 @@ class KnownGate:
 class Known:
     """Every window that was decoded of a sound, and what the recognizer made of it.
 
-    `acted`: the rules that changed a hypothesis, and the attempts that were tried.
+    `differs`: for each hypothesis, by its id, what may alter it; `between`: what may alter
+    something between the windows.
     """
 
     recognize: Recognize
-    acted: set[str] = field(default_factory=set)
+    survey: Survey
+    between: frozenset[str] = frozenset()
+    differs: dict[int, set[str]] = field(default_factory=dict)
     by_place: defaultdict[tuple[int, int], list[tuple[Window, Hypothesis]]] = field(
         default_factory=lambda: defaultdict(list)
     )
 
     def usual(self, window: Window) -> Hypothesis:
         """Decode a window without a change, and keep it."""
-        hypothesis = self.recognize(window)
-        self.acted |= dict(hypothesis.work.attempts).keys()
+        with self.survey.place() as differs:
+            window = replace(window, start=plain(window.start), end=plain(window.end))
+            hypothesis = self.recognize(window)
+        self.differs[id(hypothesis)] = differs | dict(hypothesis.work.attempts).keys()
         kept = replace(window, samples=_NO_SAMPLES)
         self.by_place[window.start, window.end].append((kept, hypothesis))
         return hypothesis
@@ -225,21 +268,34 @@ class Known:
     def applied(self, hypothesis: Hypothesis, facts: rules.TextFacts) -> rules.Ruled:
         """Apply the rules, and note those that act."""
         ruled = rules.apply(hypothesis, facts)
-        self.acted |= {step.rule.__name__ for step in ruled.steps if step.before != step.after}
+        acted = {step.rule.__name__ for step in ruled.steps if step.before != step.after}
+        self.survey.here |= acted
         return ruled
 
-    def with_change(self, decides: Callable[[Hypothesis], bool], recognize: Recognize) -> Recognize:
+    def n_differing(self, name: str) -> int:
+        """In how many windows something of this name may alter something, or between them."""
+        return sum(name in each for each in [self.between, *self.differs.values()])
+
+    def with_change(self, change: Change, recognize: Recognize) -> Recognize:
         """Return a function that decodes only what is not known, or may be other than it was."""
+        # What the recognizer says of its work may differ without a comparison in a window.
+        always = change.kind == "whisper" and change.needs in self.between
 
         def recall(window: Window) -> Hypothesis:
             bare = replace(window, samples=_NO_SAMPLES)
             for known, hypothesis in self.by_place[window.start, window.end]:
-                is_same = known.encoded is window.encoded and _told(known) == _told(bare)
-                if is_same and not decides(hypothesis):
+                is_same = _resumed(known) is _resumed(window) and _told(known) == _told(bare)
+                if is_same and not always and change.needs not in self.differs[id(hypothesis)]:
                     return hypothesis
             return recognize(window)
 
         return recall
+
+
+def _resumed(window: Window) -> object:
+    """The states from which the recognizer goes on, if it can."""
+    before = window.encoded
+    return before if before is not None and before.start == window.start else None
 
 
 def _told(window: Window) -> list[object]:
@@ -259,15 +315,19 @@ class Usual:
         gate = build.gate(config)
         self._heard = [each for block in self._blocks() for each in gate.feed(block)]
         self._doubtful = gate.doubtful
-        self._known = Known(new(config))
-        with mock.patch.object(session, "apply", self._known.applied):
-            self._captions = self._play(config, self._known.usual)
+        survey = Survey()
+        with surveyed(survey, config) as varied:
+            self._known = Known(new(varied), survey)
+            with mock.patch.object(session, "apply", self._known.applied):
+                self._captions = self._play(varied, self._known.usual)
+        # From here on nobody may note anything more.
+        self._known.between = frozenset(survey.here)
+        self._asked, self._escaped = frozenset(survey.asked), frozenset(survey.escaped)
 
-    def row(self, model: str, change: Change) -> Row:
-        """Play it with a change."""
-        before = _finals(self._captions)
-        wrong = self._wrong(before)
-        about = Row(
+    def surveyed(self, model: str, change: Change) -> Row:
+        """What is known of a change before it is played."""
+        wrong = self._wrong(_finals(self._captions))
+        return Row(
             model=model,
             sound=self.sound.name,
             kind=change.kind,
@@ -275,15 +335,21 @@ class Usual:
             n_words=len(self.sound.reference.split()),
             usual_wrong=wrong,
             wrong=wrong,
+            asked=change.kind in {"rules", "attempts"} or change.needs in self._asked,
+            escaped=change.needs in self._escaped,
+            differs=self._known.n_differing(change.needs),
         )
-        if change.needs and change.needs not in self._known.acted:
-            return about
+
+    def row(self, model: str, change: Change) -> Row:
+        """Play it with a change."""
+        before, about = _finals(self._captions), self.surveyed(model, change)
+        about = msgspec.structs.replace(about, played=True)
         try:
             with change.patched():
                 config = change.changed(self._config)
                 captions = self._play(
                     config,
-                    self._known.with_change(change.decides, self._new(config)),
+                    self._known.with_change(change, self._new(config)),
                     gates=change.kind == "gate",
                 )
         except Exception as failure:  # noqa: BLE001 - a change may break anything
@@ -330,24 +396,57 @@ def _finals(captions: Captions) -> list[str]:
     return [each.text for each in captions if isinstance(each, Final)]
 
 
-def play(file: Path, model: str, sounds: Sequence[Sound], changes: Sequence[Change]) -> None:
-    """Make each change to each sound that the file does not have, and add it."""
-    known = {(row.sound, row.change) for row in read(file) if row.model == model}
-    config = load({"model": model, "language": "en", "threads": "1"}, {})
+def play(
+    file: Path,
+    model: str,
+    sounds: Sequence[Sound],
+    changes: Sequence[Change],
+    *,
+    language: str = "en",
+    most_sounds: int | None = None,
+) -> None:
+    """Add what the file does not have: a survey of each sound, and what each change alters.
+
+    `most_sounds`: only of changes that may alter something in at most so many sounds.
+    """
+    config = load({"model": model, "language": language, "threads": "1"}, {})
     opened = open_model(config, wait=True)
 
     def recognizer(config: Config) -> Recognize:
         return build.answering(build.recognizer(config, *opened)).recognize
 
     file.parent.mkdir(parents=True, exist_ok=True)
+    known = latest(read(file), model)
     for sound in sounds:
         missing = [each for each in changes if (sound.name, each.name) not in known]
-        if not missing:
-            continue
-        usual = Usual(sound, config, recognizer)
-        for change in missing:
-            with file.open("ab") as rows:
-                rows.write(msgspec.json.encode(usual.row(model, change)) + b"\n")
+        if missing:
+            usual = Usual(sound, config, recognizer)
+            _add(file, [usual.surveyed(model, change) for change in missing])
+    known = latest(read(file), model)
+    n_sounds = Counter(row.change for row in known.values() if row.differs)
+    for sound in sounds:
+        rows = {each.name: known[sound.name, each.name] for each in changes}
+        unknown = [
+            each
+            for each in changes
+            if rows[each.name].differs
+            and not rows[each.name].played
+            and (most_sounds is None or n_sounds[each.name] <= most_sounds)
+        ]
+        if unknown:
+            usual = Usual(sound, config, recognizer)
+        for change in sorted(unknown, key=lambda each: n_sounds[each.name]):
+            _add(file, [usual.row(model, change)])
+
+
+def _add(file: Path, rows: Iterable[Row]) -> None:
+    with file.open("ab") as lines:
+        lines.writelines(msgspec.json.encode(row) + b"\n" for row in rows)
+
+
+def latest(rows: Sequence[Row], model: str) -> dict[tuple[str, str], Row]:
+    """Return what is known last of each sound and change."""
+    return {(row.sound, row.change): row for row in rows if row.model == model}
 
 
 def read(file: Path) -> list[Row]:
@@ -359,21 +458,18 @@ def read(file: Path) -> list[Row]:
 def summary(rows: Sequence[Row], model: str) -> str:
     """Return the table of a model: one line for each change that altered a final, and the others.
 
-    *better* and *worse*: words of the sounds in which the change has fewer or more of them wrong.
+    *better* and *worse*: words of the sounds in which the change has fewer or more of them wrong;
+    *not played*, or a number in parentheses: sounds that it may alter, but in which it was not
+    played.
     """
     found: defaultdict[tuple[str, str], list[Row]] = defaultdict(list)
-    for row in rows:
-        if row.model == model:
-            found[row.kind, row.change].append(row)
+    for row in latest(rows, model).values():
+        found[row.kind, row.change].append(row)
     lines: list[tuple[object, ...]] = []
     still: defaultdict[str, list[str]] = defaultdict(list)
     for (kind, change), each in found.items():
-        if any(row.error for row in each):
-            still["breaks the program"].append(change)
-        elif not any(row.altered for row in each):
-            shown = any(row.shown for row in each)
-            still["alters only partials" if shown else "alters nothing"].append(change)
-        else:
+        n_left = sum(bool(row.differs) and not row.played for row in each)
+        if any(row.altered for row in each):
             gained = [row.usual_wrong - row.wrong for row in each]
             lines.append(
                 (
@@ -383,11 +479,29 @@ def summary(rows: Sequence[Row], model: str) -> str:
                     sum(row.altered for row in each),
                     sum(max(0, n) for n in gained),
                     sum(max(0, -n) for n in gained),
+                    n_left,
                 )
             )
-    head = ["change", "words", "wrong", "finals altered", "better", "worse"]
+        else:
+            still[_little(each)].append(f"{change} ({n_left})" if n_left else change)
+    head = ["change", "words", "wrong", "finals altered", "better", "worse", "not played"]
     rest = "\n".join(f"{what}: {', '.join(names)}" for what, names in still.items())
     return f"{table(head, lines)}\n\n{rest}"
+
+
+def _little(rows: Sequence[Row]) -> str:
+    """What a change does that alters no final."""
+    if any(row.error for row in rows):
+        return "breaks the program"
+    if not any(row.asked or row.differs for row in rows):
+        return "never asked"
+    if not any(row.differs for row in rows):
+        return "asked, with the same answers"
+    if any(row.shown for row in rows):
+        return "alters only partials"
+    if any(row.played for row in rows):
+        return "alters nothing"
+    return "not played"
 
 
 def main() -> None:
@@ -399,11 +513,20 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("build/sensitivity"))
     parser.add_argument("--sounds", nargs="+", default=["clips"])
     parser.add_argument("--most", type=int, metavar="N", help="play only the first N sounds")
-    parser.add_argument("--of", nargs="+", choices=KINDS, default=KINDS[:-1])
+    parser.add_argument("--language", default="en", help="as streamd's")
+    parser.add_argument("--most-sounds", type=int, metavar="N", help="see above")
+    parser.add_argument("--of", nargs="+", choices=KINDS, default=KINDS)
     args = parser.parse_args()
     changes = [each for each in every_change() if each.kind in args.of]
     sounds = found_sounds(args.sounds, args.data, args.out)[: args.most]
-    play(args.rows, args.model, sounds, changes)
+    play(
+        args.rows,
+        args.model,
+        sounds,
+        changes,
+        language=args.language,
+        most_sounds=args.most_sounds,
+    )
     print(summary(read(args.rows), args.model))
 
 

@@ -53,17 +53,18 @@ class Number:
         return f"{name}:{kind}{self.name}={value}"
 
     @contextmanager
-    def patched(self, value: str) -> Iterator[None]:
+    def patched(self, value: object) -> Iterator[None]:
         """The constant has this value inside; a setting is left to the run's options."""
         if self.is_setting:
             yield
             return
         module, _, name = self.name.partition(":")
         usual = getattr(import_module(module), name)
+        other = type(usual)(value) if isinstance(value, str) else value
         with ExitStack() as patches:
             for place in [each for key, each in sys.modules.items() if key.startswith("streamd.")]:
                 if getattr(place, name, None) is usual:  # where it is defined, and imported
-                    patches.enter_context(mock.patch.object(place, name, type(usual)(value)))
+                    patches.enter_context(mock.patch.object(place, name, other))
             yield
 
 
@@ -81,7 +82,6 @@ NUMBERS = (
     Number("endpoint-ms", ("400", "1000")),
     Number("endpoint.sentence", ("10", "40")),
     Number("endpoint.unfinished", ("30", "100")),
-    Number("endpoint.empty", ("30", "200")),
     Number("search.stop_margin", ("0", "4")),
     Number("search.least_evidence", ("-3", "-1.2")),
     Number("search.no_speech_threshold", ("0.3", "1")),
@@ -94,7 +94,6 @@ NUMBERS = (
     Number("streamd.session.commit:COMPLETE_AFTER", ("5", "30")),
     Number("streamd.whisper.recognizer:_SPARE_TOKENS", ("2", "30")),
     Number("streamd.whisper.view:_SHORT", ("0", "32")),
-    Number("streamd.whisper.decode:_NEW", ("50", "400")),
 )
 
 

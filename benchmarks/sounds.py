@@ -13,6 +13,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import soundfile
+
 import channels
 import dialogues
 import noises
@@ -27,6 +30,8 @@ _CONVERSATIONS = {
     "room": tuple(channels.ROOMS),
 }
 """Sets of all streams with turns, by the channels that they come through."""
+_LANGUAGES = "languages"
+"""The set of one sound, in which a clip in each language follows one in English."""
 _FAR = "far"
 """The set of these streams in which each speaker in turn is far from the microphone."""
 RECORDING = _ROOT / "tests/speech/recording.flac"
@@ -75,6 +80,23 @@ def clips(data: Path, language: str = "en") -> list[Sound]:
         for row in rows
         if row["lang"] == language
     ]
+
+
+def _of_all_languages(data: Path, out: Path) -> Sound:
+    rows = [json.loads(line) for line in (data / "manifest.jsonl").read_text("utf-8").splitlines()]
+    others = [
+        clip
+        for code in sorted({row["lang"] for row in rows} - {"en"})
+        for clip in clips(data, code)
+    ]
+    spoken = [clip for pair in zip(clips(data), others, strict=False) for clip in pair]
+    path = out / f"{_LANGUAGES}.flac"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        soundfile.write(
+            path, np.concatenate([soundfile.read(clip.path)[0] for clip in spoken]), 16_000
+        )
+    return Sound(_LANGUAGES, path, " ".join(clip.reference for clip in spoken))
 
 
 def stream(data: Path, name: str) -> Sound:
@@ -138,6 +160,8 @@ def sets(names: Sequence[str], data: Path, out: Path) -> dict[str, list[Sound]]:
 def _set(name: str, data: Path, out: Path) -> list[Sound]:
     if name == "clips":
         return clips(data)
+    if name == _LANGUAGES:
+        return [_of_all_languages(data, out)]
     if name == "noise":
         crowd = [clip.path for clip in clips(data)[:20]]
         return [Sound(path.stem, path) for path in noises.write(out / "noise", crowd)]

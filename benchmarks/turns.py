@@ -112,9 +112,7 @@ class Listener:
             "endpoint-ms": _PATIENT,
         }
         config = load(given, {})
-        pauses = dict.fromkeys(
-            ("sentence", "unfinished", "going_on", "empty"), config.endpoint.plain
-        )
+        pauses = dict.fromkeys(("sentence", "unfinished", "going_on"), config.endpoint.plain)
         endpoint = replace(config.endpoint, **pauses)
         self._config = replace(config, endpoint=endpoint)
         opened = open_model(self._config, wait=True)

@@ -166,9 +166,6 @@ class SessionOptions:
     context_tokens: Annotated[int, Meta(ge=0, le=223)] = 32
     """Committed tokens in a window and its prompt together; if it has more, it gets no prompt."""
     # Without any, as many words are wrong where windows hold 10 s of words; each takes time.
-    language_after: Annotated[Span, DERIVED] = 100
-    """Length of an utterance after which its detected language is fixed."""
-    # 45 of 46 recordings in nine languages were told apart by their first two seconds.
     backlog: Annotated[int, Meta(ge=1_500, le=4_320_000), "frames"] = 30_000
     """Audio kept while the engine lags; older audio becomes a gap."""
     # Ten minutes are 38 MB.
@@ -270,11 +267,9 @@ class EndpointOptions:
     """Silence that ends an utterance after a full stop, question mark or exclamation mark."""
     unfinished: Annotated[Span, DERIVED] = 50
     """Silence that ends an utterance after a comma, an improbable word behind another one, or a
-    word that cannot end a sentence."""
-    empty: Annotated[Span, DERIVED] = 50
-    """Silence that ends an utterance in which nothing has been recognised."""
-    # With the plain pause, 136 instead of 126 words of two conversations are wrong. With 2.4 s, a
-    # word that is not understood draws those after it into an utterance of which nothing is.
+    word that cannot end a sentence, and one in which nothing has been recognised."""
+    # There, with the plain pause, 136 instead of 126 words of two conversations are wrong. With 2.4
+    # s, a word that is not understood draws those after it into an utterance of which nothing is.
     going_on: Annotated[Span, DERIVED] = 75
     """Silence that ends an utterance whose speaker is probably not done, with the rule smart."""
     turn_prob: Annotated[Share, DERIVED] = 0.5
@@ -286,12 +281,12 @@ class EndpointOptions:
     @property
     def shortest_pause(self) -> int:
         """No silence shorter than this ends an utterance, whatever its text."""
-        return min(self.plain, self.sentence, self.unfinished, self.empty)
+        return min(self.plain, self.sentence, self.unfinished)
 
     @property
     def longest_pause(self) -> int:
         """Silence of this length ends an utterance, whatever its text."""
-        longest = max(self.plain, self.sentence, self.unfinished, self.empty)
+        longest = max(self.plain, self.sentence, self.unfinished)
         return max(longest, self.going_on) if self.is_smart else longest
 
     @property

@@ -110,9 +110,7 @@ def new_track(config: Config, sound: SoundT) -> Track[SoundT]:
     if config.vad.detector != "off":
         pause, around = config.endpoint.plain, config.endpoint.pre_roll
         # Pauses of one length end utterances, with as much audio after as before them.
-        endpoint = replace(
-            config.endpoint, pre_final=around, sentence=pause, unfinished=pause, empty=pause
-        )
+        endpoint = replace(config.endpoint, pre_final=around, sentence=pause, unfinished=pause)
         speech = SpeechClips(build.gate(config), Segmenter(endpoint))
     voices = RecordedVoices() if config.decoding.speakers else None
     noises = RecordedSounds() if config.decoding.sounds else None

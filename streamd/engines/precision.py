@@ -29,8 +29,8 @@ from streamd.models.model import parameter_shapes
 from streamd.models.silence import SilenceStates, silence_shape
 from streamd.system.disk import cache_folder, put_file
 from streamd.system.processor import instruction_sets, processor_name
+from streamd.whisper.decode import RIGHT_CONTEXT
 from streamd.whisper.engine import Engine, FeaturesT, run_in_order
-from streamd.whisper.recognizer import RIGHT_CONTEXT
 
 log = logging.getLogger(__name__)
 

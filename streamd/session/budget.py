@@ -1,7 +1,7 @@
 """How much a stream may have decoded: sound that says nothing must not cost more than speech.
 
-The unit is the frame of audio, for as many decoder passes as its text may take (`_ENGLISH` and
-`_OTHERS` in `whisper/recognizer.py`). Only audio refills a budget, no clock, so that finals do not
+The unit is the frame of audio, for as many decoder passes as its text may take (`token_rate` in
+`whisper/view.py`). Only audio refills a budget, no clock, so that finals do not
 depend on the speed of the engine.
 """
 
@@ -14,7 +14,8 @@ class Budget:
 
     def __init__(self, *, rate: float, most: int) -> None:
         self._rate, self._most = rate, most
-        self._left, self._at = float(most), 0
+        self._left: float = most
+        self._at = 0
 
     def left(self, now: int) -> float:
         """Return what is left at frame `now`; negative if it is overdrawn."""

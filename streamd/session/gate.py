@@ -60,21 +60,19 @@ class WebRtcVad:
         pcm = (np.clip(frames, -1.0, 1.0) * 32767.0).astype("<i2").tobytes()
         is_speech = self._vad.is_speech
         return [
-            bool(is_speech(pcm[at : at + _PCM_BYTES], SAMPLE_RATE))
-            for at in range(0, len(pcm), _PCM_BYTES)
+            bool(is_speech(pcm[at : at + 2 * FRAME], SAMPLE_RATE))
+            for at in range(0, len(pcm), 2 * FRAME)
         ]
 
 
-_PCM_BYTES = 2 * FRAME
 SILENCE_DB = -120.0
 """The level of digital silence."""
-_SILENT_POWER = 10 ** (SILENCE_DB / 10)
 
 
 def levels_db(frames: Frames) -> list[float]:
     """Root mean square of each of (n, 320) frames in dB; 0 dB is a full-scale square wave."""
     power = np.einsum("ij,ij->i", frames, frames).astype(np.float64) / frames.shape[1]
-    levels: list[float] = (10.0 * np.log10(np.maximum(power, _SILENT_POWER))).tolist()
+    levels: list[float] = (10.0 * np.log10(np.maximum(power, 10 ** (SILENCE_DB / 10)))).tolist()
     return levels
 
 

@@ -19,7 +19,7 @@ from streamd.session.utterance import State, Trigger, Utterance
 from streamd.types import Word, ms_from_frames, text_of
 
 FADING = 2
-"""Unvoiced frames (40 ms) that may be the beginning of a pause."""
+"""Unvoiced frames (40 ms) that may be the beginning of a pause; with one, finals are others."""
 DANGLING = 0.5
 """The probability below which a last word may be the start of another one. A word alone is
 improbable by nature, since none comes before it."""
@@ -40,7 +40,7 @@ def ending_pause(
     """
     text = text_of(words)
     if not text:
-        return options.empty
+        return options.unfinished
     if turn_prob is not None and turn_prob < options.turn_prob:
         return max(_ending_pause(words, text, options), options.going_on)
     return _ending_pause(words, text, options)

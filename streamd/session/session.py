@@ -49,7 +49,7 @@ from streamd.session.rules import (
     without_closing_mark,
 )
 from streamd.session.segment import Move, Segment, Stage
-from streamd.session.segmenter import Segmenter
+from streamd.session.segmenter import SHORT, Segmenter
 from streamd.session.text import SpokenText
 from streamd.session.timeline import Timeline
 from streamd.session.utterance import State, Trigger
@@ -82,9 +82,6 @@ LEFT_OUT = 75
 """After this many voiced frames (1.5 s) without a word, a hypothesis is taken to have ended early.
 No word of 1,170 changes without this rule; ``tests/session/test_context.py`` has a case that needs
 it."""
-UNREAD = 50
-"""An utterance with this many voiced frames (1 s) but no word is decoded once more without the
-words before it. If there is still no word, `Unclear` is published."""
 LEAST_READ = 25
 """Frames (0.5 s) of text that a last window must add before another window decodes the rest. So
 there are at most as many windows as for partials, whatever the recognizer answers."""
@@ -98,14 +95,8 @@ LEAST_KEPT = 150
 """Frames (3 s) of committed words that stay in every window. With a `--length` of a few frames,
 words are written twice where windows meet (``tests/session/test_hostile.py``); 3 s were enough for
 every cut."""
-STILL_READ, BEHIND = 25, 10
-"""Frames. `STILL_READ` (0.5 s): how far past the latest possible switch of language a word may end
-and still belong to the old language. `BEHIND` (0.2 s): width of the search window after that word.
-"""
-LONG_SILENCE = 150
-"""Frames without speech (3 s) that are enough of a longer gap: what follows is another subject."""
-
-
+BEHIND = 10
+"""Frames (0.2 s) after the last word of a language among which the next one begins."""
 AGAIN_RATE, MOST_AGAIN = 0.5, 1_500
 """For each frame of audio, half a frame may be decoded again for finals, after 30 s in reserve. Of
 22 minutes of speech, conversation and music, all took at most 24 s, after music."""
@@ -145,7 +136,7 @@ class Session:
         self._previous = ResumeState()  # in frames of this session
         self._unbroken_since = 0  # no jump in time after this frame
         self._prompt = Prompt(self._options.context_tokens)
-        self._language = Language(self._options.language_after, self._options.languages)
+        self._language = Language(self._options.languages)
         self._timeline = Timeline()
         self._captions = Captions()
         self._encoded: Encoded | None = None
@@ -266,7 +257,8 @@ class Session:
         t_ms = self._timeline.true_ms(ms_from_frames(self.now))
         gap = Gap(t_ms=t_ms, duration_ms=duration_ms, why=why)
         pre_roll = self._segmenter.options.pre_roll
-        n_most = LONG_SILENCE + self._segmenter.options.longest_pause + pre_roll
+        # More is not needed for what follows to be another subject (`SHORT_PAUSE`).
+        n_most = 2 * SHORT_PAUSE + self._segmenter.options.longest_pause + pre_roll
         n_frames = min(round(duration_ms / FRAME_MS), n_most)
         silence = np.zeros((n_frames, FRAME), np.float32)
         events = self.feed(silence[pre_roll:])
@@ -411,7 +403,7 @@ class Session:
         read = max((word.end for word in (*segment.text.committed, *sure)), default=first)
         if read < first:  # in the language before, there was nothing more to read
             first, last = read, first
-        elif read <= last + STILL_READ:
+        elif read <= last + LEAST_READ:  # word times are rough
             first, last = read, read + BEHIND
         first = max(first, segment.text.read_until, segment.text.start + LEAST_READ)
         self._segmenter.split(segment.utterance, first, max(first, last))
@@ -491,8 +483,12 @@ class Session:
         return is_new and self._segmenter.is_clear(segment.text.start, end)
 
     def _is_voice(self, segment: Segment, end: int) -> bool:
-        """Whether so much of an utterance up to a frame is a voice that there should be words."""
-        is_long = self._voiced(segment.text.start, end) >= UNREAD
+        """Whether so much of an utterance up to a frame is a voice that there should be words.
+
+        If there are none, it is decoded once more without the words before it; then `Unclear` is
+        published.
+        """
+        is_long = self._voiced(segment.text.start, end) >= SHORT
         return is_long or self._is_clear(segment, end)
 
     def _left_out(self, segment: Segment, window: Window) -> bool:

@@ -14,8 +14,9 @@ whether it `applies` to the text so far, what to `run`, and whether it `keeps` t
   follows is probable by itself.
 - *marks*: if the window asks for them, marks and capitals are decoded again, but no words. Kept.
 
-What a final costs at most: it is decoded `MOST_DECODES` times, since no attempt runs twice. What an
-attempt takes is counted in frames of audio whose text may take as many passes (`Effort`), and no
+What a final costs at most: it is decoded nine times, since no attempt runs twice: once, without
+phrases, at five more temperatures, without commas between digits, and to go on. What an attempt
+takes is counted in frames of audio whose text may take as many passes (`Effort`), and no
 attempt begins, but that for marks, when those before have taken the window's budget. So a final
 costs as much as its first decode, the budget (`streamd.session.session.MOST_AGAIN` at most, 30 s),
 and one attempt more: for the longest utterance, 28 s of English, 29 + 30 + 43 s of audio (43 are
@@ -40,10 +41,6 @@ from streamd.whisper.decode import Decoded, needs_fallback, with_fallback
 from streamd.whisper.engine import Search, alone
 from streamd.whisper.punctuation import punctuated
 from streamd.whisper.view import AnyText, WindowText
-
-MOST_DECODES = 9
-"""How often a final is decoded with the options as they are: once, without phrases, at five more
-temperatures, without commas between digits, and to go on."""
 
 _DIGITS_APART = re.compile(r"( \d,){2,} \d(?!\w|\.\d)")
 """Three single digits with commas between them."""

@@ -50,11 +50,13 @@ def spoken(probs: Mapping[str, float], before: str) -> str:
     return newest if is_clear or before not in probs else before
 
 
-_NEW = 150
-"""Frames at the end of a window (3 s): given tokens that attend to them are run again,
-since the encoder computed the last 1.5 s of the window before anew, and a step was added."""
+RIGHT_CONTEXT = 75
+"""A position with this many frames (1.5 s) of sound after it is not computed again. Without this,
+nearly the same words are wrong (benchmarks/RESULTS.md), at more than twice the cost. Given tokens
+are run again if they attend to twice as many at the end of a window: a step was added to those."""
 _MIN_CACHED = 8
-"""Fewer cached tokens are run again: that takes hardly longer."""
+"""Fewer cached tokens are run again: that takes hardly longer, and what they heard is renewed. With
+one, finals of 8 in 26 clips differ (tiny.en)."""
 _N_START = 5
 """Special tokens before the prefix: startofprev, sot, language, task, notimestamps."""
 
@@ -263,8 +265,9 @@ class _WindowSearch:
     def _reusable(self, run: Path) -> CachedTokens:
         """The given tokens up to the first one of the text that attends to new sound."""
         context, given = self._context, (*self._prompt, *self._start)
-        n, newest = len(given) - len(context.before) - len(context.prefix), context.n_frames - _NEW
-        n += sum(1 for _ in takewhile(lambda at: at < newest, run.frames[n : self._n_given]))
+        n = len(given) - len(context.before) - len(context.prefix)
+        old = context.n_frames - 2 * RIGHT_CONTEXT
+        n += sum(1 for _ in takewhile(lambda at: at < old, run.frames[n : self._n_given]))
         rows = np.stack([row[:, : context.n_frames] for row in run.rows[:n]])
         return CachedTokens(self._decoder, given[:n], rows, run.frames[:n])
 

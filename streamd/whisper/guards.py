@@ -16,11 +16,10 @@ REPEATS_OF_MANY, LONGEST_PHRASE = 3, 20
 """Repeats from which a phrase is a loop, and the most words in a phrase (WhisperLiveKit)."""
 STUCK_SPREAD = 4
 """Frames (80 ms) within which the tokens of a loop attend."""
-WORD_REPEATS, PHRASE_WORDS = 8, 12
+IN_A_ROW, PHRASE_WORDS = 8, 12
 """Repetitions of one word, and words in all repetitions of a phrase, from which both are loops
-(WhisperLiveKit)."""
-STUCK_TOKENS = 8
-"""Tokens in a row that attend to the same spot in a loop (SimulStreaming has seen it)."""
+(WhisperLiveKit); as many tokens in a row attend to the same spot in a loop (SimulStreaming has seen
+it)."""
 LAST_TOKENS, MOST_COMPRESSED = 60, 3.0
 """Compression ratio of the last 60 tokens, or of the letters of a word, above which they are a
 loop. WhisperKit has 2.4, but 60 random digits reach 2.8 (200 trials); repeated phrases of that
@@ -40,7 +39,7 @@ def find_loop(
 
     `frames` are those that the tokens attend to most.
     """
-    if len(tokens) < min(STUCK_TOKENS, WORD_REPEATS, PHRASE_WORDS):
+    if len(tokens) < IN_A_ROW:
         return None  # this runs after each token, and most windows of a stream add few
     if (stuck := find_stuck(frames)) is not None:
         return stuck + 1
@@ -107,7 +106,7 @@ def find_repetition(words: Sequence[str]) -> int | None:
     for period in range(1, LONGEST_PHRASE + 1):
         repeats = max(REPEATS_OF_MANY, -(-PHRASE_WORDS // period))
         if period == 1:
-            repeats = WORD_REPEATS
+            repeats = IN_A_ROW
         # Counts the words in a row that equal the word one period earlier.
         matched = 0
         for at in range(period, len(spoken)):
@@ -120,8 +119,8 @@ def find_repetition(words: Sequence[str]) -> int | None:
 
 def find_stuck(frames: Sequence[int]) -> int | None:
     """The first token of a run that attends to one spot, or None."""
-    for first in range(len(frames) - STUCK_TOKENS + 1):
-        run = frames[first : first + STUCK_TOKENS]
+    for first in range(len(frames) - IN_A_ROW + 1):
+        run = frames[first : first + IN_A_ROW]
         if max(run) - min(run) <= STUCK_SPREAD:
             return first
     return None

@@ -24,7 +24,7 @@ from streamd.types import (
     ms_from_frames,
 )
 from streamd.whisper.attempts import decoded_again
-from streamd.whisper.decode import Context, detect_language, spoken
+from streamd.whisper.decode import RIGHT_CONTEXT, Context, detect_language, spoken
 from streamd.whisper.engine import Engine, EngineSwitch, FeaturesT, on_one_of, urgent
 from streamd.whisper.mel import log_mel, window_log_mel
 from streamd.whisper.tokenizer import Tokenizer
@@ -34,9 +34,6 @@ from streamd.whisper.vocabulary import Vocabularies
 _SPARE_TOKENS = 8
 """Tokens that a window may have besides those that its length allows: marks, and words of
 rapid speech. Both only bound a decoder that does not end."""
-RIGHT_CONTEXT = 75
-"""A position with this many frames (1.5 s) of sound after it is not computed again. Without this,
-nearly the same words are wrong (benchmarks/RESULTS.md), at more than twice the cost."""
 
 
 class Recognizer(Generic[FeaturesT]):

@@ -32,16 +32,15 @@ _SHORT = 16
 of poorly recorded speech that base had nearly right."""
 
 
-_ENGLISH, _OTHERS = 6.5, 13.0
-"""Maximum number of tokens per second of audio, in English and in other languages.
+_MOST_TOKENS = 6.5
+"""Maximum number of tokens per second of audio; other languages than English are cut into more.
 
-This plus some spare tokens ends runaway decodes. 6.5 is moonshine's; other languages are cut into
-more tokens."""
+This plus some spare tokens ends runaway decodes. It is moonshine's."""
 
 
 def token_rate(tokenizer: Tokenizer, language: str) -> float:
     """Return how many tokens a second of speech has at most."""
-    return _ENGLISH if tokenizer.written(language) == "en" else _OTHERS
+    return _MOST_TOKENS if tokenizer.written(language) == "en" else 2 * _MOST_TOKENS
 
 
 @dataclass(slots=True)

@@ -21,7 +21,6 @@ OPTIONS = EndpointOptions(
     plain=PAUSE,
     sentence=PAUSE,
     unfinished=PAUSE,
-    empty=PAUSE,
     longest=LONGEST,
 )
 

@@ -14,14 +14,13 @@ any_pause = st.sampled_from([0, 1, 20, 30, 60])
 
 @st.composite
 def endpoints(draw) -> EndpointOptions:
-    pauses = [draw(any_pause)] * 4 if draw(st.booleans()) else [draw(any_pause) for _ in range(4)]
+    pauses = [draw(any_pause)] * 3 if draw(st.booleans()) else [draw(any_pause) for _ in range(3)]
     return EndpointOptions(
         pre_roll=draw(st.sampled_from([0, 25, 60])),
         pre_final=min(draw(st.sampled_from([0, 1, 10, 60])), *pauses),
         plain=pauses[0],
         sentence=pauses[1],
         unfinished=pauses[2],
-        empty=pauses[3],
         longest=draw(st.sampled_from([50, 225, 1400])),
     )
 

@@ -163,7 +163,7 @@ def test_a_short_utterance_is_in_the_language_of_the_last_long_one():
     recognizer = Polyglot([{"de": 0.9, "en": 0.1}])
     finals = listen(utterances(15), recognizer)
     assert [final.language for final in finals] == ["de"]
-    language = Language(after=100)
+    language = Language()
     told(language, 120, "de")
     language.begin(300)
     assert language.known == "de"
@@ -174,7 +174,7 @@ def test_a_short_utterance_is_in_the_language_of_the_last_long_one():
 
 
 def test_a_language_that_is_not_probable_is_asked_for_again():
-    language = Language(after=100)
+    language = Language()
     told(language, 120, "ml", 0.3)
     assert (language.known, language.question(0, 140)) == ("", LanguageQuestion(0))
     told(language, 140, "es")
@@ -182,7 +182,7 @@ def test_a_language_that_is_not_probable_is_asked_for_again():
 
 
 def test_after_a_long_pause_the_first_seconds_decide():
-    language = Language(after=100)
+    language = Language()
     assert told(language, 100, "ja") is None
     language.begin(500)
     assert told(language, 575, "en") is None
@@ -192,7 +192,7 @@ def test_after_a_long_pause_the_first_seconds_decide():
 
 
 def test_another_language_twice_in_a_row_begins_within_the_utterance():
-    language = Language(after=100)
+    language = Language()
     told(language, 100, "ja")
     assert language.certain(100) == 50
     assert told(language, 150, "ja") is None
@@ -208,7 +208,7 @@ def test_another_language_twice_in_a_row_begins_within_the_utterance():
 
 
 def test_it_has_begun_where_the_language_before_was_heard_no_more():
-    language = Language(after=100)
+    language = Language()
     told(language, 100, "ko")
     told(language, 150, "ko")
     assert told(language, 200, "ko", 0.3) is None, "none is clear: it stays"
@@ -217,7 +217,7 @@ def test_it_has_begun_where_the_language_before_was_heard_no_more():
 
 
 def test_one_that_excludes_the_language_before_needs_no_second_time():
-    language = Language(after=100)
+    language = Language()
     told(language, 100, "ja")
     told(language, 150, "ja")
     told(language, 200, "ja")
@@ -229,7 +229,7 @@ def test_one_that_excludes_the_language_before_needs_no_second_time():
 
 def test_a_first_look_that_comes_late_is_at_the_whole_utterance():
     """All audio was there at once, and its last two seconds were silence in part."""
-    language = Language(after=100)
+    language = Language()
     told(language, 100, "es")
     language.begin(300, follows=True)
     assert language.question(300, 399) is None
@@ -260,7 +260,7 @@ def test_it_is_still_detected_after_an_utterance_that_nobody_could_read():
 
 
 def test_a_short_utterance_is_listened_to_with_the_one_before():
-    language = Language(after=100)
+    language = Language()
     told(language, 100, "de")
     language.begin(300, follows=True)
     assert language.question(300, 360) is None, "the window has too little to listen to"
@@ -270,7 +270,7 @@ def test_a_short_utterance_is_listened_to_with_the_one_before():
 
 def test_a_rest_that_is_read_on_its_own_is_listened_to_at_once():
     """Italian behind Korean was lost: no two spans of it were probable enough, the rest was."""
-    language = Language(after=100)
+    language = Language()
     told(language, 100, "ko")
     told(language, 150, "ko")
     told(language, 350, "it", 0.78, previous_prob=0.001)
@@ -282,7 +282,7 @@ def test_a_rest_that_is_read_on_its_own_is_listened_to_at_once():
 
 
 def test_spans_in_which_no_language_is_probable_may_lie_between_the_two():
-    language = Language(after=100)
+    language = Language()
     told(language, 100, "en")
     told(language, 200, "en")
     assert told(language, 300, "it", 0.9, previous_prob=0.06) is None
@@ -293,29 +293,29 @@ def test_spans_in_which_no_language_is_probable_may_lie_between_the_two():
 
 @pytest.mark.parametrize("heard", [("en", "ja"), ("en", "ko"), ("ja", "en")])
 def test_once_is_not_enough(heard):
-    language = Language(after=100)
+    language = Language()
     told(language, 100, "ja", previous_prob=0.1)
     for n, code in enumerate(heard):
         assert told(language, 150 + 50 * n, code, previous_prob=0.1) is None
 
 
 def test_nor_is_what_is_hardly_probable():
-    language = Language(after=100)
+    language = Language()
     told(language, 100, "ja")
     for n in range(4):
         assert told(language, 150 + 50 * n, "en", 0.7) is None
 
 
 def test_a_language_that_nobody_detects_is_certain():
-    language = Language(after=100)
+    language = Language()
     assert language.certain(60) == 0
     language.learn(Window(0, 60, np.zeros(0, np.float32)), Hypothesis())
     assert (language.certain(60), language.question(0, 100)) == (60, None)
-    assert Language(after=100, among=("de",)).certain(60) == 60
+    assert Language(among=("de",)).certain(60) == 60
 
 
 def test_a_client_may_name_other_languages_while_the_session_runs():
-    language = Language(after=100)
+    language = Language()
     told(language, 120, "en")
     assert (language.expected, language.question(0, 230)) == (
         "en",
@@ -350,7 +350,7 @@ def test_before_anything_is_known_every_window_listens():
 
 @pytest.mark.parametrize("suspect", [Suspect.LOOP, Suspect.NO_SPEECH])
 def test_what_is_suspect_decides_nothing(suspect):
-    language = Language(after=100)
+    language = Language()
     told(language, 200, "de", suspect=suspect)
     assert language.question(0, 200) == LanguageQuestion(0)
     told(language, 225, "fr")
@@ -359,7 +359,7 @@ def test_what_is_suspect_decides_nothing(suspect):
 
 def test_words_are_not_lost_to_the_language():
     speech = utterances(3, 14)
-    finals = listen(speech, Polyglot([{"de": 0.6, "en": 0.4}]), language_after=50)
+    finals = listen(speech, Polyglot([{"de": 0.6, "en": 0.4}]))
     said = " ".join(final.text for final in finals).split()
     assert len(said) == 17
 

@@ -255,7 +255,6 @@ session_options = st.builds(
     step=st.sampled_from([25, 0, 100, 7, 1]),
     length=st.sampled_from([400, 50, 250, 1500, 1]),
     context_tokens=st.sampled_from([32, 0, 3, 64]),
-    language_after=st.sampled_from([100, 0, 1500]),
     backlog=st.sampled_from([30_000, 1500, 500]),
     languages=st.sampled_from([(), ("en",), ("en", "de")]),
     task=st.sampled_from(["", "", "translate"]),
@@ -267,7 +266,7 @@ pauses = st.sampled_from([0, 1, 20, 30, 60])
 def endpoints(draw) -> EndpointOptions:
     if draw(st.booleans()):
         return EndpointOptions()
-    silences = [draw(pauses)] * 4 if draw(st.booleans()) else [draw(pauses) for _ in range(4)]
+    silences = [draw(pauses)] * 3 if draw(st.booleans()) else [draw(pauses) for _ in range(3)]
     longest = draw(st.sampled_from([1400, 50, 225, 1500]))
     return EndpointOptions(
         pre_roll=draw(st.sampled_from([25, 0, 60, 400])),
@@ -275,7 +274,6 @@ def endpoints(draw) -> EndpointOptions:
         plain=silences[0],
         sentence=silences[1],
         unfinished=silences[2],
-        empty=silences[3],
         longest=longest,
     )
 

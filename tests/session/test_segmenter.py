@@ -265,7 +265,7 @@ def test_the_question_is_put_before_the_shortest_pause_is_over():
 
 @pytest.mark.parametrize("n_equal", [0, 1, 30])
 def test_when_all_pauses_are_equal_nothing_is_asked(n_equal):
-    pauses = dict.fromkeys(("plain", "sentence", "unfinished", "empty"), n_equal)
+    pauses = dict.fromkeys(("plain", "sentence", "unfinished"), n_equal)
     segmenter = Segmenter(EndpointOptions(pre_final=0, pre_roll=0, **pauses))
     pushed((True, 40), (False, 50), (True, 40), segmenter=segmenter)
     assert spans(segmenter) == [(0, 40), (90, None)]
@@ -278,7 +278,7 @@ def test_no_patience_at_all_ends_the_utterance_at_once():
 
 
 def test_the_quietest_place_is_looked_for_in_the_second_half_of_an_utterance():
-    pauses = {"pre_final": 200, "plain": 200, "sentence": 200, "unfinished": 200, "empty": 200}
+    pauses = {"pre_final": 200, "plain": 200, "sentence": 200, "unfinished": 200}
     segmenter = Segmenter(EndpointOptions(longest=50, **pauses))
     for i in range(120):
         segmenter.push(GatedFrame(0, QUIET if i < 3 else LOUD))

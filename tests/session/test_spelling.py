@@ -98,6 +98,8 @@ def test_digits_that_are_dictated_are_a_number(written, read):
         ("8(20) <10>9(22) <14>10(20)", "8 9 10"),
         ("9(20) <10>1(22) 4(20) <14>10(20)", "9 1 4 10"),
         ("9(20) <10>1(22) 4(20) <44>10(20)", "914 10"),
+        # said evenly, as far as the times of words go
+        ("9(14) <6>4(14) <8>7(14) <6>2(14)", "9472"),
     ],
 )
 def test_pauses_and_pairs_separate_digits(written, found):

@@ -31,8 +31,8 @@ from streamd.types import (
     Window,
     text_of,
 )
-from streamd.whisper.attempts import MOST_DECODES
-from streamd.whisper.recognizer import RIGHT_CONTEXT, Recognizer
+from streamd.whisper.decode import RIGHT_CONTEXT
+from streamd.whisper.recognizer import Recognizer
 from streamd.whisper.tokenizer import Tokenizer
 from streamd.whisper.turns import EndOfTurn, TurnJudge
 from tests.golden import load
@@ -705,11 +705,11 @@ def test_a_final_costs_no_more_than_is_promised(seed, budget, clear):
         vocabulary="as\nbe:3",
     )
     work = ours.recognize(replace(asked, prefix=tuple(b" ab"), prefix_end=1020)).work
-    assert len(engine.decoders) <= MOST_DECODES
+    assert len(engine.decoders) <= 9
     # A decode with all the tokens that the window may have, and a phrase tried at each.
     longest = 2 * ceil(8 + 5.6 * 6.5) * 50 / 6.5
     assert work.cost - work.extra_cost <= longest + 1
-    assert work.extra_cost <= min(budget + longest, (MOST_DECODES - 1) * longest) + 150
+    assert work.extra_cost <= min(budget + longest, 8 * longest) + 150
 
 
 # -- on real weights -------------------------------------------------------------------------------

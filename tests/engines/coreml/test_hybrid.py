@@ -12,9 +12,10 @@ from streamd.errors import EngineError
 from streamd.models.silence import extend
 from streamd.options import DecodingOptions
 from streamd.types import FRAME, Window, text_of
+from streamd.whisper.decode import RIGHT_CONTEXT
 from streamd.whisper.engine import run_in_order
 from streamd.whisper.mel import log_mel
-from streamd.whisper.recognizer import RIGHT_CONTEXT, Recognizer
+from streamd.whisper.recognizer import Recognizer
 from streamd.whisper.tokenizer import Tokenizer
 from tests.golden import load
 from tests.support.coreml_runs import core_ml, faulty, model, on_cpu
