@@ -7,7 +7,6 @@ filter banks. Both are loaded when the first voice comes, and all streams share 
 
 from collections.abc import Iterable
 from functools import cache
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +24,7 @@ from streamd.speakers import (
     SpokenTurn,
 )
 from streamd.system.disk import asset, in_utf8
-from streamd.types import FRAME, SAMPLE_RATE, Frames, Hypothesis, Samples, Window
+from streamd.types import FRAME, SAMPLE_RATE, Frames, Hypothesis, Samples, Window, WindowRecognizer
 
 _STEP, _CENTRE = 270, 495
 """Samples from one step of the segmentation to the next, and up to the middle of the first."""
@@ -41,15 +40,10 @@ _BLOCK = 8
 """Rows multiplied at once: few enough for BLAS to stay in this thread (`streamd.whisper.mel`)."""
 
 
-class _WindowTranscriber(Protocol):
-    def recognize(self, window: Window) -> Hypothesis:
-        """Transcribe the window."""
-
-
 class Listener:
     """A recognizer that also says who speaks, in windows that ask for it."""
 
-    def __init__(self, recognizer: _WindowTranscriber) -> None:
+    def __init__(self, recognizer: WindowRecognizer) -> None:
         self._recognizer = recognizer
 
     def recognize(self, window: Window) -> Hypothesis:
@@ -81,16 +75,16 @@ class RecordedVoices:
         self._hear()
 
     def turns(self, n_speakers: int = 0) -> list[SpokenTurn]:
-        """End the recording, and return who talks when; `n_speakers`: see `Roster.finish`."""
+        """End the recording, and return who talks when; `n_speakers`: see `Roster.tell_apart`."""
         self._steps.flush()
         self._hear()
-        self._roster.finish(n_speakers)
+        self._roster.tell_apart(n_speakers)
         return self._roster.turns
 
     @property
     def prints(self) -> list[tuple[bytes, int]]:
         """The voiceprint of each speaker, and of how many frames, after `turns`."""
-        return list(zip(self._roster.voiceprints, self._roster.lengths, strict=True))
+        return self._roster.prints
 
     def _hear(self) -> None:
         for step in self._steps.take(self._end):
