@@ -32,7 +32,8 @@ _CODED = 160
 """Samples that are coded at once."""
 TELEPHONES = {"g711": "ULAW", "gsm": "GSM610", "amr": ""}
 ROOMS = {"table": (1.0, 0.4), "hall": (3.0, 0.8), "office": (2.0, 0.6)}
-"""Distance in m, and the seconds in which an echo dies away by 60 dB."""
+_ROOMS = {**ROOMS, "lounge": (2.5, 0.5), "far": (4.0, 1.0)}
+"""Distance in m, and the seconds in which an echo dies away by 60 dB; `readers` has two more."""
 _CROWDS_DB = {"crowd10": 10.0, "crowd5": 5.0}
 _VOICES, _N_VOICES = Path(__file__).parents[1] / "tests" / "speech" / "recording.flac", 5
 _DOWN_DB = {"down30": 30.0, "down40": 40.0, "down50": 50.0}
@@ -114,7 +115,7 @@ def room(sound: Sound, name: str) -> Sound:
         acoustics = import_module("pyroomacoustics")
     except ModuleNotFoundError:
         sys.exit("rooms need pyroomacoustics: pip install --group rooms")
-    metres, echo_s = ROOMS[name]
+    metres, echo_s = _ROOMS[name]
     size = np.array([6.0, 5.0, 3.0])
     absorption, order = acoustics.inverse_sabine(echo_s, size)
     box = acoustics.ShoeBox(

@@ -128,8 +128,8 @@ def heard(sound: NDArray[np.float32]) -> tuple[bytes, int] | None:
         steps.push(end, decided.silence, decided.late)
         for step in steps.take(end):
             hear(roster, step, sound, start=0)
-    known = max(zip(roster.lengths, roster.voiceprints, strict=True), default=None)
-    return (known[1], known[0]) if known and known[0] else None
+    known = max(roster.prints, key=lambda each: each[1], default=None)
+    return known if known and known[1] else None
 
 
 def through(sound: NDArray[np.float32], channel: str) -> NDArray[np.float32]:

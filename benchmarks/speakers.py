@@ -11,9 +11,9 @@ A SOUND has its speakers beside it, in SOUND.rttm, and its words in SOUND.json (
 LINES, single lines with ``path``, ``speaker``, ``speech`` (its bounds in s), ``game`` and ``text``,
 dialogues of 2, 4 and 8 speakers are built (`dialogues`); `readers` builds others.
 With ``--guest``, somebody else says about ten words once, in the middle of four minutes: `guest` is
-% of these words, live and offline. With ``--minutes``, the sounds are one dialogue, again and again
-until it is so long. ``--snr`` adds white noise. The package meeteval has to be
-installed (the group ``speakers``).
+% of these words, live and offline (also of a SOUND whose .json names a ``guest``). With
+``--minutes``, the sounds are one dialogue, again and again until it is so long. ``--snr`` adds
+white noise. The package meeteval has to be installed (the group ``speakers``).
 
 Who talks when depends on the audio alone, so it is measured without a recognizer, live in steps and
 offline at once; with ``--wordless`` nothing else is. DER: missed, invented and wrong speaker time,
@@ -75,12 +75,14 @@ class Dialogue(NamedTuple):
     talk: list[Talk]
     texts: dict[str, str]
     words: list[Talk]
+    guest: str = ""
 
 
 def read(path: Path) -> Dialogue:
     """Read a sound, its RTTM and its texts."""
     sound, _ = soundfile.read(path, dtype="float32")
-    segments = json.loads(path.with_suffix(".json").read_text())["segments"]
+    facts = json.loads(path.with_suffix(".json").read_text())
+    segments = facts["segments"]
     if (turns := path.with_suffix(".rttm")).exists():
         fields = [line.split() for line in turns.read_text().splitlines()]
         talk = [Talk(float(f[3]), float(f[3]) + float(f[4]), f[7]) for f in fields]
@@ -97,7 +99,7 @@ def read(path: Path) -> Dialogue:
             Talk(each["start"], each["end"], each["speaker"], f"{each['ref_words']}")
         )
     ]
-    return Dialogue(path.stem, sound, talk, texts, words)
+    return Dialogue(path.stem, sound, talk, texts, words, facts.get("guest", ""))
 
 
 def built_dialogue(lines: Path, n_speakers: int, seed: int, *, guest: bool = False) -> Dialogue:
@@ -107,7 +109,8 @@ def built_dialogue(lines: Path, n_speakers: int, seed: int, *, guest: bool = Fal
     for talk in made.talk:
         texts[talk.speaker] = f"{texts.get(talk.speaker, '')} {talk.text}"
     words = [word for talk in made.talk for word in words_of(talk)]
-    return Dialogue(made.name, made.sound, [*made.talk], texts, words)
+    who = min(texts, key=lambda each: len(texts[each])) if guest else ""
+    return Dialogue(made.name, made.sound, [*made.talk], texts, words, who)
 
 
 def again_and_again(dialogues: Sequence[Dialogue], minutes: float) -> Dialogue:
@@ -223,9 +226,7 @@ def heard(sound: NDArray[np.float32]) -> tuple[list[SpeakerTurns], RecordedVoice
     return events, voices, spent
 
 
-def by_voices(
-    dialogue: Dialogue, plda: Plda | None = None, *, guest: bool = False
-) -> dict[str, Any]:
+def by_voices(dialogue: Dialogue, plda: Plda | None = None) -> dict[str, Any]:
     """Tell the speakers of a dialogue apart, live and at once, and compare."""
     events, voices, spent = heard(dialogue.sound)
     live = turns_of(msgspec.to_builtins(events))
@@ -250,8 +251,7 @@ def by_voices(
         "known": error_rate(dialogue.talk, known)[0]["der"],
         "cpu_ms": round(1000 * spent / (len(dialogue.sound) / SAMPLE_RATE), 1),
     }
-    if guest:
-        who = min(dialogue.texts, key=lambda each: len(dialogue.texts[each]))
+    if who := dialogue.guest:
         facts["guest"] = [right_words(dialogue.words, each, who) for each in (live, offline)]
     if plda is not None:
         local, embedded = features(dialogue.sound)
@@ -337,7 +337,7 @@ def main() -> None:
     print(json.dumps({"machine": facts, "model": args.model, "snr_db": args.snr}))
     for dialogue in dialogues:
         noisy = dialogue if args.snr is None else with_noise(dialogue, args.snr)
-        facts = by_voices(noisy, plda, guest=args.guest)
+        facts = by_voices(noisy, plda)
         if not args.wordless:
             facts |= by_program(noisy, args.model)
         print(json.dumps(facts), flush=True)

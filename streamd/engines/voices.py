@@ -75,16 +75,16 @@ class RecordedVoices:
         self._hear()
 
     def turns(self, n_speakers: int = 0) -> list[SpokenTurn]:
-        """End the recording, and return who talks when; `n_speakers`: see `Roster.finish`."""
+        """End the recording, and return who talks when; `n_speakers`: see `Roster.tell_apart`."""
         self._steps.flush()
         self._hear()
-        self._roster.finish(n_speakers)
+        self._roster.tell_apart(n_speakers)
         return self._roster.turns
 
     @property
     def prints(self) -> list[tuple[bytes, int]]:
         """The voiceprint of each speaker, and of how many frames, after `turns`."""
-        return list(zip(self._roster.voiceprints, self._roster.lengths, strict=True))
+        return self._roster.prints
 
     def _hear(self) -> None:
         for step in self._steps.take(self._end):

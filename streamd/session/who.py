@@ -36,7 +36,6 @@ class WhoSpeaks:
         self._words: list[TimedWord] = []  # the final ones of the last minute
         self._people: tuple[Person, ...] = ()
         self._called: dict[int, str] = {}  # by the numbers that readers see
-        self._compared: Roster | None = None  # whose voices were compared with the people's
         self._who_is: dict[int, str] = {}  # by the numbers of the roster
 
     def resume(self, voiceprints: tuple[bytes, ...] | UnsetType) -> None:
@@ -53,8 +52,8 @@ class WhoSpeaks:
         """Return the voiceprint of a speaker, and of how many frames; None if it is not known."""
         if self._roster is None:
             return None
-        known = zip(self._roster.voiceprints, self._roster.lengths, strict=True)
-        own = (each for voice, each in enumerate(known, 1) if self._numbers.get(voice) == number)
+        known = enumerate(self._roster.prints, 1)
+        own = (each for voice, each in known if self._numbers.get(voice) == number)
         return max(own, key=lambda each: each[1], default=None)
 
     @property
@@ -62,7 +61,7 @@ class WhoSpeaks:
         """What another session needs to know the speakers, in the order of their numbers."""
         if self._roster is None:
             return UNSET
-        known = dict(enumerate(self._roster.voiceprints, 1))
+        known = {voice: each for voice, (each, _) in enumerate(self._roster.prints, 1)}
         prints = {number: known.get(each) for each, number in self._numbers.items()}
         order = range(1, max(prints, default=0) + 1)
         return tuple(prints.get(number) or bytes(VOICEPRINT_BYTES) for number in order)
@@ -97,6 +96,11 @@ class WhoSpeaks:
         for roster in (each for each in heard if isinstance(each, Roster)):
             since = self._roster.heard if self._roster else 0
             self._roster, self._turns = roster, roster.turns
+            if self._people:
+                self._who_is = {
+                    voice: recognised(*each, self._people, self._who_is.get(voice, ""))
+                    for voice, each in enumerate(roster.prints, 1)
+                }
             oldest_ms = ms_from_frames(roster.heard - REMEMBERED)
             self._words = [word for word in self._words if word.end_ms > oldest_ms]
             new = [turn for turn in self._turns if turn.speaker not in self._numbers]
@@ -136,7 +140,6 @@ class WhoSpeaks:
         others = [event for event in events if not isinstance(event, SpeakerTurns)]
         captions = [event for event in others if isinstance(event, Partial | Final)]
         self._words += [word for event in captions if event.is_final for word in event.words]
-        self._recognise()
         words = (word for event in captions for word in event.words)
         if self._number(word for word in words if word.final or self._is_known(word)):
             turns.append(self._tell(self._roster.heard, self._roster.heard))
@@ -154,21 +157,8 @@ class WhoSpeaks:
             for event in others
         ]
 
-    def _recognise(self) -> None:
-        """Compare the voices of a new roster with those of people."""
-        if not self._people or self._roster is None or self._roster is self._compared:
-            return
-        self._compared = self._roster
-        known = zip(self._roster.voiceprints, self._roster.lengths, strict=True)
-        self._who_is = {
-            voice: recognised(*each, self._people, self._who_is.get(voice, ""))
-            for voice, each in enumerate(known, 1)
-        }
-
     def _is_known(self, word: TimedWord) -> bool:
         """Whether who says a word is known: nobody else's cough takes their number."""
-        if not any(self._who_is.values()):
-            return False
         return bool(self._who_is.get(with_speaker(word, self._turns).speaker or 0))
 
     def _greeted(self) -> list[SpeakerName]:

@@ -10,7 +10,8 @@ recordings, everything is embedded.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -27,7 +28,7 @@ from streamd.speakers.boundaries import (
     shifts,
     turning,
 )
-from streamd.speakers.clustering import Embedding, as_bytes, clustered, likeness, unit
+from streamd.speakers.clustering import Embedding, as_bytes, clustered, likeness, own_cosine, unit
 from streamd.speakers.steps import HearingStep
 from streamd.speakers.turns import REMEMBERED, SpokenTurn
 
@@ -110,13 +111,12 @@ class HeardVoices:
 class Roster:
     """The speakers of one stream, and who talked when.
 
-    Live, the last minute is kept; of a `whole` recording everything, and `finish` gives the turns.
+    Live, the last minute is kept; of a `whole` recording everything.
     """
 
-    def __init__(self, known: Iterable[bytes] = (), *, whole: bool = False) -> None:
-        """`known` are the `voiceprints` of an earlier roster."""
+    def __init__(self, known: Sequence[bytes] = (), *, whole: bool = False) -> None:
+        """`known` are the voiceprints of the speakers of an earlier roster."""
         self._forgotten: dict[int, Voice] = {}  # what each speaker said, without places
-        known = tuple(known)
         for number, print_ in enumerate(known, 1):
             if any(print_):
                 total: Embedding = 10 * SAMPLE * unit(print_)
@@ -125,34 +125,29 @@ class Roster:
         self._n_voices = 0
         self._n_speakers = len(known)
         self._spare = float(MOST_SPARE)
+        self._halves, self._n_samples = 0.0, 0  # cosines of the halves of samples
         self._whole = whole
         self.heard = 0
         """The frame up to which audio was heard."""
 
     def copy(self) -> "Roster":
         """Return another one that knows the same."""
-        other = Roster(whole=self._whole)
+        other = copy(self)
         other._forgotten, other._voices = dict(self._forgotten), dict(self._voices)
-        other._n_voices, other._n_speakers = self._n_voices, self._n_speakers
-        other._spare, other.heard = self._spare, self.heard
         return other
 
     @property
-    def voiceprints(self) -> tuple[bytes, ...]:
-        """The voices of the speakers in order, 256 bytes each; zeros for a number without one."""
-        totals = self._totals()
+    def prints(self) -> list[tuple[bytes, int]]:
+        """The voices of the speakers in order, 256 bytes each, and of how many frames they are.
+
+        They are zeros for a number without one.
+        """
+        totals, ns = self._totals(), Counter[int]()
+        for voice in (*self._forgotten.values(), *self._voices.values()):
+            ns[voice.speaker] += voice.n
         nobody = np.zeros(VOICEPRINT_BYTES, np.float32)
         order = range(1, max(totals, default=0) + 1)
-        return tuple(as_bytes(totals.get(speaker, nobody)) for speaker in order)
-
-    @property
-    def lengths(self) -> tuple[int, ...]:
-        """How many frames of each speaker were embedded, in the order of `voiceprints`."""
-        known = Counter({speaker: voice.n for speaker, voice in self._forgotten.items()})
-        for voice in self._voices.values():
-            if voice.speaker:
-                known[voice.speaker] += voice.n
-        return tuple(known[speaker] for speaker in range(1, len(self.voiceprints) + 1))
+        return [(as_bytes(totals.get(speaker, nobody)), ns[speaker]) for speaker in order]
 
     def _totals(self, *, least: int = 1, but: int = 0) -> dict[int, Embedding]:
         """Return the sum of each speaker's voices of `least` frames or more, `but` one of them."""
@@ -196,7 +191,7 @@ class Roster:
         else:
             self._hear_some(step, alone, found, levels, listen)
             self._forget(step.end - REMEMBERED)
-            self._assign()
+            self.tell_apart()
 
     def _hear_all(
         self, step: HearingStep, alone: Activity, found: Sequence[Found], listen: Listen
@@ -240,7 +235,9 @@ class Roster:
             inside = np.flatnonzero(usable[first : first + n])
             if len(inside) >= LEAST_SAMPLE:
                 first, end = first + int(inside[0]), first + int(inside[-1]) + 1
-                (embedding,) = listen(first, end)(alone[None, first:end, local])
+                embedding, *halves = listen(first, end)(_with_halves(alone[first:end, local]))
+                self._halves += likeness(*halves)
+                self._n_samples += 1
                 voice, n = self._voices[number], end - first
                 total: Embedding = voice.total + n * embedding
                 self._voices[number] = replace(voice, total=total, n=voice.n + n)
@@ -257,10 +254,6 @@ class Roster:
         }
         own = alike.pop(voice.speaker, 0.0)
         return own - max(alike.values(), default=0.0) >= AHEAD
-
-    def finish(self, n_speakers: int = 0) -> None:
-        """Tell the speakers of a whole recording apart; `n_speakers`: how many, if it is known."""
-        self._assign(n_speakers)
 
     def _spoken(
         self, step: HearingStep, activity: Activity, alone: Activity, chances: Chances
@@ -329,16 +322,20 @@ class Roster:
                 found[local] = number
         return found
 
-    def _assign(self, n_speakers: int = 0) -> None:
-        """Cluster the voices, and give each cluster the number that most of it had before."""
+    def tell_apart(self, n_speakers: int = 0) -> None:
+        """Cluster the voices, and give each cluster the number that most of it had before.
+
+        Of a whole recording this is asked for at its end; `n_speakers`: how many, if it is known.
+        """
         clear = [number for number, voice in self._voices.items() if voice.n >= CLEAR]
         voices = [*self._forgotten.values(), *(self._voices[number] for number in clear)]
         if voices:
             totals, ns = np.stack([voice.total for voice in voices]), [voice.n for voice in voices]
-            most = 0 if self._whole else MOST
-            labels = clustered(
-                totals, np.array(ns), n_clusters=n_speakers, most=most, learns=self._whole
-            )
+            if self._whole:
+                labels = clustered(totals, np.array(ns), n_clusters=n_speakers)
+            else:
+                own = own_cosine(self._halves, self._n_samples)
+                labels = clustered(totals, np.array(ns), most=MOST, least_own=own)
             speakers = self._numbered(labels, voices)
             voices = [
                 replace(voice, speaker=speakers[label])
@@ -409,6 +406,13 @@ class Roster:
         total: Embedding = known.total + voice.total
         n, speaker = known.n + voice.n, voice.speaker
         self._forgotten[speaker] = Voice((), total, n, speaker)
+
+
+def _with_halves(frames: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return frames (n,), the first half of them, and the other half, (3, n)."""
+    count = frames.cumsum()
+    first = frames & (2 * count <= count[-1])
+    return np.stack([frames, first, frames & ~first])
 
 
 def _usable(step: HearingStep, alone: Activity, found: Found) -> NDArray[np.bool_]:

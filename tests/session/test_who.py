@@ -136,12 +136,12 @@ def test_words_that_vanish_again_take_no_number():
 def test_a_speaker_whose_voice_is_known_has_a_name_with_the_first_word():
     who = WhoSpeaks()
     before = after(Roster(), (2, 98, BEN))
-    who.meet([Person("Ben", before.voiceprints[0], before.lengths[0])])
+    who.meet([Person("Ben", *before.prints[0])])
     heard(who, (2, 36, ANA), (45, 98, BEN))
     _, told, named = who.name([final(("Who?", 100, 500), ("Me.", 1000, 1900))])
     assert told == SpeakerName(speaker=2, name="Ben")
     assert [word.speaker for word in named.words] == [1, 2]
-    assert who.voice(2) == (before.voiceprints[0], 53)
+    assert who.voice(2) == (before.prints[0][0], 53)
     assert who.voice(3) is None
     assert who.name([final(("Me.", 1000, 1900))])[:-1] == []  # it is told once
     # More of the voice is heard, and it is somebody else's.
@@ -152,7 +152,7 @@ def test_a_speaker_whose_voice_is_known_has_a_name_with_the_first_word():
 def test_who_is_known_gets_a_number_with_words_that_may_still_vanish():
     who = WhoSpeaks()
     before = after(Roster(), (2, 98, BEN))
-    who.meet([Person("Ben", before.voiceprints[0], before.lengths[0])])
+    who.meet([Person("Ben", *before.prints[0])])
     heard(who, (2, 36, ANA), (45, 98, BEN))
     timed = tuple(
         msgspec.structs.replace(word, final=False)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamd.speakers.clustering import FEW, OWN, SAME, clustered
+from streamd.speakers.clustering import FEW, HALVES, LEAST_OWN, OWN, SAME, clustered, own_cosine
 
 
 def voices(*cosines):
@@ -34,25 +34,31 @@ def test_of_little_speech_less_likeness_is_enough():
 
 def test_live_little_speech_has_to_be_more_like_somebody_who_is_well_known():
     found, ns = voices(1, 0.28), np.array([3_000, FEW])
-    assert len(set(clustered(ns[:, None] * found, ns, learns=False))) == 2
+    assert len(set(clustered(ns[:, None] * found, ns, least_own=OWN))) == 2
     assert len(set(clustered(ns[:, None] * found, ns))) == 1  # as in a recording
     ns = np.array([FEW, FEW])
-    assert len(set(clustered(ns[:, None] * found, ns, learns=False))) == 1
+    assert len(set(clustered(ns[:, None] * found, ns, least_own=OWN))) == 1
+
+
+def test_live_less_is_expected_of_one_person_only_where_the_halves_of_samples_are_unlike():
+    assert own_cosine(0.0, 0) == own_cosine(30 * HALVES, 30) == own_cosine(30.0, 30) == OWN
+    assert OWN > own_cosine(0.8 * HALVES, 1) > own_cosine(30 * 0.8 * HALVES, 30) > LEAST_OWN
+    assert own_cosine(0.0, 30) == LEAST_OWN
 
 
 @pytest.mark.parametrize(
-    ("own", "between", "learns", "n_speakers"),
-    [(0.5, 0.25, True, 2), (0.3, 0.25, True, 1), (0.3, 0.25, False, 2), (0.7, 0.33, False, 2)],
+    ("own", "between", "least_own", "n_speakers"),
+    [(0.5, 0.25, 0, 2), (0.3, 0.25, 0, 1), (0.3, 0.25, OWN, 2), (0.7, 0.33, OWN, 2)],
 )
 def test_two_voices_are_two_people_by_how_alike_each_is_to_itself_in_this_recording(
-    own, between, learns, n_speakers
+    own, between, least_own, n_speakers
 ):
     # `between`: the cosine of a voice of one and a voice of the other
     people = np.zeros((2, 256), np.float32)
     people[:, :2] = [1, 0], [between / own, np.sqrt(1 - (between / own) ** 2)]
     found = np.repeat(own**0.5 * people, 6, axis=0)
     found[:, 2:14] = (1 - own) ** 0.5 * np.eye(12)
-    labels = clustered(FEW * found, np.full(12, FEW), learns=learns)
+    labels = clustered(FEW * found, np.full(12, FEW), least_own=least_own)
     assert len(set(labels)) == n_speakers
     assert len(set(labels[:6])) == len(set(labels[6:])) == 1
 

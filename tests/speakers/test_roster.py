@@ -1,5 +1,6 @@
 """Which voice is whose: `streamd.speakers` without its models."""
 
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -55,6 +56,21 @@ def talk(n, **who):
     return activity
 
 
+@pytest.mark.parametrize(("halves", "is_one"), [(0.25, True), (0.8, False)])
+def test_in_a_room_pieces_that_are_less_alike_are_one_persons(halves, is_one):
+    # A room makes the halves of a sample less alike, and two samples of one person, too.
+    def sample(frames, number):
+        n, common = (100 + int(frames[0] >= 25), halves) if len(frames) < 50 else (number, 0.15)
+        found = np.zeros(256, np.float32)
+        found[0], found[1 + n] = common**0.5, (1 - common) ** 0.5
+        return found
+
+    roster = Roster()
+    for i in range(8):
+        hear(roster, talk(50, a=(0, 50)), partial(sample, number=i), start=100 * i)
+    assert (len({turn.speaker for turn in roster.turns}) == 1) is is_one
+
+
 def test_speakers_are_numbered_as_they_come_and_known_again():
     roster = Roster()
     for i, voice in enumerate([0, 1, 0, 2, 1]):
@@ -77,7 +93,7 @@ def test_a_voice_goes_on_from_one_step_to_the_next():
     # the next time, the model may count the same voice as another local speaker
     hear(roster, talk(160, c=(0, 160)), [0, 0, 0], start=40, new=60)
     assert roster.turns == [SpokenTurn(5, 200, 1)]
-    assert len(roster.voiceprints) == 1
+    assert len(roster.prints) == 1
 
 
 def leaning(n, at):
@@ -194,7 +210,7 @@ def test_of_a_recording_all_is_embedded_and_a_voice_ends_where_it_changes():
 
     assert hear(roster, talk(300, b=(10, 290)), voices) == [(0, 300)]
     hear(roster, talk(300, c=(0, 200)), [0, 0, 1], start=225, new=75)
-    roster.finish()
+    roster.tell_apart()
     assert roster.turns == [SpokenTurn(10, 150, 1), SpokenTurn(150, 425, 2)]
 
 
@@ -204,7 +220,7 @@ def test_of_a_recording_a_voice_may_end_in_a_pause_between_two_steps():
     activity = talk(275, a=(0, 72)) | talk(275, a=(77, 275))
     hear(roster, activity, [1], start=25, new=75, chances=leaning(275, 77))
     hear(roster, talk(275, b=(0, 275)), [1, 1], start=225, new=75)
-    roster.finish()
+    roster.tell_apart()
     assert roster.turns == [SpokenTurn(0, 97, 1), SpokenTurn(102, 500, 2)]
 
 
@@ -237,11 +253,11 @@ def test_another_session_knows_the_speakers():
     roster = Roster()
     for i, voice in enumerate([0, 1]):
         hear(roster, talk(100, a=(10, 90)), [voice], start=500 * i)
-    resumed = Roster(roster.voiceprints)
+    resumed = Roster([each for each, _ in roster.prints])
     for i, voice in enumerate([1, 2, 0]):
         hear(resumed, talk(100, a=(10, 90)), [voice], start=500 * i)
     assert [turn.speaker for turn in resumed.turns] == [2, 3, 1]
-    assert {len(print_) for print_ in resumed.voiceprints} == {256}
+    assert {len(each) for each, _ in resumed.prints} == {256}
 
 
 def test_a_long_session_with_many_speakers_has_a_bound():
@@ -250,7 +266,7 @@ def test_a_long_session_with_many_speakers_has_a_bound():
         activity = talk(100, a=(5, 45), b=(50, 95))
         chosen = hear(roster, activity, [i % 40, (i + 7) % 40], start=100 * i)
         embedded += sum(end - first for first, end in chosen)
-    assert len(roster.voiceprints) == MOST
+    assert len(roster.prints) == MOST
     assert len(roster.turns) <= 2 * REMEMBERED // 100 + 2
     assert embedded <= SHARE * 100 * n + MOST_SPARE
     assert {turn.speaker for turn in roster.turns} <= set(range(1, MOST + 1))
@@ -261,7 +277,7 @@ def test_of_a_whole_recording_everything_is_remembered(n_speakers):
     roster, n = Roster(whole=True), REMEMBERED // 100 + 10
     for i in range(n):
         hear(roster, talk(100, a=(5, 95)), [i % 3], start=200 * i)
-    roster.finish(n_speakers)
+    roster.tell_apart(n_speakers)
     assert len(roster.turns) == n
     assert len({turn.speaker for turn in roster.turns}) == (n_speakers or 3)
 
