@@ -56,18 +56,24 @@ def talk(n, **who):
     return activity
 
 
-@pytest.mark.parametrize(("halves", "is_one"), [(0.25, True), (0.8, False)])
-def test_in_a_room_pieces_that_are_less_alike_are_one_persons(halves, is_one):
-    # A room makes the halves of a sample less alike, and two samples of one person, too.
+@pytest.mark.parametrize(
+    ("length", "halves", "alike", "is_one"),
+    [(50, 0.25, 0.15, True), (50, 0.8, 0.15, False), (36, 0.1, 0.06, False)],
+)
+def test_in_a_room_pieces_that_are_less_alike_are_one_persons(length, halves, alike, is_one):
+    # A room makes the halves of a sample less alike, and two samples of one person, too. Those of a
+    # short sample tell nothing.
     def sample(frames, number):
-        n, common = (100 + int(frames[0] >= 25), halves) if len(frames) < 50 else (number, 0.15)
+        is_half, is_second = len(frames) < length, frames[0] >= length // 2
+        n, common = (100 + int(is_second), halves) if is_half else (number, alike)
         found = np.zeros(256, np.float32)
         found[0], found[1 + n] = common**0.5, (1 - common) ** 0.5
         return found
 
     roster = Roster()
     for i in range(8):
-        hear(roster, talk(50, a=(0, 50)), partial(sample, number=i), start=100 * i)
+        activity = talk(length, a=(0, length))
+        hear(roster, activity, partial(sample, number=i), start=100 * i)
     assert (len({turn.speaker for turn in roster.turns}) == 1) is is_one
 
 
