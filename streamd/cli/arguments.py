@@ -211,6 +211,9 @@ _OPENAI = {
     ),
     "--clip_timestamps --clip-timestamps": "no option: cut the file first, as with ffmpeg",
     "--condition_on_previous_text": "--set longform.condition_on_previous_text=false",
+    "--append_punctuations --append-punctuations --prepend_punctuations --prepend-punctuations": (
+        "no option: punctuation belongs to its word"
+    ),
     "--carry_initial_prompt": "--hotwords, which count in every window",
     "--fp16": "--precision",
     "--hallucination_silence_threshold --hallucination-silence-threshold": (
@@ -247,7 +250,8 @@ _CPP = {
         "--set session.context_tokens=N live, and to turn it off for transcribe "
         "longform.condition_on_previous_text=false"
     ),
-    "-mt": "no option: what a window may hold follows from its length",
+    "-mt --max-tokens": "no option: what a window may hold follows from its length",
+    "-nc --no-context": "--set longform.condition_on_previous_text=false, for transcribe",
     "-nf": "--set search.temperatures=0",
     "-np --no-prints": "--quiet",
     "-nth --no-speech-thold": "--set search.no_speech_threshold=N",
@@ -266,7 +270,7 @@ _CPP = {
     "-sa --save-audio": "--record DIR",
     "-sns --suppress-nst --suppress-regex": "no option: annotations are never written",
     "-sow --split-on-word": "no option: lines are cut between words",
-    "-tp -tpi": "--set search.temperatures=0,0.2,...",
+    "-tp -tpi --temperature-inc": "--set search.temperatures=0,0.2,...",
     "-vm --vad-model": "--vad",
     "-vt --vad-threshold -vth --vad-thold": "--set gate.open_share=N",
     "-vspd --vad-min-speech-duration-ms": "no option: 120 ms of voice begin an utterance",

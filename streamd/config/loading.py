@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from streamd.config.removed import refuse_old
+from streamd.config.removed import refuse_old, successor
 from streamd.config.table import (
     OPTIONS,
     PREFIX,
@@ -174,7 +174,7 @@ def _keys(path: str, sections: Mapping[str, object]) -> Iterator[tuple[str, str,
             hint = f"; did you mean {near[0]}, in [{OPTIONS[near[0]].section}]?" if near else ""
             hint = _home(group) or hint
             raise ConfigError(f"{path}: key {group} stands outside any section{hint}")
-        if group not in (SET, *SECTIONS):
+        if group not in (SET, *SECTIONS) and not any(map(successor, keys)):
             hint = suggestion(group, [*SECTIONS, SET])
             raise ConfigError(f"{path}: unknown section [{group}]{hint}")
         pairs = _flat(keys) if group == SET else keys.items()
@@ -201,7 +201,7 @@ def _flat(keys: Mapping[str, object]) -> Iterator[tuple[str, object]]:
 
 def _from_key(path: str, group: str, name: str, value: object) -> _Value:
     culprit, option = f"{path}: {group}.{name}", OPTIONS.get(name)
-    refuse_old(name, f"{path}: {name} in [{group}]", f"{{}} in [{SET}]")
+    refuse_old(name.replace("_", "-"), f"{path}: {name} in [{group}]", f"{{}} in [{SET}]")
     if option is None or option.section != group:
         here = (other.name for other in OPTIONS.values() if other.section == group)
         hint = _home(name) or suggestion(name, here)
