@@ -115,7 +115,8 @@ def _automatic(config: Config, here: StorePaths) -> str:
         return name
     usual = offered(config.decoding)
     better, bundled = usual.name, store.BUNDLED[0]
-    if can_ask(config.output) and not (here.offline or imports.was_declined(here.imported)):
+    was_declined = imports.was_declined(here.imported)
+    if can_ask(config.output) and not (here.offline or was_declined):
         what = f"{better}, {megabytes(usual.n_bytes)} from {here.host}"
         known = f"{name} is here, the smallest. Larger: {what}. Download it?"
         lacking = f"no suitable model is here yet. Download {what}?"
@@ -124,8 +125,9 @@ def _automatic(config: Config, here: StorePaths) -> str:
         elif _tried(better, usual.repository, here, config.output, needed=not name):
             return better
     _refuse_wrong_language(bundled, config.decoding)
-    hint = f"the smallest model; streamd models get {better} downloads a larger one"
-    log.warning("using %s, which ships with streamd, %s", bundled, hint)
+    hint = f", the smallest model; streamd models get {better} downloads a larger one"
+    level, hint = (logging.INFO, "") if was_declined else (logging.WARNING, hint)
+    log.log(level, "using %s, which ships with streamd%s", bundled, hint)
     return bundled
 
 
