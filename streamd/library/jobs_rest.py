@@ -63,14 +63,17 @@ class JobsRest:
             name, wanted = printable(sent.name), sent.wanted
             number = await asyncio.to_thread(jobs.add, received, name, wanted, sent.key)
         except msgspec.ValidationError as error:
-            await exchange.respond(plain(400, naming_field(error, _Sent)))
+            exchange.fault = WireError("bad_form", naming_field(error, _Sent))
+            await exchange.respond(plain(400, str(exchange.fault)))
         except WireError as error:
+            exchange.fault = error
             await exchange.respond(plain(STATUS[error.code], str(error)))
         except (JournalError, OSError) as error:
             _log.error("%s cannot be kept: %s", printable(sent.name), error)
             what = for_clients("the file cannot be kept", error)
             await exchange.respond(plain(STATUS["storage"], what))
         else:
+            _log.info("recording %s begun by %s, for the library", name, exchange.client)
             self._queue.wake()
             await exchange.respond(in_json(201, {"id": number}))
 

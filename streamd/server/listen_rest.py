@@ -17,7 +17,7 @@ from streamd.events import Final, TimedWord
 from streamd.server.dialects.dialect import start_for
 from streamd.server.dialects.results import confidence, listed
 from streamd.server.exchange import Exchange, in_json
-from streamd.server.rest import Recording, Rest, Wanted, warn
+from streamd.server.rest import UNNAMED, Recording, Rest, Wanted, warn
 from streamd.server.wire import parse_query
 
 _PIECE = 1 << 20
@@ -133,16 +133,15 @@ async def answer(rest: Rest, request: Request, exchange: Exchange) -> None:
         wants = asked(query, "".join(headers.get_all("Content-Type")))
         async for data in rest.body(headers, exchange):
             file.write(data)
-        file.flush()
         await exchange.unless_gone(transcribe(file, wants))
 
     async def transcribe(file: IO[bytes], wants: RecordingRequest) -> None:
-        recording = await rest.recordings.read(file.fileno(), "the recording", wants.wanted)
-        finals = [final async for final in recording.finals]
-        # It reads the file once more.
-        told = await asyncio.to_thread(document, wants, recording, finals, file=file)
-        response = in_json(HTTPStatus.OK, told)
-        warn(response, recording)
-        await exchange.respond(response)
+        async with rest.read(file, UNNAMED, wants.wanted, exchange) as recording:
+            finals = [final async for final in recording.finals]
+            # It reads the file once more.
+            told = await asyncio.to_thread(document, wants, recording, finals, file=file)
+            response = in_json(HTTPStatus.OK, told)
+            warn(response, recording)
+            await exchange.respond(response)
 
     await rest.unless_wrong(work, exchange)
