@@ -57,10 +57,7 @@ async def answer(
     """Receive a document, and send its words, or what is wrong with it; nothing is kept."""
 
     async def work(file: IO[bytes]) -> None:
-        try:
-            query = parse_query(request.path.partition("?")[2], _ContextQuery)
-        except WireError as error:
-            raise WireError("bad_form", str(error)) from error
+        query = parse_query(request.path.partition("?")[2], _ContextQuery, "bad_form")
         async for data in rest.body(request.headers, exchange):
             file.write(data)
         file.flush()

@@ -54,10 +54,7 @@ class RecordingRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 def asked(query: str, content_type: str) -> RecordingRequest:
     """Return what is asked for; raises `WireError` with `bad_form` if it cannot be done."""
-    try:
-        wanted = parse_query(query, RecordingRequest)
-    except WireError as error:
-        raise WireError("bad_form", str(error)) from None
+    wanted = parse_query(query, RecordingRequest, "bad_form")
     if wanted.callback:
         raise WireError("bad_form", "callback: the transcript is in the response only")
     if content_type.partition(";")[0].strip() == "application/json":
