@@ -37,7 +37,8 @@ line, the variable `STREAMD_ENDPOINT_MS=700`, `endpoint-ms = 700` in section `[v
 - `-h`, `--help` list the common options, `--help-all` all, `--version` the version.
 - A switch has the flags `--NAME` and `--no-NAME`, unless another is listed; its key takes `true` or
   `false`. The tables have the flag that changes the default.
-- Lists are separated by commas in variables. An empty variable counts as not set.
+- Lists are separated by commas in variables; in the file, a text stands for a list of one. An
+  empty variable counts as not set.
 - Times are rounded up to 20 ms where streamd counts frames.
 """
 _SETTINGS = f"""\

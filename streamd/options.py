@@ -760,7 +760,7 @@ class JournalOptions:
         Annotated[
             str,
             "DIR",
-            Option("folder for finals; auto: the default one", name="journal", unset="off"),
+            Option("folder for finals; auto: the default; off: none", name="journal", unset="off"),
         ]
         | None
     ) = ""
@@ -776,7 +776,7 @@ class JournalOptions:
     days: Annotated[int, Meta(ge=0, le=36_500)] = 30
     """Days to keep finals in a journal; 0: forever."""
     record: (
-        Annotated[str, "DIR", Option("folder for the audio, as WAV files", unset="off")] | None
+        Annotated[str, "DIR", Option("folder for the audio, as WAV; off: none", unset="off")] | None
     ) = ""
     keep: (
         Annotated[
@@ -784,7 +784,7 @@ class JournalOptions:
             Meta(pattern=r"^(?![0-9]+\Z)"),
             "DIR",
             Option(
-                "folder to keep sessions in; auto: the default one; off: nothing is kept",
+                "folder for sessions; auto: the default; off: none",
                 name="library",
                 flags=("--keep",),
                 common=True,

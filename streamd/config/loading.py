@@ -247,7 +247,7 @@ def _from_environment(environ: Mapping[str, str]) -> Iterator[_Value]:
             continue
         stem = variable.removeprefix(PREFIX)
         name = stem.lower().replace("_", "-")
-        refuse_old(name, variable, f"{SET_VARIABLE}={{}}=...")
+        refuse_old(name, variable, f"{SET_VARIABLE}={{}}={{}}")
         # Only what looks like a slip is refused: others may use names with this prefix, as
         # Kubernetes does for a service called streamd.
         stems = [name.removeprefix(PREFIX) for name in (*known, SET_VARIABLE)]

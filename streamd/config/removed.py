@@ -62,9 +62,10 @@ def successor(name: str) -> str:
 def refuse_old(name: str, culprit: str, setting: str = "{}") -> None:
     """Raise a `ConfigError` that says what to do instead of an earlier version's option or setting.
 
-    `setting` is how the setting that it has become is written there.
+    `setting` is how the setting that it has become is written there, with a value.
     """
     if instead := REMOVED.get(name):
         raise ConfigError(f"{culprit} is gone: {instead}")
     if now := successor(name):
-        raise ConfigError(f"{culprit} is now {setting.format(now)}")
+        value = str(not SETTINGS[now].default).lower() if SETTINGS[now].is_switch else "..."
+        raise ConfigError(f"{culprit} is now {setting.format(now, value)}")
