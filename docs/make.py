@@ -14,7 +14,8 @@ from msgspec import UNSET, Struct, UnsetType
 
 import streamd.options
 from streamd.cli.commands import COMMANDS
-from streamd.config import CONFIG_VARIABLE, OPTIONS, SECTIONS, SET_VARIABLE, SETTINGS, Config
+from streamd.config import OPTIONS, SECTIONS, SETTINGS, Config
+from streamd.config.loading import CONFIG_VARIABLE, SET_VARIABLE
 from streamd.config.table import Field
 from streamd.events import PROTOCOL, SessionEvent
 from streamd.server.wire import Command, Hello

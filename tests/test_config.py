@@ -17,7 +17,6 @@ from msgspec import inspect
 from docs.make import options_page
 from streamd.config import (
     OPTIONS,
-    REMOVED,
     SECTIONS,
     SETTINGS,
     Config,
@@ -25,9 +24,9 @@ from streamd.config import (
     for_clients,
     load,
     of_options,
-    successor,
     value_of,
 )
+from streamd.config.removed import REMOVED, successor
 from streamd.config.table import Field
 from streamd.errors import ConfigError
 from streamd.options import FRAME_MS, Option, without_password

@@ -125,20 +125,20 @@ def _sha256(file: IO[bytes]) -> str:
 async def answer(rest: Rest, request: Request, exchange: Exchange) -> None:
     """Receive a recording, and send its transcript or what is wrong with the request."""
     query, headers = request.path.partition("?")[2], request.headers
-
-    async def work(file: IO[bytes]) -> None:
+    async with rest.received(exchange) as file:
         wants = asked(query, "".join(headers.get_all("Content-Type")))
         async for data in rest.body(headers, exchange):
             file.write(data)
-        await exchange.unless_gone(transcribe(file, wants))
+        await exchange.unless_gone(_transcribe(rest, wants, file, exchange))
 
-    async def transcribe(file: IO[bytes], wants: RecordingRequest) -> None:
-        async with rest.read(file, UNNAMED, wants.wanted, exchange) as recording:
-            finals = [final async for final in recording.finals]
-            # It reads the file once more.
-            told = await asyncio.to_thread(document, wants, recording, finals, file=file)
-            response = in_json(HTTPStatus.OK, told)
-            warn(response, recording)
-            await exchange.respond(response)
 
-    await rest.unless_wrong(work, exchange)
+async def _transcribe(
+    rest: Rest, wants: RecordingRequest, file: IO[bytes], exchange: Exchange
+) -> None:
+    async with rest.read(file, UNNAMED, wants.wanted, exchange) as recording:
+        finals = [final async for final in recording.finals]
+        # It reads the file once more.
+        told = await asyncio.to_thread(document, wants, recording, finals, file=file)
+        response = in_json(HTTPStatus.OK, told)
+        warn(response, recording)
+        await exchange.respond(response)

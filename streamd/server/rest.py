@@ -2,7 +2,7 @@
 
 import logging
 from asyncio import CancelledError
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -126,13 +126,10 @@ class Rest:
 
     async def answer(self, task: Task, request: Request, exchange: Exchange) -> None:
         """Receive the recording, and send its transcript or what is wrong with the request."""
-
-        async def work(file: IO[bytes]) -> None:
+        async with self.received(exchange) as file:
             form = _Form(file)
             await self._receive(form, request.headers, exchange)
             await exchange.unless_gone(self._transcribe(task, form, exchange))
-
-        await self.unless_wrong(work, exchange)
 
     @asynccontextmanager
     async def read(
@@ -157,17 +154,16 @@ class Rest:
                 *(what, exchange.client, reason, duration_ms / 1000),
             )
 
-    async def unless_wrong(
-        self, work: Callable[[IO[bytes]], Awaitable[None]], exchange: Exchange
-    ) -> None:
-        """Do it with a temporary file, or send what is wrong with the request."""
+    @asynccontextmanager
+    async def received(self, exchange: Exchange) -> AsyncIterator[IO[bytes]]:
+        """Give a temporary file for the request, and send what is then found wrong with it."""
         fault: WireError | None = None
         try:
             if is_nearly_full(Path(gettempdir())):
                 raise WireError("storage", "the disk of temporary files is nearly full")
             # It has no name: not even `kill -9` leaves it behind.
             with TemporaryFile(prefix="streamd-") as file:
-                await work(file)
+                yield file
         except WireError as error:
             fault = error
         except SourceError as error:
