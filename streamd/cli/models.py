@@ -110,12 +110,12 @@ def _automatic(config: Config, here: StorePaths) -> str:
             *(name, best, best),
         )
         return name
-    if name and not store.is_bundled(name, here):
+    was_declined = imports.was_declined(here.imported)
+    if name and (was_declined or not store.is_bundled(name, here)):
         log.info("using %s, the best installed model (choose with --model)", name)
         return name
     usual = offered(config.decoding)
     better, bundled = usual.name, store.BUNDLED[0]
-    was_declined = imports.was_declined(here.imported)
     if can_ask(config.output) and not (here.offline or was_declined):
         what = f"{better}, {megabytes(usual.n_bytes)} from {here.host}"
         known = f"{name} is here, the smallest. Larger: {what}. Download it?"
@@ -125,9 +125,8 @@ def _automatic(config: Config, here: StorePaths) -> str:
         elif _tried(better, usual.repository, here, config.output, needed=not name):
             return better
     _refuse_wrong_language(bundled, config.decoding)
-    hint = f", the smallest model; streamd models get {better} downloads a larger one"
-    level, hint = (logging.INFO, "") if was_declined else (logging.WARNING, hint)
-    log.log(level, "using %s, which ships with streamd%s", bundled, hint)
+    hint = f"the smallest model; streamd models get {better} downloads a larger one"
+    log.warning("using %s, which ships with streamd, %s", bundled, hint)
     return bundled
 
 
