@@ -775,9 +775,7 @@ class JournalOptions:
     second."""
     days: Annotated[int, Meta(ge=0, le=36_500)] = 30
     """Days to keep finals in a journal; 0: forever."""
-    record: (
-        Annotated[str, "DIR", Option("folder for the audio, as WAV; off: none", unset="off")] | None
-    ) = ""
+    record: Annotated[str, "DIR", Option("folder for audio (WAV), or off", unset="off")] | None = ""
     keep: (
         Annotated[
             str,

@@ -243,12 +243,11 @@ _CPP = {
     "-lpt --logprob-thold": (
         "--set search.least_evidence=N live, search.logprob_threshold=N for transcribe"
     ),
-    "-mc --max-context": (
+    "-mc --max-context -nc --no-context": (
         "--set session.context_tokens=N live, and to turn it off for transcribe "
         "longform.condition_on_previous_text=false"
     ),
     "-mt --max-tokens": "no option: what a window may hold follows from its length",
-    "-nc --no-context": "--set longform.condition_on_previous_text=false, for transcribe",
     "-nf": "--set search.temperatures=0",
     "-np --no-prints": "--quiet",
     "-nth --no-speech-thold": "--set search.no_speech_threshold=N",

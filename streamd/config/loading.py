@@ -94,9 +94,8 @@ def _merged(values: Iterable[_Value]) -> Config:
         part = replace(getattr(config, field.part), **{field.attribute: value})
         config = replace(config, **{field.part: part})
         culprits[field.setting] = culprit
-    if (
-        config.longform.num_speakers or config.decoding.people
-    ):  # nobody counts or knows speakers who are not told apart
+    # Nobody counts or knows speakers who are not told apart.
+    if config.longform.num_speakers or config.decoding.people:
         config = replace(config, decoding=replace(config.decoding, speakers=True))
     _check(config, culprits)
     return config

@@ -149,10 +149,8 @@ class Rest:
             reason = EndReason.DISCONNECT
             raise
         finally:
-            _log.info(
-                "%s of %s ended (%s): %.1f s of audio",
-                *(what, exchange.client, reason, duration_ms / 1000),
-            )
+            ended = "%s of %s ended (%s): %.1f s of audio"
+            _log.info(ended, what, exchange.client, reason, duration_ms / 1000)
 
     @asynccontextmanager
     async def received(self, exchange: Exchange) -> AsyncIterator[IO[bytes]]:
@@ -365,11 +363,8 @@ def _error(status: int, message: str, code: str | None) -> dict[str, Any]:
 
 def as_failure(answer: Response) -> Response:
     """Return a refusal in plain text as OpenAI's clients expect it."""
-    kept = {
-        name: answer.headers[name]
-        for name in ("Retry-After", "WWW-Authenticate", "Allow")
-        if name in answer.headers
-    }
+    names = ("Retry-After", "WWW-Authenticate", "Allow")
+    kept = {name: answer.headers[name] for name in names if name in answer.headers}
     return failure(answer.status_code, (answer.body or b"").decode().strip(), None, kept)
 
 
