@@ -14,7 +14,8 @@ from msgspec import UNSET, Struct, UnsetType
 
 import streamd.options
 from streamd.cli.commands import COMMANDS
-from streamd.config import CONFIG_VARIABLE, OPTIONS, SECTIONS, SET_VARIABLE, SETTINGS, Config
+from streamd.config import OPTIONS, SECTIONS, SETTINGS, Config
+from streamd.config.loading import CONFIG_VARIABLE, SET_VARIABLE
 from streamd.config.table import Field
 from streamd.events import PROTOCOL, SessionEvent
 from streamd.server.wire import Command, Hello
@@ -37,7 +38,8 @@ line, the variable `STREAMD_ENDPOINT_MS=700`, `endpoint-ms = 700` in section `[v
 - `-h`, `--help` list the common options, `--help-all` all, `--version` the version.
 - A switch has the flags `--NAME` and `--no-NAME`, unless another is listed; its key takes `true` or
   `false`. The tables have the flag that changes the default.
-- Lists are separated by commas in variables. An empty variable counts as not set.
+- Lists are separated by commas in variables; in the file, a text stands for a list of one. An
+  empty variable counts as not set.
 - Times are rounded up to 20 ms where streamd counts frames.
 """
 _SETTINGS = f"""\

@@ -756,9 +756,14 @@ class ServerLimits:
 class JournalOptions:
     """What is kept on disk."""
 
-    folder: Annotated[
-        str, "DIR", Option("folder for finals; auto: the default one", name="journal")
-    ] = ""
+    folder: (
+        Annotated[
+            str,
+            "DIR",
+            Option("folder for finals; auto: the default; off: none", name="journal", unset="off"),
+        ]
+        | None
+    ) = ""
     bus: Annotated[
         str, "nats://HOST:PORT", Option("NATS servers through which to share sessions", secret=True)
     ] = ""
@@ -770,18 +775,25 @@ class JournalOptions:
     second."""
     days: Annotated[int, Meta(ge=0, le=36_500)] = 30
     """Days to keep finals in a journal; 0: forever."""
-    record: Annotated[str, "DIR", Option("folder for the audio, as WAV files")] = ""
-    keep: Annotated[
-        str,
-        "DIR",
-        Option(
-            "folder to keep sessions in; auto: the default one",
-            name="library",
-            flags=("--keep",),
-            common=True,
-        ),
-    ] = ""
-    """Text, words and audio, to be searched and heard later."""
+    record: Annotated[str, "DIR", Option("folder for audio (WAV), or off", unset="off")] | None = ""
+    keep: (
+        Annotated[
+            str,
+            Meta(pattern=r"^(?![0-9]+\Z)"),
+            "DIR",
+            Option(
+                "folder for sessions; auto: the default; off: none",
+                name="library",
+                flags=("--keep",),
+                common=True,
+                allowed="auto or a folder, such as ./talks",
+                unset="off",
+            ),
+        ]
+        | None
+    ) = ""
+    """Text, words and audio, to be searched and heard later. A number is whisper.cpp's ``--keep``,
+    in ms. Unlike None, the default allows what the user once agreed to."""
     keep_days: Annotated[int, Meta(ge=0, le=36_500)] = 0
     """Days to keep sessions in the library; 0: forever."""
     keep_audio: Literal["opus", "flac", "off"] = "opus"

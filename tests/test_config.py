@@ -17,7 +17,6 @@ from msgspec import inspect
 from docs.make import options_page
 from streamd.config import (
     OPTIONS,
-    REMOVED,
     SECTIONS,
     SETTINGS,
     Config,
@@ -25,9 +24,9 @@ from streamd.config import (
     for_clients,
     load,
     of_options,
-    successor,
     value_of,
 )
+from streamd.config.removed import REMOVED, successor
 from streamd.config.table import Field
 from streamd.errors import ConfigError
 from streamd.options import FRAME_MS, Option, without_password
@@ -306,6 +305,12 @@ def test_impossible_value_is_refused_wherever_it_comes_from(name, text, complain
     [
         ("[vad]\nendpoint_ms = 1", "unknown key endpoint_ms in [vad]; did you mean endpoint-ms?"),
         ("[vad]\nfloor-db = 1", "floor-db in [vad] is now gate.floor_db in [set]"),
+        ("[vad]\nfloor_db = 1", "floor_db in [vad] is now gate.floor_db in [set]"),
+        (
+            "[dictation]\npush-to-talk = false",
+            "push-to-talk in [dictation] is now dictation.push_to_talk in [set]",
+        ),
+        ("[server]\nallow_host = ['x']", "allow_host in [server] is gone: use --allow NAME"),
         (
             "[set]\nsession.backlog = 1",
             "set.session.backlog: no such setting; did you mean session.b",
@@ -326,7 +331,7 @@ def test_impossible_value_is_refused_wherever_it_comes_from(name, text, complain
         ("[streaming]\nstep = '500'", "streaming.step must be a whole number of ms"),
         ("[streaming]\nstep = true", "streaming.step must be a whole number of ms"),
         ("[streaming]\nstep = 2020-01-01", "streaming.step must be a whole number of ms"),
-        ("[output]\noutput = 'a.txt'", "output.output must be FILE.txt, .md, .srt, .vtt, "),
+        ("[output]\noutput = 'a.doc'", "output.output must be FILE.txt, .md, .srt, .vtt, "),
         ("[output]\noutput = ['a.doc']", "output.output must be FILE.txt, .md, .srt, .vtt, "),
         ("step 500", "not a TOML file: "),
     ],
@@ -344,6 +349,30 @@ def test_file_that_is_no_text_is_refused(tmp_path):
     path.write_bytes(b"\xff\x00")
     with pytest.raises(ConfigError, match="not a TOML file"):
         load({}, {}, config_file=str(path))
+
+
+def test_a_list_of_one_may_be_a_text_in_the_file(toml):
+    path = toml("[server]\nallow = 'a.example'\n[output]\noutput = 'one, two.srt'\n")
+    config = load({}, {}, config_file=path)
+    assert config.bind.allow == ("a.example",)
+    assert config.output.output == ("one, two.srt",)
+
+
+@pytest.mark.parametrize("name", ["library", "journal", "record"])
+def test_folders_for_what_is_kept_can_be_off(name, toml):
+    path = toml(f"[journal]\n{name} = 'off'\n")
+    off = [load({name: "off"}, {}), load({}, {}, config_file=path)]
+    assert [value_of(config, OPTIONS[name]) for config in off] == [None, None]
+    assert f'{name} = "off"\n' in as_toml(off[0])
+
+
+def test_a_number_is_no_folder_to_keep_sessions_in():
+    with pytest.raises(ConfigError) as error:  # as whisper.cpp's --keep, in ms
+        load({"library": "200"}, {})
+    assert str(error.value) == (
+        "--library must be auto or a folder, such as ./talks, or off, got 200"
+    )
+    assert load({"library": "./200"}, {}).journal.keep == "./200"
 
 
 def test_unreadable_file_names_who_asked_for_it(tmp_path):

@@ -33,6 +33,7 @@ function toast(text, ms = 2500) {
 // -- the transcript -------------------------------------------------------------------------------
 
 let archive = null;
+const OWN = "live"; // the name of the server's own session
 let shown = { name: "", isOwn: false }; // the session; whether it is of this page's microphone
 let transcript = new Transcript();
 let nShown = 0; // items of it
@@ -160,6 +161,7 @@ const STATES = {
   refused: "refused",
   barred: "no captions",
   absent: "waiting for this session",
+  none: "no session yet", // nobody has asked for one: this would be the server's own
   idle: "not started",
 };
 const QUIET = ["lost", "ended", "absent", "barred"]; // trying again is no news
@@ -174,8 +176,9 @@ async function status(state, why = "") {
     if (n !== nStates) return;
   }
   const displayed = state === "absent" && transcript.items.length > 0 ? "ended" : state; // only this browser has it
+  const told = STATES[displayed === "absent" && shown.name === OWN ? "none" : displayed];
   $("status").dataset.state = displayed;
-  $("status").textContent = why ? `${STATES[displayed]}: ${why}` : STATES[displayed];
+  $("status").textContent = why ? `${told}: ${why}` : told;
   $("hint").classList.toggle("sr", displayed === "barred"); // nothing is being waited for
   keepAwake(displayed === "live");
   offerCorrections();
@@ -285,7 +288,7 @@ async function sessions() {
   const asked = new URLSearchParams(location.search).get("session");
   const now = shown.name || (shown.isOwn ? "" : asked);
   // Others speak, whom the visitor may choose; or the visitor may not listen to the server's own captions.
-  const preferred = within.endsWith("*") ? "live" : within;
+  const preferred = within.endsWith("*") ? OWN : within;
   const isAlone = (known.length > 0 || within !== "*") && !known.includes(preferred);
   const options = [...new Set([...known, ...kept])].map((name) => new Option(label(name), name));
   $("session").replaceChildren(...options, new Option("New transcript", ""));

@@ -169,7 +169,7 @@ def _refuse_unknown(rest: Sequence[str], command: Command) -> None:
             raise ConfigError(f"{here} has no option {flag}")
         plain = flag.removeprefix("--").replace("_", "-")
         for name in (plain, plain.removeprefix("no-")):
-            refuse_old(name, flag, f"--{SET} {{}}=...")
+            refuse_old(name, flag, f"--{SET} {{}}={{}}")
         known = [known for option in command.options for known in option.every_flag]
         known += ["--config", f"--{SET}"]
         known += [known for name in ACTIONS for known in _action_flags(name)]
@@ -210,13 +210,13 @@ _OPENAI = {
         "no option: no other value was better"
     ),
     "--clip_timestamps --clip-timestamps": "no option: cut the file first, as with ffmpeg",
-    "--condition_on_previous_text": "--set longform.condition_on_previous_text=false",
-    "--carry_initial_prompt": "--hotwords, which count in every window",
+    "--append_punctuations --append-punctuations --prepend_punctuations --prepend-punctuations": (
+        "no option: punctuation belongs to its word"
+    ),
     "--fp16": "--precision",
     "--hallucination_silence_threshold --hallucination-silence-threshold": (
         "no option: the voice detector leaves silence out"
     ),
-    "--highlight_words": "--set cues.highlight_words=true",
     "--max_line_count --max-line-count": "--set cues.max_lines=N",
     "--model_dir --model-dir": "--model with a path, or the variables of docs/models.md",
     "--temperature_increment_on_fallback": "--set search.temperatures=0,0.2,...",
@@ -243,11 +243,11 @@ _CPP = {
     "-lpt --logprob-thold": (
         "--set search.least_evidence=N live, search.logprob_threshold=N for transcribe"
     ),
-    "-mc --max-context": (
+    "-mc --max-context -nc --no-context": (
         "--set session.context_tokens=N live, and to turn it off for transcribe "
         "longform.condition_on_previous_text=false"
     ),
-    "-mt": "no option: what a window may hold follows from its length",
+    "-mt --max-tokens": "no option: what a window may hold follows from its length",
     "-nf": "--set search.temperatures=0",
     "-np --no-prints": "--quiet",
     "-nth --no-speech-thold": "--set search.no_speech_threshold=N",
@@ -259,14 +259,13 @@ _CPP = {
     "-ot --offset-t --duration": "no option: cut the file first, as with ffmpeg",
     "-on --offset-n": "no option: segments are numbered from 0",
     "-p --processors": "no option: files are processed one after the other",
-    "-pc --print-colors": "--confidence",
-    "--print-confidence": "--confidence",
+    "-pc --print-colors --print-confidence -wt --word-thold": "--confidence",
     "-pp --print-progress": "no option: captions appear as they are found",
     "-ps --print-special": "--output-format json-full, which has every token",
     "-sa --save-audio": "--record DIR",
     "-sns --suppress-nst --suppress-regex": "no option: annotations are never written",
     "-sow --split-on-word": "no option: lines are cut between words",
-    "-tp -tpi": "--set search.temperatures=0,0.2,...",
+    "-tp -tpi --temperature-inc": "--set search.temperatures=0,0.2,...",
     "-vm --vad-model": "--vad",
     "-vt --vad-threshold -vth --vad-thold": "--set gate.open_share=N",
     "-vspd --vad-min-speech-duration-ms": "no option: 120 ms of voice begin an utterance",
@@ -275,7 +274,6 @@ _CPP = {
     "-vp --vad-speech-pad-ms -vo --vad-samples-overlap": (
         "no option: half a second before speech is always kept"
     ),
-    "-wt --word-thold": "--confidence",
 }
 FOREIGN: Mapping[str, Mapping[str, str]] = {"openai-whisper": _OPENAI, "whisper.cpp": _CPP}
 """The flags of other programs that streamd lacks, and what to use instead."""

@@ -37,7 +37,7 @@ def with_answer(config: Config) -> Config:
     answer holds for all such starts. It is not asked where it cannot be remembered.
     """
     options, answered = config.journal, user_folder("state") / "keep"
-    if options.keep or options.folder or options.bus or options.record:
+    if options.keep != "" or options.folder or options.bus or options.record:
         return config
     try:
         answer = answered.read_text(encoding="utf-8").strip()

@@ -11,19 +11,19 @@ from streamd.config import Config
 from streamd.daemon.display import (
     open_display,
     open_files,
+    put,
     tells_who,
     transcripts,
     with_names,
 )
 from streamd.daemon.phrases import read
 from streamd.errors import ConfigError, os_error_as
-from streamd.events import Item, encode
+from streamd.events import encode
 from streamd.labels import names_of
 from streamd.library.anonymous import Replaced, anonymised, as_csv
 from streamd.library.migration import imported
 from streamd.library.shelf import Shelf, sought
 from streamd.library.tables import folder_of, opened
-from streamd.sinks import Sink
 from streamd.sinks.text import clean, clock
 from streamd.sinks.writing import fitting, has_segments
 from streamd.streams.journal.database import AUTO, place
@@ -115,21 +115,12 @@ def _write(config: Config, session: str, *, is_shown: bool) -> None:
     speakers = any(map(tells_who, said))
     config = replace(config, decoding=replace(config.decoding, speakers=speakers))
     if is_shown:
-        _put(
-            said,
-            [open_display(config, sys.stdout, os.environ, started=run.started, segments=segments)],
-        )
+        shown = open_display(config, sys.stdout, os.environ, started=run.started, segments=segments)
+        put(said, [shown])
         return
-    _put(said, open_files(config, title, whole=True, started=run.started, segments=segments))
+    put(said, open_files(config, title, whole=True, started=run.started, segments=segments))
     if listed is not None:
         _put_list(listed, next(iter(transcripts(config, title))))
-
-
-def _put(said: Sequence[Item], sinks: Sequence[Sink]) -> None:
-    for sink in sinks:
-        for event in said:
-            sink.write(event)
-        sink.close()
 
 
 def _put_list(listed: Sequence[Replaced], file: Path) -> None:

@@ -110,12 +110,13 @@ def _automatic(config: Config, here: StorePaths) -> str:
             *(name, best, best),
         )
         return name
-    if name and not store.is_bundled(name, here):
+    was_declined = imports.was_declined(here.imported)
+    if name and (was_declined or not store.is_bundled(name, here)):
         log.info("using %s, the best installed model (choose with --model)", name)
         return name
     usual = offered(config.decoding)
     better, bundled = usual.name, store.BUNDLED[0]
-    if can_ask(config.output) and not (here.offline or imports.was_declined(here.imported)):
+    if can_ask(config.output) and not (here.offline or was_declined):
         what = f"{better}, {megabytes(usual.n_bytes)} from {here.host}"
         known = f"{name} is here, the smallest. Larger: {what}. Download it?"
         lacking = f"no suitable model is here yet. Download {what}?"

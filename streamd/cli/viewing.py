@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import cast, get_args
 
 from streamd.config import Config, read_token
-from streamd.daemon.display import open_display, open_files, prints, with_names
+from streamd.daemon.display import open_display, open_files, prints, put, with_names
 from streamd.errors import ConfigError
 from streamd.events import Final, Notice, SpeakerName
 from streamd.labels import names_of
@@ -117,13 +117,7 @@ def export(config: Config, session: str = "") -> Iterable[str]:
     sinks: list[Sink] = open_files(config, whole=True, started=started)
     if prints(config, sys.stdout, os.environ):
         sinks.insert(0, open_display(config, sys.stdout, os.environ, started=started))
-    try:
-        for event in said:
-            for sink in sinks:
-                sink.write(event)
-    finally:
-        for sink in sinks:
-            sink.close()
+    put(said, sinks)
     return ()
 
 

@@ -6,10 +6,7 @@ daemon hands each part its own dataclass of the `Config`; no part sees the whole
 """
 
 from streamd.config.loading import (
-    CONFIG_VARIABLE,
     SET,
-    SET_VARIABLE,
-    TOKEN_VARIABLE,
     as_toml,
     for_clients,
     has_several_tokens,
@@ -19,18 +16,14 @@ from streamd.config.loading import (
     read_tokens,
     value_of,
 )
-from streamd.config.removed import REMOVED, refuse_old, successor
+from streamd.config.removed import refuse_old
 from streamd.config.table import OPTIONS, SECTIONS, SETTINGS, Config, suggestion
 
 __all__ = [
-    "CONFIG_VARIABLE",
     "OPTIONS",
-    "REMOVED",
     "SECTIONS",
     "SET",
     "SETTINGS",
-    "SET_VARIABLE",
-    "TOKEN_VARIABLE",
     "Config",
     "as_toml",
     "for_clients",
@@ -40,7 +33,6 @@ __all__ = [
     "read_token",
     "read_tokens",
     "refuse_old",
-    "successor",
     "suggestion",
     "value_of",
 ]

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from streamd.config.removed import refuse_old
+from streamd.config.removed import refuse_old, successor
 from streamd.config.table import (
     OPTIONS,
     PREFIX,
@@ -94,9 +94,8 @@ def _merged(values: Iterable[_Value]) -> Config:
         part = replace(getattr(config, field.part), **{field.attribute: value})
         config = replace(config, **{field.part: part})
         culprits[field.setting] = culprit
-    if (
-        config.longform.num_speakers or config.decoding.people
-    ):  # nobody counts or knows speakers who are not told apart
+    # Nobody counts or knows speakers who are not told apart.
+    if config.longform.num_speakers or config.decoding.people:
         config = replace(config, decoding=replace(config.decoding, speakers=True))
     _check(config, culprits)
     return config
@@ -174,7 +173,7 @@ def _keys(path: str, sections: Mapping[str, object]) -> Iterator[tuple[str, str,
             hint = f"; did you mean {near[0]}, in [{OPTIONS[near[0]].section}]?" if near else ""
             hint = _home(group) or hint
             raise ConfigError(f"{path}: key {group} stands outside any section{hint}")
-        if group not in (SET, *SECTIONS):
+        if group not in (SET, *SECTIONS) and not any(map(successor, keys)):
             hint = suggestion(group, [*SECTIONS, SET])
             raise ConfigError(f"{path}: unknown section [{group}]{hint}")
         pairs = _flat(keys) if group == SET else keys.items()
@@ -201,7 +200,7 @@ def _flat(keys: Mapping[str, object]) -> Iterator[tuple[str, object]]:
 
 def _from_key(path: str, group: str, name: str, value: object) -> _Value:
     culprit, option = f"{path}: {group}.{name}", OPTIONS.get(name)
-    refuse_old(name, f"{path}: {name} in [{group}]", f"{{}} in [{SET}]")
+    refuse_old(name.replace("_", "-"), f"{path}: {name} in [{group}]", f"{{}} in [{SET}]")
     if option is None or option.section != group:
         here = (other.name for other in OPTIONS.values() if other.section == group)
         hint = _home(name) or suggestion(name, here)
@@ -247,7 +246,7 @@ def _from_environment(environ: Mapping[str, str]) -> Iterator[_Value]:
             continue
         stem = variable.removeprefix(PREFIX)
         name = stem.lower().replace("_", "-")
-        refuse_old(name, variable, f"{SET_VARIABLE}={{}}=...")
+        refuse_old(name, variable, f"{SET_VARIABLE}={{}}={{}}")
         # Only what looks like a slip is refused: others may use names with this prefix, as
         # Kubernetes does for a service called streamd.
         stems = [name.removeprefix(PREFIX) for name in (*known, SET_VARIABLE)]

@@ -32,7 +32,7 @@ REMOVED: Mapping[str, str] = {
     "gate.attack_ms": "drop it; --set gate.open_share=N says how much of it must be voice",
     "hallucination-silence-threshold-ms": "drop it; the voice detector leaves silence out",
     "input-channels": "use --set pcm.channels=N",
-    "keep": "drop it; windows overlap by --length",
+    "keep": "library is what --keep sets; windows overlap by --length",
     "keep-context": "drop it; an utterance that follows at once is read with the one before",
     "mark-low": "use --confidence, which colours words by their probability",
     **dict.fromkeys(("max-words-per-cue", "max-words-per-line"), "use --set cues.max_words=N"),
@@ -62,9 +62,10 @@ def successor(name: str) -> str:
 def refuse_old(name: str, culprit: str, setting: str = "{}") -> None:
     """Raise a `ConfigError` that says what to do instead of an earlier version's option or setting.
 
-    `setting` is how the setting that it has become is written there.
+    `setting` is how the setting that it has become is written there, with a value.
     """
     if instead := REMOVED.get(name):
         raise ConfigError(f"{culprit} is gone: {instead}")
     if now := successor(name):
-        raise ConfigError(f"{culprit} is now {setting.format(now)}")
+        value = str(not SETTINGS[now].default).lower() if SETTINGS[now].is_switch else "..."
+        raise ConfigError(f"{culprit} is now {setting.format(now, value)}")

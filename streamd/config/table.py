@@ -124,15 +124,15 @@ class Field:
         """Return the value that was found somewhere, as the program uses it.
 
         A text may stand for a value of any type, with commas in lists, unless values are `typed`
-        there, as in a TOML file. Raises `ConfigError` with `culprit`, what is allowed and what was
-        found.
+        there, as in a TOML file, where it may be the only one of a list. Raises `ConfigError` with
+        `culprit`, what is allowed and what was found.
         """
         if found == self.opt.unset and self.is_optional:
             return None
         is_text = isinstance(found, str) and not typed
         raw = self._without_synonyms(found) if isinstance(found, str) else found
-        if is_text and isinstance(self.type, inspect.VarTupleType):
-            raw = str(found).split(",") if found else []
+        if isinstance(found, str) and isinstance(self.type, inspect.VarTupleType):
+            raw = [found] if typed else found.split(",") if found else []
         try:
             value = msgspec.convert(raw, self.annotation, strict=not is_text)
         except msgspec.ValidationError:

@@ -14,7 +14,7 @@ from urllib.parse import unquote, urlsplit
 from streamd.config import Config
 from streamd.daemon import translating
 from streamd.errors import ConfigError, os_error_as
-from streamd.events import Event, Final, SpeakerTurns
+from streamd.events import Event, Final, Item, SpeakerTurns
 from streamd.labels import Names, names_of
 from streamd.options import OutputOptions, without_password
 from streamd.sinks import CaptionSink, Format, Sink
@@ -120,6 +120,17 @@ def written(
     if isinstance(writer, Table) and any(map(tells_who, events)):
         writer.add_speakers()
     return transcript(events, writer)
+
+
+def put(said: Iterable[Item], sinks: Sequence[Sink]) -> None:
+    """Write what was said, and close all sinks, even if one of them cannot be written."""
+    try:
+        for event in said:
+            for sink in sinks:
+                sink.write(event)
+    finally:
+        for sink in sinks:
+            sink.close()
 
 
 def tells_who(event: Event) -> bool:

@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from unicodedata import normalize
+from zlib import crc32
 
 import numpy as np
 
@@ -52,8 +53,7 @@ class Addition:
         history: int = 1000,
         epoch: str = "",
     ) -> None:
-        letters = re.sub(r"[\u0300-\u036f]", "", normalize("NFKD", Path(file).stem))
-        name = re.sub(r"[^A-Za-z0-9_.]+", "-", letters)[-_MOST:].strip("-") or "recording"
+        name = _named_after(Path(file).stem)
         audio, self._recording = Path(file), None
         if known := _session_of(library, audio):
             name, started = known
@@ -103,6 +103,16 @@ class Addition:
             self._recording.close()
         if not self._journal.closed:
             self._journal.end(reason)
+
+
+def _named_after(stem: str) -> str:
+    """Return a name for a session; a number tells those apart of which it cannot have letters."""
+    letters = re.sub(r"[\u0300-\u036f]", "", normalize("NFKD", stem))
+    name = re.sub(r"[^A-Za-z0-9_.]+", "-", letters).strip("-")
+    if any(letter.isalnum() and not letter.isascii() for letter in letters):
+        number = f"{crc32(stem.encode(errors='replace')):010}"
+        name = f"{name[-_MOST + len(number) + 1 :]}-{number}"
+    return name[-_MOST:].strip("-") or "recording"
 
 
 def _session_of(library: Database, audio: Path) -> tuple[str, datetime] | None:

@@ -101,3 +101,5 @@ class FileQueue:
             self.now = job.id, 0, recording.duration_ms
             async for event in recording.events:
                 self.now = job.id, event.end_ms, recording.duration_ms
+        s = recording.duration_ms / 1000
+        log.info("recording %s ended (end): %.1f s of audio, in the library", job.name, s)

@@ -3,11 +3,9 @@
 import asyncio
 import logging
 from pathlib import Path
-from typing import Annotated, Any, Literal
-from urllib.parse import parse_qsl
+from typing import Annotated, Any
 
-import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta, convert
 from msgspec.structs import replace
 from websockets.http11 import Request, Response
 
@@ -16,34 +14,19 @@ from streamd.library.file_queue import FileQueue
 from streamd.library.jobs import QueuedFile
 from streamd.server.exchange import Exchange, in_json, plain, respond
 from streamd.server.rest import STATUS, Task, Wanted, printable
-from streamd.server.wire import naming_field
+from streamd.server.wire import parse_query
 from streamd.streams.journal.journals import JournalError
 from streamd.system.disk import is_nearly_full
 
 _log = logging.getLogger(__name__)
 
 
-class _Sent(Struct, frozen=True, kw_only=True):
+class _Sent(Wanted, frozen=True, kw_only=True):
     """What a client says of a file that it sends."""
 
     name: Annotated[str, Meta(min_length=1, max_length=200)]
     task: Task = "transcribe"
-    language: Annotated[str, Meta(max_length=100)] = ""
-    hotwords: Annotated[str, Meta(max_length=10_000)] = ""
     key: Annotated[str, Meta(pattern=r"^([0-9a-f]{16,32})?\Z")] = ""
-    speakers: Literal["true", "false", "1", "0"] = "false"
-    num_speakers: Annotated[int, Meta(ge=0, le=64)] = 0
-
-    @property
-    def wanted(self) -> Wanted:
-        """How it is to be transcribed."""
-        return Wanted(
-            task=self.task,
-            language=self.language or None,
-            hotwords=self.hotwords or None,
-            speakers=self.speakers in ("true", "1"),
-            num_speakers=self.num_speakers,
-        )
 
 
 class JobsRest:
@@ -55,24 +38,23 @@ class JobsRest:
     async def receive(self, exchange: Exchange, request: Request) -> None:
         """Receive a file, whose name and wishes are in the query, and put it into the queue."""
         try:
-            query = request.path.partition("?")[2]
-            sent = msgspec.convert(dict(parse_qsl(query)), _Sent, strict=False)
-            await self._queue.recordings.check(sent.wanted)
+            sent = parse_query(request.path.partition("?")[2], _Sent, "bad_form")
+            wanted = convert(sent, Wanted, from_attributes=True)
+            await self._queue.recordings.check(wanted)
             received = await self._received(exchange)
-            jobs = self._queue.jobs
-            name, wanted = printable(sent.name), sent.wanted
-            number = await asyncio.to_thread(jobs.add, received, name, wanted, sent.key)
-        except msgspec.ValidationError as error:
-            await exchange.respond(plain(400, naming_field(error, _Sent)))
+            name = printable(sent.name)
+            number = await asyncio.to_thread(self._queue.jobs.add, received, name, wanted, sent.key)
         except WireError as error:
-            await exchange.respond(plain(STATUS[error.code], str(error)))
+            exchange.fault = error
         except (JournalError, OSError) as error:
             _log.error("%s cannot be kept: %s", printable(sent.name), error)
-            what = for_clients("the file cannot be kept", error)
-            await exchange.respond(plain(STATUS["storage"], what))
-        else:
-            self._queue.wake()
-            await exchange.respond(in_json(201, {"id": number}))
+            exchange.fault = WireError("storage", for_clients("the file cannot be kept", error))
+        if exchange.fault is not None:
+            await exchange.respond(plain(STATUS[exchange.fault.code], str(exchange.fault)))
+            return
+        _log.info("recording %s begun by %s, for the library", name, exchange.client)
+        self._queue.wake()
+        await exchange.respond(in_json(201, {"id": number}))
 
     async def _received(self, exchange: Exchange) -> Path:
         path = await asyncio.to_thread(self._queue.jobs.new_file)

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Annotated, Any, BinaryIO
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import unquote
 
 import msgspec
 from msgspec import Meta, Struct
@@ -29,7 +29,7 @@ from streamd.server.exchange import READ_BYTES, Exchange, in_json, in_parts, pla
 from streamd.server.rest import STATUS
 from streamd.server.routes import LIBRARY_PATH, is_upload_to_library
 from streamd.server.transcripts import WriteTranscript
-from streamd.server.wire import decoded, naming_field
+from streamd.server.wire import decoded, parse_query
 from streamd.streams.journal.journals import JournalError
 
 _MAX_BODY_BYTES = 1 << 20
@@ -103,7 +103,7 @@ class LibraryRest:
     def _answer(self, method: str, request: Request, body: bytes) -> Response:
         path, _, query = request.path.partition("?")
         try:
-            asked = msgspec.convert(dict(parse_qsl(query)), _LibraryQuery, strict=False)
+            asked = parse_query(query, _LibraryQuery)
             return self._route(method, path.removeprefix(f"{LIBRARY_PATH}/"), asked, body)
         except OvertakenEditError as error:
             return in_json(409, {"error": str(error), "revision": error.revision})
@@ -111,8 +111,6 @@ class LibraryRest:
             return plain(400, str(error))
         except ConfigError as error:
             return plain(404, str(error))
-        except msgspec.ValidationError as error:
-            return plain(400, naming_field(error, _LibraryQuery))
         except JournalError as error:
             _log.error("the library: %s", error)
             return plain(503, for_clients("the library cannot be read or written", error))

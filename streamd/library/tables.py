@@ -127,10 +127,10 @@ _END = "PRAGMA user_version"
 LAYOUT = StoreLayout(NAME, SCHEMA.replace(_END, f"{_TABLES} {_END}"), _prepare, _COPIED)
 
 
-def folder_of(wanted: str, environ: Mapping[str, str]) -> Path:
+def folder_of(wanted: str | None, environ: Mapping[str, str]) -> Path:
     """Return the folder of a library: that which is `wanted`, or the user's own."""
     own = user_folder("data", environ) / "library"
-    return own if wanted in ("", "auto") else place(wanted, environ)
+    return place(wanted, environ) if wanted and wanted != "auto" else own
 
 
 def opened(

@@ -9,7 +9,7 @@ from streamd.server.auth import is_loopback
 from streamd.server.connection import ServerInfo
 from streamd.server.listener import TELL_S, LibraryAnswers, Server
 from streamd.server.readers import LanguageReader
-from streamd.server.rest import Recording, Recordings, Rest, Wanted
+from streamd.server.rest import Recording, Recordings, Wanted
 from streamd.server.routes import Invitation
 from streamd.server.transcripts import Transcripts
 
@@ -21,7 +21,6 @@ __all__ = [
     "LibraryAnswers",
     "Recording",
     "Recordings",
-    "Rest",
     "Rights",
     "Server",
     "ServerInfo",

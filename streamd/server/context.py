@@ -55,12 +55,8 @@ async def answer(
     rest: Rest, read: ReadWords, request: Request, exchange: Exchange, *, turns: DocumentTurns
 ) -> None:
     """Receive a document, and send its words, or what is wrong with it; nothing is kept."""
-
-    async def work(file: IO[bytes]) -> None:
-        try:
-            query = parse_query(request.path.partition("?")[2], _ContextQuery)
-        except WireError as error:
-            raise WireError("bad_form", str(error)) from error
+    async with rest.received(exchange) as file:
+        query = parse_query(request.path.partition("?")[2], _ContextQuery, "bad_form")
         async for data in rest.body(request.headers, exchange):
             file.write(data)
         file.flush()
@@ -73,5 +69,3 @@ async def answer(
             for term in found
         ]
         await exchange.respond(in_json(200, {"words": words}))
-
-    await rest.unless_wrong(work, exchange)

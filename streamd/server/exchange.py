@@ -42,7 +42,10 @@ class Exchange:
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, deadline_s: float
     ) -> None:
         self._reader, self._writer, self._deadline_s = reader, writer, deadline_s
-        self.method = ""
+        self.method = self.client = ""
+        """The client is named for the log."""
+        self.fault: WireError | None = None
+        """Why the request was refused, for the log."""
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEAD_BYTES)
 
     @property

@@ -17,7 +17,7 @@ from streamd.events import Final, TimedWord
 from streamd.server.dialects.dialect import start_for
 from streamd.server.dialects.results import confidence, listed
 from streamd.server.exchange import Exchange, in_json
-from streamd.server.rest import Recording, Rest, Wanted, warn
+from streamd.server.rest import UNNAMED, Recording, Rest, Wanted, warn
 from streamd.server.wire import parse_query
 
 _PIECE = 1 << 20
@@ -54,10 +54,7 @@ class RecordingRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 def asked(query: str, content_type: str) -> RecordingRequest:
     """Return what is asked for; raises `WireError` with `bad_form` if it cannot be done."""
-    try:
-        wanted = parse_query(query, RecordingRequest)
-    except WireError as error:
-        raise WireError("bad_form", str(error)) from None
+    wanted = parse_query(query, RecordingRequest, "bad_form")
     if wanted.callback:
         raise WireError("bad_form", "callback: the transcript is in the response only")
     if content_type.partition(";")[0].strip() == "application/json":
@@ -128,21 +125,20 @@ def _sha256(file: IO[bytes]) -> str:
 async def answer(rest: Rest, request: Request, exchange: Exchange) -> None:
     """Receive a recording, and send its transcript or what is wrong with the request."""
     query, headers = request.path.partition("?")[2], request.headers
-
-    async def work(file: IO[bytes]) -> None:
+    async with rest.received(exchange) as file:
         wants = asked(query, "".join(headers.get_all("Content-Type")))
         async for data in rest.body(headers, exchange):
             file.write(data)
-        file.flush()
-        await exchange.unless_gone(transcribe(file, wants))
+        await exchange.unless_gone(_transcribe(rest, wants, file, exchange))
 
-    async def transcribe(file: IO[bytes], wants: RecordingRequest) -> None:
-        recording = await rest.recordings.read(file.fileno(), "the recording", wants.wanted)
+
+async def _transcribe(
+    rest: Rest, wants: RecordingRequest, file: IO[bytes], exchange: Exchange
+) -> None:
+    async with rest.read(file, UNNAMED, wants.wanted, exchange) as recording:
         finals = [final async for final in recording.finals]
         # It reads the file once more.
         told = await asyncio.to_thread(document, wants, recording, finals, file=file)
         response = in_json(HTTPStatus.OK, told)
         warn(response, recording)
         await exchange.respond(response)
-
-    await rest.unless_wrong(work, exchange)

@@ -373,13 +373,19 @@ class Server:
         try:
             with suppress(GoneError):
                 try:
-                    await self._answer(exchange, await exchange.request(), writer.transport)
+                    request = await exchange.request()
+                    access = self._auth.access(request)
+                    exchange.client = self._client(writer.transport, request, access)
+                    await self._answer(exchange, request, writer.transport)
                 except BadRequestError as error:
                     await exchange.respond(failure(400, f"this is not HTTP/1.1: {error}"))
                 except asyncio.CancelledError:  # the server ends
                     if not exchange.may_respond:
                         raise
                     await exchange.respond(failure(503, "the server is shutting down"))
+                finally:
+                    if exchange.fault is not None:
+                        self._count_refusal(exchange.client, exchange.fault)
                 await exchange.close()
         finally:
             writer.transport.abort()
@@ -528,7 +534,7 @@ class Server:
                 access=access,
             )
         except WireError as error:
-            self._count_refusal(access, error)
+            self._count_refusal(access.name, error)
             await refuse(socket, dialect, error)
             return
         task = asyncio.current_task()
@@ -540,11 +546,11 @@ class Server:
             if connection.slow:
                 self._metrics.slow.inc()
             if connection.fault is not None:
-                self._count_refusal(access, connection.fault)
+                self._count_refusal(access.name, connection.fault)
 
-    def _count_refusal(self, access: Access, error: WireError) -> None:
+    def _count_refusal(self, client: str, error: WireError) -> None:
         self._metrics.refused.labels(error.code).inc()
-        self._log_refusal(f"{access.name}: {error.code}, {printable(str(error))[:_MOST_OF_A_TEXT]}")
+        self._log_refusal(f"{client}: {error.code}, {printable(str(error))[:_MOST_OF_A_TEXT]}")
 
 
 def _begin(work: Coroutine[Any, Any, None], *groups: set[asyncio.Task[None]]) -> None:

@@ -1,8 +1,9 @@
 """OpenAI's REST interface for recordings: a form with a file. Deepgram's shares parts of it."""
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from asyncio import CancelledError
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from math import ceil
@@ -17,13 +18,15 @@ from websockets.datastructures import Headers
 from websockets.http11 import Request, Response
 
 from streamd.errors import ConfigError, EngineError, SourceError, WireError, for_clients
-from streamd.events import Final, Sound
+from streamd.events import EndReason, Final, Sound
 from streamd.labels import by_speaker
 from streamd.options import ServerLimits
 from streamd.server.exchange import Exchange, in_json, respond
 from streamd.server.wire import naming_field
 from streamd.system.disk import is_nearly_full
 
+UNNAMED = "the recording"
+"""What a recording without a name is called."""
 _MAX_FIELDS = 64
 _MAX_FIELD_BYTES = 16_384
 STATUS: Mapping[str, int] = {
@@ -123,38 +126,56 @@ class Rest:
 
     async def answer(self, task: Task, request: Request, exchange: Exchange) -> None:
         """Receive the recording, and send its transcript or what is wrong with the request."""
-
-        async def work(file: IO[bytes]) -> None:
+        async with self.received(exchange) as file:
             form = _Form(file)
             await self._receive(form, request.headers, exchange)
-            file.flush()
             await exchange.unless_gone(self._transcribe(task, form, exchange))
 
-        await self.unless_wrong(work, exchange)
+    @asynccontextmanager
+    async def read(
+        self, file: IO[bytes], name: str, wanted: Wanted, exchange: Exchange
+    ) -> AsyncIterator[Recording]:
+        """Read the recording that was received; the log says when its transcript is sent."""
+        file.flush()
+        what = name if name == UNNAMED else f"recording {name}"
+        n_bytes, duration_ms, reason = file.tell(), 0, EndReason.ERROR
+        _log.info("%s begun by %s: %d bytes", what, exchange.client, n_bytes)
+        try:
+            recording = await self.recordings.read(file.fileno(), name, wanted)
+            duration_ms = recording.duration_ms
+            yield recording
+            reason = EndReason.END
+        except CancelledError:
+            reason = EndReason.DISCONNECT
+            raise
+        finally:
+            ended = "%s of %s ended (%s): %.1f s of audio"
+            _log.info(ended, what, exchange.client, reason, duration_ms / 1000)
 
-    async def unless_wrong(
-        self, work: Callable[[IO[bytes]], Awaitable[None]], exchange: Exchange
-    ) -> None:
-        """Do it with a temporary file, or send what is wrong with the request."""
+    @asynccontextmanager
+    async def received(self, exchange: Exchange) -> AsyncIterator[IO[bytes]]:
+        """Give a temporary file for the request, and send what is then found wrong with it."""
+        fault: WireError | None = None
         try:
             if is_nearly_full(Path(gettempdir())):
                 raise WireError("storage", "the disk of temporary files is nearly full")
             # It has no name: not even `kill -9` leaves it behind.
             with TemporaryFile(prefix="streamd-") as file:
-                await work(file)
+                yield file
         except WireError as error:
-            await exchange.respond(failure(STATUS[error.code], str(error), error.code))
+            fault = error
         except SourceError as error:
-            await exchange.respond(failure(400, str(error), "bad_form"))
+            fault = WireError("bad_form", str(error))
         except ConfigError as error:  # of the server's own options
             _log.error("recordings cannot be transcribed: %s", error)
-            what = for_clients("recordings cannot be transcribed", error)
-            await exchange.respond(failure(500, what, "engine"))
+            fault = WireError("engine", for_clients("recordings cannot be transcribed", error))
         except EngineError as error:
-            await exchange.respond(failure(500, str(error), "engine"))
+            fault = WireError("engine", str(error))
         except OSError as error:
-            what = f"the recording cannot be stored: {error.strerror}"
-            await exchange.respond(failure(HTTPStatus.INSUFFICIENT_STORAGE, what, "storage"))
+            fault = WireError("storage", f"the recording cannot be stored: {error.strerror}")
+        if fault is not None:
+            exchange.fault = fault
+            await exchange.respond(failure(STATUS[fault.code], str(fault), fault.code))
 
     async def _receive(self, form: "_Form", headers: Headers, exchange: Exchange) -> None:
         kind, options = parse_options_header("".join(headers.get_all("Content-Type")))
@@ -187,7 +208,10 @@ class Rest:
         wanted = msgspec.convert(asked, Wanted, from_attributes=True)
         if asked.response_format == "diarized_json":
             wanted = msgspec.structs.replace(wanted, speakers=True)
-        recording = await self.recordings.read(form.file.fileno(), form.name, wanted)
+        async with self.read(form.file, form.name, wanted, exchange) as recording:
+            await self._send(asked, recording, exchange)
+
+    async def _send(self, asked: _FormFields, recording: Recording, exchange: Exchange) -> None:
         if asked.stream:
             headers = {"Content-Type": "text/event-stream", "Cache-Control": "no-cache"}
             head = respond(HTTPStatus.OK, b"", headers)
@@ -310,7 +334,7 @@ class _Form:
         if self._part == "file":
             if self.name:
                 raise WireError("bad_form", "send one recording in: file")
-            self.name = printable((part.filename or "")[:100]).strip() or "the recording"
+            self.name = printable((part.filename or "")[:100]).strip() or UNNAMED
 
     def asked(self, task: Task) -> _FormFields:
         """Return what the fields ask for; raises `WireError`."""
@@ -339,11 +363,8 @@ def _error(status: int, message: str, code: str | None) -> dict[str, Any]:
 
 def as_failure(answer: Response) -> Response:
     """Return a refusal in plain text as OpenAI's clients expect it."""
-    kept = {
-        name: answer.headers[name]
-        for name in ("Retry-After", "WWW-Authenticate", "Allow")
-        if name in answer.headers
-    }
+    names = ("Retry-After", "WWW-Authenticate", "Allow")
+    kept = {name: answer.headers[name] for name in names if name in answer.headers}
     return failure(answer.status_code, (answer.body or b"").decode().strip(), None, kept)
 
 

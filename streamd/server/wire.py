@@ -289,10 +289,10 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
 QueryT = TypeVar("QueryT", bound=msgspec.Struct)
 
 
-def parse_query(query: str, kind: type[QueryT]) -> QueryT:
+def parse_query(query: str, kind: type[QueryT], code: str = "bad_query") -> QueryT:
     """Parse the query; the last value of a repeated name counts, unknown names are ignored.
 
-    All values count for a field that is a tuple. Raises `WireError` with `bad_query`.
+    All values count for a field that is a tuple. Raises `WireError` with the `code`.
     """
     lists = {field.name for field in msgspec.structs.fields(kind) if field.type == tuple[str, ...]}
     try:
@@ -300,7 +300,7 @@ def parse_query(query: str, kind: type[QueryT]) -> QueryT:
         pairs = {name: values if name in lists else values[-1] for name, values in found}
         return msgspec.convert(pairs, kind, strict=False)
     except (ValueError, msgspec.ValidationError) as error:
-        raise WireError("bad_query", naming_field(error, kind)) from error
+        raise WireError(code, naming_field(error, kind)) from error
 
 
 _PATH = re.compile(r" - at `\$\.(\w+)(\[.*)?`$")

@@ -50,6 +50,12 @@ def test_nobody_is_asked_who_has_chosen_or_is_not_there(terminal, monkeypatch, t
     assert [*tmp_path.iterdir()] == []
 
 
+def test_who_agreed_once_can_have_nothing_kept_this_time(terminal):
+    terminal("y\n")
+    assert with_answer(Config()).journal.keep == "auto"
+    assert not with_answer(load({"library": "off"}, {})).journal.keep
+
+
 def test_where_the_answer_cannot_be_kept_nobody_is_asked(terminal, tmp_path):
     shown = terminal("y\n")
     (tmp_path / "streamd").write_text("a file")

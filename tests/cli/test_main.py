@@ -228,7 +228,7 @@ def test_file_named_like_a_command(run, tmp_path):
         ("--xyzzy", "unknown option --xyzzy"),
         ("a.wav -5", "unknown option -5"),
         ("--step", "--step: needs a value: how often to caption, or auto; 0: at pauses"),
-        ("--journal", "--journal: needs a value: folder for finals; auto: the default one"),
+        ("--journal", "--journal: needs a value: folder for finals; auto: the default; off: none"),
         ("-o", "-o/--output: needs a value: file to write a transcript to; may be repeated"),
         ("--step half", "--step must be a whole number of ms from 0 to 30000, or auto, got half"),
         ("--ste 500", "unknown option --ste; did you mean --step?"),

@@ -649,7 +649,7 @@ def test_a_first_model_is_offered_only_once(answer, serving, quiet):
     assert code == 0
     code, shown = at_terminal("", "transcribe", quiet)
     assert QUESTION not in shown
-    assert "using tiny.en, which ships with streamd" in shown
+    assert "using tiny.en, the best installed model (choose with --model)" in shown
     assert code == 0
     assert not serving.seen
 

@@ -356,6 +356,22 @@ async def test_stop_and_start_go_on_in_one_transcript_that_a_reload_keeps(contex
         await expect(page.locator("#status")).to_have_text("not started")
 
 
+async def test_where_nobody_speaks_the_page_waits_for_no_certain_session(context):
+    class NoSessions(CountingStreams):
+        def hub(self, session):
+            return self.ingests[session].hub if session in self.ingests else None
+
+        def names(self):
+            return [*self.ingests]
+
+    async with visiting(context, NoSessions()) as (page, _):
+        for _ in range(2):  # the page writes the name of a session into its address
+            await expect(page.locator("#status")).to_have_text("no session yet")
+            await page.reload()
+        await page.goto(page.url.partition("?")[0] + "?session=talk")
+        await expect(page.locator("#status")).to_have_text("waiting for this session")
+
+
 async def test_what_is_said_on_stays_in_its_paragraph_and_line(context):
     streams = CountingStreams()
     streams.live.publish(final("We had everything", 0))

@@ -1,6 +1,7 @@
 """Files in the library's queue: each becomes one session, whatever ends the daemon on the way."""
 
 import asyncio
+import logging
 from contextlib import asynccontextmanager
 
 import pytest
@@ -85,7 +86,8 @@ def kept(folder):
 
 
 @pytest.mark.parametrize("stop_before", [0, 1, 2])
-async def test_what_was_begun_is_done_by_the_next_daemon_once(tmp_path, stop_before):
+async def test_what_was_begun_is_done_by_the_next_daemon_once(tmp_path, stop_before, caplog):
+    caplog.set_level(logging.INFO, "streamd")
     jobs = Jobs(Shelf(tmp_path))
     with opened(tmp_path) as library:
         put(jobs, "a.mp3", "b.mp3")
@@ -99,6 +101,9 @@ async def test_what_was_begun_is_done_by_the_next_daemon_once(tmp_path, stop_bef
             await until(lambda: is_empty(jobs))
     assert kept(tmp_path) == {"a": [*TEXTS], "b": [*TEXTS]}
     assert list(jobs.folder.iterdir()) == []
+    assert [line for line in caplog.messages if line.startswith("recording")] == [
+        f"recording {name}.mp3 ended (end): 3.0 s of audio, in the library" for name in "ab"
+    ]
 
 
 async def test_what_is_sent_again_is_there_once_and_another_of_its_name_is_not_lost(tmp_path):

@@ -1,6 +1,7 @@
 """A library finds what was said, and forgets what is deleted."""
 
 import os
+import re
 import shutil
 import sqlite3
 import subprocess
@@ -22,6 +23,7 @@ from streamd.library.shelf import Shelf, sought
 from streamd.library.sounds import SoundWriter
 from streamd.library.tables import NAME, SOUNDS, opened
 from streamd.options import JournalOptions
+from streamd.server.wire import SESSION
 from tests.support.said import spoken
 
 DAY = 86_400
@@ -46,6 +48,17 @@ def fill(folder, sessions, day=0):
             addition.hub.close("end")
             addition.end("end")
     return Shelf(folder)
+
+
+def test_recordings_of_any_script_have_names_of_their_own(tmp_path):
+    files = ["Über uns", "лекция 1", "лекция 2", "講義", "講義 1", "講" * 200, "a!" * 60, "?!"]
+    names = [session.name for session in fill(tmp_path, dict.fromkeys(files, ())).sessions()][::-1]
+    assert len({*names}) == len(files)
+    assert all(re.fullmatch(SESSION, name) for name in names)
+    assert [names[0], *names[-2:]] == ["Uber-uns", "a-" * 31 + "a", "recording"]
+    assert re.fullmatch(r"1-[0-9]{10}", names[1])
+    again = fill(tmp_path / "again", {"講義": []}).sessions()
+    assert again[0].name == names[3]
 
 
 def give_name(shelf, number, speaker, called):

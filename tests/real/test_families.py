@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from streamd.engines.families import Family, FamilyRecognizer
+from streamd.engines.families import FamilyRecognizer
+from streamd.engines.families.library import Family
 from streamd.session.commit import normalised
 from tests.engines.families.test_library import CLIPS, captions, sound
 from tests.support.promises import check_transcript

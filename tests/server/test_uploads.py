@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 import json
+import logging
 import os
 import re
 from collections.abc import AsyncIterator, Sequence
@@ -116,6 +117,37 @@ async def test_the_form_arrives_and_the_text_comes_back():
         await post(server.port, form(("sounds", "true")), path="/v1/audio/translations")
         assert echo.asked[1] == ("a.wav", Wanted(task="translate", sounds=True))
     assert not any(is_open(file) for file in echo.files)
+
+
+async def test_a_line_in_the_log_says_who_sends_a_recording_and_what_becomes_of_it(caplog):
+    caplog.set_level(logging.INFO, "streamd")
+    echo = Echo()
+    async with serving(CountingStreams(), recordings=echo) as server:
+        await post(server.port, form(), "X-Forwarded-For: 192.0.2.7")
+        await post(server.port, b"one", path="/v1/listen")
+        await post(server.port, form(("temperature", "9")))
+        echo.failure = SourceError("a.wav is no audio")
+        await post(server.port, form())
+        echo.may_go.clear()
+        echo.started.clear()
+        leaving = asyncio.create_task(post(server.port, form()))
+        await echo.started.wait()
+        leaving.cancel()
+        await echo.cancelled.wait()
+        await turns(3)
+    lines = [each.getMessage() for each in caplog.records if "connection" not in each.getMessage()]
+    assert lines == [
+        "recording a.wav begun by 192.0.2.7: 7 bytes",
+        "recording a.wav of 192.0.2.7 ended (end): 1.5 s of audio",
+        "the recording begun by 127.0.0.1: 3 bytes",
+        "the recording of 127.0.0.1 ended (end): 1.5 s of audio",
+        "refused 127.0.0.1: bad_form, Expected `float` <= 1.0 for temperature",
+        "recording a.wav begun by 127.0.0.1: 7 bytes",
+        "recording a.wav of 127.0.0.1 ended (error): 0.0 s of audio",
+        "refused 127.0.0.1: bad_form, a.wav is no audio",
+        "recording a.wav begun by 127.0.0.1: 7 bytes",
+        "recording a.wav of 127.0.0.1 ended (disconnect): 0.0 s of audio",
+    ]
 
 
 async def test_deepgrams_clients_send_the_recording_alone():

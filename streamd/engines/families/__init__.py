@@ -7,17 +7,7 @@ and gets only new samples, and the model itself says which words it will not cha
 tested without the library, which `library` alone imports.
 """
 
-from streamd.engines.families.library import Compute, Family
 from streamd.engines.families.recognizer import FamilyRecognizer
-from streamd.engines.families.said import Abilities, FamilyModel, FamilyStream, Said, SaidWord
+from streamd.engines.families.said import Abilities, FamilyModel, Said
 
-__all__ = [
-    "Abilities",
-    "Compute",
-    "Family",
-    "FamilyModel",
-    "FamilyRecognizer",
-    "FamilyStream",
-    "Said",
-    "SaidWord",
-]
+__all__ = ["Abilities", "FamilyModel", "FamilyRecognizer", "Said"]

@@ -15,8 +15,8 @@ import soundfile
 from streamd import Captioner
 from streamd.config import load
 from streamd.daemon import build
-from streamd.engines.families import Family, FamilyRecognizer
-from streamd.engines.families.library import _said
+from streamd.engines.families import FamilyRecognizer
+from streamd.engines.families.library import Family, _said
 from streamd.engines.families.processes import FamilyProcesses
 from streamd.errors import ConfigError, ModelError
 from streamd.events import Final, Partial

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from streamd.engines.families import Family
+from streamd.engines.families.library import Family
 from streamd.engines.families.processes import FamilyProcesses, find_devices
 from streamd.engines.supervised import worker
 from streamd.engines.supervised.worker import Worker

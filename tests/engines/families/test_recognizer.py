@@ -10,8 +10,15 @@ import pytest
 from hypothesis import example, find, given
 from hypothesis import strategies as st
 
-from streamd.engines.families import Abilities, FamilyRecognizer, Said, SaidWord
-from streamd.engines.families.said import are_timed, behind, split, text_of_tokens, tokens_of
+from streamd.engines.families import Abilities, FamilyRecognizer, Said
+from streamd.engines.families.said import (
+    SaidWord,
+    are_timed,
+    behind,
+    split,
+    text_of_tokens,
+    tokens_of,
+)
 from streamd.errors import EngineMemoryError
 from streamd.events import Final, Partial
 from streamd.options import SessionOptions
