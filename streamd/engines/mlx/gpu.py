@@ -40,7 +40,7 @@ class MlxCandidate:
     """A model on MLX, as a `Candidate` (streamd/engines/supervised/switchover.py).
 
     `model` is its name, folder or file; `silence` are its states of silence, which were made on the
-    CPU. `job` makes the engine in the worker; tests have others.
+    CPU. Tests run it `on_cpu`.
     """
 
     model: str

@@ -95,11 +95,14 @@ class Transcriber:
         while clips:
             try:
                 for window in read(engine, clips):
-                    reached_ms = max(reached_ms, window.reached_ms)
+                    before_ms, reached_ms = reached_ms, max(reached_ms, window.reached_ms)
                     yield replace(window, reached_ms=reached_ms)
-                    self._engine.use()
                     clips = _after(clips, column_at(reached_ms / 1000))
-                return
+                    if reached_ms > before_ms and (serving := self._engine.use()) is not engine:
+                        engine = serving  # windows that are decoded beside this one begin anew
+                        break
+                else:
+                    return
             except EngineError as error:
                 engine = self._engine.instead_of(engine, error)
 
