@@ -12,14 +12,7 @@ from streamd.errors import EngineError
 from streamd.options import DecodingOptions, LongformOptions
 from streamd.types import Clip, Voiced
 from streamd.whisper.decode import detect_language
-from streamd.whisper.engine import (
-    AnyEngine,
-    BatchEngine,
-    Engine,
-    EngineSwitch,
-    on_one_of,
-    urgent,
-)
+from streamd.whisper.engine import AnyEngine, BatchEngine, Engine, EngineSwitch, on_one_of, urgent
 from streamd.whisper.longform.reader import Reader, Spectrum, least_rest_of
 from streamd.whisper.longform.schedule import OneByOne, Reading, TranscribedWindow, read_in_order
 from streamd.whisper.longform.segments import column_at
