@@ -130,7 +130,7 @@ def repeated(call: Callable[[], object], n: int) -> list[float]:
 
 def mlx_engine(model: Model, form: str) -> Any:  # noqa: ANN401 - MLX may not be installed
     """Open a model on MLX."""
-    from streamd.engines.mlx.gpu import Arithmetic
+    from streamd.engines.mlx.arithmetic import Arithmetic
     from streamd.engines.mlx.mlx_engine import MlxEngine
 
     return MlxEngine(

@@ -38,7 +38,7 @@ from streamd.daemon.control import Control
 from streamd.daemon.display import open_files
 from streamd.daemon.feeding import caption
 from streamd.daemon.live import MAX_BACKLOG, supervise
-from streamd.daemon.opening import best_model, open_any
+from streamd.daemon.opening import OpenModel, best_model, open_any
 from streamd.daemon.recording import events_between
 from streamd.errors import (
     ConfigError,
@@ -217,7 +217,7 @@ class Captioner:
         serving = supervise(self._streams, lambda: ready)
         running: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
         # It knows nothing of this object, which can be collected, and is missed then (__del__).
-        work = _serve(serving, self._streams, self._sessions, running)
+        work = _serve(serving, self._streams, self._sessions, running, self._opened)
         self._thread = threading.Thread(
             target=asyncio.run, args=(work,), name="streamd", daemon=True
         )
@@ -345,7 +345,6 @@ class Captioner:
             with suppress(RuntimeError):  # another thread has closed it
                 self._loop.call_soon_threadsafe(self._stop.set)
             self._thread.join()
-            self._opened.close()
 
     def _selection(self, chosen: Mapping[str, object]) -> Selection:
         """Return what of a file is read for a reader who has `chosen` these options."""
@@ -420,8 +419,12 @@ async def _serve(
     streams: Streams,
     sessions: Mapping["CaptionSession[Any]", asyncio.Task[None]],
     running: "Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]]",
+    opened: OpenModel,
 ) -> None:
-    """Caption the sessions until the event is set that `running` gets, with the loop."""
+    """Caption the sessions until the event is set that `running` gets, with the loop.
+
+    Then the model is closed.
+    """
     work = [asyncio.create_task(each) for each in (serving, streams.chores())]
     running.set_result((asyncio.get_running_loop(), stop := asyncio.Event()))
     await stop.wait()
@@ -432,6 +435,7 @@ async def _serve(
         task.cancel()
     # A failed engine was reported to every session already.
     await asyncio.gather(*work, return_exceptions=True)
+    opened.close()
 
 
 def _known(chosen: Chosen | Changed, kind: type = Chosen) -> Mapping[str, object]:

@@ -337,7 +337,9 @@ def test_closing_ends_what_waits():
     opened.close()
 
 
-def test_one_that_is_never_closed_is_warned_of_and_closes():
+def test_one_that_is_never_closed_is_warned_of_and_closes(monkeypatch):
+    closed = threading.Event()
+    monkeypatch.setattr("streamd.daemon.opening.OpenWhisper.close", lambda _: closed.set())
     captions = Captioner("tiny.en").__enter__()
     assert not list(captions.listen(np.zeros(16_000, np.float32)))
     thread = captions._thread
@@ -345,6 +347,7 @@ def test_one_that_is_never_closed_is_warned_of_and_closes():
         del captions
     thread.join(30)
     assert not thread.is_alive()
+    assert closed.is_set(), "or a process of a GPU would stay"
 
 
 def test_a_failed_engine_fails_every_session(monkeypatch):

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 from streamd.config import Config
 from streamd.daemon import build
 from streamd.engines.golden_clips import clips, transcribed
-from streamd.engines.mlx.gpu import Arithmetic, MlxCandidate, unavailable
+from streamd.engines.mlx.arithmetic import Arithmetic
+from streamd.engines.mlx.gpu import MlxCandidate, unavailable
 from streamd.engines.precision import LIVE_WINDOW, window_timer
 from streamd.engines.supervised.switchover import Candidate, FastEngine, Judge, NotFasterError
 from streamd.errors import ConfigError, ModelError, how_to_install

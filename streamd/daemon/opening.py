@@ -14,12 +14,7 @@ from typing import Any, Protocol
 
 from streamd.config import Config
 from streamd.daemon import build
-from streamd.daemon.acceleration import (
-    accelerates,
-    candidates,
-    check_compute,
-    judge,
-)
+from streamd.daemon.acceleration import accelerates, candidates, check_compute, judge
 from streamd.daemon.recording import FileTranscriber, RecordingTranscriber
 from streamd.engines import Precision, memory, precision
 from streamd.engines.precision import LiveCost

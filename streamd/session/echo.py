@@ -31,6 +31,8 @@ taken for an echo."""
 MOSTLY = 0.5
 """The share of words in a caption that both have, from which on the others at the same time are the
 same text, read otherwise."""
+_REMEMBERED = 2 * N_AUDIO_CTX
+"""Frames (a minute) of which the levels are known: those of a final and of its wait."""
 _NOTHING = 1e-10
 """Power of a frame of zeros, which has a level in dB then."""
 
@@ -39,9 +41,7 @@ class EchoGuard:
     """Holds back captions of the microphone until it is clear whose words they are."""
 
     def __init__(self) -> None:
-        self._power: deque[tuple[float, float]] = deque(
-            maxlen=2 * N_AUDIO_CTX
-        )  # a final and its wait
+        self._power: deque[tuple[float, float]] = deque(maxlen=_REMEMBERED)
         self._now_ms = 0
         self._theirs: deque[TimedWord] = deque(maxlen=500)  # of finals
         self._newest: tuple[TimedWord, ...] = ()  # of their partial
@@ -53,7 +53,7 @@ class EchoGuard:
     def hear(self, frames: Frames, end_ms: int) -> None:
         """Take the next (n, channels, 320) frames, which end at `end_ms`."""
         n_lost = (end_ms - self._now_ms) // FRAME_MS - len(frames)
-        self._power.extend([(_NOTHING, _NOTHING)] * min(n_lost, 2 * N_AUDIO_CTX))  # in a gap
+        self._power.extend([(_NOTHING, _NOTHING)] * min(n_lost, _REMEMBERED))  # in a gap
         power = np.square(frames[:, :2], dtype=np.float32).mean(2) + _NOTHING
         self._power.extend((float(row[0]), float(row[-1])) for row in power)
         self._now_ms = end_ms

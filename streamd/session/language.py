@@ -104,9 +104,8 @@ class Language:
         if not self.known or (not self._decided and end - self._start >= SPAN):
             return LanguageQuestion(self._start)
         if self._decided and start >= self._clear_until > self._start and end - start >= SPAN:
-            return LanguageQuestion(
-                start, decides=False
-            )  # the rest on its own, which could not be read in this language
+            # The rest on its own, which could not be read in this language.
+            return LanguageQuestion(start, decides=False)
         is_heard = end - min(start, self._start) >= SPAN
         if self._decided and is_heard and end - self._asked >= SPAN // 2:
             # The first look may come late, where all audio was there at once. If the utterance is

@@ -11,8 +11,8 @@ import numpy as np
 
 from streamd.options import DecodingOptions
 from streamd.whisper.engine import Search
+from streamd.whisper.logit_rules import Row, Rules
 from streamd.whisper.paths import Cache, Path, Prefill, log_softmax, log_sum, token_prob
-from streamd.whisper.rules import Row, Rules
 from streamd.whisper.vocabulary import Expected
 
 

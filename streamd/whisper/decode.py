@@ -16,8 +16,8 @@ from streamd.whisper.beam import beam_search, best
 from streamd.whisper.engine import Decoder, Search, alone
 from streamd.whisper.greedy import Draft, Sampler, greedy, sample
 from streamd.whisper.guards import find_loop
+from streamd.whisper.logit_rules import Rules
 from streamd.whisper.paths import Cache, CachedTokens, Path, Prefill, log_softmax, log_sum
-from streamd.whisper.rules import Rules
 from streamd.whisper.tokenizer import Tokenizer
 from streamd.whisper.vocabulary import Expected, Vocabulary
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from streamd.whisper.engine import Search
+from streamd.whisper.logit_rules import REFUSED, Row, Rules
 from streamd.whisper.paths import Cache, Path, Prefill
-from streamd.whisper.rules import REFUSED, Row, Rules
 from streamd.whisper.vocabulary import Expected
 
 

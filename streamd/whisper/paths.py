@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamd.whisper.engine import Alignment, Decoder, Logits, Pass, Search
-from streamd.whisper.rules import Row
+from streamd.whisper.logit_rules import Row
 
 
 @dataclass(frozen=True, slots=True)

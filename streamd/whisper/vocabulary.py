@@ -18,7 +18,7 @@ from unicodedata import category
 import numpy as np
 from numpy.typing import NDArray
 
-from streamd.whisper.rules import Row
+from streamd.whisper.logit_rules import Row
 from streamd.whisper.tokenizer import Tokenizer
 
 START, STEP = 2.0, 1.0

@@ -43,7 +43,7 @@ def engine(name: str, model: Model) -> Engine:
     heads = model.alignment_heads
     if name == "mlx":
         pytest.importorskip("mlx.core")
-        from streamd.engines.mlx.gpu import Arithmetic
+        from streamd.engines.mlx.arithmetic import Arithmetic
         from streamd.engines.mlx.mlx_engine import MlxEngine
 
         exact = Arithmetic("float32")

@@ -16,7 +16,7 @@ from streamd.whisper.decode import (
     slots_needed,
 )
 from streamd.whisper.engine import alone
-from streamd.whisper.rules import Row, Rules
+from streamd.whisper.logit_rules import Row, Rules
 from streamd.whisper.tokenizer import Tokenizer
 from streamd.whisper.words import align, find_words
 from tests.golden import load

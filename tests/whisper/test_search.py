@@ -16,9 +16,9 @@ from streamd.whisper.beam import beam_search, best
 from streamd.whisper.decode import Context, Decoded, slots_needed
 from streamd.whisper.engine import Decoder, alone
 from streamd.whisper.greedy import Sampler, draw, sample
+from streamd.whisper.logit_rules import Rules
 from streamd.whisper.mel import log_mel
 from streamd.whisper.paths import Cache, Path, log_softmax
-from streamd.whisper.rules import Rules
 from streamd.whisper.tokenizer import Tokenizer
 from tests.golden import load
 from tests.support.decoders import (

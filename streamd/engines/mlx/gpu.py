@@ -5,10 +5,10 @@ import sys
 from dataclasses import dataclass, field
 from functools import partial
 from importlib.util import find_spec
-from typing import Literal
 
 import numpy as np
 
+from streamd.engines.mlx.arithmetic import AUTO, Arithmetic
 from streamd.engines.supervised.remote import RemoteEngine, ServedEngine
 from streamd.engines.supervised.worker import Job, Report, Worker
 from streamd.errors import EngineError, how_to_install
@@ -17,34 +17,12 @@ from streamd.models.store import load_model
 from streamd.system.processor import memory_bytes
 from streamd.whisper.engine import run_in_order
 
-Bits = Literal[4, 8]
-
 _START_S = 120.0
 """Limit for reading the weights, and for the first window: CUDA compiles kernels for 12 s."""
 _ANSWER_S = 20.0
 """Limit for a window or a pass: a wait for a GPU may last for ever."""
 _LARGEST_SHARE = 0.5
 """The part of the machine's memory that the worker may take."""
-
-
-@dataclass(frozen=True, slots=True)
-class Arithmetic:
-    """How an engine computes.
-
-    `floats` are those of weights and of what is computed; None: float16 on a GPU, float32 on a CPU.
-    With `bits`, the decoder's matrices are rounded to so many, in groups of 64, and the embeddings
-    to 8. `pads`: whether arrays are padded to few shapes; None: on a GPU.
-    """
-
-    floats: Literal["float16", "float32"] | None = None
-    bits: Bits | None = None
-    pads: bool | None = None
-
-    def __str__(self) -> str:
-        return (self.floats or "float16") + (f", decoder in {self.bits} bits" if self.bits else "")
-
-
-AUTO = Arithmetic()
 
 
 def unavailable() -> str:
@@ -62,7 +40,7 @@ class MlxCandidate:
     """A model on MLX, as a `Candidate` (streamd/engines/supervised/switchover.py).
 
     `model` is its name, folder or file; `silence` are its states of silence, which were made on the
-    CPU. `job` makes the engine in the worker; tests have others.
+    CPU. Tests run it `on_cpu`.
     """
 
     model: str

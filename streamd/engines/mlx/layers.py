@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import mlx.core as mx
 import numpy as np
 
-from streamd.engines.mlx.gpu import Bits
+from streamd.engines.mlx.arithmetic import Bits
 from streamd.models import Weights
 
 _GROUP = 64

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamd.engines.mlx import device
-from streamd.engines.mlx.gpu import AUTO, Arithmetic, Bits
+from streamd.engines.mlx.arithmetic import AUTO, Arithmetic, Bits
 from streamd.engines.mlx.layers import (
     TransformerBlock,
     WeightsOnDevice,

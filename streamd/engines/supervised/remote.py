@@ -19,14 +19,7 @@ from streamd.engines.supervised.worker import Worker, WorkerLostError
 from streamd.models import ModelDimensions
 from streamd.models.silence import Extent
 from streamd.types import Mel
-from streamd.whisper.engine import (
-    Answer,
-    BatchEngine,
-    Decoder,
-    Engine,
-    Pass,
-    Together,
-)
+from streamd.whisper.engine import Answer, BatchEngine, Decoder, Engine, Pass, Together
 
 StandInT = TypeVar("StandInT")
 _Indices = NDArray[np.int64]

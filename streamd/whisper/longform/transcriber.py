@@ -12,14 +12,7 @@ from streamd.errors import EngineError
 from streamd.options import DecodingOptions, LongformOptions
 from streamd.types import Clip, Voiced
 from streamd.whisper.decode import detect_language
-from streamd.whisper.engine import (
-    AnyEngine,
-    BatchEngine,
-    Engine,
-    EngineSwitch,
-    on_one_of,
-    urgent,
-)
+from streamd.whisper.engine import AnyEngine, BatchEngine, Engine, EngineSwitch, on_one_of, urgent
 from streamd.whisper.longform.reader import Reader, Spectrum, least_rest_of
 from streamd.whisper.longform.schedule import OneByOne, Reading, TranscribedWindow, read_in_order
 from streamd.whisper.longform.segments import column_at
@@ -95,11 +88,14 @@ class Transcriber:
         while clips:
             try:
                 for window in read(engine, clips):
-                    reached_ms = max(reached_ms, window.reached_ms)
+                    before_ms, reached_ms = reached_ms, max(reached_ms, window.reached_ms)
                     yield replace(window, reached_ms=reached_ms)
-                    self._engine.use()
                     clips = _after(clips, column_at(reached_ms / 1000))
-                return
+                    if reached_ms > before_ms and (serving := self._engine.use()) is not engine:
+                        engine = serving  # windows that are decoded beside this one begin anew
+                        break
+                else:
+                    return
             except EngineError as error:
                 engine = self._engine.instead_of(engine, error)
 

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 from streamd.engines.mlx import mlx_engine
+from streamd.engines.mlx.arithmetic import Arithmetic
 from streamd.engines.mlx.device import KEYS, POSITIONS, ROWS, SLOTS, n_cheap
-from streamd.engines.mlx.gpu import Arithmetic
 from streamd.engines.mlx.mlx_engine import N_TOGETHER, MlxEngine
 from streamd.engines.reference import ReferenceEngine
 from streamd.errors import EngineError

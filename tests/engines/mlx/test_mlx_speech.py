@@ -15,7 +15,7 @@ from lab.replay import replay
 from streamd.config import load
 from streamd.daemon import build
 from streamd.daemon.recording import FileTranscriber
-from streamd.engines.mlx.gpu import Arithmetic
+from streamd.engines.mlx.arithmetic import Arithmetic
 from streamd.engines.mlx.mlx_engine import MlxEngine
 from streamd.engines.prepared import open_in_memory
 from streamd.events import Final, Partial

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamd.options import DecodingOptions
-from streamd.whisper.rules import Rules
+from streamd.whisper.logit_rules import Rules
 from streamd.whisper.tokenizer import Tokenizer
 from tests.support.decoders import EOT, N_TEXT, N_VOCAB, NOSPEECH, SOT, TIMESTAMP_BEGIN, vocabulary
 
