@@ -227,10 +227,11 @@ def _is_open(table: _LanguageRules, tokens: Sequence[_SpokenToken]) -> bool:
 
 
 class _WrittenWord:
-    """A word that is written, and what stands before it."""
+    """A word that is written, what stands before it, and whether the mark behind it was said."""
 
     def __init__(self, before: str, text: str, words: Sequence[TimedWord | None]) -> None:
         self.before, self.text, self.words = before, text, [word for word in words if word]
+        self.has_said_mark = False
 
 
 class Rewriter:
@@ -323,10 +324,11 @@ class _Writing:
         """Remove the last sentence; return whether there was anything."""
         if len(self._pieces) == self._n_lasting:
             return False
-        self._pieces.pop()
+        first = self._pieces.pop()
         while len(self._pieces) > self._n_lasting and not ends_sentence(self._pieces[-1].text):
-            self._pieces.pop()
-        self._before, self._next_case = None, ""
+            first = self._pieces.pop()
+        self._before = None
+        self._next_case = "{capital}" if _letters(first.text)[:1].isupper() else ""
         return True
 
     def _text(self, part: Sequence[_SpokenToken], meant: str) -> None:
@@ -359,6 +361,7 @@ class _Writing:
         if self._pieces and self._before is None:
             self._strip("" if closes else ".,;:?!…")
             self._pieces[-1].text += mark
+            self._pieces[-1].has_said_mark = True
         else:
             self._word("", mark, part)
         if ends_sentence(mark):
@@ -372,7 +375,8 @@ class _Writing:
             self._pieces[-1].text += marks
 
     def _strip(self, marks: str) -> None:
-        if self._pieces:
+        """Remove the model's own marks behind the last word."""
+        if self._pieces and not self._pieces[-1].has_said_mark:
             last = self._pieces[-1]
             last.text = last.text.rstrip(marks) or last.text
 

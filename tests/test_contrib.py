@@ -1,5 +1,7 @@
 """The service files name options that exist, and systemd understands them."""
 
+import ast
+import importlib
 import json
 import plistlib
 import re
@@ -118,6 +120,19 @@ def test_the_flatpak_is_started_from_the_menu():
     assert (made["id"], made["command"]) == (entry.stem, shown["Desktop Entry"]["Exec"])
     assert f"contrib/desktop/{entry.name} -t /app/share/applications" in commands
     assert f"contrib/desktop/window.py /app/bin/{made['command']}" in commands
+
+
+@pytest.mark.parametrize("folder", ["contrib", "examples"])
+def test_what_programs_import_of_streamd_is_there(folder):
+    """No other test runs those whose own libraries are missing here, such as Qt."""
+    missing = []
+    for path in sorted((CONTRIB.parent / folder).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("streamd"):
+                module = importlib.import_module(node.module)
+                names = [each.name for each in node.names if not hasattr(module, each.name)]
+                missing += [f"{path.name}: {node.module} has no {name}" for name in names]
+    assert missing == []
 
 
 def test_the_window_replaces_what_is_tentative_and_keeps_what_is_final(monkeypatch):

@@ -30,8 +30,9 @@ from PySide6.QtWidgets import QApplication, QTextEdit
 
 from streamd.errors import StreamdError
 from streamd.events import Event, Final, Partial
+from streamd.labels import by_speaker
 from streamd.server.client import watch
-from streamd.sinks.text import by_speaker, clean
+from streamd.sinks.text import clean
 
 ADDRESS = "ws://127.0.0.1:8765"
 FINAL, TENTATIVE = "#ffffff", "#9a9a9a"
