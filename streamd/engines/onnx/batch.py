@@ -153,7 +153,7 @@ class OnnxTogether:
         """Encode a window into a seat (`Together.encode`)."""
         with self._taking:
             before, self._spare = self._spare, None
-        features = self._engine.encode(mel, previous=before)
+        features = self._engine.encode_alone(mel, before)
         kept = self._keep(features)
         self._spare = features
         return kept

@@ -29,6 +29,7 @@ from streamd.engines.onnx.sessions import (
     engine_error,
     new_session,
     open_session,
+    run_options,
     save_optimised,
 )
 from streamd.errors import EngineError
@@ -205,10 +206,13 @@ def make_silence_states(
     average = Average([n for n, _ in windows], dims)
     carried = [{"mel": mel[None]} for _, mel in windows]
     for graph in layer_graphs(dims, weights, precision):
-        session = new_session(graph.model, threads, tensors=graph.tensors, arena=False)
+        session = new_session(graph.model, threads, tensors=graph.tensors)
         names = [each.name for each in session.get_outputs()]
+        options = run_options(shrinks="next" not in names)
         try:
-            found = [dict(zip(names, session.run(names, each), strict=True)) for each in carried]
+            found = [
+                dict(zip(names, session.run(names, each, options), strict=True)) for each in carried
+            ]
         except FAILURES as error:
             raise engine_error(error) from error
         if "state" in names:

@@ -139,14 +139,13 @@ def new_session(
     threads: int,
     *,
     tensors: Mapping[str, NDArray[Any]] | None = None,
-    arena: bool = True,
 ) -> InferenceSession:
     """Load a model whose weights are in `tensors`.
 
-    The caller keeps the arrays while the session lives. Without `arena`, memory comes from the
-    heap. Raises `EngineError` if ONNX Runtime refuses the model.
+    The caller keeps the arrays while the session lives. Raises `EngineError` if ONNX Runtime
+    refuses the model.
     """
-    options = _options(threads, arena=arena)
+    options = _options(threads)
     values = {name: OrtValue.ortvalue_from_numpy(array) for name, array in (tensors or {}).items()}
     if values:
         options.add_external_initializers(list(values), list(values.values()))
@@ -158,7 +157,7 @@ def save_optimised(source: Path, place: Path, *, weights: str) -> None:
 
     Raises `EngineError` if ONNX Runtime refuses the graph, or cannot write there.
     """
-    options = _options(1, arena=True)
+    options = _options(1)
     saved = "session.optimized_model_external_initializers"
     options.add_session_config_entry(f"{saved}_file_name", weights)
     # so that two decoders' files have the same weights, although one needs a vector less
@@ -172,7 +171,7 @@ def save_optimised(source: Path, place: Path, *, weights: str) -> None:
 
 def open_session(file: Path, threads: int, *, by_priority: bool) -> InferenceSession:
     """Load a model that was saved. Raises `EngineError` if ONNX Runtime refuses it."""
-    options = _options(threads, arena=True)
+    options = _options(threads)
     # it was optimised before it was saved
     options.graph_optimization_level = GraphOptimizationLevel.ORT_DISABLE_ALL
     if by_priority:
@@ -190,18 +189,16 @@ def _load(model: bytes | str, options: SessionOptions) -> InferenceSession:
         raise engine_error(error) from error
 
 
-def _options(threads: int, *, arena: bool) -> SessionOptions:
+def _options(threads: int) -> SessionOptions:
     options = SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 4  # what fails is raised, not printed
-    options.enable_cpu_mem_arena = arena
     # It would keep a plan of the memory for each combination of shapes, and nearly every pass has
     # its own: 3 MB in a minute of speech, and as much again of holes in the heap between them.
     options.enable_mem_pattern = False
-    if arena:
-        _share_arena()
-        options.add_session_config_entry("session.use_env_allocators", "1")
+    _share_arena()
+    options.add_session_config_entry("session.use_env_allocators", "1")
     # threads that spin between two runs take the cores from the other session and from other
     # programs: twice as slow on two cores
     options.add_session_config_entry("session.intra_op.allow_spinning", "1")
