@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from onnxruntime import InferenceSession, IOBinding, OrtValue
 
 from streamd.engines.memory import n_together
-from streamd.engines.onnx.sessions import Arena, Open, n_heads, run
+from streamd.engines.onnx.sessions import Open, n_heads, run
 from streamd.engines.onnx.slots import LEAST_ROWS, Pool, bind_pool, no_slots
 from streamd.models import ModelDimensions
 from streamd.models.silence import Extent, bias, extend
@@ -71,19 +71,16 @@ class TokenRows:
 
 @dataclass(frozen=True, slots=True)
 class EngineSessions:
-    """Encoder, decoder and `cross_graph`, each opened when it is first needed, and their arena.
+    """Encoder, decoder and `cross_graph`, each opened when it is first needed.
 
-    `batch` makes the runner of batched passes of an engine (`BatchEngine.together`), of as many
-    windows as there is memory for, up to `most_together`. `arrays` are in use by the sessions,
-    which do not keep a reference to them.
+    `batch` makes the runner of batched passes of an engine (`BatchEngine.together`). `arrays` are
+    in use by the sessions, which do not keep a reference to them.
     """
 
     encoder: Open
     decoder: Open
     cross: Open
-    arena: Arena
     batch: "Callable[[OnnxEngine, Callable[[], bool]], Together[BatchFeatures]]"
-    most_together: int
     arrays: Sequence[NDArray[Any]] = ()
 
 
@@ -114,9 +111,7 @@ class OnnxEngine:
         self._n_kept = buffers.n_silence
         self._bias = np.zeros(self._n_kept + dims.n_audio_ctx, np.float32)
         self._bias[: self._n_kept] = bias(dims.n_audio_ctx)[: self._n_kept]
-        self.n_together = n_together(
-            dims, sessions.most_together, n_positions=self.n_positions, is_int8=buffers.is_half
-        )
+        self.n_together = n_together(dims, n_positions=self.n_positions, is_int8=buffers.is_half)
 
     def open(self) -> None:
         """Open what live captions need. Raises `EngineError` if ONNX Runtime refuses it."""
@@ -211,7 +206,7 @@ class OnnxEngine:
                 shared = OrtValue.ortvalue_from_numpy(view)  # shares our memory
                 io.bind_ortvalue_input(name, shared)
                 io.bind_ortvalue_output(f"new_{name}", shared)
-        run(session, io, {**inputs, "rows": rows}, {}, shrinks=self._sessions.arena.shrinks)
+        run(session, io, {**inputs, "rows": rows}, {}, shrinks=True)
 
     def decoder(self, features: OnnxFeatures | BatchFeatures, n_slots: int) -> Decoder:
         """Return a decoder for these features, with an empty pool of `n_slots` cache slots."""
@@ -240,17 +235,13 @@ class Buffers:
         self.n_silence = len(silence["key_0"])
         self._n_rows = self.n_silence + n_audio_ctx
         self._dtype = silence["key_0"].dtype
+        self.is_half = self._dtype == np.float16  # as for weights in int8
         sizes = [self._n_rows * rows.shape[1] * rows.itemsize for rows in silence.values()]
         *begins, n_bytes = np.cumsum([0, *map(whole_pages, sizes)]).tolist()
         self._places = dict(zip(silence, zip(begins, sizes, strict=True), strict=True))
         content = (np.ascontiguousarray(rows).view(np.uint8) for rows in silence.values())
         self._template = Template(n_bytes, dict(zip(begins, map(np.ravel, content), strict=True)))
         self._first = self.new()  # nobody writes there
-
-    @property
-    def is_half(self) -> bool:
-        """Whether they are in half precision, as they are for weights in int8."""
-        return self._dtype == np.float16
 
     def new(self) -> Mapping[str, Stored]:
         """Return new buffers, by the names of the graph's inputs."""
@@ -263,7 +254,7 @@ class Buffers:
         """Return buffers that `fill` has to fill for each window, of which only the ends are left.
 
         Each layer of the encoder writes its keys and values over those of the layer before: with
-        large-v3-turbo, a window takes 65 instead of 279 MB.
+        large-v3-turbo, a window takes 90 instead of 279 MB.
         """
         buffers = {n: zeros(r.shape, self._dtype) for n, r in self._first.items() if "cross" in n}
         for kind in ("key", "value"):

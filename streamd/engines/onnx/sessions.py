@@ -61,26 +61,14 @@ Open = Callable[[], InferenceSession]
 """Opens a session, or returns the one that is open."""
 
 
-class Arena:
-    """Says whether the memory of `_share_arena` shrinks to its initial size after a window."""
+_kept_for = weakref.WeakSet[Any]()
+"""Those for whom the arena of `_share_arena` stays as large as it is after a window."""
 
-    def __init__(self) -> None:
-        self._users: set[int] = set()
 
-    @property
-    def shrinks(self) -> bool:
-        """Whether nobody needs more of it at once."""
-        return not self._users
-
-    def keep_for(self, user: object, shrink: Callable[[], None]) -> None:
-        """Let it be as large as it is while `user` lives; then `shrink` runs a session."""
-        self._users.add(id(user))
-        weakref.finalize(user, self._release, id(user), shrink).atexit = False
-
-    def _release(self, user: int, shrink: Callable[[], None]) -> None:
-        self._users.discard(user)
-        if self.shrinks:
-            shrink()
+def keep_arena(user: object, shrink: Callable[[], object]) -> None:
+    """Let the arena be as large as it is while `user` lives; then `shrink` runs a session."""
+    _kept_for.add(user)
+    weakref.finalize(user, shrink).atexit = False
 
 
 def run(
@@ -91,16 +79,16 @@ def run(
     *,
     shrinks: bool = False,
 ) -> None:
-    """Run a session on its bound memory and these arrays; `shrinks` as in `run_options`.
+    """Run a session on its bound memory and these arrays.
 
-    Raises `EngineError`.
+    With `shrinks`, the arena shrinks after it unless `keep_arena` forbids it. Raises `EngineError`.
     """
     for name, array in inputs.items():
         io.bind_cpu_input(name, array)
     for name, result in results.items():
         io.bind_output(name, "cpu", 0, np.float32, result.shape, result.ctypes.data)
     try:
-        session.run_with_iobinding(io, run_options(shrinks=shrinks))
+        session.run_with_iobinding(io, run_options(shrinks=shrinks and not _kept_for))
     except FAILURES as error:
         raise engine_error(error) from error
 
