@@ -14,14 +14,7 @@ from numpy.typing import NDArray
 from onnxruntime import OrtValue
 
 from streamd.engines.onnx.onnx_engine import OnnxEngine, OnnxFeatures, TokenRows, sound_first
-from streamd.engines.onnx.sessions import (
-    Open,
-    keep_arena,
-    n_heads,
-    new_session,
-    run,
-    run_options,
-)
+from streamd.engines.onnx.sessions import Open, keep_arena, n_heads, new_session, run, run_options
 from streamd.engines.onnx.slots import (
     LEAST_ROWS,
     Place,
