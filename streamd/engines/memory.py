@@ -18,6 +18,10 @@ _MOST_SEATS = 1 / 8
 """Share that windows of recordings may take which are decoded at a time."""
 
 
+N_TOGETHER = 16
+"""Windows in one pass of the decoder for several, if there is memory for so many."""
+
+
 def live_bytes(dims: ModelDimensions, precision: Precision) -> int:
     """Estimate the memory of live captions with a window of 30 s.
 
@@ -43,12 +47,12 @@ def has_room(*n_bytes: int) -> bool:
     return sum(n_bytes) <= _MOST * memory_bytes()
 
 
-def n_together(dims: ModelDimensions, most: int, *, n_positions: int, is_int8: bool) -> int:
-    """Return how many windows of a recording, `most` at most, are decoded at a time.
+def n_together(dims: ModelDimensions, *, n_positions: int, is_int8: bool) -> int:
+    """Return how many windows of a recording are decoded at a time.
 
     Each has the keys and values of its sound, of `n_positions`, and at most those of a whole text.
     """
     columns = 2 * dims.n_text_layer * dims.n_text_state
     sound = (n_positions + dims.n_text_ctx) * columns * (1 if is_int8 else 4)
     seat = sound + 4 * dims.n_text_ctx * columns
-    return max(1, min(most, int(_MOST_SEATS * memory_bytes()) // seat))
+    return max(1, min(N_TOGETHER, int(_MOST_SEATS * memory_bytes()) // seat))

@@ -17,7 +17,7 @@ import pytest
 from streamd.config import load
 from streamd.daemon import build
 from streamd.daemon.opening import open_model
-from streamd.engines.onnx.batch import N_TOGETHER
+from streamd.engines.memory import N_TOGETHER
 from streamd.options import BindOptions
 from streamd.server import Server
 from streamd.streams import MAX_ENDED, SessionStorage, Streams
@@ -277,6 +277,19 @@ def test_windows_have_the_states_of_silence_in_common():
     n_sound = windows[0].bias.size - windows[0].n_silence
     states = sum(n_sound * view[0, 0].nbytes for view in windows[0].views.values())
     assert states < taken < states + MIB  # those of silence are 2.9 MB
+
+
+def test_a_window_by_itself_is_that_of_live_captions_in_less_memory():
+    _, engine = open_model(load({"model": "tiny.en"}, {}))
+    mel = np.random.default_rng(0).standard_normal((80, 1900), dtype=np.float32)
+    first = engine.encode_alone(mel[:, :200], None)  # overwrites silence of all layers but the last
+    live, alone = engine.encode(mel), engine.encode_alone(mel, first)
+    for name in (each for each in live.views if each.startswith("cross")):
+        np.testing.assert_array_equal(alone.views[name], live.views[name])
+    keys = [each for name, each in alone.buffers.items() if name.startswith("key")]
+    begins = [each.ctypes.data for each in keys]
+    # All four layers take less than two, those of silence included.
+    assert max(begins) + keys[0].nbytes - min(begins) < 2 * keys[0].nbytes
 
 
 @pytest.mark.skipif(not IS_GLIBC, reason="has no /proc elsewhere")

@@ -5,7 +5,6 @@ import pytest
 from streamd.config import load
 from streamd.daemon import opening
 from streamd.engines import memory
-from streamd.engines.onnx.batch import N_TOGETHER
 from streamd.models.catalog import dimensions
 
 GB = 10**9
@@ -38,9 +37,9 @@ def test_live_captions_take_the_weights_and_the_window(name, precision, gb):
 def test_windows_together_follow_the_memory_and_the_decoder(monkeypatch, name, is_int8, has_gb, n):
     monkeypatch.setattr(memory, "memory_bytes", lambda: has_gb * GB)
     dims = dimensions(name)
-    found = memory.n_together(dims, N_TOGETHER, n_positions=1668, is_int8=is_int8)
+    found = memory.n_together(dims, n_positions=1668, is_int8=is_int8)
     assert found == n
-    assert memory.n_together(dims, N_TOGETHER, n_positions=1500, is_int8=is_int8) >= found
+    assert memory.n_together(dims, n_positions=1500, is_int8=is_int8) >= found
 
 
 def test_large_v3_in_float32_fits_into_16_gb_and_not_into_8(monkeypatch):

@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from streamd.engines.memory import N_TOGETHER
 from streamd.engines.onnx import OnnxEngine, build, proto
-from streamd.engines.onnx.batch import N_TOGETHER
 from streamd.engines.onnx.builder import Linear
 from streamd.engines.onnx.graphs import decoder_graph, encoder_graph, graphs
 from streamd.engines.reference import ReferenceEngine

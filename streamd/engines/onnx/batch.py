@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from onnxruntime import OrtValue
 
 from streamd.engines.onnx.onnx_engine import OnnxEngine, OnnxFeatures, TokenRows, sound_first
-from streamd.engines.onnx.sessions import Arena, Open, n_heads, new_session, run, run_options
+from streamd.engines.onnx.sessions import Open, keep_arena, n_heads, new_session, run, run_options
 from streamd.engines.onnx.slots import (
     LEAST_ROWS,
     Place,
@@ -30,8 +30,6 @@ from streamd.system.pages import zeros
 from streamd.types import Mel
 from streamd.whisper.engine import Answer, Decoder, Pass
 
-N_TOGETHER = 16
-"""Windows in one pass of the decoder for several, if there is memory for so many."""
 _MOST_ROWS = 8
 """A pass of more tokens does not run with those of other windows, which would get as many places.
 """
@@ -118,9 +116,8 @@ class OnnxTogether:
         *,
         many: Open,
         rows: TokenRows,
-        arena: Arena,
     ) -> None:
-        """`many` opens the batched decoder's session; `rows` and `arena` are the engine's.
+        """`many` opens the batched decoder's session; `rows` are the engine's.
 
         A second thread is used if there is an urgent engine, and only while `is_alone` holds.
         """
@@ -142,7 +139,7 @@ class OnnxTogether:
         self._widen = widen = new_session(_widening(), 1)
         # Any run of a session shrinks the arena; this one computes next to nothing.
         nothing, shrinks = {"half": np.zeros((1, 1), np.float16)}, run_options(shrinks=True)
-        arena.keep_for(self, lambda: widen.run(None, nothing, shrinks))
+        keep_arena(self, lambda: widen.run(None, nothing, shrinks))
         self._free = list(range(engine.n_together))
         self._pools: list[Pool | None] = [None] * engine.n_together
         self._pool = no_slots(self.dims, engine.n_together)
@@ -153,7 +150,7 @@ class OnnxTogether:
         """Encode a window into a seat (`Together.encode`)."""
         with self._taking:
             before, self._spare = self._spare, None
-        features = self._engine.encode(mel, previous=before)
+        features = self._engine.encode_alone(mel, before)
         kept = self._keep(features)
         self._spare = features
         return kept

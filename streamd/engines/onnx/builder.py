@@ -28,8 +28,8 @@ OPSET = 20
 """The version of ai.onnx, the first with Gelu."""
 _LARGEST = 127
 """The largest integer of a weight; the range is symmetric."""
-_N_ROWS = 4096
-"""Rows of a matrix that are rounded at once: the output layer of tiny has 80 MB in float32."""
+_N_ROWS = 256
+"""Rows of a matrix that are rounded at once, so that they stay in a processor's cache."""
 _ZERO = np.array(128, np.uint8)
 """Zero among unsigned integers: of activations, because that is faster, and maybe of weights."""
 
@@ -109,7 +109,10 @@ def quantised(
         part = weight[rows] if offset is None else weight[rows] - offset
         scale = np.maximum(part.max(axis=1), -part.min(axis=1)) / np.float32(_LARGEST)
         scale[scale == 0] = 1
-        integers[:, rows], scales[rows] = np.rint(part / scale[:, None]).T, scale
+        # as bytes before they are transposed, which takes a third of the time
+        part = part / scale[:, None]
+        integers[:, rows] = np.rint(part, out=part).astype(np.int8).T
+        scales[rows] = scale
     return integers, scales
 
 

@@ -19,16 +19,15 @@ from numpy.typing import NDArray
 from onnxruntime import InferenceSession
 
 from streamd.engines import Precision
-from streamd.engines.onnx.batch import N_TOGETHER, OnnxTogether
+from streamd.engines.onnx.batch import OnnxTogether
 from streamd.engines.onnx.onnx_engine import Buffers, EngineSessions, OnnxEngine, RowsOf, TokenRows
 from streamd.engines.onnx.sessions import (
     FAILURES,
     WEIGHTS,
-    Arena,
-    Open,
     engine_error,
     new_session,
     open_session,
+    run_options,
     save_optimised,
 )
 from streamd.errors import EngineError
@@ -112,27 +111,14 @@ def build(
     if outputs is None:
         outputs = embeddings
     rows = TokenRows(_in_memory(embeddings), _in_memory(outputs))
+    # one batched decoder for all batches
+    batch = partial(OnnxTogether, many=cache(partial(open_graph, made.many)), rows=rows)
     opened = (lambda: encoder, lambda: decoder, partial(open_graph, made.cross))
     return OnnxEngine(
         dims,
-        _sessions(opened, partial(open_graph, made.many), rows, arrays),
+        EngineSessions(*opened, batch=batch, arrays=arrays),
         rows=rows,
         buffers=Buffers(graphs.silence_rows(dims, weights, silence, precision), dims.n_audio_ctx),
-    )
-
-
-def _sessions(
-    opened: tuple[Open, Open, Open],
-    many: Open,
-    rows: TokenRows,
-    arrays: Sequence[NDArray[Any]] = (),
-) -> EngineSessions:
-    """Return encoder, decoder and `cross_graph`, with batches for which `many` is opened once."""
-    encoder, decoder, cross = opened
-    arena = Arena()
-    batch = partial(OnnxTogether, many=cache(many), rows=rows, arena=arena)
-    return EngineSessions(
-        encoder, decoder, cross, arena=arena, batch=batch, most_together=N_TOGETHER, arrays=arrays
     )
 
 
@@ -205,10 +191,13 @@ def make_silence_states(
     average = Average([n for n, _ in windows], dims)
     carried = [{"mel": mel[None]} for _, mel in windows]
     for graph in layer_graphs(dims, weights, precision):
-        session = new_session(graph.model, threads, tensors=graph.tensors, arena=False)
+        session = new_session(graph.model, threads, tensors=graph.tensors)
         names = [each.name for each in session.get_outputs()]
+        options = run_options(shrinks="next" not in names)
         try:
-            found = [dict(zip(names, session.run(names, each), strict=True)) for each in carried]
+            found = [
+                dict(zip(names, session.run(names, each, options), strict=True)) for each in carried
+            ]
         except FAILURES as error:
             raise engine_error(error) from error
         if "state" in names:
@@ -242,24 +231,16 @@ def open_folder(
     except (OSError, ValueError, BadZipFile) as error:
         log.error("the prepared model in %s is damaged", folder)  # noqa: TRY400 - no bug
         raise EngineError(f"the prepared model is damaged: {error}") from error
-    encoder, decoder = _GRAPHS
-    engine, *urgent = (
-        OnnxEngine(
-            dims,
-            _sessions(
-                (
-                    partial(_open_file, folder / encoder, n),
-                    partial(_open_file, folder / decoder, n),
-                    partial(_open_file, folder / _CROSS, n),
-                ),
-                partial(_open_file, folder / _MANY, n),
-                rows,
-            ),
-            rows=rows,
-            buffers=buffers,
+
+    def opened(n: int) -> OnnxEngine:
+        encoder, decoder, cross, many = (
+            partial(_open_file, folder / name, n) for name in (*_GRAPHS, _CROSS, _MANY)
         )
-        for n in several
-    )
+        batch = partial(OnnxTogether, many=cache(many), rows=rows)
+        sessions = EngineSessions(encoder, decoder, cross, batch=batch)
+        return OnnxEngine(dims, sessions, rows=rows, buffers=buffers)
+
+    engine, *urgent = map(opened, several)
     engine.urgent = urgent[0] if urgent else None
     if not recordings:
         for each in (engine, *urgent):

@@ -61,26 +61,14 @@ Open = Callable[[], InferenceSession]
 """Opens a session, or returns the one that is open."""
 
 
-class Arena:
-    """Says whether the memory of `_share_arena` shrinks to its initial size after a window."""
+_kept_for = weakref.WeakSet[Any]()
+"""Those for whom the arena of `_share_arena` stays as large as it is after a window."""
 
-    def __init__(self) -> None:
-        self._users: set[int] = set()
 
-    @property
-    def shrinks(self) -> bool:
-        """Whether nobody needs more of it at once."""
-        return not self._users
-
-    def keep_for(self, user: object, shrink: Callable[[], None]) -> None:
-        """Let it be as large as it is while `user` lives; then `shrink` runs a session."""
-        self._users.add(id(user))
-        weakref.finalize(user, self._release, id(user), shrink).atexit = False
-
-    def _release(self, user: int, shrink: Callable[[], None]) -> None:
-        self._users.discard(user)
-        if self.shrinks:
-            shrink()
+def keep_arena(user: object, shrink: Callable[[], object]) -> None:
+    """Let the arena be as large as it is while `user` lives; then `shrink` runs a session."""
+    _kept_for.add(user)
+    weakref.finalize(user, shrink).atexit = False
 
 
 def run(
@@ -91,16 +79,16 @@ def run(
     *,
     shrinks: bool = False,
 ) -> None:
-    """Run a session on its bound memory and these arrays; `shrinks` as in `run_options`.
+    """Run a session on its bound memory and these arrays.
 
-    Raises `EngineError`.
+    With `shrinks`, the arena shrinks after it unless `keep_arena` forbids it. Raises `EngineError`.
     """
     for name, array in inputs.items():
         io.bind_cpu_input(name, array)
     for name, result in results.items():
         io.bind_output(name, "cpu", 0, np.float32, result.shape, result.ctypes.data)
     try:
-        session.run_with_iobinding(io, run_options(shrinks=shrinks))
+        session.run_with_iobinding(io, run_options(shrinks=shrinks and not _kept_for))
     except FAILURES as error:
         raise engine_error(error) from error
 
@@ -139,14 +127,13 @@ def new_session(
     threads: int,
     *,
     tensors: Mapping[str, NDArray[Any]] | None = None,
-    arena: bool = True,
 ) -> InferenceSession:
     """Load a model whose weights are in `tensors`.
 
-    The caller keeps the arrays while the session lives. Without `arena`, memory comes from the
-    heap. Raises `EngineError` if ONNX Runtime refuses the model.
+    The caller keeps the arrays while the session lives. Raises `EngineError` if ONNX Runtime
+    refuses the model.
     """
-    options = _options(threads, arena=arena)
+    options = _options(threads)
     values = {name: OrtValue.ortvalue_from_numpy(array) for name, array in (tensors or {}).items()}
     if values:
         options.add_external_initializers(list(values), list(values.values()))
@@ -158,7 +145,7 @@ def save_optimised(source: Path, place: Path, *, weights: str) -> None:
 
     Raises `EngineError` if ONNX Runtime refuses the graph, or cannot write there.
     """
-    options = _options(1, arena=True)
+    options = _options(1)
     saved = "session.optimized_model_external_initializers"
     options.add_session_config_entry(f"{saved}_file_name", weights)
     # so that two decoders' files have the same weights, although one needs a vector less
@@ -172,7 +159,7 @@ def save_optimised(source: Path, place: Path, *, weights: str) -> None:
 
 def open_session(file: Path, threads: int, *, by_priority: bool) -> InferenceSession:
     """Load a model that was saved. Raises `EngineError` if ONNX Runtime refuses it."""
-    options = _options(threads, arena=True)
+    options = _options(threads)
     # it was optimised before it was saved
     options.graph_optimization_level = GraphOptimizationLevel.ORT_DISABLE_ALL
     if by_priority:
@@ -190,18 +177,16 @@ def _load(model: bytes | str, options: SessionOptions) -> InferenceSession:
         raise engine_error(error) from error
 
 
-def _options(threads: int, *, arena: bool) -> SessionOptions:
+def _options(threads: int) -> SessionOptions:
     options = SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 4  # what fails is raised, not printed
-    options.enable_cpu_mem_arena = arena
     # It would keep a plan of the memory for each combination of shapes, and nearly every pass has
     # its own: 3 MB in a minute of speech, and as much again of holes in the heap between them.
     options.enable_mem_pattern = False
-    if arena:
-        _share_arena()
-        options.add_session_config_entry("session.use_env_allocators", "1")
+    _share_arena()
+    options.add_session_config_entry("session.use_env_allocators", "1")
     # threads that spin between two runs take the cores from the other session and from other
     # programs: twice as slow on two cores
     options.add_session_config_entry("session.intra_op.allow_spinning", "1")

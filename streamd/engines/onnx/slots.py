@@ -17,9 +17,9 @@ from onnxruntime import IOBinding, OrtValue
 from streamd.models import ModelDimensions
 from streamd.system.pages import zeros
 
-_POOL_STEP = 256
-"""The memory grows by this many slots, of which only those in use take any; nearly all windows need
-one step. While it grows it is there twice: with sixteen windows of large-v3-turbo, 0.2 GB more."""
+_POOL_STEP = 512
+"""The memory grows by this many slots, of which only those in use take any: one step for a whole
+text. While it grows it is there twice: with sixteen windows of large-v3-turbo, 0.2 GB more."""
 LEAST_ROWS = 2
 """A single token is run as two rows, of which the second is ignored.
 
