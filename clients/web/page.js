@@ -371,7 +371,7 @@ function choices() {
 
 $("copy").onclick = async () => {
   const { finals, items } = transcript;
-  if (await copy(asText(items))) toast(`Copied ${finals.length} lines`);
+  if (await copy(asText(items))) toast(`Copied ${finals.length} ${finals.length === 1 ? "line" : "lines"}`);
   else toast("The browser does not allow copying here: download the text instead", 6000);
 };
 

@@ -1155,7 +1155,7 @@ async def test_a_phone_without_https_copies_stays_awake_and_is_offered_no_microp
         )
         await page.get_by_role("button", name="Save").click()
         await page.locator("#copy").click()
-        await expect(page.locator("#toast")).to_have_text("Copied 1 lines")
+        await expect(page.locator("#toast")).to_have_text("Copied 1 line")
         await page.keyboard.press("Escape")
         await page.evaluate("document.body.append(document.createElement('textarea'))")
         await page.locator("textarea").press("Control+V")
