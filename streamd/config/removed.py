@@ -32,7 +32,7 @@ REMOVED: Mapping[str, str] = {
     "gate.attack_ms": "drop it; --set gate.open_share=N says how much of it must be voice",
     "hallucination-silence-threshold-ms": "drop it; the voice detector leaves silence out",
     "input-channels": "use --set pcm.channels=N",
-    "keep": "library is what --keep sets; windows overlap by --length",
+    "keep": "use library to keep sessions, as --keep does; windows overlap by --length",
     "keep-context": "drop it; an utterance that follows at once is read with the one before",
     "mark-low": "use --confidence, which colours words by their probability",
     **dict.fromkeys(("max-words-per-cue", "max-words-per-line"), "use --set cues.max_words=N"),

@@ -221,7 +221,8 @@ class Together(Protocol[FeaturesT_co]):
         is called once, or never, and raises what `encode` raises for this window. By default,
         `encode` begins it.
         """
-        return [self.encode(mel())].pop  # which keeps none of it
+        features = [self.encode(mel())]
+        return features.pop  # so that nothing else keeps them
 
 
 @runtime_checkable
