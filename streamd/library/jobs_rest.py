@@ -77,7 +77,7 @@ class JobsRest:
     def answer(self, method: str, number: str) -> Response:
         """List the files, or remove one from the queue, or try one again; may block."""
         jobs = self._queue.jobs
-        if not number and method in ("GET", "HEAD"):
+        if not number and method == "GET":
             return in_json(200, {"uploads": [self._shown(job) for job in jobs.listed()]})
         job = next((each for each in jobs.listed() if str(each.id) == number), None)
         if job is None:

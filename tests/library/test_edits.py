@@ -137,7 +137,7 @@ def test_what_was_edited_before_is_edited_again_and_undone():
     assert as_it_stands(final, *notes)[0].text == "We met Ana Botín, in the old house."
     notes += session.edit(undo_first)[0]
     assert as_it_stands(final, *notes)[0] == final
-    assert session.revision == len(notes)
+    assert session.edits.revision == len(notes)
 
 
 def test_speakers_are_merged_and_split_at_a_word_and_that_is_undone():
@@ -162,10 +162,10 @@ def test_speakers_are_named_and_that_is_undone():
     text = EditedText([heard(SAID)])
     names = tuple(Naming(speaker=1, name=name) for name in ("Bob", " Ana  Botín "))
     notes, undo = text.edit(Edits(revision=0, names=names))
-    assert (text.names, text.revision) == ({1: "Ana Botín"}, 2)
+    assert (text.edits.names, text.edits.revision) == ({1: "Ana Botín"}, 2)
     assert [note.name for note in notes] == ["Bob", "Ana Botín"]
     text.edit(undo)
-    assert text.names == {}
+    assert text.edits.names == {}
 
 
 def test_a_word_may_have_no_speaker_and_a_correction_keeps_the_one_it_has():
@@ -182,7 +182,7 @@ def test_a_word_may_have_no_speaker_and_a_correction_keeps_the_one_it_has():
 def test_what_is_heard_besides_is_no_edit():
     sound = Sound(label="music", start_ms=0, end_ms=900, prob=0.9)
     text = EditedText([heard(SAID), sound, Correction(text="Ana", seq=1, first=2, last=2)])
-    assert text.revision == 1
+    assert text.edits.revision == 1
 
 
 @pytest.mark.parametrize(
