@@ -79,7 +79,6 @@ class Obs(Destination[str]):
         self._n_requests = 0
 
     def parts(self, event: SessionEvent) -> Sequence[Parcel[str]]:
-        """Return the text of each cue of a final."""
         return [Parcel("\n".join(lines), lasts_ms) for lines, lasts_ms in self._cues.paced(event)]
 
     async def open(self) -> None:
@@ -87,11 +86,9 @@ class Obs(Destination[str]):
         await self._bounded(self._connected())
 
     async def send(self, content: str) -> None:
-        """Have OBS show a caption."""
         await self._bounded(self._show(content))
 
     async def close(self) -> None:
-        """Close the connection."""
         socket, self._socket = self._socket, None
         if socket is not None:
             await socket.close()

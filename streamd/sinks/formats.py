@@ -48,7 +48,6 @@ class Text(Format):
         self.names = {**self._look.names}
 
     def append(self, event: Event) -> str:
-        """Return the line of an event."""
         line = super().append(event)
         self._look = dataclasses.replace(self._look, names=self.names)
         return line
@@ -81,7 +80,6 @@ class Paragraphs(Format):
         self._markdown, self._between = markdown, "\n\n" if markdown else "\n"
 
     def end(self, *, complete: bool) -> str:
-        """Return the end of the last line."""
         return "\n" if self._last else ""
 
     def rest(self, final: Final) -> str:
@@ -143,7 +141,6 @@ class Jsonl(Format):
         self._everything = everything
 
     def append(self, event: Event) -> str:
-        """Return the event as one line of JSON."""
         super().append(event)
         if not (self._everything or isinstance(event, Item)):
             return ""

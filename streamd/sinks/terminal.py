@@ -166,7 +166,6 @@ class TerminalSink:
         self._turns: list[SpokenTurn] = []
 
     def write(self, event: Event) -> None:
-        """Show `event` at once."""
         notice = ""
         if isinstance(event, Partial):
             self._partials[event.channel or 0] = event
@@ -328,7 +327,6 @@ class TerminalSink:
         return rows + wrapped(spans, columns) + status
 
     def meter(self, peak: float) -> None:
-        """Show how loud the microphone is, 0 to 1, while there are no captions."""
         level_db = 20 * math.log10(max(peak, 1e-6))
         n_lit = round(_METER_CELLS * min(1.0, max(0.0, 1 - level_db / _FLOOR_DB)))
         self._meter = f"{_MIC} {'█' * n_lit}{'░' * (_METER_CELLS - n_lit)}"

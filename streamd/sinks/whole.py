@@ -45,5 +45,4 @@ class Document(Format):
             raise ConfigError(f"{name} needs a library: {how_to_install('documents')}")
 
     def whole(self, said: Sequence[Item]) -> bytes:
-        """Return the document of all that was said."""
         return self._form.make(said, replace(self._about, names=self.names))

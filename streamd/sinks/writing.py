@@ -43,7 +43,6 @@ class SentenceSink(CaptionSink):
         self._begun: Final | None = None
 
     def write(self, event: Event) -> None:
-        """Keep the beginning of a sentence, or write what is complete."""
         if isinstance(event, Final):
             if self._begun is not None and goes_on(self._begun, event):
                 event = joined_finals(self._begun, event)
@@ -60,7 +59,6 @@ class SentenceSink(CaptionSink):
             self._sink.write(event)
 
     def close(self) -> None:
-        """Write what is left, and complete the output."""
         try:
             self._flush()
         finally:
@@ -135,7 +133,6 @@ class StreamSink(CaptionSink):
         self._begins_ms: dict[str, int] = {}  # of the last sound of each label
 
     def write(self, event: Event) -> None:
-        """Append the text of `event` and flush it."""
         if isinstance(event, Sound) and not self._form.repeats:
             if self._begins_ms.get(event.label) == event.start_ms:
                 return
@@ -151,7 +148,6 @@ class StreamSink(CaptionSink):
             put(self._stream, text)
 
     def close(self) -> None:
-        """Write the end of the format."""
         if self._begun and (end := self._form.end(complete=True)):
             put(self._stream, end)
 
