@@ -15,13 +15,13 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 from unicodedata import category
 
 import regex
 from msgspec.structs import replace
 
-from streamd.events import Final, Partial, TimedWord
+from streamd.events import CaptionT, Final, Partial, TimedWord
 from streamd.language import LANGUAGES, ends_sentence
 from streamd.types import mean_prob, rounded
 
@@ -40,7 +40,6 @@ _FIRST_WIDE = "\u2e80"
 """From this character on, most scripts have no blanks between words."""
 
 log = logging.getLogger(__name__)
-CaptionT = TypeVar("CaptionT", Partial, Final, Partial | Final)
 
 
 class _Expression(NamedTuple):

@@ -221,10 +221,8 @@ class Shelf:
 
     def names_elsewhere(self, number: int) -> list[str]:
         """Return what speakers are called in other texts of the same audio."""
-        query = "SELECT other.run FROM sounds JOIN sounds AS other USING (file) "
-        query += "WHERE sounds.run = ? AND other.run != sounds.run"
-        others = [other for (other,) in self._rows(query, number)]
-        return [name for other in others for name in self.names(other).values()]
+        others = {other for _, other, _ in self._sharing(number)}
+        return [name for other in sorted(others) for name in self.names(other).values()]
 
     def sounds(self, number: int) -> list[AudioPart]:
         """Return the audio of a session that is there, in its order."""
@@ -237,13 +235,15 @@ class Shelf:
 
     def texts(self, number: int) -> dict[str, str]:
         """Return other sessions with the same audio: by their numbers, what they are called."""
-        files = {sound.file for sound in self.sounds(number)}
-        return {str(other): name for file in files for other, name in self._sharing(number, file)}
+        there = {sound.file for sound in self.sounds(number)}
+        return {str(other): name for file, other, name in self._sharing(number) if file in there}
 
-    def _sharing(self, number: int, file: str) -> list[tuple[int, str]]:
-        query = "SELECT runs.id, session FROM sounds JOIN runs ON runs.id = sounds.run "
-        query += "WHERE file = ? AND runs.id != ?"
-        return [(other, name.decode()) for other, name in self._rows(query, file, number)]
+    def _sharing(self, number: int) -> list[tuple[str, int, str]]:
+        """Return the files that others have, too: each with the number and name of another."""
+        query = "SELECT file, runs.id, session FROM sounds JOIN sounds AS other USING (file) "
+        query += "JOIN runs ON runs.id = other.run WHERE sounds.run = ? AND runs.id != sounds.run"
+        rows = self._rows(query, number)
+        return [(file.decode(), other, name.decode()) for file, other, name in rows]
 
     def sound(self, file: str) -> Path:
         """Return the path of an audio file."""
@@ -272,15 +272,14 @@ class Shelf:
         query = f"SELECT events.run, runs.run, event FROM {joined} "
         query += f"JOIN runs ON runs.id = events.run WHERE seq IS NOT NULL {also}"
         values = [*also_values]
-        if wanted.terms:
-            query += "AND search MATCH ? "
-            values.append(wanted.match)
-        if wanted.after:
-            query += "AND events.written >= ? "
-            values.append(wanted.after.timestamp())
-        if wanted.before:
-            query += "AND events.written < ? "
-            values.append(wanted.before.timestamp())
+        for condition, value in (
+            ("search MATCH ?", wanted.match),
+            ("events.written >= ?", wanted.after and wanted.after.timestamp()),
+            ("events.written < ?", wanted.before and wanted.before.timestamp()),
+        ):
+            if value:
+                query += f"AND {condition} "
+                values.append(value)
         query += f"ORDER BY {'search.rowid' if wanted.terms else 'events.id'} DESC"
         runs: dict[int, Run] = {}
         edits: dict[int, EditsSoFar] = {}
@@ -374,8 +373,9 @@ class Shelf:
             connection.execute("BEGIN IMMEDIATE")
             # Of two sessions with the same audio, somebody else may delete the other one now.
             with os_error_as(JournalError, f"{self.folder}: the audio cannot be deleted"):
+                shared = {file for file, *_ in self._sharing(number)}
                 for sound in self.sounds(number):
-                    if not self._sharing(number, sound.file):
+                    if sound.file not in shared:
                         self.sound(sound.file).unlink(missing_ok=True)
             # SQLite overwrites what it deletes, but not the places from which it has moved rows to
             # others while it deleted the first of them. Rows of the same length stay in theirs.

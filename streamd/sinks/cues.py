@@ -124,7 +124,9 @@ class Cues:
         cut = [_ended(cue, later.start_ms) for cue, later in pairwise([*before[-1:], *made])]
         whole = [*before[:-1], *cut, *([*before, *made][-1:])]
         others = [each for each in self._waiting if each[0] != channel]
-        self._waiting = sorted([*others, *((channel, cue) for cue in whole)], key=_start)
+        self._waiting = sorted(
+            [*others, *((channel, cue) for cue in whole)], key=lambda each: each[1].start_ms
+        )
         return self._take(sum(1 for _ in takewhile(partial(self._is_ready, final), self._waiting)))
 
     def release(self, until_ms: int) -> list[Cue]:
@@ -198,10 +200,6 @@ class Cues:
             shown.append(replace(cue, end_ms=end_ms, is_answer=cue.speaker != speaker))
             speaker = cue.speaker
         return shown
-
-
-def _start(waiting: tuple[int, Cue]) -> int:
-    return waiting[1].start_ms
 
 
 def _spoken_ms(cue: Cue) -> int:

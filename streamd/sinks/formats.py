@@ -31,6 +31,7 @@ from streamd.sinks.text import (
     clean,
     clock,
     gap_notice,
+    label_of,
     named,
     paint,
     rank,
@@ -106,11 +107,8 @@ class Paragraphs(Format):
     @staticmethod
     def _goes_on(before: Final, final: Final) -> bool:
         pause_ms = final.start_ms - before.end_ms
-        return (
-            bool(final.speaker)
-            and final.speaker == before.speaker
-            and (pause_ms < PARAGRAPH_PAUSE_MS)
-        )
+        same = bool(final.speaker) and final.speaker == before.speaker
+        return same and pause_ms < PARAGRAPH_PAUSE_MS
 
     def _gap(self, gap: Gap) -> str:
         return self._line(gap_notice(gap))
@@ -337,8 +335,7 @@ class Srt(_Timed):
         return f"{before}{self._n_blocks}\n{self._sound_block(sound, ',')}"
 
     def _label(self, speaker: int | None) -> str:
-        name = speaker_name(speaker, self.names)
-        return f"{_srt(name)}: " if name else ""
+        return _srt(label_of(speaker, self.names))
 
     def _draw(self, piece: Piece) -> str:
         return _srt(piece.text)

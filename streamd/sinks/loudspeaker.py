@@ -17,25 +17,19 @@ log = logging.getLogger(__name__)
 
 
 class _Waiting:
-    """Samples between the loop, which puts blocks, and PortAudio's thread, which takes them."""
+    """Samples between the loop, which puts frames, and PortAudio's thread, which takes them."""
 
     def __init__(self) -> None:
-        self._blocks: deque[NDArray[np.float32]] = deque()
+        self._samples: deque[float] = deque()
 
     def put(self, frames: Frames) -> None:
         """Take the next (n, 320) frames."""
-        self._blocks.append(frames.reshape(-1))
+        self._samples.extend(frames.reshape(-1).tolist())
 
     def fill(self, out: NDArray[np.float32], *_: Any) -> None:  # noqa: ANN401 - PortAudio's
         """Fill (n, 1) samples; what has not come yet is silence."""
-        n = 0
-        while n < len(out) and self._blocks:
-            block = self._blocks.popleft()
-            part = block[: len(out) - n]
-            out[n : n + len(part), 0] = part
-            n += len(part)
-            if len(part) < len(block):
-                self._blocks.appendleft(block[len(part) :])
+        n = min(len(out), len(self._samples))
+        out[:n, 0] = [self._samples.popleft() for _ in range(n)]
         out[n:] = 0
 
 

@@ -97,6 +97,12 @@ def speaker_name(speaker: int | None, names: Names = _NO_NAMES) -> str:
     return clean(name_of(speaker, names))
 
 
+def label_of(speaker: int | None, names: Names) -> str:
+    """Return what stands before the words of a speaker: a name, or nothing if it is not known."""
+    name = speaker_name(speaker, names)
+    return f"{name}: " if name else ""
+
+
 RAINBOW = (
     (220, 5, 12),
     (232, 96, 28),

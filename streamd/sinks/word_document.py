@@ -21,8 +21,8 @@ from streamd.sinks.text import (
     clean,
     clock,
     gap_notice,
+    label_of,
     sound_notice,
-    speaker_name,
 )
 
 if TYPE_CHECKING:
@@ -75,8 +75,8 @@ def word_document(said: Sequence[Item], about: About) -> bytes:
         language = turn[0].language
         is_rightward = _is_rightward(turn[0].text)
         _direct(paragraph, is_rightward=is_rightward)
-        if name := speaker_name(turn[0].speaker, about.names):
-            paragraph.add_run(f"{name}: ").bold = True
+        if label := label_of(turn[0].speaker, about.names):
+            paragraph.add_run(label).bold = True
         stretches, minute = _stretches(turn, minute)
         for stretch in stretches:
             _add(paragraph, stretch, language, is_rightward=is_rightward)

@@ -24,6 +24,7 @@ from streamd.sources.containers import N_HEAD, container
 from streamd.sources.ffmpeg import SELF_CONTAINED, Ffmpeg
 from streamd.sources.file import FileSource, Sndfile, UnreadableError, choose_decoder
 from streamd.sources.framing import Block, Framer
+from streamd.sources.source import warn
 from streamd.sources.tracks import Selection
 from streamd.system.sandbox import child_command, child_environment, confine, limit_cpu
 from streamd.types import FRAME, FRAME_MS, Frames
@@ -52,8 +53,6 @@ _TOO_MUCH = (
     f"{_NAME} is damaged: {_MAX_BYTES >> 20} MB of memory are not enough to decode it; "
     "convert it to WAV"
 )
-
-_log = logging.getLogger(__name__)
 
 
 class ConfinedSource:
@@ -121,8 +120,7 @@ class ConfinedSource:
                     return np.frombuffer(data, np.float32).reshape(-1, FRAME)
                 case b"w":
                     if len(self.warnings) < _MOST_WARNINGS:
-                        self.warnings.append(text)
-                        _log.warning("%s", text)
+                        warn(self.warnings, text)
                 case b"e":
                     raise SourceError(text)
                 case b"p":

@@ -28,6 +28,7 @@ from streamd.sources.framing import (
     scaled,
 )
 from streamd.sources.mixing import Mixer, cancelled, standard_names
+from streamd.sources.source import warn
 from streamd.sources.tracks import Selection, in_order
 from streamd.types import SAMPLE_RATE
 
@@ -171,15 +172,6 @@ class Ffmpeg:
         if self._container is not None:
             self._container.close()
 
-    def warn(self, text: str) -> None:
-        """Log what is wrong with the input, and keep it."""
-        _log.warning("%s", text)
-        self.warnings.append(text)
-
-    def _warn_once(self, text: str) -> None:
-        if text not in self.warnings:
-            self.warn(text)
-
     def _decoded(self) -> Generator[NDArray[np.int16]]:
         from av import FFmpegError  # 22 MB of memory, which most streams do not need
 
@@ -224,7 +216,7 @@ class Ffmpeg:
 
     def _found_parts(self, file: str | int) -> list[tuple[int, int]]:
         if chains.lacks_end(file):
-            self.warn(f"{self.name} is cut off: get a complete copy")
+            warn(self.warnings, f"{self.name} is cut off: get a complete copy")
         return chains.parts(file)
 
     def _sound_in(self, source: str | Bytes, protocols: str) -> Iterator[NDArray[np.int16]]:
@@ -397,9 +389,9 @@ class Ffmpeg:
             yield np.zeros((n, self.channels), np.int16)
         yield from self._converter.push(frame, at_once=not self._is_file)
         if self._converter.cancels:
-            self._warn_once(cancelled(self.name))
+            warn(self.warnings, cancelled(self.name))
         if self._converter.rescales:
-            self._warn_once(rescaled(self.name))
+            warn(self.warnings, rescaled(self.name))
 
     def _problem(self, failure: str) -> str:
         """Return what is wrong with the input, "" if nothing is or a warning is enough."""
@@ -416,7 +408,7 @@ class Ffmpeg:
         if complaint or self._missing_s > _JITTER_S:
             self._tell_damage(complaint)
         if self._others and not self._is_heard:
-            self.warn(f"the sound track of {self.name} is silent; {self._others}")
+            warn(self.warnings, f"the sound track of {self.name} is silent; {self._others}")
         return ""
 
     def _tell_damage(self, complaint: str) -> None:
@@ -425,7 +417,7 @@ class Ffmpeg:
             missing_s = max(missing_s, self._stated_ms / 1000 - self._n_read / self.rate_hz)
         what = f"{missing_s:.1f} s are missing" if missing_s >= 0.05 else "a part may be wrong"
         why = f" (FFmpeg: {complaint})" if complaint else ""
-        self.warn(f"{self.name} is damaged: {what}{why}; get a complete copy")
+        warn(self.warnings, f"{self.name} is damaged: {what}{why}; get a complete copy")
 
     def _why_nothing(self, reason: str) -> str:
         if self._is_mpeg4 and not (self._is_file or self._is_url):

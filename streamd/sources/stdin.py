@@ -16,7 +16,7 @@ import numpy as np
 
 from streamd.errors import SourceError, os_error_as
 from streamd.options import PcmOptions
-from streamd.sources import FrameStream
+from streamd.sources import FrameStream, Source
 from streamd.sources.containers import N_HEAD, container, is_text
 from streamd.sources.ffmpeg import DESCRIPTORS, Ffmpeg
 from streamd.sources.framing import Block, Framer, PcmDecoder
@@ -30,7 +30,7 @@ AUTO = "auto"
 """The encoding of input that is a container or s16le, as its first bytes show."""
 
 
-class StdinSource:
+class StdinSource(Source):
     """Sound from a descriptor until its end: raw PCM, or a container.
 
     An incomplete sample at the end is dropped. `file` has a descriptor from which nothing has been
@@ -51,7 +51,6 @@ class StdinSource:
         pcm = pcm or PcmOptions()
         self.name = file if isinstance(file, str) else "stdin"
         self.live = False
-        self.duration_ms: int | None = None
         self._file = file
         self._rate_hz, self._channels = pcm.rate_hz, pcm.channels
         self._may_be_container = pcm.encoding == AUTO
@@ -97,9 +96,6 @@ class StdinSource:
         os.close(self._waker)
         if isinstance(self._file, str):
             os.close(self._descriptor)
-
-    def __aiter__(self) -> FrameStream:
-        return self._frames
 
     def stop(self) -> None:
         """End after what the writer has already put into the pipe."""

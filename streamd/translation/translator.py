@@ -7,10 +7,10 @@ way of English. The library holds Python's lock while it computes, some 10 ms a 
 import logging
 import re
 import weakref
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import lru_cache
 from queue import SimpleQueue
 from threading import Thread
 from typing import Protocol
@@ -47,12 +47,16 @@ OpenModel = Callable[[str, str], OneWay]
 """Opens the model from one language to another; raises `ModelError` if it cannot be used."""
 
 
+Route = tuple[tuple[str, str], ...]
+"""Models that lead from one language to another, one after the other."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Order:
     """A text to be translated, and who waits for that."""
 
     text: str
-    route: Sequence[tuple[str, str]]
+    route: Route
     names: tuple[str, ...]
     done: "Future[str]"
 
@@ -71,8 +75,8 @@ class Translator:
         thread.start()
         weakref.finalize(self, _end, self._orders, thread)
 
-    def route(self, source: str, target: str) -> Sequence[tuple[str, str]]:
-        """Return the models that lead from one language to another, none if they are the same.
+    def route(self, source: str, target: str) -> Route:
+        """Return the models that are needed, none if both languages are the same.
 
         Raises `ModelError` if a model is missing, which names the one to get.
         """
@@ -80,8 +84,8 @@ class Translator:
             return ()
         if (source, target) in self._directions:
             return ((source, target),)
-        ways = [(source, _PIVOT), (_PIVOT, target)]
-        needed = [(first, last) for first, last in ways if first != last]
+        ways = ((source, _PIVOT), (_PIVOT, target))
+        needed = tuple((first, last) for first, last in ways if first != last)
         if missing := [way for way in needed if way not in self._directions]:
             names = " and ".join(f"streamd models get translate:{a}-{b}" for a, b in missing)
             raise ModelError(f"no model translates {source} into {target}; run: {names}")
@@ -118,7 +122,7 @@ class _TranslatingThread:
     def __init__(self, open_model: OpenModel) -> None:
         self._open = open_model
         self._models: dict[tuple[str, str], OneWay] = {}
-        self._known: OrderedDict[tuple[object, ...], str] = OrderedDict()
+        self._known = lru_cache(_MOST_KEPT)(self._translated)
 
     def run(self, orders: "SimpleQueue[_Order | None]") -> None:
         """Translate until there is no order, but None."""
@@ -126,7 +130,9 @@ class _TranslatingThread:
             if not order.done.set_running_or_notify_cancel():
                 continue
             try:
-                whole = " ".join(self._translated(part, order) for part in parts(order.text))
+                whole = " ".join(
+                    self._known(part, order.route, order.names) for part in parts(order.text)
+                )
             except StreamdError as error:
                 order.done.set_exception(error)
             except Exception as error:  # a bug, for which no captions and no other file may end
@@ -136,22 +142,15 @@ class _TranslatingThread:
                 order.done.set_result(whole)
         self._models.clear()
 
-    def _translated(self, part: str, order: _Order) -> str:
-        key = (part, *order.route, *order.names)
-        if key in self._known:
-            self._known.move_to_end(key)
-            return self._known[key]
-        models = [self._model(*way) for way in order.route]
+    def _translated(self, part: str, route: Route, names: tuple[str, ...]) -> str:
+        models = [self._model(*way) for way in route]
 
         def through(text: str) -> str:
             for model in models:
                 text = model.translate(text)
             return text
 
-        self._known[key] = done = keeping(through, part, order.names)
-        if len(self._known) > _MOST_KEPT:
-            self._known.popitem(last=False)
-        return done
+        return keeping(through, part, names)
 
     def _model(self, source: str, target: str) -> OneWay:
         if (source, target) not in self._models:
