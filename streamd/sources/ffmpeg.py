@@ -84,10 +84,6 @@ class Bytes(Protocol):
         """Return up to `n` bytes, none at the end."""
 
 
-DESCRIPTORS = "/dev/fd/"
-"""Names of files that are open already, which may not begin where they are read from."""
-
-
 def is_url(name: str) -> bool:
     """Whether `name` is a network address rather than a file."""
     return _URL.match(name) is not None
@@ -126,7 +122,7 @@ class Ffmpeg:
         self.warnings: list[str] = []
         self._source, self._formats, self._selection = source, formats, selection
         self._is_url = isinstance(source, str) and is_url(source)
-        self._is_file = isinstance(source, str | int) and not self._is_url
+        self._is_file = isinstance(source, str | int | chains.FilePart) and not self._is_url
         # What arrives as time passes is not held back; a file is read in few large blocks.
         self._n_least = rate_hz if self._is_file else 1
         self._n_read = self._n_silent = 0
@@ -204,9 +200,8 @@ class Ffmpeg:
         # With a protocol in front no name is an option, a pattern or an address.
         path = f"file:{os.path.abspath(self._source)}"
         parts: list[tuple[int, int]] = []
-        if not self._source.startswith(DESCRIPTORS):
-            with suppress(OSError):  # FFmpeg will say what it is
-                parts = self._found_parts(self._source)
+        with suppress(OSError):  # FFmpeg will say what it is
+            parts = self._found_parts(self._source)
         if len(parts) < 2:
             yield path, "file"
             return
@@ -257,10 +252,7 @@ class Ffmpeg:
     @property
     def _seekable(self) -> str | int | None:
         """The file, if it can be opened again and read from any place."""
-        if isinstance(self._source, str):
-            is_once = self._is_url or self._source.startswith(DESCRIPTORS)
-            return None if is_once else self._source
-        return self._source if isinstance(self._source, int) else None
+        return self._source if isinstance(self._source, str | int) and self._is_file else None
 
     def _opened(
         self, source: str | Bytes, protocols: str

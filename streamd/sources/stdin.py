@@ -17,8 +17,9 @@ import numpy as np
 from streamd.errors import SourceError, os_error_as
 from streamd.options import PcmOptions
 from streamd.sources import FrameStream, Source
+from streamd.sources.chains import FilePart
 from streamd.sources.containers import N_HEAD, container, is_text
-from streamd.sources.ffmpeg import DESCRIPTORS, Ffmpeg
+from streamd.sources.ffmpeg import Ffmpeg
 from streamd.sources.framing import Block, Framer, PcmDecoder
 from streamd.sources.tracks import Selection
 
@@ -135,10 +136,10 @@ class StdinSource(Source):
 
     def _decoder_of(self, head: bytes) -> Ffmpeg:
         """Return what decodes the container that begins with `head`."""
-        source: str | _Pipe = _Pipe(head, self._read_bytes)
+        source: FilePart | _Pipe = _Pipe(head, self._read_bytes)
         if stat.S_ISREG(os.fstat(self._descriptor).st_mode):  # FFmpeg may seek in it
-            os.lseek(self._descriptor, -len(head), os.SEEK_CUR)
-            source = f"{DESCRIPTORS}{self._descriptor}"
+            begin = os.lseek(self._descriptor, -len(head), os.SEEK_CUR)
+            source = FilePart(self._descriptor, begin)
         decoder = Ffmpeg(
             self.name,
             source,
