@@ -233,13 +233,11 @@ class Microphone(Source):
         try:
             with _recording_from(device, self._wanted):
                 rate_hz, channels = _settings(portaudio, device, split=self._split)
-            # What the computer plays may be silent.
-            self._silence = SilenceWatch(rate_hz, self.name) if self.name != MONITOR else None
-            self._meter = OverflowMeter(rate_hz)
-            self._rate_hz = rate_hz
-            framer = Framer(rate_hz, channels, split=self._split)
-            self._frames = FrameStream(framer, self._next_block, name=self.name)
-            with _recording_from(device, self._wanted):
+                # What the computer plays may be silent.
+                self._silence = SilenceWatch(rate_hz, self.name) if self.name != MONITOR else None
+                self._meter, self._rate_hz = OverflowMeter(rate_hz), rate_hz
+                framer = Framer(rate_hz, channels, split=self._split)
+                self._frames = FrameStream(framer, self._next_block, name=self.name)
                 self._stream = portaudio.InputStream(
                     device=device.index,
                     samplerate=rate_hz,
