@@ -61,19 +61,9 @@ def folder(here: StorePaths, source: str, target: str) -> Path:
     return here.imported / _FOLDER / f"{source}-{target}"
 
 
-class _Firefox:
-    """A model of Firefox, whose library panics rather than raises where its files are wrong."""
-
-    def __init__(self, path: Path, model: OneWay) -> None:
-        self._path, self._model = path, model
-
-    def translate(self, text: str) -> str:
-        with _panics_as(EngineError, f"{self._path}: the model failed"):
-            return self._model.translate(text)
-
-
 @contextmanager
 def _panics_as(kind: type[StreamdError], problem: str) -> Iterator[None]:
+    # Firefox's library panics rather than raises where its files are wrong.
     try:
         yield
     except (KeyboardInterrupt, SystemExit):
@@ -94,7 +84,13 @@ def open_model(here: StorePaths, source: str, target: str) -> OneWay:
     with os_error_as(ModelError, f"{path}: cannot be read"):
         model, shortlist, own, other = (each.read_bytes() for each in found)
     with _panics_as(ModelError, f"{path}: the model is damaged"):
-        return _Firefox(path, Translator(model, own, other, shortlist))
+        opened = Translator(model, own, other, shortlist)
+
+    def translate(text: str) -> str:
+        with _panics_as(EngineError, f"{path}: the model failed"):
+            return opened.translate(text)
+
+    return translate
 
 
 def _files(path: Path) -> list[Path]:

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from queue import SimpleQueue
 from threading import Thread
-from typing import Protocol
 
 from streamd.errors import EngineError, ModelError, StreamdError
 from streamd.language import ends_sentence
@@ -36,13 +35,9 @@ _PAUSE = re.compile(r"[,;:，、；：]\s+|[，、；：]")
 log = logging.getLogger(__name__)
 
 
-class OneWay(Protocol):
-    """A model from one language to another; only the thread that opened it may use it."""
-
-    def translate(self, text: str) -> str:
-        """Return the translation of one sentence."""
-
-
+OneWay = Callable[[str], str]
+"""A model from one language to another, which returns the translation of one sentence; only the
+thread that opened it may call it."""
 OpenModel = Callable[[str, str], OneWay]
 """Opens the model from one language to another; raises `ModelError` if it cannot be used."""
 
@@ -147,7 +142,7 @@ class _TranslatingThread:
 
         def through(text: str) -> str:
             for model in models:
-                text = model.translate(text)
+                text = model(text)
             return text
 
         return keeping(through, part, names)
