@@ -10,7 +10,7 @@ import weakref
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache, partial
 from queue import SimpleQueue
 from threading import Thread
 
@@ -65,8 +65,8 @@ class Translator:
     def __init__(self, open_model: OpenModel, directions: Collection[tuple[str, str]]) -> None:
         self._directions = frozenset(directions)
         self._orders: SimpleQueue[_Order | None] = SimpleQueue()
-        worker = _TranslatingThread(open_model)
-        thread = Thread(target=worker.run, args=(self._orders,), name="translator", daemon=True)
+        work = partial(_translate_all, self._orders, open_model)
+        thread = Thread(target=work, name="translator", daemon=True)
         thread.start()
         weakref.finalize(self, _end, self._orders, thread)
 
@@ -111,46 +111,32 @@ def _end(orders: "SimpleQueue[_Order | None]", thread: Thread) -> None:
     thread.join(_END_S)
 
 
-class _TranslatingThread:
-    """What the thread of a translator does; the library wants its models freed there, too."""
+def _translate_all(orders: "SimpleQueue[_Order | None]", open_model: OpenModel) -> None:
+    """Translate until there is no order, but None; the library wants its models freed here, too."""
+    opened = cache(open_model)
 
-    def __init__(self, open_model: OpenModel) -> None:
-        self._open = open_model
-        self._models: dict[tuple[str, str], OneWay] = {}
-        self._known = lru_cache(_MOST_KEPT)(self._translated)
-
-    def run(self, orders: "SimpleQueue[_Order | None]") -> None:
-        """Translate until there is no order, but None."""
-        while (order := orders.get()) is not None:
-            if not order.done.set_running_or_notify_cancel():
-                continue
-            try:
-                whole = " ".join(
-                    self._known(part, order.route, order.names) for part in parts(order.text)
-                )
-            except StreamdError as error:
-                order.done.set_exception(error)
-            except Exception as error:  # a bug, for which no captions and no other file may end
-                log.exception("a bug in streamd: %r is not translated", order.text)
-                order.done.set_exception(EngineError(f"the translator failed ({error})"))
-            else:
-                order.done.set_result(whole)
-        self._models.clear()
-
-    def _translated(self, part: str, route: Route, names: tuple[str, ...]) -> str:
-        models = [self._model(*way) for way in route]
-
+    @lru_cache(_MOST_KEPT)
+    def translated(part: str, route: Route, names: tuple[str, ...]) -> str:
         def through(text: str) -> str:
-            for model in models:
-                text = model(text)
+            for way in route:
+                text = opened(*way)(text)
             return text
 
         return keeping(through, part, names)
 
-    def _model(self, source: str, target: str) -> OneWay:
-        if (source, target) not in self._models:
-            self._models[source, target] = self._open(source, target)
-        return self._models[source, target]
+    while (order := orders.get()) is not None:
+        if not order.done.set_running_or_notify_cancel():
+            continue
+        try:
+            done = [translated(part, order.route, order.names) for part in parts(order.text)]
+        except StreamdError as error:
+            order.done.set_exception(error)
+        except Exception as error:  # a bug, for which no captions and no other file may end
+            log.exception("a bug in streamd: %r is not translated", order.text)
+            order.done.set_exception(EngineError(f"the translator failed ({error})"))
+        else:
+            order.done.set_result(" ".join(done))
+    opened.cache_clear()
 
 
 def parts(text: str) -> list[str]:
