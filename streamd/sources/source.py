@@ -83,10 +83,9 @@ class FrameStream:
                 frames = self._framer.flush()
             elif self._threads and block.nbytes > _LARGE_BYTES:
                 frames = await asyncio.to_thread(self._framer.push, block)
-                self._check()
             else:
                 frames = self._framer.push(block)
-                self._check()
+            self._check()
             if len(frames):
                 return frames
         raise self._failure or StopAsyncIteration
