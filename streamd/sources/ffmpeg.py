@@ -380,10 +380,8 @@ class Ffmpeg:
             n = min(self.rate_hz, n_silent - at)
             yield np.zeros((n, self.channels), np.int16)
         yield from self._converter.push(frame, at_once=not self._is_file)
-        if self._converter.cancels:
-            warn(self.warnings, cancelled(self.name))
-        if self._converter.rescales:
-            warn(self.warnings, rescaled(self.name))
+        for text in self._converter.complaints(self.name):
+            warn(self.warnings, text)
 
     def _problem(self, failure: str) -> str:
         """Return what is wrong with the input, "" if nothing is or a warning is enough."""
@@ -517,15 +515,12 @@ class _Converter:
         self._waiting: list[NDArray[Any]] = []
         self._n_waiting = 0
 
-    @property
-    def cancels(self) -> bool:
-        """As `Mixer.cancels`."""
-        return self._mixer is not None and self._mixer.cancels
-
-    @property
-    def rescales(self) -> bool:
-        """As `Rescaler.scales`."""
-        return self._rescaler is not None and self._rescaler.scales
+    def complaints(self, name: str) -> Iterator[str]:
+        """Yield what is wrong with the sound so far."""
+        if self._mixer is not None and self._mixer.cancels:
+            yield cancelled(name)
+        if self._rescaler is not None and self._rescaler.scales:
+            yield rescaled(name)
 
     def push(self, frame: "AudioFrame", *, at_once: bool) -> Iterator[NDArray[np.int16]]:
         """Take a frame, and yield what is ready; a second at a time costs less than `at_once`."""
