@@ -48,13 +48,9 @@ class Text(Format):
         self._look = look or Look()
         self.names = {**self._look.names}
 
-    def append(self, event: Event) -> str:
-        line = super().append(event)
-        self._look = dataclasses.replace(self._look, names=self.names)
-        return line
-
     def _final(self, final: Final) -> str:
-        return (paint([*named(final.speaker, self._look), *caption(final, self._look)])) + "\n"
+        look = dataclasses.replace(self._look, names=self.names)
+        return paint([*named(final.speaker, look), *caption(final, look)]) + "\n"
 
     def _gap(self, gap: Gap) -> str:
         return gap_notice(gap) + "\n"
@@ -426,30 +422,26 @@ class Ass(_InCues):
     header = _ASS_HEAD
 
     def _cue(self, cue: Cue) -> str:
-        return _dialogue(cue, speaker_name(cue.speaker, self.names))
+        clock_cs = cue.start_ms // 10
 
+        def draw(piece: Piece) -> str:
+            nonlocal clock_cs
+            begins_cs = max(min(piece.start_ms, cue.end_ms) // 10, clock_cs)
+            ends_cs = max(min(piece.end_ms, cue.end_ms) // 10, begins_cs)
+            waits = f"{{\\k{begins_cs - clock_cs}}}" if begins_cs > clock_cs else ""
+            # \kf fills from the left: right-to-left text changes colour at once instead.
+            is_rightward = any(bidirectional(char) in ("R", "AL") for char in piece.text)
+            fills = "k" if is_rightward else "kf"
+            # A backslash has no escape, but before an invisible character it means nothing.
+            shown = re.sub(r"[{}]", r"\\\g<0>", piece.text.replace("\\", f"\\{JOINER}"))
+            text = f"{waits}{{\\{fills}{ends_cs - begins_cs}}}{shown}"
+            clock_cs = ends_cs
+            return text
 
-def _dialogue(cue: Cue, name: str) -> str:
-    clock_cs = cue.start_ms // 10
-
-    def draw(piece: Piece) -> str:
-        nonlocal clock_cs
-        begins_cs = max(min(piece.start_ms, cue.end_ms) // 10, clock_cs)
-        ends_cs = max(min(piece.end_ms, cue.end_ms) // 10, begins_cs)
-        waits = f"{{\\k{begins_cs - clock_cs}}}" if begins_cs > clock_cs else ""
-        # \kf fills from the left: right-to-left text changes colour at once instead.
-        is_rightward = any(bidirectional(char) in ("R", "AL") for char in piece.text)
-        fills = "k" if is_rightward else "kf"
-        # A backslash has no escape, but before an invisible character it means nothing.
-        shown = re.sub(r"[{}]", r"\\\g<0>", piece.text.replace("\\", f"\\{JOINER}"))
-        text = f"{waits}{{\\{fills}{ends_cs - begins_cs}}}{shown}"
-        clock_cs = ends_cs
-        return text
-
-    times = f"{_ass_time(cue.start_ms)},{_ass_time(cue.end_ms)}"
-    text = "\\N".join(joined(line, draw) for line in cue.lines)
-    name = name.replace(",", "")  # which ends the field
-    return f"Dialogue: 0,{times},Default,{name},0,0,0,,{text}\n"
+        times = f"{_ass_time(cue.start_ms)},{_ass_time(cue.end_ms)}"
+        text = "\\N".join(joined(line, draw) for line in cue.lines)
+        name = speaker_name(cue.speaker, self.names).replace(",", "")  # which ends the field
+        return f"Dialogue: 0,{times},Default,{name},0,0,0,,{text}\n"
 
 
 def _ass_time(t_ms: int) -> str:
