@@ -15,6 +15,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from streamd.events import (
+    CaptionT,
     Final,
     Item,
     Partial,
@@ -73,7 +74,6 @@ def revised(turns: Sequence[SpokenTurn], event: SpeakerTurns) -> list[SpokenTurn
 
 
 ItemT = TypeVar("ItemT", Final, Item)
-CaptionT = TypeVar("CaptionT", Partial, Final, Partial | Final)
 
 
 def revise(

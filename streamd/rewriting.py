@@ -15,13 +15,13 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 from unicodedata import category
 
 import regex
 from msgspec.structs import replace
 
-from streamd.events import Final, Partial, TimedWord
+from streamd.events import CaptionT, Final, Partial, TimedWord
 from streamd.language import LANGUAGES, ends_sentence
 from streamd.types import mean_prob, rounded
 
@@ -40,7 +40,6 @@ _FIRST_WIDE = "\u2e80"
 """From this character on, most scripts have no blanks between words."""
 
 log = logging.getLogger(__name__)
-CaptionT = TypeVar("CaptionT", Partial, Final, Partial | Final)
 
 
 class _Expression(NamedTuple):
@@ -187,11 +186,18 @@ def _edges(said: str) -> tuple[int, int]:
     return (places[0], places[-1] + 1) if places else (0, len(said))
 
 
+def _beginnings(tokens: Sequence[_SpokenToken]) -> Iterator[tuple[int, str]]:
+    """Yield what the first token says, the first two and so on, as phrases are kept."""
+    said = ""
+    for n, token in enumerate(tokens, 1):
+        said += (" " if n > 1 and token.before else "") + _bare(token.said)
+        yield n, said
+
+
 def _match(table: _LanguageRules, tokens: Sequence[_SpokenToken]) -> tuple[int, str] | None:
     """Return how many of the tokens the longest phrase takes that they begin with, and what for."""
-    found, said = None, ""
-    for n, token in enumerate(tokens[: _MOST_WORDS * 4], 1):
-        said += (" " if n > 1 and token.before else "") + _bare(token.said)
+    found = None
+    for n, said in _beginnings(tokens[: _MOST_WORDS * 4]):
         if (meant := table.phrases.get(said)) is not None:
             found = n, meant
         if said not in table.beginnings:
@@ -216,12 +222,7 @@ def _is_open(table: _LanguageRules, tokens: Sequence[_SpokenToken]) -> bool:
     """Whether words that are not known yet may change what these tokens mean."""
     if (match := _match(table, tokens)) and match[1] == "{literal}":
         tokens = tokens[match[0] :]
-    said = ""
-    for n, token in enumerate(tokens, 1):
-        said += (" " if n > 1 and token.before else "") + _bare(token.said)
-        if said not in table.beginnings:
-            break
-    else:
+    if all(said in table.beginnings for _, said in _beginnings(tokens)):
         return True
     return any(each.n_words > len(tokens) for each in table.expressions)
 

@@ -106,9 +106,7 @@ def export(config: Config, session: str = "") -> Iterable[str]:
             f"{run.started.astimezone():%Y-%m-%d %H:%M}  {run.session}"
             for run in sorted(known, key=lambda run: run.started)
         ]
-    text = Revised()
-    for event in transcript(folder, session):
-        text.take(event)
+    text = Revised(transcript(folder, session))
     said = [*text.since(0)]
     speaks = any(isinstance(each, Final) and each.speaker for each in said)
     config = with_names(config, text.names)

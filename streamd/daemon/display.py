@@ -17,13 +17,12 @@ from streamd.errors import ConfigError, os_error_as
 from streamd.events import Event, Final, Item, SpeakerTurns
 from streamd.labels import Names, names_of
 from streamd.options import OutputOptions, without_password
-from streamd.sinks import CaptionSink, Format, Sink
+from streamd.sinks import About, CaptionSink, Format, Sink
 from streamd.sinks.formats import FORMATS, SEGMENTED, Jsonl, Paragraphs, Table, Text, suffix
 from streamd.sinks.terminal import TerminalSink, is_terminal
 from streamd.sinks.text import SPEAKERS, Look, clean, confidence_ramp, stamper
 from streamd.sinks.transcripts import transcript
 from streamd.sinks.whole import DOCUMENTS, Document
-from streamd.sinks.word_document import About
 from streamd.sinks.writing import FileSink, SentenceSink, StreamSink, fitting
 from streamd.sources.ffmpeg import is_url
 

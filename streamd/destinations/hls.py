@@ -63,7 +63,6 @@ class Hls(Destination[FolderUpdate]):
         self._began: datetime | None = None
 
     def parts(self, event: SessionEvent) -> Sequence[Parcel[FolderUpdate]]:
-        """Return the segments that are due after an event."""
         cues = self._cues.of(event)
         match event:
             case Stats():
@@ -129,7 +128,6 @@ class Hls(Destination[FolderUpdate]):
         await self._in_thread(self._clear)
 
     async def send(self, content: FolderUpdate) -> None:
-        """Write the files, each completely or not at all."""
         await self._in_thread(lambda: self._apply(content))
 
     async def _in_thread(self, work: Callable[[], None]) -> None:

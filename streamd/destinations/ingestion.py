@@ -64,7 +64,6 @@ class YouTube(Destination[str]):
         self._began: datetime | None = None
 
     def parts(self, event: SessionEvent) -> Sequence[Parcel[str]]:
-        """Return the body of a final's post."""
         if isinstance(event, Stats):
             self._began = self._now() - timedelta(milliseconds=event.audio_ms)
         cues, body = self._cues.of(event), ""
@@ -78,7 +77,6 @@ class YouTube(Destination[str]):
         return [Parcel(body)] if body else ()
 
     async def send(self, content: str) -> None:
-        """Post the cues."""
         asked, query = self._now(), {"seq": str(self._posts.seq)}
         answer = await self._http.request(
             "POST", self._url, query=query, body=content.encode(), headers=_PLAIN
@@ -87,7 +85,6 @@ class YouTube(Destination[str]):
         self._posts.hear(answer, asked, self._now())
 
     async def close(self) -> None:
-        """Close the connections."""
         await self._http.close()
 
 
@@ -107,7 +104,6 @@ class Zoom(Destination[tuple[str, str]]):
         self._seq: int | None = None
 
     def parts(self, event: SessionEvent) -> Sequence[Parcel[tuple[str, str]]]:
-        """Return the language and the text of each cue of a final."""
         paced = self._cues.paced(event)
         code = event.language if isinstance(event, Final) else ""
         language = _ZOOM_LANGUAGES.get(code, f"{code}-{code.upper()}")
@@ -123,7 +119,6 @@ class Zoom(Destination[tuple[str, str]]):
         self._seq = int(found[1]) + 1 if found else 0
 
     async def send(self, content: tuple[str, str]) -> None:
-        """Post a cue."""
         if self._seq is None:
             # Whatever is wrong with the number, the text may be taken.
             self._seq = 0
@@ -135,5 +130,4 @@ class Zoom(Destination[tuple[str, str]]):
         self._seq += 1
 
     async def close(self) -> None:
-        """Close the connections."""
         await self._http.close()

@@ -79,7 +79,6 @@ class Obs(Destination[str]):
         self._n_requests = 0
 
     def parts(self, event: SessionEvent) -> Sequence[Parcel[str]]:
-        """Return the text of each cue of a final."""
         return [Parcel("\n".join(lines), lasts_ms) for lines, lasts_ms in self._cues.paced(event)]
 
     async def open(self) -> None:
@@ -87,11 +86,9 @@ class Obs(Destination[str]):
         await self._bounded(self._connected())
 
     async def send(self, content: str) -> None:
-        """Have OBS show a caption."""
         await self._bounded(self._show(content))
 
     async def close(self) -> None:
-        """Close the connection."""
         socket, self._socket = self._socket, None
         if socket is not None:
             await socket.close()
@@ -100,20 +97,9 @@ class Obs(Destination[str]):
         try:
             async with asyncio.timeout(_TIMEOUT_S):
                 await work
-        except ConnectionClosed as error:
+        except (OSError, WebSocketException, msgspec.MsgspecError, KeyError, TypeError) as error:
             await self.close()
-            refused = error.rcvd is not None and error.rcvd.code == _WRONG_PASSWORD
-            why = f"the password of {PASSWORD_VARIABLE} is wrong" if refused else "it has closed"
-            raise DeliveryError(why) from None
-        except TimeoutError:
-            await self.close()
-            raise DeliveryError(f"no answer within {_TIMEOUT_S:.0f} s") from None
-        except OSError:
-            await self.close()
-            raise DeliveryError("cannot connect: start OBS and its websocket server") from None
-        except (WebSocketException, msgspec.MsgspecError, KeyError, TypeError):
-            await self.close()
-            raise DeliveryError("what answers does not speak obs-websocket 5") from None
+            raise DeliveryError(_why(error)) from None
 
     async def _connected(self) -> ClientConnection:
         if self._socket is None:
@@ -165,3 +151,16 @@ class Obs(Destination[str]):
 
     async def _put(self, socket: ClientConnection, op: int, data: dict[str, Any]) -> None:
         await socket.send(msgspec.json.encode({"op": op, "d": data}).decode())
+
+
+def _why(error: Exception) -> str:
+    """Return what is wrong with OBS, for its user."""
+    match error:
+        case ConnectionClosed():
+            refused = error.rcvd is not None and error.rcvd.code == _WRONG_PASSWORD
+            return f"the password of {PASSWORD_VARIABLE} is wrong" if refused else "it has closed"
+        case TimeoutError():
+            return f"no answer within {_TIMEOUT_S:.0f} s"
+        case OSError():
+            return "cannot connect: start OBS and its websocket server"
+    return "what answers does not speak obs-websocket 5"

@@ -80,5 +80,4 @@ class HttpClient:
         return content
 
     async def close(self) -> None:
-        """Close the connections."""
         await self._http.aclose()

@@ -7,7 +7,7 @@ from streamd.events import Event, Final, SpeakerName
 from streamd.labels import renamed
 from streamd.options import CueLayout
 from streamd.sinks.cues import Cue, Cues, joined
-from streamd.sinks.text import speaker_name
+from streamd.sinks.text import label_of
 
 
 class ShownCues:
@@ -41,5 +41,4 @@ class ShownCues:
         yield from zip(map(self.lines, cues), [*lasts, 0], strict=False)
 
     def _label(self, speaker: int | None) -> str:
-        name = speaker_name(speaker, self._names)
-        return f"{name}: " if name else ""
+        return label_of(speaker, self._names)

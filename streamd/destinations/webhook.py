@@ -75,7 +75,6 @@ class Webhook(Destination[tuple[str, bytes]]):
         self._same.clear()
 
     def parts(self, event: SessionEvent) -> Sequence[Parcel[tuple[str, bytes]]]:
-        """Return the id and the body of an event that lasts."""
         match event:
             case Final():
                 event, kind = replace(event, details=UNSET), f"final-{event.seq}"
@@ -108,7 +107,6 @@ class Webhook(Destination[tuple[str, bytes]]):
         return "" if is_known else name
 
     async def send(self, content: tuple[str, bytes]) -> None:
-        """Post an event."""
         message_id, body = content
         sent_s = int(self._now_s())
         headers = {
@@ -123,5 +121,4 @@ class Webhook(Destination[tuple[str, bytes]]):
         await self._http.request("POST", self._url, body=body, headers=headers)
 
     async def close(self) -> None:
-        """Close the connections."""
         await self._http.close()

@@ -27,23 +27,17 @@ _WORD = re.compile(r"[^\W\d_]+(?:[-'’][^\W\d_]+)*")
 _NUMBER = re.compile(r"\d[\w.,:/–-]*\w|\d")
 _ENDING = re.compile(r"(?:['’](?:s|ll|d|re|ve|m)|n['’]t)$")
 """What is written to a name in English."""
-_TITLES = frozenset(
-    word
-    for line in (
-        "mr mrs ms miss dr prof professor herr frau fräulein monsieur madame señor señora",
-        "signor signora captain sir lady lord",
-    )
-    for word in line.split()
+_BEFORE_NAMES = (
+    "mr mrs ms miss dr prof professor herr frau fräulein monsieur madame señor señora signor "
+    "signora captain sir lady lord"
 )
-_NO_NAMES = _TITLES | frozenset(
-    word
-    for line in (
-        "i i'm i'll i've i'd ok okay oh hmm mmm heh aha gee god monday tuesday wednesday thursday",
-        "friday saturday sunday january february march april may june july august september",
-        "october november december",
-    )
-    for word in line.split()
+_CAPITALS = (
+    "i i'm i'll i've i'd ok okay oh hmm mmm heh aha gee god monday tuesday wednesday thursday "
+    "friday saturday sunday january february march april may june july august september october "
+    "november december"
 )
+_TITLES = frozenset(_BEFORE_NAMES.split())
+_NO_NAMES = _TITLES.union(_CAPITALS.split())
 """In lower case: what has a capital inside a sentence, and tells nobody's name."""
 _NOUNS_HAVE_CAPITALS = frozenset({"de", "lb"})
 _RATIO = 2

@@ -14,7 +14,7 @@ from streamd.errors import ConfigError, StreamdError, how_to_install
 from streamd.events import Final
 from streamd.labels import by_speaker
 from streamd.library.shelf import Hit, Shelf, sought
-from streamd.sinks.text import clean, clock, speaker_name
+from streamd.sinks.text import clean, clock, label_of
 
 P = ParamSpec("P")
 
@@ -57,7 +57,7 @@ def serve(shelf: Shelf) -> None:
         run, names = shelf.run(number), shelf.names(number)
         finals = [each for each in shelf.read(number) if isinstance(each, Final)]
         lines = [
-            f"{clock(part.start_ms)} {_said(speaker_name(part.speaker, names), part.text)}"
+            f"{clock(part.start_ms)} {label_of(part.speaker, names)}{clean(part.text)}"
             for final in finals
             if final.end_ms > from_s * 1000 and (to_s == 0 or final.start_ms < to_s * 1000)
             for part in by_speaker(final)
@@ -88,8 +88,5 @@ def serve(shelf: Shelf) -> None:
 
 def _line(hit: Hit) -> str:
     where = f"session {hit.id} ({hit.session}), {hit.said.astimezone():%Y-%m-%d}"
-    return f"{where}, {clock(hit.start_ms)}: {_said(hit.speaker, hit.text)}"
-
-
-def _said(speaker: str, text: str) -> str:
-    return f"{clean(speaker)}: {clean(text)}" if speaker else clean(text)
+    who = f"{hit.speaker}: " if hit.speaker else ""
+    return f"{where}, {clock(hit.start_ms)}: {who}{clean(hit.text)}"

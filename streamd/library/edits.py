@@ -16,9 +16,9 @@ from msgspec.structs import asdict, replace
 
 from streamd.errors import ConfigError, WireError
 from streamd.events import Attribution, Correction, Edit, Final, SpeakerName, aligned
-from streamd.labels import MOST_NAME, Names, name_from, renamed
+from streamd.labels import MOST_NAME, name_from
 from streamd.library.tables import UNSPACED
-from streamd.sinks.transcripts import attributed, corrected, in_effect
+from streamd.sinks.transcripts import EditsSoFar, attributed, corrected, in_effect
 
 _MOST_EDITS = 5_000
 """In a request: one that undoes the merge of two speakers names each stretch between them."""
@@ -81,26 +81,12 @@ class EditedText:
 
     def __init__(self, events: Iterable[object]) -> None:
         self._finals: dict[int, Final] = {}
-        self._corrections: dict[int, list[Correction]] = {}
-        self._attributions: list[Attribution] = []
-        self.names: Names = {}
-        """What speakers are called."""
-        self.revision = 0
-        """The number of edits so far."""
+        self.edits = EditsSoFar()
         for event in events:
             if isinstance(event, Final):
                 self._finals[event.seq] = event
             elif isinstance(event, Edit):
-                self._take(event)
-
-    def _take(self, note: Edit) -> None:
-        self.revision += 1
-        if isinstance(note, Attribution):
-            self._attributions.append(note)
-        elif isinstance(note, SpeakerName):
-            self.names = renamed(self.names, note)
-        else:
-            self._corrections.setdefault(note.seq, []).append(note)
+                self.edits.take(event)
 
     def edit(self, wanted: Edits) -> tuple[list[Edit], Edits]:
         """Take what is wanted; return the notes that say so, and the edits that undo it."""
@@ -114,26 +100,22 @@ class EditedText:
         for speech in wanted.speakers:
             self._check(speech)
             speakers[:0] = self._speakers(speech.attribution)
-            self._take(speech.attribution)
+            self.edits.take(speech.attribution)
             notes.append(speech.attribution)
         names: list[Naming] = []
         for naming in wanted.names:
-            known = self.names.get(naming.speaker, "")
+            known = self.edits.names.get(naming.speaker, "")
             names.insert(0, Naming(speaker=naming.speaker, name=known))
             note = SpeakerName(speaker=naming.speaker, name=_checked(naming.name))
-            self._take(note)
+            self.edits.take(note)
             notes.append(note)
         undo = Edits(
-            revision=self.revision,
+            revision=self.edits.revision,
             sentences=tuple(before),
             speakers=tuple(speakers),
             names=tuple(names),
         )
         return notes, undo
-
-    def said(self, final: Final) -> Final:
-        """Return a final as it stands: by whom it was said, and what was corrected."""
-        return self._as_corrected(attributed(final, self._attributions))
 
     def texts(self, notes: Iterable[Edit]) -> Iterator[tuple[int, str, str]]:
         """Give number, text as it was heard, and text as it stands, of what notes correct."""
@@ -170,13 +152,13 @@ class EditedText:
             raise ConfigError(f"final {speech.seq} has no such words")
 
     def _as_corrected(self, final: Final) -> Final:
-        return corrected(final, self._corrections.get(final.seq, ()))
+        return corrected(final, self.edits.of(final))
 
     def _rewritten(self, final: Final, text: str) -> Iterator[Correction]:
         """Give the corrections after which a final has a text."""
-        by_whom = attributed(final, self._attributions)
+        by_whom = self.edits.attributed(final)
         wanted = [*_differences(by_whom, " ".join(text.split()))]
-        known = in_effect(final, self._corrections.get(final.seq, ()))
+        known = in_effect(final, self.edits.of(final))
         wanted += [
             _as_heard(final, each)
             for each in known
@@ -184,7 +166,7 @@ class EditedText:
         ]
         for each in wanted:
             if each not in known:
-                self._take(each)
+                self.edits.take(each)
                 yield each
 
     def _speakers(self, change: Attribution) -> list[Speaking]:
@@ -194,7 +176,7 @@ class EditedText:
             # Undoing a merge makes thousands of changes, each about one of thousands of finals.
             if seq < change.seq or 0 < change.to_seq < seq:
                 continue
-            now = attributed(final, self._attributions)
+            now = self.edits.attributed(final)
             later = attributed(now, [change])
             for i, (word, other) in enumerate(zip(now.words, later.words, strict=True)):
                 if word == other:

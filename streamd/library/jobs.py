@@ -7,7 +7,7 @@ was transcribed: a session of this epoch that has not ended well is begun again.
 import secrets
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct
@@ -89,10 +89,8 @@ class Jobs:
 
     def listed(self) -> list[QueuedFile]:
         """Return all jobs, the oldest first."""
-        with written(self.shelf.path) as connection:
-            rows = connection.execute("SELECT id, job FROM jobs ORDER BY id").fetchall()
         found = []
-        for number, data in rows:
+        for number, data in self._rows("SELECT id, job FROM jobs ORDER BY id"):
             with suppress(ValueError):  # damaged, or of a newer version
                 found.append(replace(_job.decode(data), id=number))
         return found
@@ -112,14 +110,12 @@ class Jobs:
 
     def change(self, job: QueuedFile) -> None:
         """Write what is known of a job, unless somebody has removed it."""
-        with written(self.shelf.path) as connection:
-            row = msgspec.json.encode(job).decode(), job.id
-            connection.execute("UPDATE jobs SET job = ? WHERE id = ?", row)
+        data = msgspec.json.encode(job).decode()
+        self._rows("UPDATE jobs SET job = ? WHERE id = ?", data, job.id)
 
     def remove(self, job: QueuedFile) -> None:
         """Forget a job and its file; its session stays."""
-        with written(self.shelf.path) as connection:
-            connection.execute("DELETE FROM jobs WHERE id = ?", (job.id,))
+        self._rows("DELETE FROM jobs WHERE id = ?", job.id)
         self.path(job.epoch).unlink(missing_ok=True)
 
     def forget_session(self, job: QueuedFile) -> None:
@@ -139,14 +135,15 @@ class Jobs:
         return next((number for number, _ in self._sessions(job)), 0)
 
     def _sessions(self, job: QueuedFile) -> list[tuple[int, str]]:
-        with written(self.shelf.path) as connection:
-            query = "SELECT id, run FROM runs WHERE epoch = ?"
-            rows = connection.execute(query, (job.epoch,)).fetchall()
         found = []
-        for number, data in rows:
+        for number, data in self._rows("SELECT id, run FROM runs WHERE epoch = ?", job.epoch):
             with suppress(ValueError):
                 found.append((number, run_of(data).ended))
         return found
+
+    def _rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
+        with written(self.shelf.path) as connection:
+            return connection.execute(query, values).fetchall()
 
     def path(self, epoch: str) -> Path:
         """Return where the file of a job is."""

@@ -58,7 +58,6 @@ class JobsRest:
 
     async def _received(self, exchange: Exchange) -> Path:
         path = await asyncio.to_thread(self._queue.jobs.new_file)
-        is_whole = False
         try:
             with path.open("xb") as file:
                 path.chmod(0o600)
@@ -66,18 +65,17 @@ class JobsRest:
                     if is_nearly_full(path.parent):
                         raise WireError("storage", "the disk of the library is nearly full")
                     await asyncio.to_thread(file.write, part)
-            is_whole = path.stat().st_size > 0
-        finally:
-            if not is_whole:
-                path.unlink(missing_ok=True)
-        if not is_whole:
-            raise WireError("bad_form", "the file is empty")
+            if not path.stat().st_size:
+                raise WireError("bad_form", "the file is empty")
+        except BaseException:
+            path.unlink(missing_ok=True)
+            raise
         return path
 
     def answer(self, method: str, number: str) -> Response:
         """List the files, or remove one from the queue, or try one again; may block."""
         jobs = self._queue.jobs
-        if not number and method in ("GET", "HEAD"):
+        if not number and method == "GET":
             return in_json(200, {"uploads": [self._shown(job) for job in jobs.listed()]})
         job = next((each for each in jobs.listed() if str(each.id) == number), None)
         if job is None:

@@ -7,7 +7,7 @@ import asyncio
 import logging
 import os
 import re
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Annotated, Any, BinaryIO
@@ -24,7 +24,14 @@ from streamd.library.edits import Edits
 from streamd.library.files import replaced_list, transcript_file
 from streamd.library.jobs_rest import JobsRest
 from streamd.library.listeners import Listeners
-from streamd.library.shelf import OvertakenEditError, Shelf, UnreadableQueryError, sought
+from streamd.library.shelf import (
+    MOST_NUMBER,
+    Kept,
+    OvertakenEditError,
+    Shelf,
+    UnreadableQueryError,
+    sought,
+)
 from streamd.server.exchange import READ_BYTES, Exchange, in_json, in_parts, plain, respond
 from streamd.server.rest import STATUS
 from streamd.server.routes import LIBRARY_PATH, is_upload_to_library
@@ -36,8 +43,6 @@ _MAX_BODY_BYTES = 1 << 20
 """The edits that undo the merge of two speakers in hours of talk."""
 _MOST = 200
 """Sessions or sentences in an answer, unless the client asks for fewer."""
-_MOST_NUMBER = 2**63 - 1
-"""That SQLite has."""
 _PART_BYTES = 4 << 20
 """Audio in an answer to a request for a range; players ask for the rest when they need it."""
 _AUDIO_PATH = f"{LIBRARY_PATH}/audio/"
@@ -50,8 +55,8 @@ _log = logging.getLogger(__name__)
 class _LibraryQuery(Struct, frozen=True, kw_only=True):
     q: Annotated[str, Meta(max_length=1000)] = ""
     limit: Annotated[int, Meta(ge=1, le=_MOST)] = _MOST
-    before: Annotated[int, Meta(ge=0, le=_MOST_NUMBER)] = 0
-    after: Annotated[int, Meta(ge=0, le=_MOST_NUMBER)] = 0
+    before: Annotated[int, Meta(ge=0, le=MOST_NUMBER)] = 0
+    after: Annotated[int, Meta(ge=0, le=MOST_NUMBER)] = 0
     ms: Annotated[int, Meta(ge=1, le=86_400_000)] = 120_000
     format: str = ""
     anonymous: bool = False
@@ -90,11 +95,12 @@ class LibraryRest:
         except WireError as error:
             await exchange.respond(plain(STATUS[error.code], str(error)))
             return
-        is_get, (path, *_) = exchange.method in ("GET", "HEAD"), request.path.split("?")
-        if is_get and path.startswith(_AUDIO_PATH):
+        method, (path, *_) = exchange.method, request.path.split("?")
+        method = "GET" if method == "HEAD" else method
+        if method == "GET" and path.startswith(_AUDIO_PATH):
             await self._send_sound(exchange, request, unquote(path.removeprefix(_AUDIO_PATH)))
             return
-        work = partial(self._answer, exchange.method, request, body)
+        work = partial(self._answer, method, request, body)
         answer = await asyncio.get_running_loop().run_in_executor(self._thread, work)
         if exchange.method == "HEAD":
             answer.body = b""
@@ -116,44 +122,44 @@ class LibraryRest:
             return plain(503, for_clients("the library cannot be read or written", error))
 
     def _route(self, method: str, path: str, asked: _LibraryQuery, body: bytes) -> Response:
-        kind, _, rest = path.partition("/")
-        is_get = method in ("GET", "HEAD")
-        if is_get and not rest and (read := self._lists().get(kind)):
-            return read(asked)
-        if kind == "uploads" and self._files is not None:
-            return self._files.answer(method, rest)
-        if kind == "uploads" and is_get:
-            return in_json(200, {"uploads": None})  # nobody can send any
-        number, _, part = rest.partition("/")
-        if kind != "sessions" or not number.isdecimal() or len(number) > 18:
-            return plain(404, "not found: docs/protocol.md lists what the library answers")
-        if is_get and part == "transcript":
-            return transcript_file(
-                self._shelf, self._write, int(number), asked.format, anonymous=asked.anonymous
-            )
-        return self._of_session(method, int(number), part, asked, body)
+        match method, *path.rstrip("/").split("/", 2):
+            case "GET", ("sessions" | "search" | "now") as kind:
+                return in_json(200, self._listed(kind, asked))
+            case _, "uploads", *number if self._files is not None:
+                return self._files.answer(method, "/".join(number))
+            case "GET", "uploads", *_:
+                return in_json(200, {"uploads": None})  # nobody can send any
+            case _, "sessions", number, *part if number.isdecimal() and len(number) <= 18:
+                return self._of_session(method, int(number), "".join(part), asked, body)
+        return plain(404, "not found: docs/protocol.md lists what the library answers")
 
-    def _lists(self) -> Mapping[str, Callable[[_LibraryQuery], Response]]:
-        shelf = self._shelf
-        return {
-            "sessions": self._sessions,
-            "search": lambda asked: in_json(
-                200, {"hits": shelf.search(sought(asked.q), asked.limit)}
-            ),
-            "now": lambda asked: in_json(200, {"said": shelf.now(asked.ms)}),
-        }
+    def _listed(self, kind: str, asked: _LibraryQuery) -> dict[str, Any]:
+        match kind:
+            case "search":
+                return {"hits": self._shelf.search(sought(asked.q), asked.limit)}
+            case "now":
+                return {"said": self._shelf.now(asked.ms)}
+        listed = self._shelf.sessions(asked.limit, before=asked.before)
+        return {"sessions": [replace(each, is_live=self._is_live(each)) for each in listed]}
+
+    def _is_live(self, kept: Kept) -> bool:
+        return kept.is_open and self._live.is_live(self._shelf.run(kept.id))
 
     def _of_session(
         self, method: str, number: int, part: str, asked: _LibraryQuery, body: bytes
     ) -> Response:
-        shelf = self._shelf
         match method, part:
-            case (("GET" | "HEAD"), ""):
+            case "GET", "":
                 return in_json(200, self._whole(number, asked.after))
+            case "GET", "transcript":
+                form, is_anonymous = asked.format, asked.anonymous
+                return transcript_file(
+                    self._shelf, self._write, number, form, anonymous=is_anonymous
+                )
+            case "GET", "replaced":
+                return replaced_list(self._shelf, number)
             case "DELETE", "":
                 return self._delete(number)
-            case (("GET" | "HEAD"), "replaced"):
-                return replaced_list(shelf, number)
             case "POST", "edits":
                 return self._edit(number, decoded(body, _edits_decoder, "edits"))
         return plain(405, "the methods here are: GET, DELETE; POST edits")
@@ -196,16 +202,6 @@ class LibraryRest:
             "last": rows[-1][0] if rows else after,
             "events": [event for _, event in rows],
         }
-
-    def _sessions(self, asked: _LibraryQuery) -> Response:
-        listed = self._shelf.sessions(asked.limit, before=asked.before)
-        live = (
-            replace(each, is_live=self._live.is_live(self._shelf.run(each.id)))
-            if each.is_open
-            else each
-            for each in listed
-        )
-        return in_json(200, {"sessions": [*live]})
 
     async def _send_sound(self, exchange: Exchange, request: Request, name: str) -> None:
         path = self._shelf.sound(name)

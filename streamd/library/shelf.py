@@ -5,7 +5,7 @@ import os
 import re
 import sqlite3
 import unicodedata
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
@@ -20,7 +20,7 @@ from streamd.events import Edit, Final, Gap, Item, Note, SpeakerName
 from streamd.library.edits import EditedText, Edits
 from streamd.library.tables import NAME, SOUNDS, TO_COMPACT, compact, spaced, written
 from streamd.sinks.text import speaker_name
-from streamd.sinks.transcripts import Revised
+from streamd.sinks.transcripts import EditsSoFar, Revised
 from streamd.streams.journal.journals import JournalError
 from streamd.streams.journal.tables import (
     Run,
@@ -42,8 +42,10 @@ _COMPACT_BYTES = 64 << 20
 seconds: where a page of text was full, SQLite has left copies of some of it, which it does not
 overwrite. A larger one, for which 1.2 GB took 10 CPU s, must not hold up finals: it is written anew
 at the next start if a streamd writes it."""
-_EDITS = "SELECT event FROM events WHERE run = ? AND seq IS NULL ORDER BY id"
-"""Of a session."""
+MOST_NUMBER = 2**63 - 1
+"""That SQLite has."""
+_EDITS = "SELECT event FROM events WHERE run = ? AND id <= ? AND seq IS NULL ORDER BY id"
+"""Of a session, up to a row."""
 _ENDS = ("min", "max")
 _SYNTAX = re.compile(r'(?:(speaker|lang|after|before):)?("[^"]*"|\S+)', re.IGNORECASE)
 
@@ -200,10 +202,7 @@ class Shelf:
 
     def read(self, number: int) -> list[Item]:
         """Return the text of a session as it was corrected."""
-        text = Revised()
-        for event in self.events(number):
-            text.take(event)
-        return [*text.since(0)]
+        return [*Revised(self.events(number)).since(0)]
 
     def events(self, number: int) -> Iterator[Final | Gap | Note]:
         """Give the finals, gaps and notes of a session in the order in which they came."""
@@ -218,14 +217,12 @@ class Shelf:
 
     def names(self, number: int) -> Mapping[int, str]:
         """Return what speakers of a session are called."""
-        return EditedText(self._notes(number)).names
+        return EditsSoFar(self._edits(number)).names
 
     def names_elsewhere(self, number: int) -> list[str]:
         """Return what speakers are called in other texts of the same audio."""
-        query = "SELECT other.run FROM sounds JOIN sounds AS other USING (file) "
-        query += "WHERE sounds.run = ? AND other.run != sounds.run"
-        others = [other for (other,) in self._rows(query, number)]
-        return [name for other in others for name in self.names(other).values()]
+        others = {other for _, other, _ in self._sharing(number)}
+        return [name for other in sorted(others) for name in self.names(other).values()]
 
     def sounds(self, number: int) -> list[AudioPart]:
         """Return the audio of a session that is there, in its order."""
@@ -238,13 +235,15 @@ class Shelf:
 
     def texts(self, number: int) -> dict[str, str]:
         """Return other sessions with the same audio: by their numbers, what they are called."""
-        files = {sound.file for sound in self.sounds(number)}
-        return {str(other): name for file in files for other, name in self._sharing(number, file)}
+        there = {sound.file for sound in self.sounds(number)}
+        return {str(other): name for file, other, name in self._sharing(number) if file in there}
 
-    def _sharing(self, number: int, file: str) -> list[tuple[int, str]]:
-        query = "SELECT runs.id, session FROM sounds JOIN runs ON runs.id = sounds.run "
-        query += "WHERE file = ? AND runs.id != ?"
-        return [(other, name.decode()) for other, name in self._rows(query, file, number)]
+    def _sharing(self, number: int) -> list[tuple[str, int, str]]:
+        """Return the files that others have, too: each with the number and name of another."""
+        query = "SELECT file, runs.id, session FROM sounds JOIN sounds AS other USING (file) "
+        query += "JOIN runs ON runs.id = other.run WHERE sounds.run = ? AND runs.id != sounds.run"
+        rows = self._rows(query, number)
+        return [(file.decode(), other, name.decode()) for file, other, name in rows]
 
     def sound(self, file: str) -> Path:
         """Return the path of an audio file."""
@@ -273,18 +272,17 @@ class Shelf:
         query = f"SELECT events.run, runs.run, event FROM {joined} "
         query += f"JOIN runs ON runs.id = events.run WHERE seq IS NOT NULL {also}"
         values = [*also_values]
-        if wanted.terms:
-            query += "AND search MATCH ? "
-            values.append(wanted.match)
-        if wanted.after:
-            query += "AND events.written >= ? "
-            values.append(wanted.after.timestamp())
-        if wanted.before:
-            query += "AND events.written < ? "
-            values.append(wanted.before.timestamp())
+        for condition, value in (
+            ("search MATCH ?", wanted.match),
+            ("events.written >= ?", wanted.after and wanted.after.timestamp()),
+            ("events.written < ?", wanted.before and wanted.before.timestamp()),
+        ):
+            if value:
+                query += f"AND {condition} "
+                values.append(value)
         query += f"ORDER BY {'search.rowid' if wanted.terms else 'events.id'} DESC"
         runs: dict[int, Run] = {}
-        notes: dict[int, EditedText] = {}
+        edits: dict[int, EditsSoFar] = {}
         for number, data, said in self._rows(query, *values):
             final = event_of(said)
             if not isinstance(final, Final) or wanted.lang not in ("", final.language):
@@ -294,8 +292,8 @@ class Shelf:
                     runs[number] = run_of(data)
                 except ValueError:
                     continue
-                notes[number] = EditedText(self._notes(number))
-            names, final = notes[number].names, notes[number].said(final)
+                edits[number] = EditsSoFar(self._edits(number))
+            names, final = edits[number].names, edits[number].said(final)
             if _is_by(final, wanted.speaker, names):
                 yield _hit(number, runs[number], final, wanted, names)
 
@@ -315,13 +313,10 @@ class Shelf:
 
     def n_edits(self, number: int, upto: int) -> int:
         """Return how many edits a session has up to a row of the library."""
-        query = "SELECT event FROM events WHERE run = ? AND id <= ? AND seq IS NULL"
-        return sum(isinstance(event_of(data), Edit) for (data,) in self._rows(query, number, upto))
+        return sum(1 for _ in self._edits(number, upto))
 
-    def _notes(self, number: int) -> Iterator[Edit]:
-        for (data,) in self._rows(_EDITS, number):
-            if isinstance(event := event_of(data), Edit):
-                yield event
+    def _edits(self, number: int, upto: int = MOST_NUMBER) -> Iterator[Edit]:
+        return _only_edits(self._rows(_EDITS, number, upto))
 
     def edit(self, number: int, edits: Edits) -> Edited:
         """Keep what somebody has edited in a session.
@@ -333,8 +328,8 @@ class Shelf:
             connection.execute("BEGIN IMMEDIATE")
             self.run(number)  # which somebody else may have deleted
             session = EditedText(self.events(number))
-            if session.revision != edits.revision:
-                raise OvertakenEditError(session.revision)
+            if (revision := session.edits.revision) != edits.revision:
+                raise OvertakenEditError(revision)
             notes, undo = session.edit(edits)
             for note in notes:
                 put_event(connection.cursor(), number, note, datetime.now(UTC).timestamp())
@@ -346,7 +341,7 @@ class Shelf:
                 )
             connection.execute("COMMIT")
         learned = tuple(session.learned(notes)) if edits.keep else ()
-        return Edited(session.revision, tuple(notes), undo, learned)
+        return Edited(session.edits.revision, tuple(notes), undo, learned)
 
     def now(self, ms: int) -> list[Hit]:
         """Return what was said in the last `ms` of the session that is spoken, or the newest."""
@@ -378,8 +373,9 @@ class Shelf:
             connection.execute("BEGIN IMMEDIATE")
             # Of two sessions with the same audio, somebody else may delete the other one now.
             with os_error_as(JournalError, f"{self.folder}: the audio cannot be deleted"):
+                shared = {file for file, *_ in self._sharing(number)}
                 for sound in self.sounds(number):
-                    if not self._sharing(number, sound.file):
+                    if sound.file not in shared:
                         self.sound(sound.file).unlink(missing_ok=True)
             # SQLite overwrites what it deletes, but not the places from which it has moved rows to
             # others while it deleted the first of them. Rows of the same length stay in theirs.
@@ -424,9 +420,8 @@ def _kept(db: sqlite3.Connection, number: int, data: object) -> Kept | None:
         return None
     query = "SELECT event FROM events WHERE run = ? AND seq IS NOT NULL ORDER BY seq LIMIT ?"
     events = (event_of(event) for (event,) in db.execute(query, (number, _FIRST_FINALS)))
-    edits = (event_of(event) for (event,) in db.execute(_EDITS, (number,)))
-    notes = EditedText(edits)
-    finals = [notes.said(event) for event in events if isinstance(event, Final)]
+    edits = EditsSoFar(_only_edits(db.execute(_EDITS, (number, MOST_NUMBER))))
+    finals = [edits.said(event) for event in events if isinstance(event, Final)]
     found = {word.speaker for final in finals for word in final.words if word.speaker}
     return Kept(
         id=number,
@@ -435,9 +430,14 @@ def _kept(db: sqlite3.Connection, number: int, data: object) -> Kept | None:
         duration_ms=run.end_ms,
         n_finals=run.seq,
         first=next((final.text for final in finals if final.text), ""),
-        speakers=tuple(speaker_name(each, notes.names) for each in sorted(found)),
+        speakers=tuple(speaker_name(each, edits.names) for each in sorted(found)),
         is_open=not run.ended,
     )
+
+
+def _only_edits(rows: Iterable[tuple[Any, ...]]) -> Iterator[Edit]:
+    events = (event_of(data) for (data,) in rows)
+    return (event for event in events if isinstance(event, Edit))
 
 
 def _is_spoken_now(kept: Kept) -> bool:

@@ -51,24 +51,19 @@ class SoundWriter:
 
     @property
     def file(self) -> str:
-        """The name of the file that is written."""
         return self._path.name
 
     @property
     def duration_ms(self) -> int:
-        """The length of what was written to it."""
         return self._n_samples * 1000 // SAMPLE_RATE
 
     def write(self, frames: Frames) -> None:
-        """Append the next (n, 320) frames, or (n, channels, 320) of split channels."""
         self._unless_ended(partial(self._append, frames))
 
     def close(self) -> None:
-        """Write the rest."""
         self._unless_ended(self._end)
 
     def discard(self) -> None:
-        """Remove the file, to which nothing was written."""
         self.close()
         self._path.unlink(missing_ok=True)
 

@@ -1,4 +1,4 @@
-"""How much of the disk a library takes: the oldest audio goes first, text stays."""
+"""Which recordings of a library go: those of sessions that are gone, and the oldest ones."""
 
 import logging
 import sqlite3
@@ -16,10 +16,7 @@ def shrink(database: Path, sounds: Path, most_bytes: int) -> None:
 
     What was written in the last hour stays. Raises `OSError` if a file cannot be removed.
     """
-    query = "SELECT file FROM sounds JOIN runs ON runs.id = sounds.run ORDER BY runs.id, start_ms"
-    with closing(sqlite3.connect(database)) as connection:
-        files = [sounds / file for (file,) in connection.execute(query)]
-        newest_s = connection.execute("SELECT max(written) FROM runs").fetchone()[0] or 0
+    files, newest_s = _known(database, sounds)
     known = {file: file.stat() for file in files if file.is_file()}
     n_bytes, n_removed = sum(each.st_size for each in known.values()), 0
     for file, stat in known.items():
@@ -37,3 +34,21 @@ def shrink(database: Path, sounds: Path, most_bytes: int) -> None:
         _log.warning("%s: %s", sounds.parent, what)
     if n_bytes > most_bytes:
         _log.warning("%s: has more than %.3g GB of the last hour", sounds, most_bytes / 1e9)
+
+
+def sweep(database: Path, sounds: Path) -> None:
+    """Remove the recordings of sessions that are gone. Raises `OSError` if one cannot be."""
+    files, newest_s = _known(database, sounds)
+    for path in {*sounds.glob("*")} - {*files}:
+        # One that has just begun is not known yet.
+        with suppress(FileNotFoundError):  # somebody deletes it at the same time
+            if path.stat().st_mtime < newest_s - _BEGUN_S:
+                path.unlink()
+
+
+def _known(database: Path, sounds: Path) -> tuple[list[Path], float]:
+    """Return the recordings of sessions, the oldest first, and when the last final was written."""
+    query = "SELECT file FROM sounds JOIN runs ON runs.id = sounds.run ORDER BY runs.id, start_ms"
+    with closing(sqlite3.connect(database)) as connection:
+        files = [sounds / file for (file,) in connection.execute(query)]
+        return files, connection.execute("SELECT max(written) FROM runs").fetchone()[0] or 0

@@ -10,13 +10,13 @@ import re
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from operator import methodcaller
 from pathlib import Path
 
 from streamd.errors import os_error_as
 from streamd.events import Correction, Final
-from streamd.library.space import shrink
+from streamd.library.space import shrink, sweep
 from streamd.options import JournalOptions
 from streamd.sinks.transcripts import corrected
 from streamd.streams.journal.database import Database, place
@@ -149,14 +149,12 @@ def opened(
         cursor.execute("INSERT INTO sounds (run, file, start_ms, at_ms) VALUES (?, ?, ?, ?)", row)
 
     def tidy(n_removed: int) -> None:
-        if most_bytes:
-            with os_error_as(JournalError, f"{folder}: old audio cannot be removed"):
-                shrink(folder / NAME, folder / SOUNDS, most_bytes)
-        if not days:
-            return
         with os_error_as(JournalError, f"{folder}: old audio cannot be removed"):
-            _sweep(folder)
-        if n_removed:
+            if most_bytes:
+                shrink(folder / NAME, folder / SOUNDS, most_bytes)
+            if days:
+                sweep(folder / NAME, folder / SOUNDS)
+        if days and n_removed:
             with written(folder / NAME) as connection:
                 merge(connection)
 
@@ -187,18 +185,6 @@ def compact(connection: sqlite3.Connection, *, is_whole: bool = True) -> None:
         _log.warning("%s: %s", what, error)
 
 
-def _sweep(folder: Path) -> None:
-    """Remove the audio of sessions that are gone."""
-    with closing(sqlite3.connect(folder / NAME)) as connection:
-        known = {file for (file,) in connection.execute("SELECT file FROM sounds")}
-        newest = connection.execute("SELECT max(written) FROM runs").fetchone()[0] or 0
-    for path in _files(folder):
-        # One that has just begun is not known yet.
-        with suppress(FileNotFoundError):  # somebody deletes it at the same time
-            if path.name not in known and path.stat().st_mtime < newest - 3600:
-                path.unlink()
-
-
 @contextmanager
 def written(path: Path) -> Iterator[sqlite3.Connection]:
     """Connect to a library that others may write, too. Raises `JournalError` if that fails."""
@@ -220,8 +206,3 @@ def merge(connection: sqlite3.Connection) -> None:
         before = connection.total_changes
         connection.execute("INSERT INTO search (search, rank) VALUES ('merge', ?)", (n_pages,))
         n_pages = _MERGED_PAGES
-
-
-def _files(folder: Path) -> Iterator[Path]:
-    sounds = folder / SOUNDS
-    return sounds.iterdir() if sounds.is_dir() else iter(())

@@ -4,6 +4,6 @@ A sink receives the events in the order of the stream, writes at once and flushe
 as its stream blocks, and may not be called from two threads at a time.
 """
 
-from streamd.sinks.sink import CaptionSink, Format, Sink
+from streamd.sinks.sink import About, CaptionSink, Format, Sink
 
-__all__ = ["CaptionSink", "Format", "Sink"]
+__all__ = ["About", "CaptionSink", "Format", "Sink"]

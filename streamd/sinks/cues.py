@@ -6,7 +6,7 @@ subtitles; how many cues keep to them is counted by ``benchmarks/subtitles.py``.
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate, pairwise, takewhile, zip_longest
@@ -124,7 +124,9 @@ class Cues:
         cut = [_ended(cue, later.start_ms) for cue, later in pairwise([*before[-1:], *made])]
         whole = [*before[:-1], *cut, *([*before, *made][-1:])]
         others = [each for each in self._waiting if each[0] != channel]
-        self._waiting = sorted([*others, *((channel, cue) for cue in whole)], key=_start)
+        self._waiting = sorted(
+            [*others, *((channel, cue) for cue in whole)], key=lambda each: each[1].start_ms
+        )
         return self._take(sum(1 for _ in takewhile(partial(self._is_ready, final), self._waiting)))
 
     def release(self, until_ms: int) -> list[Cue]:
@@ -200,10 +202,6 @@ class Cues:
         return shown
 
 
-def _start(waiting: tuple[int, Cue]) -> int:
-    return waiting[1].start_ms
-
-
 def _spoken_ms(cue: Cue) -> int:
     """Return when its last word has ended."""
     return max(cue.pieces[-1].end_ms, cue.start_ms + 1)
@@ -248,7 +246,7 @@ def cues(
         end = _end(start, spoken_ms, text.wanted_ms(i, k))
         if waiting is not None:
             yield _ended(waiting, start)
-        lines = _lines(shown, layout)
+        lines = text.lines(i, k)
         if label and i == 0:
             lines = ((*unlabelled, *lines[0][1:]), *lines[1:])
         waiting = Cue(start, end, lines, label_cells=width(label) if i == 0 else 0)
@@ -310,17 +308,22 @@ def _split(whole: Piece, line_cells: int) -> Iterator[Piece]:
         yield Piece(" " if blank else "", part, times[i], times[i + 1], whole.prob)
 
 
-def _cells(pieces: Sequence[Piece]) -> list[int]:
-    """Return the cells that the first 0, 1, 2 ... pieces take within a line."""
-    return list(accumulate((len(p.blank) + width(p.text) for p in pieces), initial=0))
+class _Way(NamedTuple):
+    """A way to break pieces into lines: longest line (cells), worth of the breaks, line ends."""
+
+    longest: int
+    worth: float
+    ends: tuple[int, ...]
 
 
 class _Cutter:
-    """The pieces of a final, and where to cut them into cues."""
+    """The pieces of a final, and where to cut them into cues, and these into lines."""
 
     def __init__(self, pieces: Sequence[Piece], layout: CueLayout) -> None:
         self.pieces, self._layout = pieces, layout
-        self._cells = _cells(pieces)
+        # What the first 0, 1, 2 ... pieces take within a line.
+        cells = (len(each.blank) + width(each.text) for each in pieces)
+        self._cells = list(accumulate(cells, initial=0))
         self._breaks = [_break(pieces, k) for k in range(1, len(pieces))]
         long = (1 if _pause_ms(pieces, k) >= _LONG_PAUSE_MS else 0 for k in range(1, len(pieces)))
         self._n_pauses = list(accumulate(long, initial=0))
@@ -349,8 +352,42 @@ class _Cutter:
     def _length(self, i: int, k: int) -> int:
         return self._cells[k] - self._cells[i] - len(self.pieces[i].blank)
 
+    def lines(self, i: int, k: int) -> tuple[Line, ...]:
+        """Break pieces `i` to `k` into as few lines as possible, of similar length.
+
+        They break at a clause if one is near. Dynamic programming: `ways` has the best way to break
+        the pieces from each on into the present number of lines; each round puts one more line in
+        front.
+        """
+        limit = self._layout.line_cells
+
+        def cost(way: _Way) -> tuple[bool, float]:
+            # A line that overflows is worst. Otherwise the longest line should be short, which
+            # makes the lines equal; a break at the end of a sentence outweighs 10 cells, at a
+            # clause 5.
+            return way.longest > limit, way.longest - 10 * way.worth
+
+        ways = {n: _Way(self._length(n, k), 0.0, (k,)) for n in range(i, k)}
+        while ways[i].longest > limit and len(ways) > 1:
+            ways = {n: min(self._with_line(n, ways), key=cost) for n in range(i, max(ways))}
+        return tuple(tuple(self.pieces[a:b]) for a, b in pairwise((i, *ways[i].ends)))
+
+    def _with_line(self, i: int, ways: Mapping[int, _Way]) -> Iterator[_Way]:
+        """Yield the ways that begin with a line from piece `i` on."""
+        for k in range(i + 1, max(ways) + 1):
+            if k > i + 1:  # a line takes at least one piece, even if that is too long
+                if self._length(i, k) > self._layout.line_cells:
+                    return
+                if not self._may_break(k):
+                    continue
+            longest = max(self._length(i, k), ways[k].longest)
+            yield _Way(longest, self._breaks[k - 1] + ways[k].worth, (k, *ways[k].ends))
+
     def _may_break(self, k: int) -> bool:
-        return _may_break(self.pieces, k, self._layout.line_cells)
+        """Whether there may be a break before piece `k`: not inside "self-evident"."""
+        before, piece = self.pieces[k - 1].text, self.pieces[k]
+        is_inside = not piece.blank and _LATIN.match(before[-1:]) and _LATIN.match(piece.text[:1])
+        return not is_inside or width(before) + width(piece.text) > self._layout.line_cells
 
     def _reach(self, i: int) -> int:
         """Return how far a cue that begins with piece `i` can go; at least over that piece."""
@@ -386,13 +423,6 @@ def _pause_ms(pieces: Sequence[Piece], k: int) -> int:
     return pieces[k].start_ms - pieces[k - 1].end_ms
 
 
-def _may_break(pieces: Sequence[Piece], k: int, line_cells: int) -> bool:
-    """Whether there may be a break before piece `k`: not inside "self-evident"."""
-    before, after = pieces[k - 1].text, pieces[k].text
-    is_inside = not pieces[k].blank and _LATIN.match(before[-1:]) and _LATIN.match(after[:1])
-    return not is_inside or width(before) + width(after) > line_cells
-
-
 def _break(pieces: Sequence[Piece], k: int) -> float:
     """Return how good a break after the first `k` pieces is, from -1 to 1."""
     text, pause_ms = pieces[k - 1].text, _pause_ms(pieces, k)
@@ -403,44 +433,3 @@ def _break(pieces: Sequence[Piece], k: int) -> float:
     if text.lower() in BINDING:
         return -0.5
     return 0.3 if pieces[k].text.lower() in OPENING else 0.0
-
-
-class _Way(NamedTuple):
-    """A way to break pieces into lines: longest line (cells), worth of the breaks, line ends."""
-
-    longest: int
-    worth: float
-    ends: tuple[int, ...]
-
-
-def _lines(pieces: Sequence[Piece], layout: CueLayout) -> tuple[Line, ...]:
-    """Break a cue into as few lines as possible, of similar length, at a clause if one is near.
-
-    Dynamic programming: `ways[i]` is the best way to break the pieces from `i` on into the present
-    number of lines; each round puts one more line in front.
-    """
-    cells, n, limit = _cells(pieces), len(pieces), layout.line_cells
-
-    def length(i: int, k: int) -> int:
-        return cells[k] - cells[i] - len(pieces[i].blank)
-
-    def longer(i: int, shorter: Sequence[_Way]) -> Iterator[_Way]:
-        for k in range(i + 1, len(shorter)):
-            # A line takes at least one piece, even if that is too long.
-            if k > i + 1 and length(i, k) > limit:
-                return
-            if k > i + 1 and not _may_break(pieces, k, limit):
-                continue
-            longest = max(length(i, k), shorter[k].longest)
-            worth = _break(pieces, k) + shorter[k].worth
-            yield _Way(longest, worth, (k, *shorter[k].ends))
-
-    def cost(way: _Way) -> tuple[bool, float]:
-        # A line that overflows is worst. Otherwise the longest line should be short, which makes
-        # the lines equal; a break at the end of a sentence outweighs 10 cells, at a clause 5.
-        return way.longest > limit, way.longest - 10 * way.worth
-
-    ways = [_Way(length(i, n), 0.0, (n,)) for i in range(n)]
-    while ways[0].longest > limit and len(ways) > 1:
-        ways = [min(longer(i, ways), key=cost) for i in range(len(ways) - 1)]
-    return tuple(tuple(pieces[i:k]) for i, k in pairwise((0, *ways[0].ends)))

@@ -122,8 +122,7 @@ class TypingSink:
             log.info("stopped, as was said")
             self._stop()
 
-    def close(self) -> None:
-        """Do nothing."""
+    def close(self) -> None: ...
 
     def _type_behind(self, text: str) -> None:
         """Type a text behind the one before; a mark that was said replaces one at its end."""

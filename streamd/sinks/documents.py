@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from streamd.events import Details, Final, Gap, Sound, aligned
+from streamd.events import Details, Final, Gap, Sound, aligned, encode
 from streamd.language import SPACELESS
 from streamd.sinks import Format
 from streamd.sinks.text import clean, timestamp
@@ -124,7 +124,6 @@ class JsonSound(Struct, frozen=True, kw_only=True):
     probability: Prob
 
 
-_encoder = msgspec.json.Encoder()
 _TIMESTAMP = re.compile(r"<\|(\d+\.\d\d)\|>")
 _MAX_UNREADABLE = 8
 """Characters of the text that tokens without readable text of their own may stand for."""
@@ -153,13 +152,13 @@ class Json(Format):
         texts = self._texts if complete or self._n_chars <= _MAX_FOOTER_CHARS else []
         gaps = self._gaps if complete or len(self._gaps) <= _MAX_FOOTER_PARTS else []
         sounds = self._sounds if complete or len(self._sounds) <= _MAX_FOOTER_PARTS else []
-        heard = f',"sounds":{_json(sounds)}' if sounds else ""
-        text, language = map(_json, ("".join(texts), self._language))
+        heard = f',"sounds":{encode(sounds)}' if sounds else ""
+        text, language = map(encode, ("".join(texts), self._language))
         called = {str(speaker): clean(name) for speaker, name in sorted(self.names.items())}
-        named = f',"speakers":{_json(called)}' if called else ""
+        named = f',"speakers":{encode(called)}' if called else ""
         if not self._full:
             return f'\n]{heard},"text":{text},"language":{language}{named}}}\n'
-        lost, result = _json(gaps), f'{{"language":{language}}}'
+        lost, result = encode(gaps), f'{{"language":{language}}}'
         return f'\n],"gaps":{lost}{heard},"text":{text},"result":{result}{named}}}\n'
 
     def _parts(self, final: Final) -> Sequence[Final]:
@@ -171,7 +170,7 @@ class Json(Format):
         self._texts.append(segment.text)
         self._n_chars += len(segment.text)
         self._language = self._language or final.language
-        return before + _json(segment)
+        return before + encode(segment)
 
     def _gap(self, gap: Gap) -> str:
         offsets = Offsets(from_=gap.t_ms, to=gap.t_ms + gap.duration_ms)
@@ -179,15 +178,11 @@ class Json(Format):
         return ""
 
     def _sound(self, sound: Sound) -> str:
-        start, end = sound.start_ms / 1000, sound.end_ms / 1000
         label = clean(sound.label)
-        one = JsonSound(label=label, start=start, end=end, probability=sound.prob)
-        self._sounds.append(one)
+        self._sounds.append(
+            JsonSound(label=label, start=sound.start, end=sound.end, probability=sound.prob)
+        )
         return ""
-
-
-def _json(value: object) -> str:
-    return _encoder.encode(value).decode()
 
 
 def _segment(final: Final, number: int, *, full: bool) -> JsonSegment | JsonFullSegment:
@@ -214,7 +209,7 @@ def _segment(final: Final, number: int, *, full: bool) -> JsonSegment | JsonFull
         tokens = tuple(_tokens(final, details))
         return JsonFullSegment(**facts, tokens=tokens, language=final.language)
     ids = tuple(token.id for token in details.tokens)
-    return JsonSegment(**facts, tokens=ids, start=final.start_ms / 1000, end=final.end_ms / 1000)
+    return JsonSegment(**facts, tokens=ids, start=final.start, end=final.end)
 
 
 def _lead(final: Final) -> str:
@@ -229,12 +224,10 @@ def _words(final: Final) -> Iterator[JsonWord]:
     starts = [0, *ends]
     for i, word in enumerate(final.words):
         in_place = lead * (i == 0) + text[starts[i] : ends[i]] if i < len(ends) else ""
-        start, end = word.start_ms / 1000, word.end_ms / 1000
-        shown = in_place or lead + clean(word.text)
         yield JsonWord(
-            word=shown,
-            start=start,
-            end=end,
+            word=in_place or lead + clean(word.text),
+            start=word.start,
+            end=word.end,
             probability=word.prob,
             shares_time=word.shares_time,
             speaker=word.speaker,

@@ -6,15 +6,14 @@ exported it as a TextGrid.
 
 from collections.abc import Sequence
 from operator import itemgetter
-from typing import TYPE_CHECKING
+
+from pympi import Eaf
+from pympi.Elan import to_string
 
 from streamd.events import Final, Gap, Item, Sound
 from streamd.labels import by_speaker
+from streamd.sinks import About
 from streamd.sinks.text import clean, gap_notice, speaker_name
-from streamd.sinks.word_document import About
-
-if TYPE_CHECKING:
-    from pympi import Eaf
 
 _WORDS = "words"
 """The type of tiers whose annotations are inside those of another tier, with gaps between."""
@@ -25,10 +24,6 @@ def annotations(said: Sequence[Item], about: About) -> bytes:
 
     In a tier nothing may overlap, so an annotation begins where the one before ends.
     """
-    # Optional, so imported on demand.
-    from pympi import Eaf
-    from pympi.Elan import to_string
-
     eaf, ends = Eaf(author="streamd"), dict[str, int]()
     eaf.remove_tier("default")
     eaf.add_linguistic_type(_WORDS, constraints="Included_In")
@@ -47,7 +42,7 @@ def annotations(said: Sequence[Item], about: About) -> bytes:
     return bytes(to_string(eaf, encoding="UTF-8"))
 
 
-def _number_in_order(eaf: "Eaf") -> None:
+def _number_in_order(eaf: Eaf) -> None:
     """Number the times by their order, in which ELAN has them; pympi does by tier."""
     slots = sorted(eaf.timeslots.items(), key=itemgetter(1))
     new = {slot: f"ts{number}" for number, (slot, _) in enumerate(slots, 1)}
@@ -57,7 +52,7 @@ def _number_in_order(eaf: "Eaf") -> None:
             aligned[key] = (new[start], new[end], *rest)
 
 
-def _put(eaf: "Eaf", part: Final, tier: str, begin_ms: int) -> int:
+def _put(eaf: Eaf, part: Final, tier: str, begin_ms: int) -> int:
     """Add a sentence and its words, which begin at `begin_ms` or later; return its end."""
     n_words = len(part.words)
     start_ms = max(part.start_ms, begin_ms)
@@ -71,7 +66,7 @@ def _put(eaf: "Eaf", part: Final, tier: str, begin_ms: int) -> int:
     return end_ms
 
 
-def _add(eaf: "Eaf", tier: str, text: str, span_ms: tuple[int, int], parent: str = "") -> None:
+def _add(eaf: Eaf, tier: str, text: str, span_ms: tuple[int, int], parent: str = "") -> None:
     if tier not in eaf.tiers:
         eaf.add_tier(tier, _WORDS if parent else "default-lt", parent or None)
     eaf.add_annotation(tier, *span_ms, clean(text))

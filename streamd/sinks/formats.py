@@ -31,6 +31,7 @@ from streamd.sinks.text import (
     clean,
     clock,
     gap_notice,
+    label_of,
     named,
     paint,
     rank,
@@ -47,14 +48,9 @@ class Text(Format):
         self._look = look or Look()
         self.names = {**self._look.names}
 
-    def append(self, event: Event) -> str:
-        """Return the line of an event."""
-        line = super().append(event)
-        self._look = dataclasses.replace(self._look, names=self.names)
-        return line
-
     def _final(self, final: Final) -> str:
-        return (paint([*named(final.speaker, self._look), *caption(final, self._look)])) + "\n"
+        look = dataclasses.replace(self._look, names=self.names)
+        return paint([*named(final.speaker, look), *caption(final, look)]) + "\n"
 
     def _gap(self, gap: Gap) -> str:
         return gap_notice(gap) + "\n"
@@ -81,7 +77,6 @@ class Paragraphs(Format):
         self._markdown, self._between = markdown, "\n\n" if markdown else "\n"
 
     def end(self, *, complete: bool) -> str:
-        """Return the end of the last line."""
         return "\n" if self._last else ""
 
     def rest(self, final: Final) -> str:
@@ -108,11 +103,8 @@ class Paragraphs(Format):
     @staticmethod
     def _goes_on(before: Final, final: Final) -> bool:
         pause_ms = final.start_ms - before.end_ms
-        return (
-            bool(final.speaker)
-            and final.speaker == before.speaker
-            and (pause_ms < PARAGRAPH_PAUSE_MS)
-        )
+        same = bool(final.speaker) and final.speaker == before.speaker
+        return same and pause_ms < PARAGRAPH_PAUSE_MS
 
     def _gap(self, gap: Gap) -> str:
         return self._line(gap_notice(gap))
@@ -143,7 +135,6 @@ class Jsonl(Format):
         self._everything = everything
 
     def append(self, event: Event) -> str:
-        """Return the event as one line of JSON."""
         super().append(event)
         if not (self._everything or isinstance(event, Item)):
             return ""
@@ -340,8 +331,7 @@ class Srt(_Timed):
         return f"{before}{self._n_blocks}\n{self._sound_block(sound, ',')}"
 
     def _label(self, speaker: int | None) -> str:
-        name = speaker_name(speaker, self.names)
-        return f"{_srt(name)}: " if name else ""
+        return _srt(label_of(speaker, self.names))
 
     def _draw(self, piece: Piece) -> str:
         return _srt(piece.text)
@@ -432,30 +422,26 @@ class Ass(_InCues):
     header = _ASS_HEAD
 
     def _cue(self, cue: Cue) -> str:
-        return _dialogue(cue, speaker_name(cue.speaker, self.names))
+        clock_cs = cue.start_ms // 10
 
+        def draw(piece: Piece) -> str:
+            nonlocal clock_cs
+            begins_cs = max(min(piece.start_ms, cue.end_ms) // 10, clock_cs)
+            ends_cs = max(min(piece.end_ms, cue.end_ms) // 10, begins_cs)
+            waits = f"{{\\k{begins_cs - clock_cs}}}" if begins_cs > clock_cs else ""
+            # \kf fills from the left: right-to-left text changes colour at once instead.
+            is_rightward = any(bidirectional(char) in ("R", "AL") for char in piece.text)
+            fills = "k" if is_rightward else "kf"
+            # A backslash has no escape, but before an invisible character it means nothing.
+            shown = re.sub(r"[{}]", r"\\\g<0>", piece.text.replace("\\", f"\\{JOINER}"))
+            text = f"{waits}{{\\{fills}{ends_cs - begins_cs}}}{shown}"
+            clock_cs = ends_cs
+            return text
 
-def _dialogue(cue: Cue, name: str) -> str:
-    clock_cs = cue.start_ms // 10
-
-    def draw(piece: Piece) -> str:
-        nonlocal clock_cs
-        begins_cs = max(min(piece.start_ms, cue.end_ms) // 10, clock_cs)
-        ends_cs = max(min(piece.end_ms, cue.end_ms) // 10, begins_cs)
-        waits = f"{{\\k{begins_cs - clock_cs}}}" if begins_cs > clock_cs else ""
-        # \kf fills from the left: right-to-left text changes colour at once instead.
-        is_rightward = any(bidirectional(char) in ("R", "AL") for char in piece.text)
-        fills = "k" if is_rightward else "kf"
-        # A backslash has no escape, but before an invisible character it means nothing.
-        shown = re.sub(r"[{}]", r"\\\g<0>", piece.text.replace("\\", f"\\{JOINER}"))
-        text = f"{waits}{{\\{fills}{ends_cs - begins_cs}}}{shown}"
-        clock_cs = ends_cs
-        return text
-
-    times = f"{_ass_time(cue.start_ms)},{_ass_time(cue.end_ms)}"
-    text = "\\N".join(joined(line, draw) for line in cue.lines)
-    name = name.replace(",", "")  # which ends the field
-    return f"Dialogue: 0,{times},Default,{name},0,0,0,,{text}\n"
+        times = f"{_ass_time(cue.start_ms)},{_ass_time(cue.end_ms)}"
+        text = "\\N".join(joined(line, draw) for line in cue.lines)
+        name = speaker_name(cue.speaker, self.names).replace(",", "")  # which ends the field
+        return f"Dialogue: 0,{times},Default,{name},0,0,0,,{text}\n"
 
 
 def _ass_time(t_ms: int) -> str:

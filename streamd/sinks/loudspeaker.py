@@ -16,38 +16,22 @@ from streamd.types import SAMPLE_RATE, Frames
 log = logging.getLogger(__name__)
 
 
-class _Waiting:
-    """Samples between the loop, which puts blocks, and PortAudio's thread, which takes them."""
-
-    def __init__(self) -> None:
-        self._blocks: deque[NDArray[np.float32]] = deque()
-
-    def put(self, frames: Frames) -> None:
-        """Take the next (n, 320) frames."""
-        self._blocks.append(frames.reshape(-1))
-
-    def fill(self, out: NDArray[np.float32], *_: Any) -> None:  # noqa: ANN401 - PortAudio's
-        """Fill (n, 1) samples; what has not come yet is silence."""
-        n = 0
-        while n < len(out) and self._blocks:
-            block = self._blocks.popleft()
-            part = block[: len(out) - n]
-            out[n : n + len(part), 0] = part
-            n += len(part)
-            if len(part) < len(block):
-                self._blocks.appendleft(block[len(part) :])
-        out[n:] = 0
-
-
 @contextmanager
 def loudspeaker() -> Iterator[Callable[[Frames], None] | None]:
     """Give a function that plays frames, or None, with a message, where nothing can be heard."""
-    waiting, stream = _Waiting(), None
+    # Between the loop, which puts samples, and PortAudio's thread, which takes them.
+    waiting: deque[float] = deque()
+
+    def fill(out: NDArray[np.float32], *_: Any) -> None:  # noqa: ANN401 - PortAudio's
+        n = min(len(out), len(waiting))
+        out[:n, 0] = [waiting.popleft() for _ in range(n)]
+        out[n:] = 0  # what has not come yet is silence
+
     try:
         portaudio = load_portaudio()
         try:
             stream = portaudio.OutputStream(
-                samplerate=SAMPLE_RATE, channels=1, dtype="float32", callback=waiting.fill
+                samplerate=SAMPLE_RATE, channels=1, dtype="float32", callback=fill
             )
             stream.start()
         except portaudio.PortAudioError as error:
@@ -57,7 +41,7 @@ def loudspeaker() -> Iterator[Callable[[Frames], None] | None]:
         yield None
         return
     try:
-        yield waiting.put
+        yield lambda frames: waiting.extend(frames.reshape(-1).tolist())
     finally:
         stream.stop()
         stream.close()

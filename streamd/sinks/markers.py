@@ -5,7 +5,7 @@ Resolve reads it by *Timelines > Import > Timeline Markers from EDL*.
 
 from streamd.events import Final
 from streamd.sinks import Format
-from streamd.sinks.text import clean, speaker_name
+from streamd.sinks.text import clean, label_of
 
 _FRAME_RATE = 24
 """Timecodes count frames, and a list does not say how many a second has. Each number below 24 is a
@@ -30,11 +30,10 @@ class Markers(Format):
         first = _frames(final.start_ms)
         length = max(1, _frames(final.end_ms) - first)
         times = f"{_timecode(first)} {_timecode(first + 1)}"
-        name = speaker_name(final.speaker, self.names)
-        shown = clean(f"{name}: {final.text}" if name else final.text).replace("|", "/")
+        shown = label_of(final.speaker, self.names) + clean(final.text)
         return (
             f"{self._n_markers:03}  001      V     C        {times} {times}\n"
-            f" |C:ResolveColorBlue |M:{shown} |D:{length}\n\n"
+            f" |C:ResolveColorBlue |M:{shown.replace('|', '/')} |D:{length}\n\n"
         )
 
 

@@ -4,7 +4,9 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from streamd.sinks.text import chunks, clean, clock, width
+from wcwidth import iter_graphemes
+
+from streamd.sinks.text import clean, clock, width
 from streamd.system.disk import megabytes
 
 _MIN_BAR_CELLS = 10
@@ -55,8 +57,12 @@ def _with_bar(label: str, share: float, numbers: str, columns: int) -> str:
 
 
 def _fitted(text: str, columns: int) -> str:
-    shown = next(chunks(text, columns))
-    return shown if width(shown) <= columns else ""  # one cell, and a wide character
+    shown = ""
+    for grapheme in iter_graphemes(text):
+        if width(shown + grapheme) > columns:
+            break
+        shown += grapheme
+    return shown
 
 
 class Progress:

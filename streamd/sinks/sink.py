@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from datetime import datetime
 from types import MappingProxyType
 from typing import Protocol
 
@@ -59,6 +61,16 @@ class Format(Protocol):
 
     def _sound(self, sound: Sound) -> str:
         return ""
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What a document says besides what was said: its title, when it began, names by number."""
+
+    title: str = "Transcript"
+    started: datetime | None = None
+    names: Names = field(default_factory=dict)
+    line_numbers: bool = False
 
 
 class Sink(Protocol):

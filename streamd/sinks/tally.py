@@ -25,7 +25,6 @@ class Tally:
         self.n_words = self.n_rewritten = self.n_broken = 0
 
     def write(self, event: Event) -> None:
-        """Count the words of a caption."""
         if self._began_s is None:
             self._began_s = self._cpu_s()  # the model is there
         if isinstance(event, Partial):
@@ -40,8 +39,7 @@ class Tally:
             self._end_ms = event.end_ms
             self._guess = None
 
-    def close(self) -> None:
-        """Do nothing."""
+    def close(self) -> None: ...
 
     def _compare(self, words: list[str]) -> None:
         if self._guess is not None:

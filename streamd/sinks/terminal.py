@@ -27,7 +27,7 @@ from streamd.events import (
     SpeakerName,
     SpeakerTurns,
 )
-from streamd.labels import by_speaker, is_said_by, renamed, revised, with_speakers
+from streamd.labels import by_speaker, is_said_by, renamed, revise, revised
 from streamd.language import ends_sentence
 from streamd.sinks.text import (
     BREATH_MS,
@@ -48,7 +48,6 @@ from streamd.sinks.text import (
 )
 from streamd.speakers import SpokenTurn
 from streamd.system.stdio import put
-from streamd.types import frames_from_ms
 
 Size = Callable[[], tuple[int, int]]
 """Returns the terminal's (columns, lines)."""
@@ -166,7 +165,6 @@ class TerminalSink:
         self._turns: list[SpokenTurn] = []
 
     def write(self, event: Event) -> None:
-        """Show `event` at once."""
         notice = ""
         if isinstance(event, Partial):
             self._partials[event.channel or 0] = event
@@ -219,14 +217,9 @@ class TerminalSink:
 
     def _revise(self, event: SpeakerTurns) -> None:
         """Follow a correction of who talked, as far as paragraphs can still be changed."""
-        start = frames_from_ms(event.start_ms)
         self._turns = revised(self._turns, event)
-        again = [
-            with_speakers(final, self._turns, start) if final.channel == event.channel else final
-            for final, _ in self._finals
-        ]
-        changed = [i for i, final in enumerate(again) if final is not self._finals[i][0]]
-        self._write_again(again, changed)
+        again = [final for final, _ in self._finals]
+        self._write_again(again, revise(again, self._turns, event)[::-1])
 
     def _rename(self, event: SpeakerName) -> None:
         """Call a speaker by another name, also in paragraphs that can still be changed."""
@@ -328,7 +321,6 @@ class TerminalSink:
         return rows + wrapped(spans, columns) + status
 
     def meter(self, peak: float) -> None:
-        """Show how loud the microphone is, 0 to 1, while there are no captions."""
         level_db = 20 * math.log10(max(peak, 1e-6))
         n_lit = round(_METER_CELLS * min(1.0, max(0.0, 1 - level_db / _FLOOR_DB)))
         self._meter = f"{_MIC} {'█' * n_lit}{'░' * (_METER_CELLS - n_lit)}"

@@ -59,29 +59,6 @@ def width(text: str) -> int:
     return sum(cells(grapheme) for grapheme in iter_graphemes(text))
 
 
-def chunks(text: str, columns: int) -> Iterator[str]:
-    """Cut cleaned `text` where a terminal would wrap it, into at least one chunk.
-
-    But not between what `belongs` together, if that fits. A grapheme that is wider than `columns`
-    gets a row of its own.
-    """
-    start = end = kept = used = used_behind = 0
-    before = ""
-    for grapheme in iter_graphemes(text):
-        if not belongs(before, grapheme):
-            kept, used_behind = end, 0
-        n_cells = cells(grapheme)
-        while used and used + n_cells > columns:
-            at = kept if kept > start else end
-            yield text[start:at]
-            start, used = at, used_behind if at < end else 0
-        end += len(grapheme)
-        used += n_cells
-        used_behind += n_cells
-        before = grapheme
-    yield text[start:]
-
-
 SPEAKERS = tuple(f"38;5;{colour}" for colour in (166, 32, 29, 169, 136, 62, 30, 244))
 """SGR colours of speakers, which can be read on black and on white.
 
@@ -95,6 +72,12 @@ _NO_NAMES: Names = MappingProxyType({})
 def speaker_name(speaker: int | None, names: Names = _NO_NAMES) -> str:
     """Return what a speaker is called (`name_of`), as it may be shown."""
     return clean(name_of(speaker, names))
+
+
+def label_of(speaker: int | None, names: Names) -> str:
+    """Return what stands before the words of a speaker: a name, or nothing if it is not known."""
+    name = speaker_name(speaker, names)
+    return f"{name}: " if name else ""
 
 
 RAINBOW = (
@@ -144,6 +127,15 @@ def after_rows(spans: Sequence[Span], columns: int, n_rows: int) -> list[Span]:
     return _runs(marks[begin:])
 
 
+def chunks(text: str, columns: int) -> Iterator[str]:
+    """Cut a cleaned text to rows, of which no blank vanishes."""
+    marks, begin = _marks([Span(text)]), 0
+    while begin < len(marks):
+        end = _row_end(marks, begin, columns)
+        yield "".join(mark.text for mark in marks[begin:end])
+        begin = end
+
+
 def _marks(spans: Sequence[Span]) -> list[Span]:
     return [Span(mark, sgr) for text, sgr in spans for mark in iter_graphemes(text)]
 
@@ -168,7 +160,10 @@ def _places(marks: Sequence[Span], columns: int) -> Iterator[tuple[int, int]]:
 
 
 def _row_end(marks: Sequence[Span], begin: int, columns: int) -> int:
-    """Return where the row that begins at `begin` ends; it has at least one mark."""
+    """Return where the row that begins at `begin` ends; it has at least one mark.
+
+    It ends at a blank or a wide character, or else where its marks do not belong together.
+    """
     used = 0
     for end in range(begin, len(marks)):
         used += cells(marks[end].text)

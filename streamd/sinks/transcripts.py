@@ -6,6 +6,7 @@ Names that were given count from the beginning.
 from collections.abc import Iterable, Iterator, Sequence
 from difflib import SequenceMatcher
 from itertools import accumulate, pairwise, takewhile
+from operator import attrgetter
 from unicodedata import category
 
 from msgspec import UNSET
@@ -14,6 +15,7 @@ from msgspec.structs import replace
 from streamd.events import (
     Attribution,
     Correction,
+    Edit,
     Event,
     Final,
     Gap,
@@ -30,19 +32,60 @@ from streamd.speakers import SpokenTurn
 from streamd.types import FRAME_MS
 
 
+class EditsSoFar:
+    """What somebody has edited in a session, in the order in which it came."""
+
+    def __init__(self, edits: Iterable[Edit] = ()) -> None:
+        self._corrections: dict[int, list[Correction]] = {}
+        self._attributions: list[Attribution] = []
+        self.names: Names = {}
+        """What speakers are called by now."""
+        self.revision = 0
+        """The number of edits so far."""
+        for edit in edits:
+            self.take(edit)
+
+    def take(self, edit: Edit) -> None:
+        """Take the next edit."""
+        self.revision += 1
+        match edit:
+            case Correction():
+                self._corrections.setdefault(edit.seq, []).append(edit)
+            case Attribution():
+                self._attributions.append(edit)
+            case SpeakerName():
+                self.names = renamed(self.names, edit)
+
+    def of(self, final: Final) -> Sequence[Correction]:
+        """Return the corrections of a final."""
+        return self._corrections.get(final.seq, ())
+
+    def attributed(self, final: Final) -> Final:
+        """Return a final by whom it was said after all."""
+        return attributed(final, self._attributions)
+
+    def said(self, final: Final) -> Final:
+        """Return a final as it stands: by whom it was said, and what was corrected."""
+        return corrected(self.attributed(final), self.of(final))
+
+
 class Revised:
-    """The transcript of a session as it stands: who says what, and what was corrected.
+    """The transcript of a session as it stands after its events.
 
     Sounds have their places by when they began, whenever they were told.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, events: Iterable[Event] = ()) -> None:
         self._items: list[Item] = []
-        self._corrections: dict[int, list[Correction]] = {}
-        self._attributions: list[Attribution] = []
         self._turns: list[SpokenTurn] = []
-        self.names: Names = {}
+        self._edits = EditsSoFar()
+        for event in events:
+            self.take(event)
+
+    @property
+    def names(self) -> Names:
         """What speakers are called by now."""
+        return self._edits.names
 
     def take(self, event: Event) -> int:
         """Take the next event; return the number of the first item that is new or has changed."""
@@ -50,18 +93,10 @@ class Revised:
         match event:
             case Final() | Gap() | Sound():
                 return self._put(event)
-            case Correction():
-                self._corrections.setdefault(event.seq, []).append(event)
-                found = (i for i in reversed(range(n_items)) if self._is(i, event.seq))
-                return next(found, n_items)
-            case SpeakerName():
-                self.names = renamed(self.names, event)
-                own = (i for i in range(n_items) if self._is_by(i, event.speaker))
+            case Correction() | SpeakerName() | Attribution():
+                self._edits.take(event)
+                own = (i for i, item in enumerate(self._items) if _is_about(event, item))
                 return next(own, n_items)
-            case Attribution():
-                self._attributions.append(event)
-                named = (i for i, item in enumerate(self._items) if _is_named(item, event))
-                return next(named, n_items)
             case SpeakerTurns():
                 self._turns = revised(self._turns, event)
                 return min(revise(self._items, self._turns, event), default=n_items)
@@ -81,25 +116,13 @@ class Revised:
         self._items.insert(place, item)
         return place
 
-    def _is(self, i: int, seq: int) -> bool:
-        item = self._items[i]
-        return isinstance(item, Final) and item.seq == seq
-
-    def _is_by(self, i: int, speaker: int) -> bool:
-        item = self._items[i]
-        return isinstance(item, Final) and is_said_by(item, speaker)
-
     def __len__(self) -> int:
         return len(self._items)
 
     def since(self, first: int) -> Iterator[Item]:
         """Give the items from number `first` on."""
         for item in self._items[first:]:
-            if isinstance(item, Final):
-                known = self._corrections.get(item.seq, ())
-                yield corrected(attributed(item, self._attributions), known)
-            else:
-                yield item
+            yield self._edits.said(item) if isinstance(item, Final) else item
 
 
 def _start_ms(item: Item) -> int:
@@ -118,9 +141,7 @@ def _is_same(sound: Sound, other: Sound) -> bool:
 
 def transcript(events: Iterable[Event], form: Format) -> bytes:
     """Return a file of a session's finals and gaps, given in order with what revises them."""
-    text = Revised()
-    for event in events:
-        text.take(event)
+    text = Revised(events)
     form.names = {**text.names, **form.names}  # of whoever asks for the file, first of all
     return form.whole([*text.since(0)])
 
@@ -129,13 +150,12 @@ def corrected(final: Final, corrections: Sequence[Correction]) -> Final:
     """Return a final with the text of its corrections, of which newer ones replace older ones.
 
     What was `heard` stays beside it. The marks around the words that a correction replaces stay,
-    unless it is exact. What is about words that the final
-    does not have is ignored.
+    unless it is exact. What is about words that the final does not have is ignored.
     """
     if not (kept := in_effect(final, corrections)):
         return final
     text, words = final.text, list(final.words)
-    for each in sorted(kept, key=_first, reverse=True):
+    for each in sorted(kept, key=attrgetter("first"), reverse=True):
         places = list(aligned(text, words[: each.last + 1]))
         if len(places) <= each.last:
             continue
@@ -170,7 +190,7 @@ def attributed(final: Final, attributions: Iterable[Attribution]) -> Final:
     """
     words = list(final.words)
     for each in attributions:
-        if not _is_named(final, each):
+        if not _is_about(each, final):
             continue
         first = each.first if each.seq == final.seq else 0
         end = each.last + 1 if each.to_seq == final.seq else len(words)
@@ -180,11 +200,16 @@ def attributed(final: Final, attributions: Iterable[Attribution]) -> Final:
     return final if words == list(final.words) else replace(final, words=tuple(words))
 
 
-def _is_named(item: Item, event: Attribution) -> bool:
-    """Whether an attribution is about words of an item."""
-    if not isinstance(item, Final) or item.seq < event.seq:
+def _is_about(edit: Edit, item: Item) -> bool:
+    """Whether an edit is about words of an item."""
+    if not isinstance(item, Final):
         return False
-    return event.to_seq == 0 or item.seq <= event.to_seq
+    match edit:
+        case Correction():
+            return item.seq == edit.seq
+        case SpeakerName():
+            return is_said_by(item, edit.speaker)
+    return item.seq >= edit.seq and (edit.to_seq == 0 or item.seq <= edit.to_seq)
 
 
 _Group = tuple[list[str], int, int]
@@ -244,10 +269,6 @@ def in_time(said: Sequence[str], like: TimedWord, start_ms: int, end_ms: int) ->
         replace(like, text=word, start_ms=begin_ms, end_ms=until_ms)
         for word, (begin_ms, until_ms) in zip(said, pairwise(edges), strict=True)
     ]
-
-
-def _first(correction: Correction) -> int:
-    return correction.first
 
 
 def _with_marks(meant: str, was: str) -> str:

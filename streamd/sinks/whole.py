@@ -3,35 +3,17 @@
 Their libraries are optional, and imported when a file is made.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from types import MappingProxyType
 
 from streamd.errors import ConfigError, how_to_install
 from streamd.events import Item
-from streamd.sinks import Format
-from streamd.sinks.elan import annotations
-from streamd.sinks.word_document import About, word_document
+from streamd.sinks import About, Format
 
-Make = Callable[[Sequence[Item], "About"], bytes]
-
-
-@dataclass(frozen=True, slots=True)
-class WholeFormat:
-    """What makes a document, and the module of the library that it needs."""
-
-    make: Make
-    needs: str
-
-
-DOCUMENTS: Mapping[str, WholeFormat] = MappingProxyType(
-    {
-        "docx": WholeFormat(word_document, "docx"),
-        "eaf": WholeFormat(annotations, "pympi"),
-    }
-)
-"""The formats, by name."""
+DOCUMENTS: Mapping[str, str] = MappingProxyType({"docx": "docx", "eaf": "pympi"})
+"""The formats, and the modules of the libraries that they need."""
 
 
 class Document(Format):
@@ -40,10 +22,16 @@ class Document(Format):
     at_end = True
 
     def __init__(self, name: str, about: About) -> None:
-        self._form, self._about, self.names = DOCUMENTS[name], about, about.names
-        if find_spec(self._form.needs) is None:
+        self._name, self._about, self.names = name, about, about.names
+        if find_spec(DOCUMENTS[name]) is None:
             raise ConfigError(f"{name} needs a library: {how_to_install('documents')}")
 
     def whole(self, said: Sequence[Item]) -> bytes:
-        """Return the document of all that was said."""
-        return self._form.make(said, replace(self._about, names=self.names))
+        about = replace(self._about, names=self.names)
+        if self._name == "docx":
+            from streamd.sinks.word_document import word_document
+
+            return word_document(said, about)
+        from streamd.sinks.elan import annotations
+
+        return annotations(said, about)

@@ -4,16 +4,23 @@ A paragraph is a turn, or a part of a long one, with the name of who speaks befo
 stands before the first word of each minute.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from io import BytesIO
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 from unicodedata import bidirectional
+
+import docx
+from docx.document import Document
+from docx.oxml import OxmlElement
+from docx.oxml.ns import qn
+from docx.shared import Pt, RGBColor
+from docx.text.paragraph import Paragraph
 
 from streamd.events import Final, Gap, Item, Sound, aligned
 from streamd.labels import by_speaker
 from streamd.language import SPACELESS, ends_sentence
+from streamd.sinks import About
 from streamd.sinks.text import (
     LONG_PARAGRAPH,
     PARAGRAPH_PAUSE_MS,
@@ -21,26 +28,12 @@ from streamd.sinks.text import (
     clean,
     clock,
     gap_notice,
+    label_of,
     sound_notice,
-    speaker_name,
 )
-
-if TYPE_CHECKING:
-    from docx.document import Document
-    from docx.text.paragraph import Paragraph
 
 _MINUTE_MS = 60_000
 _STAMP_POINTS, _STAMP_GREY = 8, 0x60
-
-
-@dataclass(frozen=True, slots=True)
-class About:
-    """What a document says besides what was said: its title, when it began, names by number."""
-
-    title: str = "Transcript"
-    started: datetime | None = None
-    names: Mapping[int, str] = field(default_factory=dict)
-    line_numbers: bool = False
 
 
 class _TextRun(NamedTuple):
@@ -52,9 +45,6 @@ class _TextRun(NamedTuple):
 
 def word_document(said: Sequence[Item], about: About) -> bytes:
     """Return a transcript as a docx file."""
-    # Optional, so imported on demand.
-    import docx
-
     document = docx.Document()
     if about.line_numbers:
         _number_lines(document)
@@ -75,8 +65,8 @@ def word_document(said: Sequence[Item], about: About) -> bytes:
         language = turn[0].language
         is_rightward = _is_rightward(turn[0].text)
         _direct(paragraph, is_rightward=is_rightward)
-        if name := speaker_name(turn[0].speaker, about.names):
-            paragraph.add_run(f"{name}: ").bold = True
+        if label := label_of(turn[0].speaker, about.names):
+            paragraph.add_run(label).bold = True
         stretches, minute = _stretches(turn, minute)
         for stretch in stretches:
             _add(paragraph, stretch, language, is_rightward=is_rightward)
@@ -85,10 +75,7 @@ def word_document(said: Sequence[Item], about: About) -> bytes:
     return file.getvalue()
 
 
-def _number_lines(document: "Document") -> None:
-    from docx.oxml import OxmlElement
-    from docx.oxml.ns import qn
-
+def _number_lines(document: Document) -> None:
     numbering = OxmlElement("w:lnNumType")
     numbering.set(qn("w:countBy"), "1")
     numbering.set(qn("w:restart"), "continuous")
@@ -139,11 +126,7 @@ def _stretches(turn: list[Final], minute: int) -> tuple[list[_TextRun], int]:
     return [stretch for stretch in found if stretch.text], minute
 
 
-def _add(paragraph: "Paragraph", stretch: _TextRun, language: str, *, is_rightward: bool) -> None:
-    from docx.oxml import OxmlElement
-    from docx.oxml.ns import qn
-    from docx.shared import Pt, RGBColor
-
+def _add(paragraph: Paragraph, stretch: _TextRun, language: str, *, is_rightward: bool) -> None:
     run = paragraph.add_run(stretch.text)
     if stretch.is_stamp:
         run.font.size = Pt(_STAMP_POINTS)
@@ -162,8 +145,6 @@ def _is_rightward(text: str) -> bool:
     return next((kind for kind in kinds if kind in ("L", "R", "AL")), "L") != "L"
 
 
-def _direct(paragraph: "Paragraph", *, is_rightward: bool) -> None:
-    from docx.oxml import OxmlElement
-
+def _direct(paragraph: Paragraph, *, is_rightward: bool) -> None:
     if is_rightward:
         paragraph._p.get_or_add_pPr().append(OxmlElement("w:bidi"))

@@ -3,10 +3,9 @@
 import os
 import shutil
 import stat
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 from copy import deepcopy
-from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
@@ -15,7 +14,7 @@ from msgspec.structs import replace
 
 from streamd.errors import ConfigError, StreamdError, os_error_as
 from streamd.events import EndReason, Eos, Event, Final, Item, Sound, SpeakerName
-from streamd.labels import Names, renamed
+from streamd.labels import ItemT, Names, renamed
 from streamd.language import ends_sentence
 from streamd.sinks import CaptionSink, Format, Sink
 from streamd.sinks.text import PARAGRAPH_PAUSE_MS, blank_between
@@ -43,7 +42,6 @@ class SentenceSink(CaptionSink):
         self._begun: Final | None = None
 
     def write(self, event: Event) -> None:
-        """Keep the beginning of a sentence, or write what is complete."""
         if isinstance(event, Final):
             if self._begun is not None and goes_on(self._begun, event):
                 event = joined_finals(self._begun, event)
@@ -60,7 +58,6 @@ class SentenceSink(CaptionSink):
             self._sink.write(event)
 
     def close(self) -> None:
-        """Write what is left, and complete the output."""
         try:
             self._flush()
         finally:
@@ -72,28 +69,22 @@ class SentenceSink(CaptionSink):
             self._sink.write(begun)
 
 
-def sentences(finals: Sequence[Final]) -> list[Final]:
-    """Return a model's segments as sentences."""
-    whole: list[Final] = []
-    for final in finals:
-        if whole and goes_on(whole[-1], final):
-            whole[-1] = joined_finals(whole[-1], final)
+def sentences(said: Iterable[ItemT]) -> list[ItemT]:
+    """Return a model's segments as sentences, which nothing interrupts."""
+    whole: list[ItemT] = []
+    for each in said:
+        last = whole[-1] if whole else None
+        if isinstance(each, Final) and isinstance(last, Final) and goes_on(last, each):
+            whole[-1] = joined_finals(last, each)
         else:
-            whole.append(final)
+            whole.append(each)
     return whole
 
 
 def in_sentences(said: Iterable[Item]) -> list[Item]:
     """Return a transcript for people: a recording's segments, as they are kept, as sentences."""
     text = [*said]
-    if not has_segments(text):
-        return text
-    whole: list[Item] = []
-    for _, group in groupby(text, key=type):
-        same = [*group]
-        finals = [each for each in same if isinstance(each, Final)]
-        whole += sentences(finals) if finals else same
-    return whole
+    return sentences(text) if has_segments(text) else text
 
 
 def has_segments(said: Iterable[Item]) -> bool:
@@ -135,7 +126,6 @@ class StreamSink(CaptionSink):
         self._begins_ms: dict[str, int] = {}  # of the last sound of each label
 
     def write(self, event: Event) -> None:
-        """Append the text of `event` and flush it."""
         if isinstance(event, Sound) and not self._form.repeats:
             if self._begins_ms.get(event.label) == event.start_ms:
                 return
@@ -151,7 +141,6 @@ class StreamSink(CaptionSink):
             put(self._stream, text)
 
     def close(self) -> None:
-        """Write the end of the format."""
         if self._begun and (end := self._form.end(complete=True)):
             put(self._stream, end)
 

@@ -7,14 +7,14 @@ from typing import Any, Self
 
 import numpy as np
 
-from streamd.sources import FrameStream
+from streamd.sources import FrameStream, Source
 from streamd.sources.framing import Block, Framer
 from streamd.types import SAMPLE_RATE
 
 _TYPES = ("float32", "float64", "int16", "int32", "uint8")
 
 
-class ArraySource:
+class ArraySource(Source):
     """The arrays of an iterable, or those that are `put`, until `stop`.
 
     The iterable is read in a thread, as fast as the audio is transcribed. Each array is (n,), or
@@ -33,7 +33,6 @@ class ArraySource:
     ) -> None:
         self.name = "the array"
         self.live = False
-        self.duration_ms: int | None = None
         self._channels = channels
         self._blocks = None if blocks is None else iter(blocks)
         self._put: asyncio.Queue[Block | Callable[[], Awaitable[None]] | None] = asyncio.Queue()
@@ -47,9 +46,6 @@ class ArraySource:
 
     async def __aexit__(self, *_: object) -> None:
         await asyncio.to_thread(self._thread.shutdown)
-
-    def __aiter__(self) -> FrameStream:
-        return self._frames
 
     def put(self, block: Block | Callable[[], Awaitable[None]]) -> None:
         """Take an array that `checked` returned, or what to await when all before it was read."""

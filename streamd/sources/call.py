@@ -16,7 +16,7 @@ import numpy as np
 from streamd.errors import SourceError
 from streamd.sources.framing import Block, Framer
 from streamd.sources.microphone import MONITOR, Microphone
-from streamd.sources.source import FrameStream, Lost
+from streamd.sources.source import FrameStream, Lost, Source
 from streamd.types import FRAME, SAMPLE_RATE, Frames, frames_from_ms
 
 ME, THEM = "mic", "system"
@@ -108,7 +108,7 @@ def _is_pause(frame: Frames) -> bool:
     return bool(np.abs(frame).max() < _QUIET)
 
 
-class BothSides:
+class BothSides(Source):
     """A microphone and what the computer plays, as two channels, from the moment it is entered.
 
     `mic` and `system` are devices as in `choose`. With `refresh`, see `Microphone`.
@@ -119,7 +119,6 @@ class BothSides:
     ) -> None:
         self.name = "the call"
         self.live = True
-        self.duration_ms: int | None = None
         self._devices = Microphone(mic, refresh=refresh), Microphone(system)
         self._clocks = TwoClocks()
         self._items: asyncio.Queue[tuple[int, Frames | Lost | SourceError | None]] = asyncio.Queue()
@@ -160,9 +159,6 @@ class BothSides:
         except SourceError as error:
             self._items.put_nowait((side, error))
         self._items.put_nowait((side, None))
-
-    def __aiter__(self) -> FrameStream:
-        return self._frames
 
     async def _next_block(self) -> Block | None:
         """Return the next samples of both, (n, 2), or None when both have ended."""

@@ -40,15 +40,12 @@ class FilePart(RawIOBase):
         return type(self)(self._file, self._begin, self._begin + self._n_bytes)
 
     def readable(self) -> bool:
-        """It is."""
         return True
 
     def seekable(self) -> bool:
-        """It is."""
         return True
 
     def readinto(self, buffer: "WriteableBuffer") -> int:
-        """Read what comes next into a buffer; return how many bytes."""
         view = memoryview(buffer).cast("B")
         n = max(0, min(len(view), self._n_bytes - self._at))
         data = os.pread(self._file, n, self._begin + self._at)
@@ -57,7 +54,6 @@ class FilePart(RawIOBase):
         return len(data)
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Go to a place and return it."""
         origin = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._n_bytes}[whence]
         self._at = max(0, origin + offset)
         return self._at

@@ -11,7 +11,7 @@ import os
 import signal
 import struct
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from tempfile import TemporaryFile
 from typing import BinaryIO, Literal, Self
@@ -24,6 +24,7 @@ from streamd.sources.containers import N_HEAD, container
 from streamd.sources.ffmpeg import SELF_CONTAINED, Ffmpeg
 from streamd.sources.file import FileSource, Sndfile, UnreadableError, choose_decoder
 from streamd.sources.framing import Block, Framer
+from streamd.sources.source import warn
 from streamd.sources.tracks import Selection
 from streamd.system.sandbox import child_command, child_environment, confine, limit_cpu
 from streamd.types import FRAME, FRAME_MS, Frames
@@ -40,7 +41,7 @@ _Kind = Literal[b"m", b"f", b"p", b"w", b"e"]
 """What confinement misses, frames, the samples of padding in the last one, a warning, the error
 that ends it."""
 _LONGEST = 1 << 20
-"""Bytes of a message; a second of frames has 64,000."""
+"""Bytes of a message; what is read at once, 4 s at most, has 256,000 as frames."""
 _MOST_WARNINGS = 10
 """Of a process that was taken over; a damaged file has two or three."""
 _FRAME_BYTES = 4 * FRAME
@@ -52,8 +53,6 @@ _TOO_MUCH = (
     f"{_NAME} is damaged: {_MAX_BYTES >> 20} MB of memory are not enough to decode it; "
     "convert it to WAV"
 )
-
-_log = logging.getLogger(__name__)
 
 
 class ConfinedSource:
@@ -121,8 +120,7 @@ class ConfinedSource:
                     return np.frombuffer(data, np.float32).reshape(-1, FRAME)
                 case b"w":
                     if len(self.warnings) < _MOST_WARNINGS:
-                        self.warnings.append(text)
-                        _log.warning("%s", text)
+                        warn(self.warnings, text)
                 case b"e":
                     raise SourceError(text)
                 case b"p":
@@ -224,19 +222,12 @@ def _frames(decoder: Ffmpeg | Sndfile) -> FrameStream:
         framer = Framer(decoder.rate_hz, max(1, decoder.channels))
     except SourceError as error:
         raise SourceError(f"{_NAME}: {error}") from None
-    blocks = _blocks(decoder)
 
     async def next_block() -> Block | None:
-        return next(blocks, None)
+        block: Block = decoder.read()
+        return block if len(block) else None
 
     return FrameStream(framer, next_block, name=_NAME, threads=False)
-
-
-def _blocks(decoder: Ffmpeg | Sndfile) -> Iterator[Block]:
-    """Yield a second at a time, as `FileSource` does."""
-    n = decoder.rate_hz
-    while len(block := decoder.read()):
-        yield from (block[at : at + n] for at in range(0, len(block), n))
 
 
 async def _main(out: BinaryIO) -> None:

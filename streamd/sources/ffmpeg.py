@@ -28,6 +28,7 @@ from streamd.sources.framing import (
     scaled,
 )
 from streamd.sources.mixing import Mixer, cancelled, standard_names
+from streamd.sources.source import warn
 from streamd.sources.tracks import Selection, in_order
 from streamd.types import SAMPLE_RATE
 
@@ -83,10 +84,6 @@ class Bytes(Protocol):
         """Return up to `n` bytes, none at the end."""
 
 
-DESCRIPTORS = "/dev/fd/"
-"""Names of files that are open already, which may not begin where they are read from."""
-
-
 def is_url(name: str) -> bool:
     """Whether `name` is a network address rather than a file."""
     return _URL.match(name) is not None
@@ -125,7 +122,7 @@ class Ffmpeg:
         self.warnings: list[str] = []
         self._source, self._formats, self._selection = source, formats, selection
         self._is_url = isinstance(source, str) and is_url(source)
-        self._is_file = isinstance(source, str | int) and not self._is_url
+        self._is_file = isinstance(source, str | int | chains.FilePart) and not self._is_url
         # What arrives as time passes is not held back; a file is read in few large blocks.
         self._n_least = rate_hz if self._is_file else 1
         self._n_read = self._n_silent = 0
@@ -171,15 +168,6 @@ class Ffmpeg:
         if self._container is not None:
             self._container.close()
 
-    def warn(self, text: str) -> None:
-        """Log what is wrong with the input, and keep it."""
-        _log.warning("%s", text)
-        self.warnings.append(text)
-
-    def _warn_once(self, text: str) -> None:
-        if text not in self.warnings:
-            self.warn(text)
-
     def _decoded(self) -> Generator[NDArray[np.int16]]:
         from av import FFmpegError  # 22 MB of memory, which most streams do not need
 
@@ -212,9 +200,8 @@ class Ffmpeg:
         # With a protocol in front no name is an option, a pattern or an address.
         path = f"file:{os.path.abspath(self._source)}"
         parts: list[tuple[int, int]] = []
-        if not self._source.startswith(DESCRIPTORS):
-            with suppress(OSError):  # FFmpeg will say what it is
-                parts = self._found_parts(self._source)
+        with suppress(OSError):  # FFmpeg will say what it is
+            parts = self._found_parts(self._source)
         if len(parts) < 2:
             yield path, "file"
             return
@@ -224,7 +211,7 @@ class Ffmpeg:
 
     def _found_parts(self, file: str | int) -> list[tuple[int, int]]:
         if chains.lacks_end(file):
-            self.warn(f"{self.name} is cut off: get a complete copy")
+            warn(self.warnings, f"{self.name} is cut off: get a complete copy")
         return chains.parts(file)
 
     def _sound_in(self, source: str | Bytes, protocols: str) -> Iterator[NDArray[np.int16]]:
@@ -265,10 +252,7 @@ class Ffmpeg:
     @property
     def _seekable(self) -> str | int | None:
         """The file, if it can be opened again and read from any place."""
-        if isinstance(self._source, str):
-            is_once = self._is_url or self._source.startswith(DESCRIPTORS)
-            return None if is_once else self._source
-        return self._source if isinstance(self._source, int) else None
+        return self._source if isinstance(self._source, str | int) and self._is_file else None
 
     def _opened(
         self, source: str | Bytes, protocols: str
@@ -396,10 +380,8 @@ class Ffmpeg:
             n = min(self.rate_hz, n_silent - at)
             yield np.zeros((n, self.channels), np.int16)
         yield from self._converter.push(frame, at_once=not self._is_file)
-        if self._converter.cancels:
-            self._warn_once(cancelled(self.name))
-        if self._converter.rescales:
-            self._warn_once(rescaled(self.name))
+        for text in self._converter.complaints(self.name):
+            warn(self.warnings, text)
 
     def _problem(self, failure: str) -> str:
         """Return what is wrong with the input, "" if nothing is or a warning is enough."""
@@ -416,7 +398,7 @@ class Ffmpeg:
         if complaint or self._missing_s > _JITTER_S:
             self._tell_damage(complaint)
         if self._others and not self._is_heard:
-            self.warn(f"the sound track of {self.name} is silent; {self._others}")
+            warn(self.warnings, f"the sound track of {self.name} is silent; {self._others}")
         return ""
 
     def _tell_damage(self, complaint: str) -> None:
@@ -425,7 +407,7 @@ class Ffmpeg:
             missing_s = max(missing_s, self._stated_ms / 1000 - self._n_read / self.rate_hz)
         what = f"{missing_s:.1f} s are missing" if missing_s >= 0.05 else "a part may be wrong"
         why = f" (FFmpeg: {complaint})" if complaint else ""
-        self.warn(f"{self.name} is damaged: {what}{why}; get a complete copy")
+        warn(self.warnings, f"{self.name} is damaged: {what}{why}; get a complete copy")
 
     def _why_nothing(self, reason: str) -> str:
         if self._is_mpeg4 and not (self._is_file or self._is_url):
@@ -533,15 +515,12 @@ class _Converter:
         self._waiting: list[NDArray[Any]] = []
         self._n_waiting = 0
 
-    @property
-    def cancels(self) -> bool:
-        """As `Mixer.cancels`."""
-        return self._mixer is not None and self._mixer.cancels
-
-    @property
-    def rescales(self) -> bool:
-        """As `Rescaler.scales`."""
-        return self._rescaler is not None and self._rescaler.scales
+    def complaints(self, name: str) -> Iterator[str]:
+        """Yield what is wrong with the sound so far."""
+        if self._mixer is not None and self._mixer.cancels:
+            yield cancelled(name)
+        if self._rescaler is not None and self._rescaler.scales:
+            yield rescaled(name)
 
     def push(self, frame: "AudioFrame", *, at_once: bool) -> Iterator[NDArray[np.int16]]:
         """Take a frame, and yield what is ready; a second at a time costs less than `at_once`."""

@@ -1,7 +1,6 @@
 """A sound file, decoded by libsndfile or FFmpeg, read on demand or at the pace of a microphone."""
 
 import asyncio
-import logging
 import os
 import re
 import stat
@@ -25,6 +24,7 @@ from streamd.sources.chains import parts
 from streamd.sources.containers import N_HEAD, SNDFILE, container
 from streamd.sources.ffmpeg import Ffmpeg
 from streamd.sources.framing import MAX_CHANNELS, Block, Framer
+from streamd.sources.source import Source, warn
 from streamd.sources.tracks import Selection
 from streamd.system.calls import settle
 from streamd.types import SAMPLE_RATE
@@ -46,7 +46,6 @@ _UNKNOWN_SIZE = 0x7FFF_F000
 """Programs that write a file through a pipe state such a size, since they cannot seek back."""
 
 _Result = TypeVar("_Result")
-_log = logging.getLogger(__name__)
 
 
 class UnreadableError(Exception):
@@ -95,12 +94,7 @@ class Sndfile:
     def open(self) -> None:
         """Warn if the file is shorter than its header states; what it has can be read."""
         for text in self._missing():
-            self.warn(text)
-
-    def warn(self, text: str) -> None:
-        """Log what is wrong with the file, and keep it."""
-        _log.warning("%s", text)
-        self.warnings.append(text)
+            warn(self.warnings, text)
 
     def _missing(self) -> Iterator[str]:
         if found := _OTHER_SIZE.search(self._file.extra_info):
@@ -157,7 +151,7 @@ class Sndfile:
             self._rest.close()
 
 
-class FileSource:
+class FileSource(Source):
     """The audio of a file or an address, in any format that libsndfile or FFmpeg reads.
 
     libsndfile reads what it can, except mp3: its mp3 decoder prints notes about damaged files to
@@ -190,7 +184,6 @@ class FileSource:
         self._is_url = isinstance(self._path, str) and ffmpeg.is_url(self._path)
         self._formats = ffmpeg.SELF_CONTAINED if upload else ""
         self.live, self._selection = realtime, selection
-        self.duration_ms: int | None = None
         self._now_s, self._sleep = now_s, sleep
         self._started_s: float | None = None
         self._n_delivered = 0
@@ -217,9 +210,6 @@ class FileSource:
             await asyncio.to_thread(self._thread.join)
         if self._decoder is not None and not (self._thread and self._thread.is_alive()):
             self._decoder.close()
-
-    def __aiter__(self) -> FrameStream:
-        return self._frames
 
     def stop(self) -> None:
         """End after the last block that was returned."""
@@ -283,7 +273,8 @@ class FileSource:
         """Say if the file is still being written: what came after it was opened was not read."""
         if 0 < self._n_bytes < _size(self._path):
             follow = f"follow it: tail -c +1 -f {self.name} | streamd -"
-            decoder.warn(f"{self.name} is still growing, and was read to where it ended: {follow}")
+            what = f"{self.name} is still growing, and was read to where it ended: {follow}"
+            warn(decoder.warnings, what)
 
     async def _until_due(self, end_s: float) -> None:
         """Wait until a microphone would have captured the sound up to `end_s`."""
@@ -332,7 +323,7 @@ def choose_decoder(
             return Sndfile(path, name, formats=formats, split=selection.split)
         except UnreadableError as error:
             for text in error.args:
-                decoder.warn(text)
+                warn(decoder.warnings, text)
     return decoder
 
 

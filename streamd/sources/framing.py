@@ -237,38 +237,26 @@ class Framer:
         return np.concatenate((frames, last))
 
     def _taken(self, block: Block, *, is_scaled: bool = False) -> Frames:
-        if block.dtype.kind == "f" and not is_scaled:
-            block = self._rescaler.push(block)
-        read = self._apart if self._split else self._mono
-        return self._cut(read(block), last=False)
-
-    def _apart(self, block: Block) -> Samples:
-        apart: Samples = scaled(self._checked(block)).astype(np.float32)
-        if self._channels > 1:
+        if block.dtype.kind == "f":
+            block = self._valid(block if is_scaled else self._rescaler.push(block))
+        samples = scaled(block)
+        if self._mixer is not None:
+            return self._cut(self._mixer.push(samples), last=False)
+        apart = samples.astype(np.float32, copy=False)
+        if self._split and self._channels > 1:
             self._loud += float(np.abs(apart[:, 0]).sum())
             self._differs += float(np.abs(apart[:, 0] - apart[:, 1]).sum())
-        return apart
+        return self._cut(apart if self._split else apart[:, 0], last=False)
 
-    def _mono(self, block: Block) -> Samples:
-        columns = self._checked(block)
-        if self._channels == 1 and columns.dtype == np.float32:
-            return columns[:, 0].astype(np.float32, copy=False)  # as what follows would make it
-        samples = scaled(columns)
-        return (
-            samples[:, 0].astype(np.float32) if self._mixer is None else self._mixer.push(samples)
-        )
-
-    def _checked(self, block: Block) -> Block:
-        """Return the block with valid samples."""
-        columns = block
-        # No comparison with NaN is true.
-        if block.dtype.kind == "f" and not np.abs(columns).max(initial=0) <= 1:
-            valid = np.isfinite(columns)
-            self.n_invalid += valid.size - int(np.count_nonzero(valid))
-            finite = np.where(valid, columns, 0)
-            self.peak = max(self.peak, float(np.abs(finite).max()))
-            columns = np.clip(finite, -1, 1)
-        return columns
+    def _valid(self, block: Block) -> Block:
+        """Return floats, without those that are none, and clipped."""
+        if np.abs(block).max(initial=0) <= 1:  # no comparison with NaN is true
+            return block
+        valid = np.isfinite(block)
+        self.n_invalid += valid.size - int(np.count_nonzero(valid))
+        finite = np.where(valid, block, 0)
+        self.peak = max(self.peak, float(np.abs(finite).max()))
+        return np.clip(finite, -1, 1)
 
     @property
     def rescales(self) -> bool:

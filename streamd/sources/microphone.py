@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from streamd.errors import SourceError
 from streamd.events import GapReason
-from streamd.sources import FrameStream, Lost
+from streamd.sources import FrameStream, Lost, Source
 from streamd.sources.framing import Block, Framer
 from streamd.types import SAMPLE_RATE
 
@@ -164,7 +164,7 @@ def _by_name(devices: Sequence[Device], wanted: str) -> list[Device]:
     return exact or [device for device in devices if folded in device.name.casefold()]
 
 
-class Microphone:
+class Microphone(Source):
     """An input device, captured from the moment it is entered.
 
     It is opened at 16 kHz mono if the device can do that, or else at its own rate or with all of
@@ -178,7 +178,6 @@ class Microphone:
     ) -> None:
         self.name = "microphone"
         self.live = True
-        self.duration_ms: int | None = None
         self._wanted, self._refresh, self._split = device, refresh, split
         self._stream: Any = None
         self._stopping: asyncio.Task[None] | None = None
@@ -199,9 +198,6 @@ class Microphone:
         if self._stopping is not None:
             await asyncio.wait([self._stopping])
         await asyncio.to_thread(self._close)
-
-    def __aiter__(self) -> FrameStream:
-        return self._frames
 
     def stop(self) -> None:
         """End after the block that is being captured now."""
@@ -237,13 +233,11 @@ class Microphone:
         try:
             with _recording_from(device, self._wanted):
                 rate_hz, channels = _settings(portaudio, device, split=self._split)
-            # What the computer plays may be silent.
-            self._silence = SilenceWatch(rate_hz, self.name) if self.name != MONITOR else None
-            self._meter = OverflowMeter(rate_hz)
-            self._rate_hz = rate_hz
-            framer = Framer(rate_hz, channels, split=self._split)
-            self._frames = FrameStream(framer, self._next_block, name=self.name)
-            with _recording_from(device, self._wanted):
+                # What the computer plays may be silent.
+                self._silence = SilenceWatch(rate_hz, self.name) if self.name != MONITOR else None
+                self._meter, self._rate_hz = OverflowMeter(rate_hz), rate_hz
+                framer = Framer(rate_hz, channels, split=self._split)
+                self._frames = FrameStream(framer, self._next_block, name=self.name)
                 self._stream = portaudio.InputStream(
                     device=device.index,
                     samplerate=rate_hz,

@@ -15,10 +15,9 @@ from streamd.types import Frames
 _FAR_BEYOND = 4.0
 """Level relative to full scale (+12 dB) above which samples must be in another unit."""
 
+_log = logging.getLogger(__name__)
 _LARGE_BYTES = 64 << 10
 """Mixing and resampling more takes so long that it is done in a thread, not on the event loop."""
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +26,13 @@ class Lost:
 
     duration_ms: int
     why: GapReason
+
+
+def warn(warnings: list[str], text: str) -> None:
+    """Log what is wrong with a sound, and add it to what was logged of it; the same only once."""
+    if text not in warnings:
+        _log.warning("%s", text)
+        warnings.append(text)
 
 
 NextBlock = Callable[[], Awaitable[Block | Lost | None]]
@@ -52,9 +58,8 @@ class FrameStream:
         self._framer, self._next_block, self._name = framer, next_block, name
         self.warnings = [] if warnings is None else warnings
         self._threads = threads
-        self._ended = False
+        self._ended = self._is_loud = False
         self._failure: SourceError | None = None
-        self._told: set[str] = set()
 
     @property
     def n_padding(self) -> int:
@@ -78,10 +83,9 @@ class FrameStream:
                 frames = self._framer.flush()
             elif self._threads and block.nbytes > _LARGE_BYTES:
                 frames = await asyncio.to_thread(self._framer.push, block)
-                self._check()
             else:
                 frames = self._framer.push(block)
-                self._check()
+            self._check()
             if len(frames):
                 return frames
         raise self._failure or StopAsyncIteration
@@ -91,24 +95,22 @@ class FrameStream:
         # them.
         framer, name = self._framer, self._name
         if framer.n_invalid:
-            self._warn("invalid", f"{name} has NaN or infinite samples, which count as silence")
-        if framer.peak > _FAR_BEYOND:
+            self._warn(f"{name} has NaN or infinite samples, which count as silence")
+        if framer.peak > _FAR_BEYOND and not self._is_loud:
+            self._is_loud = True  # the peak may become higher
             fix = "write it again with samples between -1 and 1"
             clipped = f"{framer.peak:.3g} times full scale, which are clipped"
-            self._warn("loud", f"{name} has samples of {clipped}: {fix}")
+            self._warn(f"{name} has samples of {clipped}: {fix}")
         if framer.rescales:
-            self._warn("rescaled", rescaled(name))
+            self._warn(rescaled(name))
         if framer.cancels:
-            self._warn("cancelled", cancelled(name))
+            self._warn(cancelled(name))
         if framer.repeats:
             fix = "every word is written twice; drop --channels split"
-            self._warn("repeated", f"the channels of {name} have the same sound: {fix}")
+            self._warn(f"the channels of {name} have the same sound: {fix}")
 
-    def _warn(self, what: str, text: str) -> None:
-        if what not in self._told:
-            self._told.add(what)
-            _log.warning("%s", text)
-            self.warnings.append(text)
+    def _warn(self, text: str) -> None:
+        warn(self.warnings, text)
 
 
 class Source(Protocol):
@@ -123,7 +125,8 @@ class Source(Protocol):
 
     name: str
     live: bool
-    duration_ms: int | None
+    duration_ms: int | None = None
+    _frames: FrameStream
 
     async def __aenter__(self) -> Self:
         """Open it; a live source captures from here on. Raises `SourceError`."""
@@ -133,6 +136,7 @@ class Source(Protocol):
 
     def __aiter__(self) -> FrameStream:
         """Iterate over the frames; it ends after `stop`, or at the end of the audio."""
+        return self._frames
 
     def stop(self) -> None:
         """End the audio now. Keep iterating: what was captured before still comes."""

@@ -16,9 +16,10 @@ import numpy as np
 
 from streamd.errors import SourceError, os_error_as
 from streamd.options import PcmOptions
-from streamd.sources import FrameStream
+from streamd.sources import FrameStream, Source
+from streamd.sources.chains import FilePart
 from streamd.sources.containers import N_HEAD, container, is_text
-from streamd.sources.ffmpeg import DESCRIPTORS, Ffmpeg
+from streamd.sources.ffmpeg import Ffmpeg
 from streamd.sources.framing import Block, Framer, PcmDecoder
 from streamd.sources.tracks import Selection
 
@@ -30,7 +31,7 @@ AUTO = "auto"
 """The encoding of input that is a container or s16le, as its first bytes show."""
 
 
-class StdinSource:
+class StdinSource(Source):
     """Sound from a descriptor until its end: raw PCM, or a container.
 
     An incomplete sample at the end is dropped. `file` has a descriptor from which nothing has been
@@ -51,7 +52,6 @@ class StdinSource:
         pcm = pcm or PcmOptions()
         self.name = file if isinstance(file, str) else "stdin"
         self.live = False
-        self.duration_ms: int | None = None
         self._file = file
         self._rate_hz, self._channels = pcm.rate_hz, pcm.channels
         self._may_be_container = pcm.encoding == AUTO
@@ -98,9 +98,6 @@ class StdinSource:
         if isinstance(self._file, str):
             os.close(self._descriptor)
 
-    def __aiter__(self) -> FrameStream:
-        return self._frames
-
     def stop(self) -> None:
         """End after what the writer has already put into the pipe."""
         if self._n_left is None:
@@ -139,10 +136,10 @@ class StdinSource:
 
     def _decoder_of(self, head: bytes) -> Ffmpeg:
         """Return what decodes the container that begins with `head`."""
-        source: str | _Pipe = _Pipe(head, self._read_bytes)
+        source: FilePart | _Pipe = _Pipe(head, self._read_bytes)
         if stat.S_ISREG(os.fstat(self._descriptor).st_mode):  # FFmpeg may seek in it
-            os.lseek(self._descriptor, -len(head), os.SEEK_CUR)
-            source = f"{DESCRIPTORS}{self._descriptor}"
+            begin = os.lseek(self._descriptor, -len(head), os.SEEK_CUR)
+            source = FilePart(self._descriptor, begin)
         decoder = Ffmpeg(
             self.name,
             source,

@@ -31,17 +31,14 @@ def in_order(
     Those in one of the wanted `languages` come first, in their order; among the same, FFmpeg's
     `best`, and at the end those that are not for everybody, such as a comment.
     """
+    from av.stream import Disposition
+
     wanted = {code: place for place, code in enumerate(languages)}
+    special = Disposition.comment | Disposition.visual_impaired | Disposition.hearing_impaired
 
     def place(track: "AudioStream") -> tuple[int, bool, bool, int]:
         spoken = language_of(track.metadata.get("language", ""))
-        special = bool(track.disposition & _special())
-        return wanted.get(spoken, len(wanted)), special, track is not best, track.index
+        is_special = bool(track.disposition & special)
+        return wanted.get(spoken, len(wanted)), is_special, track is not best, track.index
 
     return sorted(tracks, key=place)
-
-
-def _special() -> int:
-    from av.stream import Disposition
-
-    return Disposition.comment | Disposition.visual_impaired | Disposition.hearing_impaired

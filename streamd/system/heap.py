@@ -17,7 +17,7 @@ def share_heap() -> None:
     By default each thread gets its own, which keeps the memory that a window took. Called before
     there are threads, this saves 4 MB for each thread of the model.
     """
-    _set(_M_ARENA_MAX, 1)
+    _call("mallopt", _M_ARENA_MAX, 1)
 
 
 def return_early() -> None:
@@ -39,16 +39,15 @@ def keep_for_passes(user: object) -> None:
 
 
 def _set_limits(end_bytes: int, large_bytes: int) -> None:
-    _set(_M_MMAP_THRESHOLD, large_bytes)
-    _set(_M_TRIM_THRESHOLD, end_bytes)
-
-
-def _set(parameter: int, value: int) -> None:
-    if (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:
-        mallopt(parameter, value)
+    _call("mallopt", _M_MMAP_THRESHOLD, large_bytes)
+    _call("mallopt", _M_TRIM_THRESHOLD, end_bytes)
 
 
 def trim() -> None:
-    """Return free memory to the system, where the C library is glibc."""
-    if (release := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
-        release(0)
+    """Return free memory to the system."""
+    _call("malloc_trim", 0)
+
+
+def _call(name: str, *values: int) -> None:
+    if (function := getattr(ctypes.CDLL(None), name, None)) is not None:
+        function(*values)

@@ -43,8 +43,7 @@ def machine() -> MachineFacts:
 def processor_name() -> str:
     """Return the processor's name for people, such as "AMD EPYC 9R14"."""
     if sys.platform == "darwin":  # where `platform` knows only the family, "arm"
-        command = ("/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string")
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+        return _sysctl("machdep.cpu.brand_string") or platform.processor()
     return _cpuinfo("model name", "Hardware") or platform.processor() or platform.machine()
 
 
@@ -68,10 +67,8 @@ def fast_cores(system: Path = Path("/sys")) -> int:
     """
     if sys.platform == "darwin":
         for name in ("hw.perflevel0.physicalcpu", "hw.physicalcpu"):
-            command = ("/usr/sbin/sysctl", "-n", name)
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.stdout.strip().isdecimal():
-                return int(done.stdout)
+            if (told := _sysctl(name)).isdecimal():
+                return int(told)
     affinity = getattr(os, "sched_getaffinity", None)  # Linux only
     usable = sorted(affinity(0)) if affinity else range(os.cpu_count() or 1)
     folders = {n: system / f"devices/system/cpu/cpu{n}" for n in usable}
@@ -88,6 +85,12 @@ def fast_cores(system: Path = Path("/sys")) -> int:
 
 _FAST_SHARE = 0.7
 """Of the fastest core's capacity, from which on a core is taken for fast; chosen, not measured."""
+
+
+def _sysctl(name: str) -> str:
+    """Return what macOS says of itself, or nothing."""
+    command = ("/usr/sbin/sysctl", "-n", name)
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def _read(path: Path) -> str:

@@ -54,7 +54,6 @@ class TranslatedSink:
         self._unknown: set[str] = set()  # languages that the user was told of
 
     def write(self, event: Event) -> None:
-        """Keep the beginning of a sentence, or write what is complete."""
         for sentence in self._sentences.take(event):
             if sentence.is_complete:
                 self._put(sentence.said)
@@ -70,7 +69,6 @@ class TranslatedSink:
             self._sink.write(turns)
 
     def close(self) -> None:
-        """Complete the output."""
         self._sink.close()
 
     def _translated(self, said: Final) -> Final:

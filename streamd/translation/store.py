@@ -61,19 +61,9 @@ def folder(here: StorePaths, source: str, target: str) -> Path:
     return here.imported / _FOLDER / f"{source}-{target}"
 
 
-class _Firefox:
-    """A model of Firefox, whose library panics rather than raises where its files are wrong."""
-
-    def __init__(self, path: Path, model: OneWay) -> None:
-        self._path, self._model = path, model
-
-    def translate(self, text: str) -> str:
-        with _panics_as(EngineError, f"{self._path}: the model failed"):
-            return self._model.translate(text)
-
-
 @contextmanager
 def _panics_as(kind: type[StreamdError], problem: str) -> Iterator[None]:
+    # Firefox's library panics rather than raises where its files are wrong.
     try:
         yield
     except (KeyboardInterrupt, SystemExit):
@@ -85,7 +75,7 @@ def _panics_as(kind: type[StreamdError], problem: str) -> Iterator[None]:
 def open_model(here: StorePaths, source: str, target: str) -> OneWay:
     """Open the model of a direction; raises `ModelError` if it is missing or damaged."""
     path = folder(here, source, target)
-    found = _Files.of(path)
+    found = _files(path)
     try:
         from fxtranslate import Translator
     except ImportError as error:
@@ -94,49 +84,45 @@ def open_model(here: StorePaths, source: str, target: str) -> OneWay:
     with os_error_as(ModelError, f"{path}: cannot be read"):
         model, shortlist, own, other = (each.read_bytes() for each in found)
     with _panics_as(ModelError, f"{path}: the model is damaged"):
-        return _Firefox(path, Translator(model, own, other, shortlist))
+        opened = Translator(model, own, other, shortlist)
+
+    def translate(text: str) -> str:
+        with _panics_as(EngineError, f"{path}: the model failed"):
+            return opened.translate(text)
+
+    return translate
 
 
-@dataclass(frozen=True, slots=True)
-class _Files:
-    """The files of a model."""
+def _files(path: Path) -> list[Path]:
+    """Return model, shortlist, and the vocabularies of both languages, which may be one file.
 
-    model: Path
-    shortlist: Path
-    source: Path
-    target: Path
-
-    def __iter__(self) -> Iterator[Path]:
-        return iter((self.model, self.shortlist, self.source, self.target))
-
-    @classmethod
-    def of(cls, path: Path) -> "_Files":
-        """Find them in a folder; raises `ModelError` if one is missing."""
-        if not path.is_dir():
-            name = path.name
-            raise ModelError(f"no model {name} is here; run: streamd models get {PREFIX}{name}")
-
-        def one(pattern: str, what: str) -> Path:
-            found = sorted(path.glob(pattern))
-            if len(found) != 1:
-                raise ModelError(
-                    f"{path}: expected one {what} ({pattern}), found {len(found)}; a model has "
-                    "model.*.bin, lex.*.bin, and vocab.*.spm, or srcvocab.*.spm and trgvocab.*.spm"
-                )
-            return found[0]
-
-        shared = list(path.glob("vocab.*.spm"))
-        return cls(
-            model=one("model.*.bin", "model"),
-            shortlist=one("lex.*.bin", "shortlist"),
-            source=one("vocab.*.spm" if shared else "srcvocab.*.spm", "vocabulary"),
-            target=one("vocab.*.spm" if shared else "trgvocab.*.spm", "vocabulary"),
-        )
+    Raises `ModelError` if one is missing.
+    """
+    if not path.is_dir():
+        name = path.name
+        raise ModelError(f"no model {name} is here; run: streamd models get {PREFIX}{name}")
+    is_shared = any(path.glob("vocab.*.spm"))
+    source, target = ("vocab", "vocab") if is_shared else ("srcvocab", "trgvocab")
+    files = []
+    for what, pattern in (
+        ("model", "model.*.bin"),
+        ("shortlist", "lex.*.bin"),
+        ("vocabulary", f"{source}.*.spm"),
+        ("vocabulary", f"{target}.*.spm"),
+    ):
+        found = sorted(path.glob(pattern))
+        if len(found) != 1:
+            raise ModelError(
+                f"{path}: expected one {what} ({pattern}), found {len(found)}; a model has "
+                "model.*.bin, lex.*.bin, and vocab.*.spm, or srcvocab.*.spm and trgvocab.*.spm"
+            )
+        files += found
+    return files
 
 
 def add(here: StorePaths, path: Path, source: str, target: str) -> Path:
     """Copy a model's folder into the store, after it was opened; raises `ModelError`."""
-    found, goal = _Files.of(path), folder(here, source, target)
+    found, goal = _files(path), folder(here, source, target)
     if goal.exists():
         raise ModelError(
             f"{PREFIX}{goal.name} is here already; run: streamd models remove {PREFIX}{goal.name}"
@@ -258,7 +244,7 @@ def fetch(
             _get(here, f"{offer.base}/{file.path}", file, new / file.name)
             n_before += file.uncompressed_size
             on_progress(n_before, offer.n_bytes)
-        _Files.of(new)
+        _files(new)
 
     with (
         os_error_as(ModelError, f"{goal} cannot be written"),

@@ -7,13 +7,12 @@ way of English. The library holds Python's lock while it computes, some 10 ms a 
 import logging
 import re
 import weakref
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import cache, lru_cache, partial
 from queue import SimpleQueue
 from threading import Thread
-from typing import Protocol
 
 from streamd.errors import EngineError, ModelError, StreamdError
 from streamd.language import ends_sentence
@@ -36,15 +35,15 @@ _PAUSE = re.compile(r"[,;:，、；：]\s+|[，、；：]")
 log = logging.getLogger(__name__)
 
 
-class OneWay(Protocol):
-    """A model from one language to another; only the thread that opened it may use it."""
-
-    def translate(self, text: str) -> str:
-        """Return the translation of one sentence."""
-
-
+OneWay = Callable[[str], str]
+"""A model from one language to another, which returns the translation of one sentence; only the
+thread that opened it may call it."""
 OpenModel = Callable[[str, str], OneWay]
 """Opens the model from one language to another; raises `ModelError` if it cannot be used."""
+
+
+Route = tuple[tuple[str, str], ...]
+"""Models that lead from one language to another, one after the other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +51,7 @@ class _Order:
     """A text to be translated, and who waits for that."""
 
     text: str
-    route: Sequence[tuple[str, str]]
+    route: Route
     names: tuple[str, ...]
     done: "Future[str]"
 
@@ -66,13 +65,13 @@ class Translator:
     def __init__(self, open_model: OpenModel, directions: Collection[tuple[str, str]]) -> None:
         self._directions = frozenset(directions)
         self._orders: SimpleQueue[_Order | None] = SimpleQueue()
-        worker = _TranslatingThread(open_model)
-        thread = Thread(target=worker.run, args=(self._orders,), name="translator", daemon=True)
+        work = partial(_translate_all, self._orders, open_model)
+        thread = Thread(target=work, name="translator", daemon=True)
         thread.start()
         weakref.finalize(self, _end, self._orders, thread)
 
-    def route(self, source: str, target: str) -> Sequence[tuple[str, str]]:
-        """Return the models that lead from one language to another, none if they are the same.
+    def route(self, source: str, target: str) -> Route:
+        """Return the models that are needed, none if both languages are the same.
 
         Raises `ModelError` if a model is missing, which names the one to get.
         """
@@ -80,8 +79,8 @@ class Translator:
             return ()
         if (source, target) in self._directions:
             return ((source, target),)
-        ways = [(source, _PIVOT), (_PIVOT, target)]
-        needed = [(first, last) for first, last in ways if first != last]
+        ways = ((source, _PIVOT), (_PIVOT, target))
+        needed = tuple((first, last) for first, last in ways if first != last)
         if missing := [way for way in needed if way not in self._directions]:
             names = " and ".join(f"streamd models get translate:{a}-{b}" for a, b in missing)
             raise ModelError(f"no model translates {source} into {target}; run: {names}")
@@ -112,51 +111,32 @@ def _end(orders: "SimpleQueue[_Order | None]", thread: Thread) -> None:
     thread.join(_END_S)
 
 
-class _TranslatingThread:
-    """What the thread of a translator does; the library wants its models freed there, too."""
+def _translate_all(orders: "SimpleQueue[_Order | None]", open_model: OpenModel) -> None:
+    """Translate until there is no order, but None; the library wants its models freed here, too."""
+    opened = cache(open_model)
 
-    def __init__(self, open_model: OpenModel) -> None:
-        self._open = open_model
-        self._models: dict[tuple[str, str], OneWay] = {}
-        self._known: OrderedDict[tuple[object, ...], str] = OrderedDict()
-
-    def run(self, orders: "SimpleQueue[_Order | None]") -> None:
-        """Translate until there is no order, but None."""
-        while (order := orders.get()) is not None:
-            if not order.done.set_running_or_notify_cancel():
-                continue
-            try:
-                whole = " ".join(self._translated(part, order) for part in parts(order.text))
-            except StreamdError as error:
-                order.done.set_exception(error)
-            except Exception as error:  # a bug, for which no captions and no other file may end
-                log.exception("a bug in streamd: %r is not translated", order.text)
-                order.done.set_exception(EngineError(f"the translator failed ({error})"))
-            else:
-                order.done.set_result(whole)
-        self._models.clear()
-
-    def _translated(self, part: str, order: _Order) -> str:
-        key = (part, *order.route, *order.names)
-        if key in self._known:
-            self._known.move_to_end(key)
-            return self._known[key]
-        models = [self._model(*way) for way in order.route]
-
+    @lru_cache(_MOST_KEPT)
+    def translated(part: str, route: Route, names: tuple[str, ...]) -> str:
         def through(text: str) -> str:
-            for model in models:
-                text = model.translate(text)
+            for way in route:
+                text = opened(*way)(text)
             return text
 
-        self._known[key] = done = keeping(through, part, order.names)
-        if len(self._known) > _MOST_KEPT:
-            self._known.popitem(last=False)
-        return done
+        return keeping(through, part, names)
 
-    def _model(self, source: str, target: str) -> OneWay:
-        if (source, target) not in self._models:
-            self._models[source, target] = self._open(source, target)
-        return self._models[source, target]
+    while (order := orders.get()) is not None:
+        if not order.done.set_running_or_notify_cancel():
+            continue
+        try:
+            done = [translated(part, order.route, order.names) for part in parts(order.text)]
+        except StreamdError as error:
+            order.done.set_exception(error)
+        except Exception as error:  # a bug, for which no captions and no other file may end
+            log.exception("a bug in streamd: %r is not translated", order.text)
+            order.done.set_exception(EngineError(f"the translator failed ({error})"))
+        else:
+            order.done.set_result(" ".join(done))
+    opened.cache_clear()
 
 
 def parts(text: str) -> list[str]:

@@ -281,7 +281,7 @@ def edited():
             )
             sentence = EditedSentence(seq=1, text=" ".join(meant))
             events += session.edit(Edits(revision=0, sentences=(sentence,), speakers=(who,)))[0]
-            now = session.said(final)
+            now = session.edits.said(final)
         found.append((events, now))
     return found
 

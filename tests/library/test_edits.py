@@ -22,16 +22,16 @@ def heard(text, *, seq=1, blank=" ", speaker=1):
 
 
 def as_it_stands(*events):
-    text = Revised()
-    for event in events:
-        text.take(event)
-    return list(text.since(0))
+    return list(Revised(events).since(0))
+
+
+def says(text, seq=1):
+    """Edits after which a final has a text."""
+    return Edits(revision=0, sentences=(EditedSentence(seq=seq, text=text),))
 
 
 def edited(final, text):
-    notes, undo = EditedText([final]).edit(
-        Edits(revision=0, sentences=(EditedSentence(seq=1, text=text),))
-    )
+    notes, undo = EditedText([final]).edit(says(text))
     (now,) = as_it_stands(final, *notes)
     return now, notes, undo
 
@@ -119,25 +119,15 @@ def test_a_sentence_in_a_script_without_blanks_is_edited_by_its_letters():
 def test_what_was_edited_before_is_edited_again_and_undone():
     final = heard(SAID)
     session = EditedText([final])
-    first, undo_first = session.edit(
-        Edits(
-            revision=0,
-            sentences=(EditedSentence(seq=1, text="We met Ana Botín, in the old house."),),
-        )
-    )
-    second, undo_second = session.edit(
-        Edits(
-            revision=0,
-            sentences=(EditedSentence(seq=1, text="They met Anna Botín, in the old house."),),
-        )
-    )
+    first, undo_first = session.edit(says("We met Ana Botín, in the old house."))
+    second, undo_second = session.edit(says("They met Anna Botín, in the old house."))
     notes = [*first, *second]
     assert as_it_stands(final, *notes)[0].text == "They met Anna Botín, in the old house."
     notes += session.edit(undo_second)[0]
     assert as_it_stands(final, *notes)[0].text == "We met Ana Botín, in the old house."
     notes += session.edit(undo_first)[0]
     assert as_it_stands(final, *notes)[0] == final
-    assert session.revision == len(notes)
+    assert session.edits.revision == len(notes)
 
 
 def test_speakers_are_merged_and_split_at_a_word_and_that_is_undone():
@@ -162,10 +152,10 @@ def test_speakers_are_named_and_that_is_undone():
     text = EditedText([heard(SAID)])
     names = tuple(Naming(speaker=1, name=name) for name in ("Bob", " Ana  Botín "))
     notes, undo = text.edit(Edits(revision=0, names=names))
-    assert (text.names, text.revision) == ({1: "Ana Botín"}, 2)
+    assert (text.edits.names, text.edits.revision) == ({1: "Ana Botín"}, 2)
     assert [note.name for note in notes] == ["Bob", "Ana Botín"]
     text.edit(undo)
-    assert text.names == {}
+    assert text.edits.names == {}
 
 
 def test_a_word_may_have_no_speaker_and_a_correction_keeps_the_one_it_has():
@@ -182,13 +172,13 @@ def test_a_word_may_have_no_speaker_and_a_correction_keeps_the_one_it_has():
 def test_what_is_heard_besides_is_no_edit():
     sound = Sound(label="music", start_ms=0, end_ms=900, prob=0.9)
     text = EditedText([heard(SAID), sound, Correction(text="Ana", seq=1, first=2, last=2)])
-    assert text.revision == 1
+    assert text.edits.revision == 1
 
 
 @pytest.mark.parametrize(
     "wanted",
     [
-        Edits(revision=0, sentences=(EditedSentence(seq=2, text="x"),)),
+        says("x", seq=2),
         Edits(revision=0, speakers=(Speaking(speaker=1, seq=2),)),
         Edits(revision=0, speakers=(Speaking(speaker=1, seq=1, first=8),)),
         Edits(revision=0, speakers=(Speaking(speaker=1, seq=1, first=3, to_seq=1, last=2),)),
@@ -210,7 +200,7 @@ def test_words_that_were_misheard_are_learned_but_not_marks_and_sentences():
         ("Nothing of this is what anybody said then.", []),
     ):
         session = EditedText([final])
-        notes, _ = session.edit(Edits(revision=0, sentences=(EditedSentence(seq=1, text=meant),)))
+        notes, _ = session.edit(says(meant))
         assert list(session.learned(notes)) == learned
 
 
@@ -225,7 +215,7 @@ def test_any_text_becomes_any_other_and_is_undone(said, meant):
     session, notes, undos = EditedText([final]), [], []
     for words in meant:
         text = " ".join(words)
-        new, undo = session.edit(Edits(revision=0, sentences=(EditedSentence(seq=1, text=text),)))
+        new, undo = session.edit(says(text))
         notes += new
         undos.append(undo)
         (now,) = as_it_stands(final, *notes)

@@ -51,6 +51,11 @@ class FakeUploads:
             yield said(text, start_ms=1000 * n)
 
 
+@pytest.fixture
+def jobs(tmp_path):
+    return Jobs(Shelf(tmp_path))
+
+
 def put(jobs, *names, key=""):
     for name in names:
         file = jobs.new_file()
@@ -86,9 +91,8 @@ def kept(folder):
 
 
 @pytest.mark.parametrize("stop_before", [0, 1, 2])
-async def test_what_was_begun_is_done_by_the_next_daemon_once(tmp_path, stop_before, caplog):
+async def test_what_was_begun_is_done_by_the_next_daemon_once(jobs, tmp_path, stop_before, caplog):
     caplog.set_level(logging.INFO, "streamd")
-    jobs = Jobs(Shelf(tmp_path))
     with opened(tmp_path) as library:
         put(jobs, "a.mp3", "b.mp3")
         uploads = FakeUploads(library, stop_before=stop_before)
@@ -106,8 +110,8 @@ async def test_what_was_begun_is_done_by_the_next_daemon_once(tmp_path, stop_bef
     ]
 
 
-async def test_what_is_sent_again_is_there_once_and_another_of_its_name_is_not_lost(tmp_path):
-    jobs, first, other = Jobs(Shelf(tmp_path)), "0" * 16, "1" * 16
+async def test_what_is_sent_again_is_there_once_and_another_of_its_name_is_not_lost(jobs, tmp_path):
+    first, other = "0" * 16, "1" * 16
     with opened(tmp_path) as library:
         assert [put(jobs, "a.mp3", key=key) for key in (first, first, other)] == [1, 1, 2]
         async with running(jobs, FakeUploads(library)):
@@ -142,8 +146,7 @@ def crash_before_row_is_removed(jobs, library):
 
 
 @pytest.mark.parametrize("crash", [crash_before_row, crash_before_end, crash_before_row_is_removed])
-async def test_a_crash_loses_and_doubles_nothing_that_was_received(tmp_path, crash):
-    jobs = Jobs(Shelf(tmp_path))
+async def test_a_crash_loses_and_doubles_nothing_that_was_received(jobs, tmp_path, crash):
     with opened(tmp_path) as library:
         n = crash(jobs, library)
     with opened(tmp_path) as library:
@@ -153,8 +156,7 @@ async def test_a_crash_loses_and_doubles_nothing_that_was_received(tmp_path, cra
     assert list(jobs.folder.iterdir()) == []
 
 
-async def test_a_file_that_cannot_be_read_says_why_and_others_follow(tmp_path):
-    jobs = Jobs(Shelf(tmp_path))
+async def test_a_file_that_cannot_be_read_says_why_and_others_follow(jobs, tmp_path):
     with opened(tmp_path) as library:
         put(jobs, "a.mp3", "b.mp3")
         uploads = FakeUploads(library, error=SourceError("a.mp3 has no audio"))
@@ -170,16 +172,14 @@ async def test_a_file_that_cannot_be_read_says_why_and_others_follow(tmp_path):
     assert kept(tmp_path) == {}
 
 
-async def test_a_file_is_kept_for_the_next_daemon_if_the_engine_ends(tmp_path):
-    jobs = Jobs(Shelf(tmp_path))
+async def test_a_file_is_kept_for_the_next_daemon_if_the_engine_ends(jobs, tmp_path):
     with opened(tmp_path) as library:
         put(jobs, "a.mp3")
         await FileQueue(FakeUploads(library, error=EngineError("gone")), jobs).run()
         assert [job.state for job in jobs.listed()] == ["running"]
 
 
-async def test_a_file_that_is_removed_leaves_nothing(tmp_path):
-    jobs = Jobs(Shelf(tmp_path))
+async def test_a_file_that_is_removed_leaves_nothing(jobs, tmp_path):
     with opened(tmp_path) as library:
         put(jobs, "a.mp3")
         uploads = FakeUploads(library, stop_before=2)

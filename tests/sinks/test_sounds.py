@@ -5,21 +5,19 @@ import json
 
 import pytest
 import webvtt
-from msgspec.structs import replace
 
-from streamd.events import Final, Gap, Sound, TimedWord
+from streamd.events import Final, Gap, Sound
 from streamd.options import CueLayout
 from streamd.sinks.formats import FORMATS, Jsonl, Text
 from streamd.sinks.terminal import TerminalSink
 from streamd.sinks.text import Look
 from streamd.sinks.transcripts import Revised, transcript
 from streamd.sinks.writing import FileSink, SentenceSink, StreamSink
+from tests.support import said
 
 
 def final(seq: int, start_ms: int, text: str) -> Final:
-    return Final(
-        seq=seq, seg=seq, start_ms=start_ms, end_ms=start_ms + 900, text=text, language="en"
-    )
+    return said.final(text, start_ms=start_ms, end_ms=start_ms + 900, seq=seq)
 
 
 def sound(start_ms: int, end_ms: int, label: str = "music") -> Sound:
@@ -106,19 +104,11 @@ def test_a_stream_tells_a_sound_once_unless_it_is_for_programs(form, n):
 def test_a_sound_during_a_sentence_does_not_end_it():
     stream = io.StringIO()
     sink = SentenceSink(StreamSink(stream, Text()))
-    half = _with_words(final(1, 0, "The first"))
-    for event in (half, sound(500, 900), _with_words(final(2, 1000, "half."))):
+    second = said.spoken("half.", start_ms=1000, seq=2)
+    for event in (said.spoken("The first"), sound(500, 900), second):
         sink.write(event)
     sink.close()
     assert stream.getvalue() == "[music]\nThe first half.\n"
-
-
-def _with_words(event: Final) -> Final:
-    words = tuple(
-        TimedWord(text=text, start_ms=event.start_ms, end_ms=event.end_ms, prob=1.0, final=True)
-        for text in event.text.split()
-    )
-    return replace(event, words=words)
 
 
 def test_a_terminal_shows_a_sound_once_between_paragraphs():

@@ -13,10 +13,10 @@ from pympi import Eaf
 
 from streamd.errors import ConfigError
 from streamd.events import Correction, Eos, SpeakerName, SpeakerTurn, SpeakerTurns
+from streamd.sinks import About
 from streamd.sinks.text import speaker_name
 from streamd.sinks.transcripts import transcript
 from streamd.sinks.whole import Document
-from streamd.sinks.word_document import About
 from streamd.sinks.writing import FileSink
 from tests.library.test_shelf import said
 from tests.support.said import GAP

@@ -91,18 +91,12 @@ async def test_24_bits_arrive_whole(tmp_path):
     assert np.array_equal(np.rint(samples.astype(np.float64) * 2**23), ramp)
 
 
-@pytest.mark.parametrize(
-    ("suffix", "subtype", "rate"),
-    [
-        (".wav", "PCM_16", 16_000),
-        (".flac", "PCM_16", 16_000),
-    ],
-)
-async def test_blocks_decode_like_the_whole_file(tmp_path, suffix, subtype, rate):
+@pytest.mark.parametrize("suffix", [".wav", ".flac"])
+async def test_blocks_decode_like_the_whole_file(tmp_path, suffix):
     """Between blocks soundfile seeks to where it is, by itself."""
     path = tmp_path / f"noise{suffix}"
-    noise = np.random.default_rng(3).normal(0, 0.1, (4 * rate, 2))
-    soundfile.write(path, noise, rate, subtype=subtype)
+    noise = np.random.default_rng(3).normal(0, 0.1, (4 * SAMPLE_RATE, 2))
+    soundfile.write(path, noise, SAMPLE_RATE)
     whole, _ = soundfile.read(path, dtype="float32")
     clock = ManualClock()
     realtime = FileSource(path, realtime=True, now_s=clock.now_s, sleep=clock.wait)

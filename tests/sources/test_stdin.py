@@ -8,6 +8,7 @@ import threading
 
 import numpy as np
 import pytest
+import soundfile
 
 from streamd.errors import SourceError
 from streamd.options import PcmOptions
@@ -225,3 +226,18 @@ async def test_stopping_before_the_first_byte_is_no_failure():
         async with StdinSource(file) as source:
             source.stop()
             assert not len(await collect(source))
+
+
+async def test_a_container_begins_where_the_file_is_read_from(tmp_path):
+    """As after `read` in a shell: what is before it belongs to somebody else."""
+    tone = np.sin(np.arange(16_000) / 20) / 2
+    soundfile.write(alone := tmp_path / "alone.ogg", tone, 16_000)
+    soundfile.write(before := tmp_path / "before.ogg", tone / 2, 16_000)
+    (behind := tmp_path / "behind").write_bytes(before.read_bytes() + alone.read_bytes())
+    heard = []
+    for path, at in ((alone, 0), (behind, before.stat().st_size)):
+        with path.open("rb") as file:
+            os.lseek(file.fileno(), at, os.SEEK_SET)
+            async with StdinSource(file) as source:
+                heard.append(await collect(source))
+    assert np.array_equal(*heard)

@@ -1,5 +1,7 @@
 """A translator without a model, whose translations tell what it was given."""
 
+import functools
+
 from msgspec.structs import replace
 
 from streamd.errors import EngineError
@@ -8,24 +10,21 @@ from streamd.translation.translator import Translator
 from tests.support.said import spoken, timed
 
 
-class Shouting:
-    """Translates by capitals, behind the language; "panic" makes it fail."""
+def shouting(*directions: str) -> tuple[Translator, list[str]]:
+    """A translator with models such as "en-pt", and the texts that these have translated.
 
-    def __init__(self, target: str, seen: list[str]) -> None:
-        self.target, self.seen = target, seen
+    They translate by capitals, behind the language; "panic" makes them fail.
+    """
+    seen: list[str] = []
 
-    def translate(self, text: str) -> str:
-        self.seen.append(text)
+    def shout(target: str, text: str) -> str:
+        seen.append(text)
         if "panic" in text:
             raise EngineError("the model failed")
-        return f"{self.target}:{text.upper()}"
+        return f"{target}:{text.upper()}"
 
-
-def shouting(*directions: str) -> tuple[Translator, list[str]]:
-    """A translator with models such as "en-pt", and the texts that these have translated."""
-    seen: list[str] = []
     pairs = [tuple(each.split("-")) for each in directions]
-    return Translator(lambda source, target: Shouting(target, seen), pairs), seen
+    return Translator(lambda source, target: functools.partial(shout, target), pairs), seen
 
 
 def words(text: str, start_ms: int, *, n_final: int | None = None) -> tuple[TimedWord, ...]:

@@ -153,12 +153,11 @@ def test_a_sentence_in_a_language_without_a_model_stays_and_the_others_are_trans
 def test_a_translator_that_hangs_holds_up_nothing_for_ever():
     may_end = threading.Event()
 
-    class Hung:
-        def translate(self, text):
-            may_end.wait()
-            return text
+    def hangs(text):
+        may_end.wait()
+        return text
 
-    translator = Translator(lambda source, target: Hung(), [("en", "pt")])
+    translator = Translator(lambda source, target: hangs, [("en", "pt")])
     sink = TranslatedSink(Kept(), translator, "pt", hangs_s=0.01)
     try:
         with pytest.raises(EngineError, match="takes too long"):

@@ -3,6 +3,7 @@ import pytest
 from streamd.errors import WireError
 from streamd.events import Eos, Fault, SessionEvent, Translation
 from streamd.options import Choices
+from streamd.server import LanguageReader
 from streamd.streams.hub import Hub
 from streamd.streams.subscription import Subscription
 from streamd.translation import service as service_of_readers
@@ -10,7 +11,34 @@ from streamd.translation.service import Translations
 from tests.support.loop import turns
 from tests.support.translating import final, partial, shouting
 
-ENGLISH = Choices(language="en")
+
+class Talk:
+    """A session in English that readers may have in Portuguese, and what was done for them.
+
+    `seen` are the texts that were translated, `asked` the sessions whose names were asked for.
+    """
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.hub = Hub("talk", choices=Choices(language="en"))
+        translator, self.seen = shouting("en-pt")
+        self.service = Translations(translator, ["pt"], self._names)
+
+    def _names(self, hub: Hub) -> list[str]:
+        self.asked.append(hub.session)
+        return ["Ana"]
+
+    def read(self, after: int | None = None) -> tuple[Subscription, LanguageReader]:
+        """Begin to read its translations."""
+        subscription = self.hub.subscribe(after)
+        return subscription, self.service.read(self.hub, "pt", subscription, after=after)
+
+
+@pytest.fixture
+async def talk():
+    made = Talk()
+    yield made
+    made.service.close()
 
 
 def waiting(subscription: Subscription) -> list[SessionEvent]:
@@ -35,10 +63,8 @@ def texts(found: list[Translation]) -> list[str]:
     return [each.text for each in found]
 
 
-async def test_a_reader_gets_each_sentence_after_its_final():
-    hub, (translator, _) = Hub("talk", choices=ENGLISH), shouting("en-pt")
-    service, subscription = Translations(translator, ["pt"]), hub.subscribe()
-    service.read(hub, "pt", subscription, after=None)
+async def test_a_reader_gets_each_sentence_after_its_final(talk):
+    hub, (subscription, _) = talk.hub, talk.read()
     hub.publish(final("Good morning."))
     hub.publish(final("Sit down.", seg=2, start_ms=3_000))
     found = await translated(subscription, 2)
@@ -47,125 +73,92 @@ async def test_a_reader_gets_each_sentence_after_its_final():
         (1, 1, True),
         (2, 2, True),
     ]
-    service.close()
 
 
-async def test_a_sentence_in_progress_is_replaced_until_it_is_complete():
-    hub, (translator, _) = Hub("talk", choices=ENGLISH), shouting("en-pt")
-    service, subscription = Translations(translator, ["pt"]), hub.subscribe()
-    service.read(hub, "pt", subscription, after=None)
+async def test_a_sentence_in_progress_is_replaced_until_it_is_complete(talk):
+    hub, (subscription, _) = talk.hub, talk.read()
     hub.publish(partial("it may rain here, we said", 5))
     (first,) = await translated(subscription, 1)
     hub.publish(final("it may rain here, we said."))
     (second,) = await translated(subscription, 1)
     assert (first.seg, first.rev, first.first, first.complete) == (1, 0, 0, False)
     assert (second.seg, second.rev, second.first, second.complete) == (1, 1, 1, True)
-    service.close()
 
 
-async def test_readers_of_one_language_share_its_translations_and_others_get_none():
-    hub, (translator, seen) = Hub("talk", choices=ENGLISH), shouting("en-pt", "en-de")
-    service = Translations(translator, ["pt", "de"])
-    readers = [hub.subscribe() for _ in range(3)]
-    for subscription in readers[:2]:
-        service.read(hub, "pt", subscription, after=None)
-    hub.publish(final("Hi."))
-    for subscription in readers[:2]:
+async def test_readers_of_one_language_share_its_translations_and_others_get_none(talk):
+    readers, other = [talk.read() for _ in range(2)], talk.hub.subscribe()
+    talk.hub.publish(final("Hi."))
+    for subscription, _ in readers:
         assert texts(await translated(subscription, 1)) == ["pt:HI."]
-    assert seen == ["Hi."]
-    assert not any(isinstance(event, Translation) for event in waiting(readers[2]))
-    service.close()
+    assert talk.seen == ["Hi."]
+    assert not any(isinstance(event, Translation) for event in waiting(other))
 
 
-async def test_nothing_is_translated_that_nobody_reads():
-    hub, (translator, seen) = Hub("talk", choices=ENGLISH), shouting("en-pt")
-    service, subscription = Translations(translator, ["pt"]), hub.subscribe()
+async def test_nothing_is_translated_that_nobody_reads(talk):
+    hub = talk.hub
     hub.publish(final("Nobody reads."))
-    reader = service.read(hub, "pt", subscription, after=None)
+    subscription, reader = talk.read()
     hub.publish(final("Read.", seg=2, start_ms=3_000))
     await translated(subscription, 1)
     reader.leave()
     hub.publish(final("Not any more.", seg=3, start_ms=6_000))
     await turns(20)
-    assert "Not any more." not in seen
-    service.close()
+    assert "Not any more." not in talk.seen
 
 
-async def test_who_comes_late_gets_what_was_said_before_the_newest_first():
-    hub, (translator, _) = Hub("talk", choices=ENGLISH), shouting("en-pt")
+async def test_who_comes_late_gets_what_was_said_before_the_newest_first(talk):
     for seq, text in enumerate(["One.", "Two.", "Three."], 1):
-        hub.publish(final(text, seg=seq, start_ms=3_000 * seq))
-    service = Translations(translator, ["pt"])
-    first = hub.subscribe(0)
-    service.read(hub, "pt", first, after=0)
+        talk.hub.publish(final(text, seg=seq, start_ms=3_000 * seq))
+    first, _ = talk.read(after=0)
     assert texts(await translated(first, 3)) == ["pt:THREE.", "pt:TWO.", "pt:ONE."]
     # Now they are known, and come in their order; of those after a final, only these.
-    second = hub.subscribe(1)
-    service.read(hub, "pt", second, after=1)
+    second, _ = talk.read(after=1)
     assert texts(await translated(second, 2)) == ["pt:TWO.", "pt:THREE."]
-    service.close()
 
 
-async def test_a_later_reader_is_translated_for_once_and_gets_what_is_open():
-    hub, (translator, seen) = Hub("talk", choices=ENGLISH), shouting("en-pt")
-    service, first = Translations(translator, ["pt"]), hub.subscribe()
-    service.read(hub, "pt", first, after=None)
-    hub.publish(final("When it rains"))
+async def test_a_later_reader_is_translated_for_once_and_gets_what_is_open(talk):
+    first, _ = talk.read()
+    talk.hub.publish(final("When it rains"))
     await translated(first, 1)
-    second = hub.subscribe()
-    service.read(hub, "pt", second, after=None)
+    second, _ = talk.read()
     (open_one,) = await translated(second, 1)
     assert (open_one.text, open_one.complete) == ("pt:WHEN IT RAINS", False)
-    assert seen == ["When it rains"]
-    service.close()
+    assert talk.seen == ["When it rains"]
 
 
-async def test_who_returns_after_all_have_left_gets_what_is_known_and_the_rest():
-    hub, (translator, seen) = Hub("talk", choices=ENGLISH), shouting("en-pt")
-    service, subscription = Translations(translator, ["pt"]), hub.subscribe()
-    reader = service.read(hub, "pt", subscription, after=None)
+async def test_who_returns_after_all_have_left_gets_what_is_known_and_the_rest(talk):
+    hub, (subscription, reader) = talk.hub, talk.read()
     hub.publish(final("One."))
     await translated(subscription, 1)
     reader.leave()
     hub.publish(final("Two.", seg=2, start_ms=3_000))
-    again = hub.subscribe(0)
-    service.read(hub, "pt", again, after=0)
+    again, _ = talk.read(after=0)
     assert texts(await translated(again, 2)) == ["pt:ONE.", "pt:TWO."]
-    assert seen == ["One.", "Two."]
-    service.close()
+    assert talk.seen == ["One.", "Two."]
 
 
-async def test_the_end_of_a_session_is_translated():
-    hub, (translator, _) = Hub("talk", choices=ENGLISH), shouting("en-pt")
-    service, subscription = Translations(translator, ["pt"]), hub.subscribe()
-    reader = service.read(hub, "pt", subscription, after=None)
+async def test_the_end_of_a_session_is_translated(talk):
+    hub, (subscription, reader) = talk.hub, talk.read()
     hub.publish(final("the end"))
     hub.close("end")
     assert [type(event) for event in waiting(subscription)][-1] is Eos
     late = await reader.rest()
     assert [each.complete for each in late if isinstance(each, Translation)] == [True]
-    service.close()
 
 
-async def test_who_reads_a_session_that_has_ended_gets_all_of_it(monkeypatch):
+async def test_who_reads_a_session_that_has_ended_gets_all_of_it(talk, monkeypatch):
     monkeypatch.setattr(service_of_readers, "_REST_S", 0.0)
-    hub, (translator, _) = Hub("talk", choices=ENGLISH), shouting("en-pt")
     for n in range(300):
-        hub.publish(final(f"Number {n}.", seg=n, start_ms=3_000 * n))
-    hub.close("end")
-    service, subscription = Translations(translator, ["pt"]), hub.subscribe(0)
-    reader = service.read(hub, "pt", subscription, after=0)
+        talk.hub.publish(final(f"Number {n}.", seg=n, start_ms=3_000 * n))
+    talk.hub.close("end")
+    subscription, reader = talk.read(after=0)
     events = waiting(subscription)
     events += [*(await reader.rest()), *waiting(subscription)]
     assert len([each for each in events if isinstance(each, Translation)]) == 300
-    service.close()
 
 
-async def test_a_failure_is_told_once_to_those_who_read_and_captions_go_on(caplog):
-    hub, (translator, _) = Hub("talk", choices=ENGLISH), shouting("en-pt")
-    service, subscription = Translations(translator, ["pt"]), hub.subscribe()
-    other = hub.subscribe()
-    service.read(hub, "pt", subscription, after=None)
+async def test_a_failure_is_told_once_to_those_who_read_and_captions_go_on(talk, caplog):
+    hub, (subscription, _), other = talk.hub, talk.read(), talk.hub.subscribe()
     hub.publish(final("panic"))
     faults = []
     async for event in subscription:
@@ -179,51 +172,36 @@ async def test_a_failure_is_told_once_to_those_who_read_and_captions_go_on(caplo
     assert [record.message for record in caplog.records if "not translated" in record.message] == [
         "session talk is not translated into pt: the model failed"
     ]
-    service.close()
 
 
-async def test_a_language_that_is_not_offered_is_refused():
-    hub, (translator, _) = Hub("talk"), shouting("en-pt")
-    service = Translations(translator, ["pt"])
+async def test_a_language_that_is_not_offered_is_refused(talk):
     with pytest.raises(WireError, match="this server offers pt, not 'de'"):
-        service.read(hub, "de", hub.subscribe(), after=None)
+        talk.service.read(talk.hub, "de", talk.hub.subscribe(), after=None)
 
 
-async def test_names_of_the_session_are_asked_for_each_sentence():
-    hub, (translator, _) = Hub("talk", choices=ENGLISH), shouting("en-pt")
-    asked = []
-    service = Translations(translator, ["pt"], lambda hub: asked.append(hub.session) or ["Ana"])
-    subscription = hub.subscribe()
-    service.read(hub, "pt", subscription, after=None)
-    hub.publish(final("Hi Ana."))
+async def test_names_of_the_session_are_asked_for_each_sentence(talk):
+    talk.hub.publish(final("Hi Ana."))
+    subscription, _ = talk.read(after=0)
     await translated(subscription, 1)
-    assert asked == ["talk"]
-    service.close()
+    assert talk.asked == ["talk"]
 
 
-async def test_what_whisper_translates_is_english():
-    choices = Choices(language="de", task="translate")
-    hub, (translator, _) = Hub("talk", choices=choices), shouting("en-pt")
-    service, subscription = Translations(translator, ["pt"]), hub.subscribe()
-    service.read(hub, "pt", subscription, after=None)
+async def test_what_whisper_translates_is_english(talk):
+    talk.hub = hub = Hub("talk", choices=Choices(language="de", task="translate"))
+    subscription, _ = talk.read()
     hub.publish(final("Good morning.", language="de"))
     assert texts(await translated(subscription, 1)) == ["pt:GOOD MORNING."]
-    service.close()
 
 
-async def test_who_comes_while_somebody_speaks_gets_the_sentence_so_far():
-    hub, (translator, _) = Hub("talk", choices=ENGLISH), shouting("en-pt")
-    hub.publish(partial("it may rain here, we said", 5))
-    service, subscription = Translations(translator, ["pt"]), hub.subscribe()
-    service.read(hub, "pt", subscription, after=None)
+async def test_who_comes_while_somebody_speaks_gets_the_sentence_so_far(talk):
+    talk.hub.publish(partial("it may rain here, we said", 5))
+    subscription, _ = talk.read()
     assert texts(await translated(subscription, 1)) == ["pt:IT MAY RAIN HERE,"]
-    service.close()
 
 
-async def test_reading_what_was_said_before_leaves_turns_to_others(monkeypatch):
-    hub, (translator, _) = Hub("talk", choices=ENGLISH), shouting("en-pt")
+async def test_reading_what_was_said_before_leaves_turns_to_others(talk, monkeypatch):
     for n in range(900):
-        hub.publish(final(f"Number {n}.", seg=n, start_ms=3_000 * n))
+        talk.hub.publish(final(f"Number {n}.", seg=n, start_ms=3_000 * n))
     n_read, pop = 0, Subscription.pop
 
     def counted(self: Subscription) -> SessionEvent | None:
@@ -232,21 +210,18 @@ async def test_reading_what_was_said_before_leaves_turns_to_others(monkeypatch):
         return pop(self)
 
     monkeypatch.setattr(Subscription, "pop", counted)
-    service, subscription = Translations(translator, ["pt"]), hub.subscribe()
-    service.read(hub, "pt", subscription, after=0)
+    talk.service.read(talk.hub, "pt", talk.hub.subscribe(), after=0)
     in_turns = []
     while n_read < 900:
         before = n_read
         await turns(1)
         in_turns.append(n_read - before)
     assert max(in_turns) < 200
-    service.close()
 
 
-async def test_a_language_without_a_model_is_told_once_and_others_are_still_translated():
-    hub, (translator, _) = Hub("talk"), shouting("en-pt")
-    service, subscription = Translations(translator, ["pt"]), hub.subscribe()
-    service.read(hub, "pt", subscription, after=None)
+async def test_a_language_without_a_model_is_told_once_and_others_are_still_translated(talk):
+    talk.hub = hub = Hub("talk")
+    subscription, _ = talk.read()
     for n, (text, language) in enumerate([("Ja.", "de"), ("Hi.", "en"), ("Nein.", "de")]):
         hub.publish(final(text, seg=n + 1, start_ms=3_000 * n, language=language))
     hub.publish(final("Go on.", seg=4, start_ms=12_000))
@@ -260,4 +235,3 @@ async def test_a_language_without_a_model_is_told_once_and_others_are_still_tran
     assert isinstance(fault, Fault)
     assert "from de into pt" in fault.message
     assert texts(rest) == ["pt:HI.", "pt:GO ON."]
-    service.close()
