@@ -7,6 +7,7 @@ the model is. Experiments with streams, latencies and load are programs in ``ben
 """
 
 import re
+import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -21,8 +22,8 @@ from numpy.typing import NDArray
 
 from streamd.config import Config
 from streamd.daemon import build
-from streamd.daemon.families import OpenFamily
-from streamd.daemon.opening import MOST_BUSY, live_cost, n_streams
+from streamd.daemon.families import OpenFamily, open_model_file
+from streamd.daemon.opening import MOST_BUSY, family_file, live_cost, n_streams, open_model
 from streamd.engines.precision import LIVE_WINDOW, LiveCost, window_timer
 from streamd.engines.prepared import bundled_speech
 from streamd.engines.supervised.remote import RemoteEngine
@@ -63,6 +64,20 @@ class StreamCost(msgspec.Struct, frozen=True, kw_only=True):
     rtf: float
     cpu_s: float
     n_streams: int
+
+
+def report(config: Config) -> Iterator[str]:
+    """Yield what the configured model costs: a table on a terminal, else JSON."""
+    form = cost_table if sys.stdout.isatty() else cost_json
+    if path := family_file(config):
+        opened = open_model_file(config, path)
+        cost = measure_family(config, opened)
+        opened.close()
+        yield form(cost, estimates(config))
+        return
+    model, engine = open_model(config, wait=True)
+    cost = measure(config, model, engine)
+    yield form(cost, estimates(config), gpu_cost(engine))
 
 
 def measure(
