@@ -32,13 +32,13 @@ from msgspec import UNSET, structs
 from numpy.typing import NDArray
 
 from streamd.config import Config, of_options, suggestion
-from streamd.daemon import build, phrases
-from streamd.daemon.context import with_context
+from streamd.daemon import build
 from streamd.daemon.control import Control
 from streamd.daemon.display import open_files
 from streamd.daemon.feeding import caption
-from streamd.daemon.live import MAX_BACKLOG, supervise
+from streamd.daemon.live import supervise
 from streamd.daemon.opening import OpenModel, best_model, open_any
+from streamd.daemon.phrases import with_context, with_vocabulary
 from streamd.daemon.recording import events_between
 from streamd.errors import (
     ConfigError,
@@ -188,12 +188,9 @@ class Captioner:
     ) -> None:
         given = {"model": model, "language": language, "speakers": speakers}
         named = {name: value for name, value in given.items() if value}
-        self._config = of_options({**(options or {}), **named})
+        self._config = with_vocabulary(of_options({**(options or {}), **named}))
         self._split = build.is_split(self._config)
-        self._auto_step = build.auto_step(self._config)
-        self._new_session = build.session_factory(self._config, self._auto_step)
-        self._known = phrases.read(self._config.decoding.vocabulary)
-        self._rules = phrases.read_replacements(self._config.decoding.replace)
+        self._new_streams = build.streams_maker(self._config)
         self._sessions: dict[CaptionSession[Any], asyncio.Task[None]] = {}
         self._thread: threading.Thread | None = None
 
@@ -201,17 +198,9 @@ class Captioner:
         if self._thread is not None:
             raise RuntimeError("a Captioner can be entered only once")
         config = self._config = with_context(_with_model(self._config))
-        self._opened = open_any(config, self._known)
+        self._opened = open_any(config)
         ready = self._opened.recognizers()
-        self._streams = Streams(
-            self._new_session,
-            max_backlog=MAX_BACKLOG,
-            max_ingest=sys.maxsize,
-            deadline_s=config.decoding.engine_deadline_ms / 1000,
-        )
-        self._streams.context.rules = self._rules
-        self._streams.context.new_hearing = build.hearing()
-        self._streams.follow(self._auto_step)
+        self._streams = self._new_streams(max_ingest=sys.maxsize)
         choices = build.default_choices(config)
         self._streams.choices = structs.replace(choices, split=self._split or UNSET)
         serving = supervise(self._streams, lambda: ready)

@@ -24,6 +24,7 @@ from streamd.config import Config
 from streamd.daemon import build
 from streamd.daemon.families import OpenFamily, open_model_file
 from streamd.daemon.opening import MOST_BUSY, family_file, live_cost, n_streams, open_model
+from streamd.daemon.phrases import with_vocabulary
 from streamd.engines.precision import LIVE_WINDOW, LiveCost, window_timer
 from streamd.engines.prepared import bundled_speech
 from streamd.engines.supervised.remote import RemoteEngine
@@ -68,6 +69,7 @@ class StreamCost(msgspec.Struct, frozen=True, kw_only=True):
 
 def report(config: Config) -> Iterator[str]:
     """Yield what the configured model costs: a table on a terminal, else JSON."""
+    config = with_vocabulary(config)
     form = cost_table if sys.stdout.isatty() else cost_json
     if path := family_file(config):
         opened = open_model_file(config, path)

@@ -19,7 +19,6 @@ from streamd.daemon.display import (
 from streamd.daemon.phrases import read
 from streamd.errors import ConfigError, os_error_as
 from streamd.events import encode
-from streamd.labels import names_of
 from streamd.library.anonymous import Replaced, anonymised, as_csv
 from streamd.library.migration import imported
 from streamd.library.shelf import Shelf, sought
@@ -107,7 +106,7 @@ def _write(config: Config, session: str, *, is_shown: bool) -> None:
     segments = has_segments(said)
     if config.export.anonymous:
         phrases = shelf.names_elsewhere(number) + read(config.decoding.vocabulary).splitlines()
-        names = names_of(config.output.names)
+        names = config.output.called
         said, names, listed = anonymised(said, names, phrases)
         title = f"session-{number}"
         config = replace(config, output=replace(config.output, names=()))

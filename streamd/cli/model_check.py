@@ -12,6 +12,7 @@ from streamd.config import Config
 from streamd.daemon import build
 from streamd.daemon.families import open_model_file
 from streamd.daemon.opening import family_file, open_model
+from streamd.daemon.phrases import with_vocabulary
 from streamd.engines.golden_clips import GoldenClip, clips, read_by_whisper, transcribed
 from streamd.engines.precision import choose_precision
 from streamd.engines.supervised.switchover import Switchover
@@ -41,7 +42,7 @@ def report(config: Config) -> Iterator[str]:
     refuses it.
     """
     name = in_one_form(config.decoding.model, places())
-    config = replace(config, decoding=replace(config.decoding, model=name))
+    config = with_vocabulary(replace(config, decoding=replace(config.decoding, model=name)))
     log.info("%s: loading", name)
     if path := family_file(config):
         yield from _family_report(config, path)

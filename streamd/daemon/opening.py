@@ -220,17 +220,14 @@ class OpenModel(Protocol):
         """End what it has started."""
 
 
-def open_any(config: Config, known: str, *, recordings: bool = False) -> OpenModel:
-    """Open the configured model, of whatever family; raises as `open_model`.
-
-    `known` are the phrases that all sessions expect, one a line.
-    """
+def open_any(config: Config, *, recordings: bool = False) -> OpenModel:
+    """Open the configured model, of whatever family; raises as `open_model`."""
     if path := family_file(config):
         from streamd.daemon.families import open_model_file  # few users have the library
 
-        return open_model_file(config, path, known)
+        return open_model_file(config, path)
     check_look_ahead(config)
-    return OpenWhisper(config, known, *open_model(config, recordings=recordings))
+    return OpenWhisper(config, *open_model(config, recordings=recordings))
 
 
 def check_look_ahead(config: Config) -> None:
@@ -242,10 +239,10 @@ def check_look_ahead(config: Config) -> None:
 class OpenWhisper:
     """See `OpenModel`."""
 
-    def __init__(self, config: Config, known: str, model: Model, engine: AnyEngine) -> None:
+    def __init__(self, config: Config, model: Model, engine: AnyEngine) -> None:
         """Raises `ConfigError`."""
         self._config, self._model, self._engine = config, model, engine
-        self._expected = build.expected(config, model, known)
+        self._expected = build.expected(config, model)
 
     def recognizers(self) -> Recognizers:
         """Return recognizers on one engine."""

@@ -64,7 +64,7 @@ class Uploads:
         others: OtherModels | None = None,
     ) -> None:
         self._config, self.streams, self._stored = config, streams, stored
-        self.others = others or OtherModels(config, "", streams)
+        self.others = others or OtherModels(config, streams)
         self._additions: WeakValueDictionary[str, Addition] = WeakValueDictionary()  # by epoch
         self.opened: asyncio.Future[OpenModel] = asyncio.Future()
         """The model, for which recordings wait."""
