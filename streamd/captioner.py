@@ -39,7 +39,7 @@ from streamd.daemon.feeding import caption
 from streamd.daemon.live import supervise
 from streamd.daemon.opening import OpenModel, best_model, open_any
 from streamd.daemon.phrases import with_context, with_vocabulary
-from streamd.daemon.recording import events_between
+from streamd.daemon.recording import RecordingTranscriber, events_between
 from streamd.errors import (
     ConfigError,
     EngineError,
@@ -321,12 +321,8 @@ class Captioner:
         file = os.fspath(audio) if isinstance(audio, str | os.PathLike) else ""
         tell = progress or (lambda reached_ms, duration_ms: None)
         source = _source(audio, rate_hz, self._selection(chosen))
-        config = self._config
-        if num_speakers:
-            counted = of_options({"num_speakers": num_speakers}).longform.num_speakers
-            longform = replace(config.longform, num_speakers=counted)
-            config, chosen = replace(config, longform=longform), {**chosen, "speakers": True}
-        return self._wait(self._transcribe(source, file, config, _known(chosen), tell))
+        of_options({"num_speakers": num_speakers})  # which checks it
+        return self._wait(self._transcribe(source, file, num_speakers, _known(chosen), tell))
 
     def close(self) -> None:
         """End all sessions and free the model; their unfinished utterances are dropped."""
@@ -382,13 +378,13 @@ class Captioner:
         self,
         source: Source,
         name: str,
-        config: Config,
+        num_speakers: int,
         chosen: Mapping[str, object],
         progress: Callable[[int, int], object],
     ) -> "Transcript":
-        choose = self._opened.chooser()
-        config = build.with_choices(config, choose(self._streams.choices, chosen))
-        transcriber = await asyncio.to_thread(
+        choices = self._opened.chooser()(self._streams.choices, chosen)
+        config = build.with_choices(self._config, choices, num_speakers)
+        transcriber: RecordingTranscriber = await asyncio.to_thread(
             self._opened.transcriber, config, is_alone=lambda: self._streams.are_idle
         )
         file = transcriber.new_file(_warn)
@@ -764,13 +760,10 @@ def transcribe(
 def _with_model(config: Config) -> Config:
     """Return the configuration with a model of the store, the best one here if it names none."""
     wanted, here = config.decoding, places()
-    if wanted.model:
-        return replace(
-            config, decoding=replace(wanted, model=store.in_one_form(wanted.model, here))
-        )
-    name, better = best_model(config, here), offered(wanted).name
+    name = store.in_one_form(wanted.model, here) if wanted.model else best_model(config, here)
+    better = offered(wanted).name
     if name is None:
         raise ModelError(f"no model here suits; run: streamd models get {better}")
-    if store.is_bundled(name, here):
+    if not wanted.model and store.is_bundled(name, here):
         log.warning("using %s, the smallest; streamd models get %s gets a larger one", name, better)
     return replace(config, decoding=replace(wanted, model=name))

@@ -148,12 +148,7 @@ class SessionOptions:
     # Of half and double: benchmarks/RESULTS.md, "Commit rules, steps, lengths and beams".
     step: (
         Annotated[
-            Span,
-            Option(
-                "how often to caption, or auto; 0: at pauses",
-                unset="auto",
-                common=True,
-            ),
+            Span, Option("how often to caption, or auto; 0: at pauses", unset="auto", common=True)
         ]
         | None
     ) = DEFAULT_STEP
@@ -504,8 +499,7 @@ class OutputOptions:
         Option("format on stdout", values={"--jsonl": "jsonl"}, synonyms={"text": "txt"}),
     ] = "txt"
     afterwards: Annotated[
-        bool,
-        Option("write a better transcript when the session has ended: talk.better.txt"),
+        bool, Option("write a better transcript when the session has ended: talk.better.txt")
     ] = False
     """By the largest model that is here, beside each file of ``-o`` or ``--output-dir``."""
     to: Annotated[

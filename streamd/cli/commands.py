@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from streamd.cli.arguments import Command, Request, commands_of, help_text, parse, settings_text
 from streamd.cli.hints import command_in_group
-from streamd.config import Config, as_toml, for_clients, load
+from streamd.config import Config, as_toml, load, without_source
 from streamd.errors import ConfigError, SourceError, StreamdError
 from streamd.system import stdio
 from streamd.system.heap import share_heap
@@ -291,7 +291,7 @@ def _run(request: Request) -> int:
         stdio.put(sys.stdout, as_toml(config))
         return 0
     if "clients" in request.command.needs:
-        config = for_clients(config)
+        config = without_source(config)
     output = config.output
     log_to(sys.stderr, form=output.log_format, verbose=output.verbose)
     share_heap()

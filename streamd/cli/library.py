@@ -8,14 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from streamd.config import Config
-from streamd.daemon.display import (
-    open_display,
-    open_files,
-    put,
-    tells_who,
-    transcripts,
-    with_names,
-)
+from streamd.daemon.display import open_display, open_files, put, tells_who, transcripts, with_names
 from streamd.daemon.phrases import read
 from streamd.errors import ConfigError, os_error_as
 from streamd.events import encode

@@ -82,19 +82,24 @@ def default_choices(config: Config) -> Choices:
     )
 
 
-def with_choices(config: Config, choices: Choices) -> Config:
-    """Return the configuration with what is chosen for one recording."""
+def with_choices(config: Config, choices: Choices, num_speakers: int = 0) -> Config:
+    """Return the configuration with what is chosen for one recording.
+
+    Speakers are told apart where their number is known.
+    """
+    counted = num_speakers or config.longform.num_speakers
     decoding = replace(
         config.decoding,
         language=choices.language,
         task="translate" if choices.task == "translate" else "transcribe",
         prompt=choices.prompt,
         hotwords=choices.hotwords,
-        speakers=choices.speakers is True,
+        speakers=choices.speakers is True or num_speakers > 0,
         sounds=choices.sounds is True,
     )
     endpoint = replace(config.endpoint, plain=frames_from_ms(choices.endpoint_ms))
-    return replace(config, decoding=decoding, endpoint=endpoint)
+    longform = replace(config.longform, num_speakers=counted)
+    return replace(config, decoding=decoding, endpoint=endpoint, longform=longform)
 
 
 def new_session(config: Config) -> AnySession:
@@ -302,17 +307,17 @@ def recognizer(
     runs: AnyEngine,
     *,
     working: set[Recognizer[Any]] | None = None,
-    lists: Vocabularies | None = None,
+    expected: Vocabulary | None = None,
 ) -> Recognizer[Any]:
     """The model with its options, on the engine that `runs` it.
 
     Recognizers of one engine share the set of those that are `working`. The languages come with
-    each window, and phrases of its session; `lists` have those of all sessions, which are read
-    otherwise. Raises `ConfigError` if the model does not fit the options.
+    each window, and phrases of its session; `expected` is as for `vocabularies`. Raises
+    `ConfigError` if the model does not fit the options.
     """
     check_windows(config, model)
     options, words = decoding_options(config, model), tokenizer(config, model)
-    lists = lists or vocabularies(config, model, expected(config, model))
+    lists = vocabularies(config, words, expected)
     return Recognizer(runs, words, options, working=working, vocabularies=lists)
 
 
@@ -322,17 +327,14 @@ def answering(recognizer: WindowRecognizer) -> Listener:
     return Listener(judge)
 
 
-def expected(config: Config, model: Model) -> Vocabulary | None:
-    """Compile what is expected in all sessions, if anything is; one for all recognizers will do."""
-    return Vocabularies(tokenizer(config, model)).of(config.decoding.expected)
-
-
-def vocabularies(config: Config, model: Model, expected: Vocabulary | None) -> Vocabularies:
+def vocabularies(
+    config: Config, words: Tokenizer, expected: Vocabulary | None = None
+) -> Vocabularies:
     """Return what compiles the phrases of sessions beside those that are `expected` in all.
 
-    Each thread needs one of its own.
+    Each thread needs one of its own. Without them, what is expected is compiled, too.
     """
-    return Vocabularies(tokenizer(config, model), expected)
+    return Vocabularies(words, expected or Vocabularies(words).of(config.decoding.expected))
 
 
 def release_small_models() -> None:

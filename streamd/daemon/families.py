@@ -94,7 +94,7 @@ def whisper_only(config: Config, abilities: Abilities) -> list[str]:
 
 
 class OpenFamily:
-    """See `streamd.daemon.opening.OpenModel`."""
+    """A model of another family that is open; see `streamd.daemon.opening.OpenWhisper`."""
 
     def __init__(self, config: Config, family: FamilyProcesses) -> None:
         """Raises `ConfigError` if the model lacks the language or the task."""

@@ -21,7 +21,7 @@ from streamd.daemon.opening import with_capacity
 from streamd.daemon.other_models import OtherModels
 from streamd.daemon.people import PeopleFolder, VoiceKeeper
 from streamd.daemon.phrases import with_context, with_vocabulary
-from streamd.daemon.screen import Screen, show, stored_or_told
+from streamd.daemon.screen import Screen, show, stored
 from streamd.daemon.uploads import Uploads
 from streamd.errors import StreamdError, for_clients
 from streamd.events import Fault, SpeakerName
@@ -59,7 +59,7 @@ async def run(
     """
     translating.check(config)
     sources, config = build.own_sources(config), with_capacity(config)
-    run = _Run(with_context(with_vocabulary(config)), sources)
+    run = _LiveRun(with_context(with_vocabulary(config)), sources)
     if not (config.output.afterwards and sources):
         await run.until_its_end(also)
         return 0
@@ -100,7 +100,7 @@ async def dictate(config: Config) -> int:
     return await run(config, also=sinks)
 
 
-class _Run:
+class _LiveRun:
     """One run of the program: its sessions, and what feeds, transcribes, shows and serves them.
 
     `recording` may change where the sessions are stored.
@@ -213,15 +213,18 @@ class _Run:
         if self._is_watched:
             log.info("captions, as if it were spoken now; what is grey may still change")
 
-        def lost(error: StreamdError) -> None:
-            log.error("%s; captions go on without it", error)
-            control.note(error)
-            what = for_clients("a transcript cannot be written", error)
-            live.report(Fault(code="output", message=what))
+        async def keep(transcript: Sink) -> None:
+            try:
+                await stored(live.hub, transcript)
+            except StreamdError as error:
+                log.error("%s; captions go on without it", error)  # noqa: TRY400 - the user's disk
+                control.note(error)
+                what = for_clients("a transcript cannot be written", error)
+                live.report(Fault(code="output", message=what))
 
         show(screen, live.hub, control, tasks, sinks=self._sinks)
         for transcript in transcripts:
-            tasks.create_task(stored_or_told(live.hub, transcript, lost))
+            tasks.create_task(keep(transcript))
         if is_terminal(sys.stdout, os.environ) and not files:
             live.heard = screen.heard
 

@@ -81,10 +81,7 @@ class OtherModels:
     """
 
     def __init__(
-        self,
-        config: Config,
-        streams: Streams,
-        open_model: Callable[..., OpenModel] = open_any,
+        self, config: Config, streams: Streams, open_model: Callable[..., OpenModel] = open_any
     ) -> None:
         self._config, self._open_model = config, open_model
         self._streams = streams

@@ -14,16 +14,10 @@ from typing import TYPE_CHECKING, TypeVar
 from streamd.config import Config
 from streamd.daemon import build, translating
 from streamd.daemon.control import INTERRUPTED, Control, until_first_error
-from streamd.daemon.display import (
-    check_files,
-    open_display,
-    open_files,
-    prints,
-    transcripts,
-)
+from streamd.daemon.display import check_files, open_display, open_files, prints, transcripts
 from streamd.daemon.opening import OpenModel, open_any
 from streamd.daemon.phrases import with_context, with_vocabulary
-from streamd.daemon.recording import in_order
+from streamd.daemon.recording import RecordingTranscriber, in_order
 from streamd.daemon.screen import Screen, show
 from streamd.daemon.serving import library
 from streamd.engines.yamnet import check_sounds
@@ -52,11 +46,7 @@ ResultT = TypeVar("ResultT")
 
 
 async def transcribe(
-    config: Config,
-    *,
-    control: Control | None = None,
-    shows: bool = True,
-    also: Sequence[Sink] = (),
+    config: Config, *, control: Control | None = None, shows: bool = True, also: Sequence[Sink] = ()
 ) -> int:
     """Transcribe the configured files as fast as the engine can, window by window; return 0.
 
@@ -68,10 +58,10 @@ async def transcribe(
     transcribed. Raises as `streamd.daemon.live.run`, and `SourceError` if a file could not be read
     to its end.
     """
+    check(config)
     check_files(config)
     translating.check(config)
     waiting = list(zip(config.input.files, build.own_sources(config), strict=True))
-    check(config)
     config = with_context(with_vocabulary(config))
     if config.input.skip_existing:
         waiting = [each for each in waiting if not _is_done(config, each[0])]
@@ -223,7 +213,8 @@ class _Batch:
     async def _run(self, source: Source, hub: Hub, progress: Progress) -> None:
         if self._opened is None:
             self._opened = await self._in_thread(partial(open_any, self._config, recordings=True))
-        transcriber = self._opened.transcriber(self._config, is_alone=lambda: True)
+        made = self._opened.transcriber(self._config, is_alone=lambda: True)
+        transcriber: RecordingTranscriber = made  # of any family
         progress.update(0, source.duration_ms or 0)
         file = transcriber.new_file(hub.publish)
         heard = self._addition.hear if self._addition else lambda item: None
