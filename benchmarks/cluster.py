@@ -36,7 +36,7 @@ import soundfile
 
 import scale
 from sounds import RECORDING
-from streamd.config import for_clients, load
+from streamd.config import load, without_source
 from streamd.daemon import build, serving
 from streamd.events import Final
 from streamd.server.client import watch
@@ -55,7 +55,7 @@ async def publish(bus: str, session: str, n_feeds: int) -> None:
     `n_feeds` further sessions publish one final after the other, each when the last one is stored.
     """
     limits = {"max-streams": "1000", "set": ["limits.max_subscribers=1000"]}
-    config = for_clients(load({"port": "0", "bus": bus, **limits}, {}))
+    config = without_source(load({"port": "0", "bus": bus, **limits}, {}))
     with serving.storage(config) as storage:
         every = Streams(
             lambda _: build.new_session(config), max_backlog=500, max_ingest=1000, storage=storage

@@ -30,7 +30,7 @@ from lab.eventlog import Began
 from lab.load import Load, measure_load, plot
 from lab.recordings import read_recording
 from sounds import RECORDING
-from streamd.config import for_clients, load
+from streamd.config import load, without_source
 from streamd.daemon import build, serving
 from streamd.daemon.opening import open_model
 from streamd.events import Partial
@@ -52,7 +52,7 @@ def streams(args: argparse.Namespace) -> list[Load]:
     """Growing numbers of streams."""
     given = dict(option.split("=", 1) for option in args.option)
     own = {"model": "tiny.en", "threads": args.threads, "set": [f"decoding.workers={args.workers}"]}
-    config = for_clients(load(own | given, {}))
+    config = without_source(load(own | given, {}))
     model, engine = open_model(config, wait=True)
     recording, new_session = read_recording(args.sound), partial(build.new_session, config)
     n_workers, n_threads = build.workers(config), build.threads(config)

@@ -23,6 +23,7 @@ from sounds import Sound
 from streamd.config import load
 from streamd.daemon import build
 from streamd.daemon.opening import open_model
+from streamd.daemon.phrases import with_vocabulary
 from streamd.daemon.recording import AudioFile, FileTranscriber
 from streamd.events import Final
 from streamd.sources.file import FileSource
@@ -120,7 +121,7 @@ class Run:
         if "set" in self._options:
             given["set"] = self._options["set"].split(",")
         given.pop("field", None)
-        config = load(given, {})
+        config = with_vocabulary(load(given, {}))
         if "field" in self._options:
             name, _, text = self._options["field"].partition("=")
             part, _, attribute = name.partition(".")

@@ -32,14 +32,14 @@ from msgspec import UNSET, structs
 from numpy.typing import NDArray
 
 from streamd.config import Config, of_options, suggestion
-from streamd.daemon import build, phrases
-from streamd.daemon.context import with_context
+from streamd.daemon import build
 from streamd.daemon.control import Control
 from streamd.daemon.display import open_files
 from streamd.daemon.feeding import caption
-from streamd.daemon.live import MAX_BACKLOG, supervise
+from streamd.daemon.live import supervise
 from streamd.daemon.opening import OpenModel, best_model, open_any
-from streamd.daemon.recording import events_between
+from streamd.daemon.phrases import with_context, with_vocabulary
+from streamd.daemon.recording import RecordingTranscriber, events_between
 from streamd.errors import (
     ConfigError,
     EngineError,
@@ -188,12 +188,9 @@ class Captioner:
     ) -> None:
         given = {"model": model, "language": language, "speakers": speakers}
         named = {name: value for name, value in given.items() if value}
-        self._config = of_options({**(options or {}), **named})
+        self._config = with_vocabulary(of_options({**(options or {}), **named}))
         self._split = build.is_split(self._config)
-        self._auto_step = build.auto_step(self._config)
-        self._new_session = build.session_factory(self._config, self._auto_step)
-        self._known = phrases.read(self._config.decoding.vocabulary)
-        self._rules = phrases.read_replacements(self._config.decoding.replace)
+        self._new_streams = build.streams_maker(self._config)
         self._sessions: dict[CaptionSession[Any], asyncio.Task[None]] = {}
         self._thread: threading.Thread | None = None
 
@@ -201,17 +198,9 @@ class Captioner:
         if self._thread is not None:
             raise RuntimeError("a Captioner can be entered only once")
         config = self._config = with_context(_with_model(self._config))
-        self._opened = open_any(config, self._known)
+        self._opened = open_any(config)
         ready = self._opened.recognizers()
-        self._streams = Streams(
-            self._new_session,
-            max_backlog=MAX_BACKLOG,
-            max_ingest=sys.maxsize,
-            deadline_s=config.decoding.engine_deadline_ms / 1000,
-        )
-        self._streams.context.rules = self._rules
-        self._streams.context.new_hearing = build.hearing()
-        self._streams.follow(self._auto_step)
+        self._streams = self._new_streams(max_ingest=sys.maxsize)
         choices = build.default_choices(config)
         self._streams.choices = structs.replace(choices, split=self._split or UNSET)
         serving = supervise(self._streams, lambda: ready)
@@ -332,12 +321,8 @@ class Captioner:
         file = os.fspath(audio) if isinstance(audio, str | os.PathLike) else ""
         tell = progress or (lambda reached_ms, duration_ms: None)
         source = _source(audio, rate_hz, self._selection(chosen))
-        config = self._config
-        if num_speakers:
-            counted = of_options({"num_speakers": num_speakers}).longform.num_speakers
-            longform = replace(config.longform, num_speakers=counted)
-            config, chosen = replace(config, longform=longform), {**chosen, "speakers": True}
-        return self._wait(self._transcribe(source, file, config, _known(chosen), tell))
+        of_options({"num_speakers": num_speakers})  # which checks it
+        return self._wait(self._transcribe(source, file, num_speakers, _known(chosen), tell))
 
     def close(self) -> None:
         """End all sessions and free the model; their unfinished utterances are dropped."""
@@ -393,13 +378,13 @@ class Captioner:
         self,
         source: Source,
         name: str,
-        config: Config,
+        num_speakers: int,
         chosen: Mapping[str, object],
         progress: Callable[[int, int], object],
     ) -> "Transcript":
-        choose = self._opened.chooser()
-        config = build.with_choices(config, choose(self._streams.choices, chosen))
-        transcriber = await asyncio.to_thread(
+        choices = self._opened.chooser()(self._streams.choices, chosen)
+        config = build.with_choices(self._config, choices, num_speakers)
+        transcriber: RecordingTranscriber = await asyncio.to_thread(
             self._opened.transcriber, config, is_alone=lambda: self._streams.are_idle
         )
         file = transcriber.new_file(_warn)
@@ -775,13 +760,10 @@ def transcribe(
 def _with_model(config: Config) -> Config:
     """Return the configuration with a model of the store, the best one here if it names none."""
     wanted, here = config.decoding, places()
-    if wanted.model:
-        return replace(
-            config, decoding=replace(wanted, model=store.in_one_form(wanted.model, here))
-        )
-    name, better = best_model(config, here), offered(wanted).name
+    name = store.in_one_form(wanted.model, here) if wanted.model else best_model(config, here)
+    better = offered(wanted).name
     if name is None:
         raise ModelError(f"no model here suits; run: streamd models get {better}")
-    if store.is_bundled(name, here):
+    if not wanted.model and store.is_bundled(name, here):
         log.warning("using %s, the smallest; streamd models get %s gets a larger one", name, better)
     return replace(config, decoding=replace(wanted, model=name))

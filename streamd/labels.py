@@ -240,16 +240,6 @@ _TURNING = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 """Overrides of the direction (UAX 9); joiners, which names of some languages need, may stay."""
 
 
-def names_of(options: Sequence[str]) -> dict[int, str]:
-    """Return names by number, of texts such as "1=Anna" or "1=Anna,2=Bob"."""
-    named = (each.partition("=") for text in options for each in _NEXT.split(text))
-    return {int(number): name.strip() for number, _, name in named}
-
-
-_NEXT = re.compile(r",(?=\s*[1-9][0-9]{0,3}=)")
-"""Between two names; another comma belongs to a name."""
-
-
 def renamed(names: Names, event: SpeakerName) -> dict[int, str]:
     """Return what speakers are called after somebody has said so."""
     others = {number: name for number, name in names.items() if number != event.speaker}

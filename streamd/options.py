@@ -86,6 +86,8 @@ Transcript = Annotated[str, Meta(pattern=rf"\.({'|'.join({*FORMAT_NAMES} - {'jso
 _NAMING = r"^(?!(.*,)?\s*[1-9][0-9]{0,3}=\s*(,|\Z))[1-9][0-9]{0,3}=\s*\S.{0,999}\Z"
 """One or more names of speakers, of which none is empty."""
 
+_NEXT_NAME = re.compile(r",(?=\s*[1-9][0-9]{0,3}=)")
+
 EndpointRule = Literal["silence", "smart"]
 
 
@@ -146,12 +148,7 @@ class SessionOptions:
     # Of half and double: benchmarks/RESULTS.md, "Commit rules, steps, lengths and beams".
     step: (
         Annotated[
-            Span,
-            Option(
-                "how often to caption, or auto; 0: at pauses",
-                unset="auto",
-                common=True,
-            ),
+            Span, Option("how often to caption, or auto; 0: at pauses", unset="auto", common=True)
         ]
         | None
     ) = DEFAULT_STEP
@@ -414,6 +411,8 @@ class ModelOptions:
     ] = ""
     """A line may end in a weight: ``JetStream:1.5``. Empty: the user's own vocabulary.txt, if there
     is one."""
+    expected: Annotated[str, DERIVED] = ""
+    """The phrases of that file, one a line, which all sessions expect."""
     context: Annotated[
         tuple[str, ...],
         "FILE",
@@ -500,8 +499,7 @@ class OutputOptions:
         Option("format on stdout", values={"--jsonl": "jsonl"}, synonyms={"text": "txt"}),
     ] = "txt"
     afterwards: Annotated[
-        bool,
-        Option("write a better transcript when the session has ended: talk.better.txt"),
+        bool, Option("write a better transcript when the session has ended: talk.better.txt")
     ] = False
     """By the largest model that is here, beside each file of ``-o`` or ``--output-dir``."""
     to: Annotated[
@@ -556,6 +554,12 @@ class OutputOptions:
     def languages(self) -> tuple[str, ...]:
         """What `translate_into` names, each once."""
         return tuple(dict.fromkeys(filter(None, self.translate_into.split(","))))
+
+    @property
+    def called(self) -> dict[int, str]:
+        """What speakers are called, by number; another comma belongs to a name."""
+        named = (each.partition("=") for text in self.names for each in _NEXT_NAME.split(text))
+        return {int(number): name.strip() for number, _, name in named}
 
 
 AwaitedText = Annotated[str, Meta(min_length=1, max_length=200)]

@@ -21,10 +21,10 @@ from streamd.config import (
     SETTINGS,
     Config,
     as_toml,
-    for_clients,
     load,
     of_options,
     value_of,
+    without_source,
 )
 from streamd.config.removed import REMOVED, successor
 from streamd.config.table import Field
@@ -400,9 +400,9 @@ def test_window_holds_at_least_a_step():
 
 def test_a_server_for_clients_has_no_source_of_its_own():
     config = load({"port": "0"}, {})
-    assert not for_clients(config).input.source
+    assert not without_source(config).input.source
     with pytest.raises(ConfigError, match="without a server there are no clients"):
-        for_clients(load({}, {"STREAMD_PORT": "off"}))
+        without_source(load({}, {"STREAMD_PORT": "off"}))
 
 
 @pytest.mark.parametrize("name", REMOVED)

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from streamd.config.loading import of_options
 from streamd.errors import ConfigError
 from streamd.events import SpeakerName
-from streamd.labels import MOST_NAME, name_from, name_of, names_of, renamed
+from streamd.labels import MOST_NAME, name_from, name_of, renamed
+from streamd.options import OutputOptions
 
 
 @given(st.text())
@@ -32,7 +33,7 @@ def test_joiners_that_names_need_stay():
 
 
 def test_the_newest_name_counts_and_without_one_there_is_the_number():
-    names = names_of(["1=Ana ,2=Bob, Jr.", "3=x"])
+    names = OutputOptions(names=("1=Ana ,2=Bob, Jr.", "3=x")).called
     for speaker, name in ((1, "Ana Botín"), (3, "Zoë")):
         names = renamed(names, SpeakerName(speaker=speaker, name=name))
     called = [name_of(speaker, names) for speaker in (1, 2, 3, None)]

@@ -5,8 +5,9 @@ gets the same message wherever it was made.
 """
 
 import argparse
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import dataclass
 from itertools import groupby, takewhile
 from pathlib import Path
 from textwrap import fill
@@ -27,28 +28,46 @@ class Command:
     `name` has one word or two; commands whose names begin with the same word are a group, which has
     a command of that word itself. `operand` is how the help writes the operands, such as
     ``[FILE...]`` or ``PATH [NAME]``. `target` is the function that runs it, as ``module:function``.
-    `takes` has the sections and names of its options, `lacks` the names of those that it does not
-    have, and `preset` the values that it gives to options.
+    It `needs` a "model" on this machine, a "microphone" unless files are named, or "clients" since
+    this machine is no source of audio. `takes` has the sections and names of its options, those
+    that it does not have with a hyphen before them, or a value behind them that they are given.
     """
 
     name: str
+    operand: str
     summary: str
-    _: KW_ONLY
     target: str
-    operand: str = ""
-    takes: tuple[str, ...] = ()
-    lacks: tuple[str, ...] = ()
-    preset: Mapping[str, str] = field(default_factory=dict)
-    for_clients: bool = False  # this machine is no source of audio
-    needs_model: bool = False  # on this machine
-    needs_microphone: bool = False  # unless files are named
+    needs: tuple[str, ...]
+    takes: tuple[str, ...]
 
     @property
     def options(self) -> tuple[Field, ...]:
         """Its options, sorted by section; every command has those of messages."""
-        takes = {*self.takes, "verbose", "log-format"}
+        takes, lacks = {*self.takes, "verbose", "log-format"}, {*self.preset}
+        lacks |= {word[1:] for word in takes if word[0] == "-"}
         taken = (o for o in OPTIONS.values() if o.section in takes or o.name in takes)
-        return tuple(option for option in taken if option.name not in self.lacks)
+        return tuple(option for option in taken if option.name not in lacks)
+
+    @property
+    def preset(self) -> Mapping[str, str]:
+        """The values that it gives to options."""
+        return dict(word.split("=") for word in self.takes if "=" in word)
+
+
+def commands_of(table: str) -> tuple[Command, ...]:
+    """Read commands, each in lines of its own: name and operand, summary, target and options."""
+    found: list[Command] = []
+    for block in re.split(r"\n(?! )", table.strip("\n")):
+        usage, summary, target, *takes = map(str.strip, block.splitlines())
+        name, _, operand = usage.partition(":")
+        target, _, needs = target.partition(", needs ")
+        words = tuple(" ".join(takes).split())
+        found.append(
+            Command(
+                name, operand.strip(), summary, f"streamd.{target}", tuple(needs.split()), words
+            )
+        )
+    return tuple(found)
 
 
 ACTIONS = {

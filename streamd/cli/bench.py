@@ -7,6 +7,7 @@ the model is. Experiments with streams, latencies and load are programs in ``ben
 """
 
 import re
+import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -21,15 +22,23 @@ from numpy.typing import NDArray
 
 from streamd.config import Config
 from streamd.daemon import build
-from streamd.daemon.families import OpenFamily
-from streamd.daemon.opening import MOST_BUSY, live_cost, n_streams
+from streamd.daemon.families import OpenFamily, open_model_file
+from streamd.daemon.opening import (
+    MOST_BUSY,
+    OpenModel,
+    OpenWhisper,
+    family_file,
+    live_cost,
+    n_streams,
+    open_model,
+)
+from streamd.daemon.phrases import with_vocabulary
 from streamd.engines.precision import LIVE_WINDOW, LiveCost, window_timer
 from streamd.engines.prepared import bundled_speech
 from streamd.engines.supervised.remote import RemoteEngine
 from streamd.engines.supervised.switchover import Switchover
 from streamd.errors import ConfigError
 from streamd.models.catalog import dimensions
-from streamd.models.model import Model
 from streamd.options import DEFAULT_STEP
 from streamd.streams.auto_step import STEPS_MS
 from streamd.system.processor import fast_cores, machine
@@ -65,43 +74,29 @@ class StreamCost(msgspec.Struct, frozen=True, kw_only=True):
     n_streams: int
 
 
-def measure(
-    config: Config, model: Model, engine: AnyEngine, *, within_s: float = _PATIENCE_S
-) -> StreamCost:
+def report(config: Config) -> Iterator[str]:
+    """Yield what the configured model costs: a table on a terminal, else JSON."""
+    config = with_vocabulary(config)
+    form = cost_table if sys.stdout.isatty() else cost_json
+    opened: OpenModel
+    if path := family_file(config):
+        opened, gpu = open_model_file(config, path), None
+    else:
+        opened = OpenWhisper(config, *open_model(config, wait=True))
+        gpu = opened.engine
+    cost = measure(config, opened)
+    yield form(cost, estimates(config), gpu_cost(gpu) if gpu else None)
+    opened.close()
+
+
+def measure(config: Config, opened: OpenModel, *, within_s: float = _PATIENCE_S) -> StreamCost:
     """Play the bundled recording to a live session, and time its windows.
 
     The recording is cut off once `within_s` seconds have passed, but not before its first window.
-    Raises `ConfigError` for options that contradict each other or the model, or find no speech.
+    Of another family than Whisper, all of the time is the decoder's. Raises `ConfigError` for
+    options that contradict each other or the model, or find no speech.
     """
-    serving = _serving(engine)
-    timed, on_cpu = _TimedEngine(serving), not isinstance(serving, RemoteEngine)
-    recognizer = build.answering(build.recognizer(config, model, timed))
-    return _measured(config, model.name, recognizer, timed.clocks, within_s, on_cpu=on_cpu)
-
-
-def measure_family(
-    config: Config, opened: OpenFamily, *, within_s: float = _PATIENCE_S
-) -> StreamCost:
-    """Measure a model of another family as `measure` does; all of its time is the decoder's."""
-    (recognizer, *_), _ = opened.recognizers()
-    processes = opened.family
-
-    def clocks() -> NDArray[np.float64]:
-        return np.array([time.perf_counter(), time.process_time() + processes.cpu_s(), 0]) * 1000
-
-    on_cpu = processes.abilities.device == "CPU"
-    return _measured(config, opened.name, recognizer, clocks, within_s, on_cpu=on_cpu)
-
-
-def _measured(
-    config: Config,
-    name: str,
-    recognizer: WindowRecognizer,
-    clocks: Callable[[], NDArray[np.float64]],
-    within_s: float,
-    *,
-    on_cpu: bool,
-) -> StreamCost:
+    recognizer, clocks, on_cpu = _clocked(config, opened)
     session, speech = build.new_session(config), bundled_speech()
     frames = speech[: len(speech) // FRAME * FRAME].reshape(-1, FRAME)
     rows: list[NDArray[np.float64]] = []
@@ -123,7 +118,7 @@ def _measured(
     took, cpu, encode = np.array(rows).T
     rtf, cpu_s = (all_ms[:2] / ms_from_frames(session.now)).tolist()
     return StreamCost(
-        model=name,
+        model=opened.name,
         speech_s=ms_from_frames(session.now) / 1000,
         n_windows=len(rows),
         median_ms=_rounded(np.median(took)),
@@ -136,6 +131,23 @@ def _measured(
         cpu_s=round(cpu_s, 4),
         n_streams=n_streams(config, rtf=rtf, cpu_s=cpu_s, on_cpu=on_cpu),
     )
+
+
+def _clocked(
+    config: Config, opened: OpenModel
+) -> tuple[WindowRecognizer, Callable[[], NDArray[np.float64]], bool]:
+    """Return a recognizer, what tells its times, and whether the CPU runs it."""
+    if isinstance(opened, OpenFamily):
+        family = opened.family
+
+        def clocks() -> NDArray[np.float64]:
+            return np.array([time.perf_counter(), time.process_time() + family.cpu_s(), 0]) * 1000
+
+        return opened.recognizers()[0][0], clocks, family.abilities.device == "CPU"
+    serving = _serving(opened.engine)
+    timed = _TimedEngine(serving)
+    recognizers, _ = OpenWhisper(config, opened.model, timed).recognizers()
+    return recognizers[0], timed.clocks, not isinstance(serving, RemoteEngine)
 
 
 class SizeEstimate(msgspec.Struct, frozen=True, kw_only=True):

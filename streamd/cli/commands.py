@@ -16,9 +16,9 @@ from inspect import iscoroutine
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from streamd.cli.arguments import Command, Request, help_text, parse, settings_text
+from streamd.cli.arguments import Command, Request, commands_of, help_text, parse, settings_text
 from streamd.cli.hints import command_in_group
-from streamd.config import OPTIONS, Config, as_toml, for_clients, load
+from streamd.config import Config, as_toml, load, without_source
 from streamd.errors import ConfigError, SourceError, StreamdError
 from streamd.system import stdio
 from streamd.system.heap import share_heap
@@ -37,9 +37,9 @@ def call(command: Command, config: Config, operands: tuple[str, ...]) -> int | N
     """
     if operands and (parts := _parts(command.name)):
         raise ConfigError(f"{command.name} {operands[0]}{command_in_group(operands[0], parts)}")
-    if command.needs_microphone:
+    if "microphone" in command.needs:
         _find_microphone(config)
-    if command.needs_model:
+    if "model" in command.needs:
         from streamd.cli.models import with_model  # here for the reason above, like the others
 
         config = with_model(config)
@@ -118,249 +118,134 @@ def _models_check(config: Config, name: str) -> Iterator[str]:
     return report(replace(config, decoding=replace(config.decoding, model=name)))
 
 
-def _bench(config: Config) -> Iterator[str]:
-    from streamd.cli.bench import (
-        cost_json,
-        cost_table,
-        estimates,
-        gpu_cost,
-        measure,
-        measure_family,
-    )
-    from streamd.daemon.opening import family_file, open_model
-
-    form = cost_table if sys.stdout.isatty() else cost_json
-    if path := family_file(config):
-        from streamd.daemon.families import open_model_file
-
-        opened = open_model_file(config, path)
-        cost = measure_family(config, opened)
-        opened.close()
-        yield form(cost, estimates(config))
-        return
-    model, engine = open_model(config, wait=True)
-    cost = measure(config, model, engine)
-    yield form(cost, estimates(config), gpu_cost(engine))
-
-
-_LIVE = ("streaming", "vad", "decoding", "server", "journal")
-_ENGINE = ("threads", "precision", "compute")
-
-
-def _part(name: str, function: str, summary: str, operand: str = "", *takes: str) -> Command:
-    """Return a command of a group: it is in the group's module, and takes its option, if any."""
-    group, _, _ = name.partition(" ")
-    target, own = f"streamd.cli.{group}:{function}", {group} & {*OPTIONS}
-    return Command(name, summary, target=target, operand=operand, takes=(*own, *takes))
-
-
-COMMANDS = (
-    Command(
-        "",
-        "live captions of the microphone, or of FILEs and addresses (- is stdin)",
-        target="streamd.daemon.live:run",
-        operand="[FILE...]",
-        takes=("input", *_LIVE, "output", "notify"),
-        lacks=("skip-existing", "json"),
-        needs_model=True,
-        needs_microphone=True,
-    ),
-    Command(
-        "serve",
-        "caption only what clients send over the network",
-        target="streamd.daemon.live:run",
-        takes=(*_LIVE, "to", "notify", "translate-into"),
-        for_clients=True,
-        needs_model=True,
-    ),
-    Command(
-        "transcribe",
-        "transcribe files fast, as openai-whisper does",
-        target="streamd.daemon.transcribe:transcribe",
-        operand="FILE...",
-        takes=("input", "vad", "decoding", "longform", "output", "library"),
-        lacks=("device", "realtime", "play", "afterwards", "to", "json"),
-        preset={"realtime": "false"},
-        needs_model=True,
-    ),
-    Command(
-        "dictate",
-        "type what is said into the focused window",
-        target="streamd.daemon.live:dictate",
-        operand="[FILE...]",
-        takes=("input", "streaming", "vad", "decoding", "output"),
-        lacks=("skip-existing", "afterwards", "to", "json"),
-        preset={"port": "off"},
-        needs_model=True,
-        needs_microphone=True,
-    ),
-    Command(
-        "watch",
-        "show the captions of another streamd",
-        target="streamd.cli.viewing:show",
-        operand="URL",
-        takes=("output", "until", "token-file"),
-        lacks=("afterwards", "to", "json"),
-    ),
-    Command(
-        "export",
-        "write a session of the journal, or list them all",
-        target="streamd.cli.viewing:export",
-        operand="[SESSION]",
-        takes=("output", "journal"),
-        lacks=("afterwards", "to", "json"),
-    ),
-    Command(
-        "library",
-        "find, show and delete what --keep has kept",
-        target="streamd.cli.library:listed",
-        operand="[list|show|search|export|delete ...]",
-        takes=("library", "json"),
-    ),
-    _part(
-        "library list", "listed", "list the sessions of the library, the newest last", "", "json"
-    ),
-    _part(
-        "library show",
-        "show",
-        "show a session, by its number or name",
-        "SESSION",
-        "names",
-        "format",
-        "timestamps",
-    ),
-    _part(
-        "library search",
-        "search",
-        'find words, "phrases", begin*, speaker:ANA, lang:en, after:2026-01-31, before:DATE',
-        "WORD...",
-        "json",
-    ),
-    Command(
-        "library export",
-        "write a session to files",
-        target="streamd.cli.library:export",
-        operand="SESSION",
-        takes=("output", "library", "export", "vocabulary"),
-        lacks=("format", "json", "skip-existing"),
-    ),
-    _part(
-        "library import",
-        "bring",
-        "bring the sessions of a journal (--journal) into the library",
-        "[DIR]",
-    ),
-    _part(
-        "library delete",
-        "delete",
-        "delete sessions: their text, audio and words in the index",
-        "SESSION...",
-    ),
-    _part("library path", "path", "print the folder of the library"),
-    Command(
-        "people",
-        "list, rename and forget known voices",
-        target="streamd.cli.people:listed",
-        operand="[list|rename|delete|enroll ...]",
-        takes=("people", "json"),
-    ),
-    _part("people list", "listed", "list the people whose voices are known again", "", "json"),
-    _part("people rename", "rename", "call somebody by another name", "OLD NEW"),
-    _part("people delete", "delete", "forget the voices of people", "NAME..."),
-    _part(
-        "people enroll",
-        "enroll",
-        "keep the voice of the one person who speaks in a recording",
-        "NAME RECORDING",
-    ),
-    Command(
-        "mcp",
-        "let an assistant search and read the library",
-        target="streamd.cli.library:assist",
-        takes=("library",),
-    ),
-    Command(
-        "devices",
-        "list the microphones",
-        target="streamd.cli.commands:_devices",
-        takes=("json",),
-    ),
-    Command(
-        "bench",
-        "measure what live captions cost on this machine",
-        target="streamd.cli.commands:_bench",
-        takes=("streaming", "vad", "decoding"),
-        needs_model=True,
-    ),
-    Command(
-        "doctor",
-        "check this machine, and say how to fix problems",
-        target="streamd.cli.doctor:report",
-        takes=("model", *_ENGINE, "host", "port", "json"),
-    ),
-    Command(
-        "models",
-        "list, download, check and remove models",
-        target="streamd.cli.models:table",
-        operand="[list|get|import|check|build|remove ...]",
-        takes=("json",),
-    ),
-    _part(
-        "models list",
-        "table",
-        "list the models on this machine and those to download by name",
-        "",
-        "language",
-        "task",
-        "json",
-    ),
-    _part(
-        "models get",
-        "get",
-        "download a model that the list shows, or OWNER/NAME from the hub",
-        "NAME",
-    ),
-    _part(
-        "models import",
-        "add",
-        "bring a model's file or folder into the store, under its own or another name",
-        "PATH [NAME]",
-    ),
-    Command(
-        "models check",
-        "check whether a model works on this machine, and how fast",
-        target="streamd.cli.commands:_models_check",
-        operand="NAME",
-        takes=("language", *_ENGINE),
-    ),
-    Command(
-        "models build",
-        "build a model's encoder for a Mac's Neural Engine",
-        target="streamd.cli.packages:build",
-        operand="NAME",
-    ),
-    _part("models remove", "remove", "delete a downloaded or imported model", "NAME"),
-    Command(
-        "vocabulary",
-        "check a file of words and names to expect",
-        target="streamd.cli.phrase_check:report",
-        operand="check ...",
-    ),
-    Command(
-        "vocabulary check",
-        "show what a file's phrases become, and which of them are risky",
-        target="streamd.cli.phrase_check:report",
-        operand="FILE",
-        takes=("language", "model"),
-        needs_model=True,
-    ),
-    Command(
-        "completion",
-        "complete commands in bash, zsh or fish",
-        target="streamd.cli.completion:script",
-        operand="SHELL",
-    ),
-)
+COMMANDS = commands_of("""
+: [FILE...]
+    live captions of the microphone, or of FILEs and addresses (- is stdin)
+    daemon.live:run, needs model microphone
+    input streaming vad decoding server journal output notify -skip-existing -json
+serve
+    caption only what clients send over the network
+    daemon.live:run, needs clients model
+    streaming vad decoding server journal to notify translate-into
+transcribe: FILE...
+    transcribe files fast, as openai-whisper does
+    daemon.transcribe:transcribe, needs model
+    input vad decoding longform output library -device realtime=false -play -afterwards -to -json
+dictate: [FILE...]
+    type what is said into the focused window
+    daemon.live:dictate, needs model microphone
+    input streaming vad decoding output port=off -skip-existing -afterwards -to -json
+watch: URL
+    show the captions of another streamd
+    cli.viewing:show
+    output until token-file -afterwards -to -json
+export: [SESSION]
+    write a session of the journal, or list them all
+    cli.viewing:export
+    output journal -afterwards -to -json
+library: [list|show|search|export|delete ...]
+    find, show and delete what --keep has kept
+    cli.library:listed
+    library json
+library list
+    list the sessions of the library, the newest last
+    cli.library:listed
+    library json
+library show: SESSION
+    show a session, by its number or name
+    cli.library:show
+    library names format timestamps
+library search: WORD...
+    find words, "phrases", begin*, speaker:ANA, lang:en, after:2026-01-31, before:DATE
+    cli.library:search
+    library json
+library export: SESSION
+    write a session to files
+    cli.library:export
+    output library export vocabulary -format -json -skip-existing
+library import: [DIR]
+    bring the sessions of a journal (--journal) into the library
+    cli.library:bring
+    library
+library delete: SESSION...
+    delete sessions: their text, audio and words in the index
+    cli.library:delete
+    library
+library path
+    print the folder of the library
+    cli.library:path
+    library
+people: [list|rename|delete|enroll ...]
+    list, rename and forget known voices
+    cli.people:listed
+    people json
+people list
+    list the people whose voices are known again
+    cli.people:listed
+    people json
+people rename: OLD NEW
+    call somebody by another name
+    cli.people:rename
+    people
+people delete: NAME...
+    forget the voices of people
+    cli.people:delete
+    people
+people enroll: NAME RECORDING
+    keep the voice of the one person who speaks in a recording
+    cli.people:enroll
+    people
+mcp
+    let an assistant search and read the library
+    cli.library:assist
+    library
+devices
+    list the microphones
+    cli.commands:_devices
+    json
+bench
+    measure what live captions cost on this machine
+    cli.bench:report, needs model
+    streaming vad decoding
+doctor
+    check this machine, and say how to fix problems
+    cli.doctor:report
+    model threads precision compute host port json
+models: [list|get|import|check|build|remove ...]
+    list, download, check and remove models
+    cli.models:table
+    json
+models list
+    list the models on this machine and those to download by name
+    cli.models:table
+    language task json
+models get: NAME
+    download a model that the list shows, or OWNER/NAME from the hub
+    cli.models:get
+models import: PATH [NAME]
+    bring a model's file or folder into the store, under its own or another name
+    cli.models:add
+models check: NAME
+    check whether a model works on this machine, and how fast
+    cli.commands:_models_check
+    language threads precision compute
+models build: NAME
+    build a model's encoder for a Mac's Neural Engine
+    cli.packages:build
+models remove: NAME
+    delete a downloaded or imported model
+    cli.models:remove
+vocabulary: check ...
+    check a file of words and names to expect
+    cli.phrase_check:report
+vocabulary check: FILE
+    show what a file's phrases become, and which of them are risky
+    cli.phrase_check:report, needs model
+    language model
+completion: SHELL
+    complete commands in bash, zsh or fish
+    cli.completion:script
+""")
 """The first one runs if none is named."""
 
 READER_LEFT = 141
@@ -405,8 +290,8 @@ def _run(request: Request) -> int:
     if request.action == "print-config":
         stdio.put(sys.stdout, as_toml(config))
         return 0
-    if request.command.for_clients:
-        config = for_clients(config)
+    if "clients" in request.command.needs:
+        config = without_source(config)
     output = config.output
     log_to(sys.stderr, form=output.log_format, verbose=output.verbose)
     share_heap()

@@ -28,6 +28,7 @@ from streamd.daemon.acceleration import (
     step_ms,
 )
 from streamd.daemon.opening import best_model, family_file
+from streamd.daemon.phrases import with_vocabulary
 from streamd.engines.golden_clips import clips, transcribed
 from streamd.engines.mlx.gpu import unavailable
 from streamd.engines.precision import choose_precision
@@ -152,7 +153,7 @@ def _engine(config: Config) -> Iterator[Finding]:
     """Have the bundled model read a clip as openai-whisper does."""
     begun_s, name = time.perf_counter(), store.BUNDLED[0]
     decoding = replace(config.decoding, model=name, language="", task="transcribe")
-    config = replace(config, decoding=decoding)
+    config = with_vocabulary(replace(config, decoding=decoding))
     opened = open_in_memory(
         store.load_model(name), threads=build.threads(config), precision=decoding.precision
     )
@@ -238,7 +239,7 @@ def _gpu(config: Config) -> Iterator[Finding]:
             yield Finding("--", f"{name} runs on the CPU", unavailable() or "try --compute gpu")
         return
     check_compute(config)
-    config = replace(config, decoding=replace(config.decoding, model=name))
+    config = with_vocabulary(replace(config, decoding=replace(config.decoding, model=name)))
     opened = open_engine(name, threads=build.threads(config), precision=config.decoding.precision)
     model, cpu = opened.model, opened.engine
     judged = judge(config, model, cpu, is_fast_enough=False)

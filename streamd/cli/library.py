@@ -8,18 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from streamd.config import Config
-from streamd.daemon.display import (
-    open_display,
-    open_files,
-    put,
-    tells_who,
-    transcripts,
-    with_names,
-)
+from streamd.daemon.display import open_display, open_files, put, tells_who, transcripts, with_names
 from streamd.daemon.phrases import read
 from streamd.errors import ConfigError, os_error_as
 from streamd.events import encode
-from streamd.labels import names_of
 from streamd.library.anonymous import Replaced, anonymised, as_csv
 from streamd.library.migration import imported
 from streamd.library.shelf import Shelf, sought
@@ -107,7 +99,7 @@ def _write(config: Config, session: str, *, is_shown: bool) -> None:
     segments = has_segments(said)
     if config.export.anonymous:
         phrases = shelf.names_elsewhere(number) + read(config.decoding.vocabulary).splitlines()
-        names = names_of(config.output.names)
+        names = config.output.called
         said, names, listed = anonymised(said, names, phrases)
         title = f"session-{number}"
         config = replace(config, output=replace(config.output, names=()))

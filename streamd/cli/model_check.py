@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from streamd.cli.bench import StreamCost, measure, measure_family, n_edits, spoken
+from streamd.cli.bench import StreamCost, measure, n_edits, spoken
 from streamd.config import Config
 from streamd.daemon import build
 from streamd.daemon.families import open_model_file
-from streamd.daemon.opening import family_file, open_model
+from streamd.daemon.opening import OpenWhisper, family_file, open_model
+from streamd.daemon.phrases import with_vocabulary
 from streamd.engines.golden_clips import GoldenClip, clips, read_by_whisper, transcribed
 from streamd.engines.precision import choose_precision
 from streamd.engines.supervised.switchover import Switchover
@@ -41,7 +42,7 @@ def report(config: Config) -> Iterator[str]:
     refuses it.
     """
     name = in_one_form(config.decoding.model, places())
-    config = replace(config, decoding=replace(config.decoding, model=name))
+    config = with_vocabulary(replace(config, decoding=replace(config.decoding, model=name)))
     log.info("%s: loading", name)
     if path := family_file(config):
         yield from _family_report(config, path)
@@ -64,7 +65,7 @@ def report(config: Config) -> Iterator[str]:
     log.info("%s: listening to %d clips", name, len(clips()))
     yield from judged(name, hear(name, listener(config, opened, engine)), precision)
     log.info("%s: measuring its speed", name)
-    yield from _speed(measure(config, opened, engine, within_s=_PATIENCE_S))
+    yield from _speed(measure(config, OpenWhisper(config, opened, engine), within_s=_PATIENCE_S))
 
 
 def _family_report(config: Config, path: Path) -> Iterator[str]:
@@ -79,7 +80,7 @@ def _family_report(config: Config, path: Path) -> Iterator[str]:
     heard = (HeardClip(clip, clip.text, transcribed(recognizer, clip)) for clip in clips())
     try:
         yield from judged(name, heard, able.device)
-        yield from _speed(measure_family(config, opened, within_s=_PATIENCE_S))
+        yield from _speed(measure(config, opened, within_s=_PATIENCE_S))
     finally:
         opened.close()
 

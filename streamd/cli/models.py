@@ -23,12 +23,7 @@ from streamd.errors import ConfigError, ModelError
 from streamd.events import encode
 from streamd.models import sounds, store
 from streamd.models.catalog import CATALOG, ENGLISH, entry, languages, offered
-from streamd.models.families import (
-    FAMILY_MODELS,
-    check_library,
-    family_entry,
-    suits_family,
-)
+from streamd.models.families import FAMILY_MODELS, check_library, family_entry, suits_family
 from streamd.models.formats import gguf
 from streamd.models.model import Outline
 from streamd.models.store import cache, imports

@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 from streamd.config import Config
 from streamd.daemon import phrases
 from streamd.daemon.build import tokenizer
-from streamd.daemon.context import text_of
 from streamd.documents.texts import kind_of
 from streamd.models.store import load_model
 from streamd.whisper.terms import risk, terms
@@ -43,7 +42,7 @@ def report(config: Config) -> Iterator[str]:
 
 
 def _of_document(name: str, words: Tokenizer) -> Iterator[str]:
-    found = terms(text_of(name), words)
+    found = terms(phrases.text_of(name), words)
     for term in found:
         tokens = words.encode(f" {term.text}")
         yield f"{term.text}  tokens: {len(tokens)} ({_pieces(tokens, words)})  {term.why}"

@@ -16,7 +16,6 @@ from streamd.config import Config, read_token
 from streamd.daemon.display import open_display, open_files, prints, put, with_names
 from streamd.errors import ConfigError
 from streamd.events import Final, Notice, SpeakerName
-from streamd.labels import names_of
 from streamd.notices import Notices
 from streamd.options import DocumentName, FormatName
 from streamd.server.client import watch
@@ -49,7 +48,7 @@ async def show(config: Config, url: str) -> int:
     screen = open_display(config, sys.stdout, os.environ, started=started)
     sinks = (screen, *open_files(config, started=started))
     notices = Notices(config.notices.until)
-    for number, name in names_of(config.output.names).items():
+    for number, name in config.output.called.items():
         notices.take(SpeakerName(speaker=number, name=name))
 
     async def follow(drawing: ThreadPoolExecutor) -> Notice | None:

@@ -8,13 +8,13 @@ daemon hands each part its own dataclass of the `Config`; no part sees the whole
 from streamd.config.loading import (
     SET,
     as_toml,
-    for_clients,
     has_several_tokens,
     load,
     of_options,
     read_token,
     read_tokens,
     value_of,
+    without_source,
 )
 from streamd.config.removed import refuse_old
 from streamd.config.table import OPTIONS, SECTIONS, SETTINGS, Config, suggestion
@@ -26,7 +26,6 @@ __all__ = [
     "SETTINGS",
     "Config",
     "as_toml",
-    "for_clients",
     "has_several_tokens",
     "load",
     "of_options",
@@ -35,4 +34,5 @@ __all__ = [
     "refuse_old",
     "suggestion",
     "value_of",
+    "without_source",
 ]

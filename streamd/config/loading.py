@@ -14,15 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from streamd.config.removed import refuse_old, successor
-from streamd.config.table import (
-    OPTIONS,
-    PREFIX,
-    SECTIONS,
-    SETTINGS,
-    Config,
-    Field,
-    suggestion,
-)
+from streamd.config.table import OPTIONS, PREFIX, SECTIONS, SETTINGS, Config, Field, suggestion
 from streamd.errors import ConfigError, os_error_as
 from streamd.options import FRAME_MS, TokenOptions
 
@@ -101,7 +93,7 @@ def _merged(values: Iterable[_Value]) -> Config:
     return config
 
 
-def for_clients(config: Config) -> Config:
+def without_source(config: Config) -> Config:
     """Return the configuration of a server that captions only what clients send.
 
     Raises `ConfigError` if there is no server.

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, Required, TypedDict, Unpack
 
 import msgspec
 from msgspec import UNSET
@@ -36,10 +36,11 @@ from streamd.sources.file import FileSource
 from streamd.sources.microphone import Microphone
 from streamd.sources.stdin import StdinSource
 from streamd.sources.tracks import Selection
-from streamd.streams import Chooser
+from streamd.streams import Chooser, SessionStorage, Streams
 from streamd.streams.auto_step import AutoStep
 from streamd.streams.hearing import SoundHearing, Told
 from streamd.streams.inference import EngineThread
+from streamd.streams.metrics import Metrics
 from streamd.system.processor import usable_threads
 from streamd.types import FRAME_MS, WindowRecognizer, frames_from_ms, ms_from_frames
 from streamd.whisper.engine import AnyEngine
@@ -50,9 +51,17 @@ from streamd.whisper.vocabulary import Vocabularies, Vocabulary
 
 log = logging.getLogger(__name__)
 
+MAX_BACKLOG = 500
+"""Frames of backlog (10 s) at which pipes, files and clients have to wait."""
 _MOST_PHRASES = 500
 """That a client may expect; the list of the server may have thousands. As many names as fit into
 the 4,000 characters of `Hint`; compiling them takes 0.1 s, at most once for each window."""
+
+
+class _Particular(TypedDict, total=False):
+    max_ingest: Required[int]
+    storage: SessionStorage
+    metrics: Metrics
 
 
 def default_choices(config: Config) -> Choices:
@@ -73,19 +82,24 @@ def default_choices(config: Config) -> Choices:
     )
 
 
-def with_choices(config: Config, choices: Choices) -> Config:
-    """Return the configuration with what is chosen for one recording."""
+def with_choices(config: Config, choices: Choices, num_speakers: int = 0) -> Config:
+    """Return the configuration with what is chosen for one recording.
+
+    Speakers are told apart where their number is known.
+    """
+    counted = num_speakers or config.longform.num_speakers
     decoding = replace(
         config.decoding,
         language=choices.language,
         task="translate" if choices.task == "translate" else "transcribe",
         prompt=choices.prompt,
         hotwords=choices.hotwords,
-        speakers=choices.speakers is True,
+        speakers=choices.speakers is True or num_speakers > 0,
         sounds=choices.sounds is True,
     )
     endpoint = replace(config.endpoint, plain=frames_from_ms(choices.endpoint_ms))
-    return replace(config, decoding=decoding, endpoint=endpoint)
+    longform = replace(config.longform, num_speakers=counted)
+    return replace(config, decoding=decoding, endpoint=endpoint, longform=longform)
 
 
 def new_session(config: Config) -> AnySession:
@@ -93,9 +107,24 @@ def new_session(config: Config) -> AnySession:
     return session_factory(config)(default_choices(config))
 
 
-def auto_step(config: Config) -> AutoStep | None:
-    """Return what finds the step of all sessions, or None if that was chosen."""
-    return AutoStep() if config.session.step is None else None
+def streams_maker(config: Config) -> Callable[..., Streams]:
+    """Return what makes the `Streams` of these options, with what is particular to the program.
+
+    Raises `ConfigError` for options that contradict each other.
+    """
+    step = AutoStep() if config.session.step is None else None
+    new_session = session_factory(config, step)
+    rules = phrases.read_replacements(config.decoding.replace)
+
+    def make(**particular: Unpack[_Particular]) -> Streams:
+        deadline_s = config.decoding.engine_deadline_ms / 1000
+        streams = Streams(new_session, max_backlog=MAX_BACKLOG, deadline_s=deadline_s, **particular)
+        streams.context.rules = rules
+        streams.context.new_hearing = hearing()
+        streams.follow(step)
+        return streams
+
+    return make
 
 
 def session_factory(
@@ -103,7 +132,7 @@ def session_factory(
 ) -> Callable[[Choices], AnySession]:
     """Return what makes a session; raises `ConfigError` for options that contradict each other.
 
-    Without what `auto_step` returns, an automatic step is the usual one.
+    Without an `auto_step`, an automatic step is the usual one.
     """
     endpoint = config.endpoint
     if config.decoding.sounds:
@@ -278,17 +307,17 @@ def recognizer(
     runs: AnyEngine,
     *,
     working: set[Recognizer[Any]] | None = None,
-    lists: Vocabularies | None = None,
+    expected: Vocabulary | None = None,
 ) -> Recognizer[Any]:
     """The model with its options, on the engine that `runs` it.
 
     Recognizers of one engine share the set of those that are `working`. The languages come with
-    each window, and phrases of its session; `lists` have those of all sessions, which are read
-    otherwise. Raises `ConfigError` if the model does not fit the options.
+    each window, and phrases of its session; `expected` is as for `vocabularies`. Raises
+    `ConfigError` if the model does not fit the options.
     """
     check_windows(config, model)
     options, words = decoding_options(config, model), tokenizer(config, model)
-    lists = lists or vocabularies(config, model, expected(config, model))
+    lists = vocabularies(config, words, expected)
     return Recognizer(runs, words, options, working=working, vocabularies=lists)
 
 
@@ -298,21 +327,14 @@ def answering(recognizer: WindowRecognizer) -> Listener:
     return Listener(judge)
 
 
-def expected(config: Config, model: Model, known: str | None = None) -> Vocabulary | None:
-    """Compile what is expected in all sessions, if anything is; one for all recognizers will do.
-
-    The list is read, unless it is `known`. Raises `ConfigError`.
-    """
-    known = phrases.read(config.decoding.vocabulary) if known is None else known
-    return Vocabularies(tokenizer(config, model)).of(known)
-
-
-def vocabularies(config: Config, model: Model, expected: Vocabulary | None) -> Vocabularies:
+def vocabularies(
+    config: Config, words: Tokenizer, expected: Vocabulary | None = None
+) -> Vocabularies:
     """Return what compiles the phrases of sessions beside those that are `expected` in all.
 
-    Each thread needs one of its own.
+    Each thread needs one of its own. Without them, what is expected is compiled, too.
     """
-    return Vocabularies(tokenizer(config, model), expected)
+    return Vocabularies(words, expected or Vocabularies(words).of(config.decoding.expected))
 
 
 def release_small_models() -> None:

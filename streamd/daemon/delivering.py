@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from streamd.config import Config
-from streamd.labels import names_of
 from streamd.server import LIVE
 from streamd.streams.hub import Hub
 
@@ -30,7 +29,7 @@ def deliver(
     def run(destination: Any, hub: Hub) -> asyncio.Task[None]:  # noqa: ANN401 - of any parts
         return tasks.create_task(Delivery(destination).run(hub, end_by=end_by))
 
-    names = names_of(config.output.names)
+    names = config.output.called
     outlets = [
         _Outlet(to.partition(":")[0], opened(to, config.cues, names), run)
         for to in config.output.to

@@ -15,7 +15,7 @@ from streamd.config import Config
 from streamd.daemon import translating
 from streamd.errors import ConfigError, os_error_as
 from streamd.events import Event, Final, Item, SpeakerTurns
-from streamd.labels import Names, names_of
+from streamd.labels import Names
 from streamd.options import OutputOptions, without_password
 from streamd.sinks import About, CaptionSink, Format, Sink
 from streamd.sinks.formats import FORMATS, SEGMENTED, Jsonl, Paragraphs, Table, Text, suffix
@@ -55,7 +55,7 @@ def open_display(
         ramp=ramp if config.cues.confidence else (),
         stamp=stamper(output.timestamps, started or datetime.now(UTC)),
         speakers=SPEAKERS if ramp else (),
-        names=names_of(output.names),
+        names=output.called,
     )
     if terminal:
         return TerminalSink(stream, look)
@@ -81,7 +81,7 @@ def open_stream(config: Config, stream: TextIO, form: str, *, segments: bool) ->
 
 def with_names(config: Config, names: Names) -> Config:
     """Return the configuration with what speakers are called, but for those that the user names."""
-    named = {**names, **names_of(config.output.names)}
+    named = {**names, **config.output.called}
     every = tuple(f"{speaker}={name}" for speaker, name in named.items())
     return replace(config, output=replace(config.output, names=every))
 
@@ -94,11 +94,11 @@ def new_format(
     Raises `ConfigError` without the library that it needs.
     """
     if name in DOCUMENTS:
-        names = names_of(config.output.names)
+        names = config.output.called
         numbers = config.export.line_numbers
         return Document(name, About(title or "Transcript", started, names, numbers))
     form = FORMATS[name](config.cues)
-    form.names = names_of(config.output.names)
+    form.names = config.output.called
     if isinstance(form, Table) and config.decoding.speakers:
         form.add_speakers()
     if isinstance(form, Paragraphs):

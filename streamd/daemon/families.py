@@ -34,7 +34,7 @@ from streamd.rewriting import Rewriter
 from streamd.streams import Chooser
 from streamd.types import FRAME_MS, SAMPLE_RATE, Clip, Samples, TextOptions, rounded
 from streamd.whisper.longform import LONGEST_WINDOW
-from streamd.whisper.vocabulary import phrase_of
+from streamd.whisper.vocabulary import parse
 
 log = logging.getLogger(__name__)
 
@@ -52,8 +52,8 @@ _FULL = 32_767
 """Recordings are kept in 16 bits, half of what float32 takes."""
 
 
-def open_model_file(config: Config, path: Path, known: str = "") -> "OpenFamily":
-    """Open a GGUF file; `known` are the phrases that all sessions expect, a line each.
+def open_model_file(config: Config, path: Path) -> "OpenFamily":
+    """Open a GGUF file.
 
     Raises `ConfigError` if the model does not fit the options, or they this machine; `ModelError`.
     """
@@ -74,11 +74,11 @@ def open_model_file(config: Config, path: Path, known: str = "") -> "OpenFamily"
     if abilities.look_ahead_ms is not None:
         what += f", {abilities.look_ahead_ms} ms of look-ahead"
     log.info("model %s on %s (%s)", abilities.variant, abilities.device, what)
-    if (known or o.hotwords) and not abilities.takes_vocabulary:
+    if (o.expected or o.hotwords) and not abilities.takes_vocabulary:
         log.warning("%s takes no words to expect: vocabulary does not apply", abilities.variant)
     if ignored := whisper_only(config, abilities):
         log.warning("%s: %s does without", ", ".join(ignored), abilities.variant)
-    return OpenFamily(config, family, known)
+    return OpenFamily(config, family)
 
 
 def whisper_only(config: Config, abilities: Abilities) -> list[str]:
@@ -94,13 +94,12 @@ def whisper_only(config: Config, abilities: Abilities) -> list[str]:
 
 
 class OpenFamily:
-    """See `streamd.daemon.opening.OpenModel`."""
+    """A model of another family that is open; see `streamd.daemon.opening.OpenWhisper`."""
 
-    def __init__(self, config: Config, family: FamilyProcesses, known: str = "") -> None:
+    def __init__(self, config: Config, family: FamilyProcesses) -> None:
         """Raises `ConfigError` if the model lacks the language or the task."""
         self.family = family
-        phrases_known = filter(None, map(phrase_of, known.splitlines()))
-        self._known = "\n".join(phrase.text for phrase in phrases_known)  # without weights
+        self._known = "\n".join(phrase.text for phrase in parse(config.decoding.expected))
         abilities = family.abilities
         self.name = abilities.variant
         self.language = abilities.languages[0] if len(abilities.languages) == 1 else None

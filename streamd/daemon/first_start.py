@@ -60,12 +60,11 @@ Opened = Callable[[OpenModel], object]
 class FirstStart:
     """Opens recognizers for live sessions, at once if a smaller model can begin.
 
-    Call `open` once, in a thread, and `close` when the program ends. `known` are the phrases of
-    all sessions.
+    Call `open` once, in a thread, and `close` when the program ends.
     """
 
-    def __init__(self, config: Config, known: str, opened: Opened) -> None:
-        self._config, self._known, self._opened = config, known, opened
+    def __init__(self, config: Config, opened: Opened) -> None:
+        self._config, self._opened = config, opened
         self._begun_s = self._told_s = time.monotonic()
         self._share, self._name, self._wanted = 0.0, "", config.decoding.model
         self._early: EarlyModel | None = None
@@ -114,7 +113,7 @@ class FirstStart:
         pause_s = _FIRST_PAUSE_S
         while True:
             try:
-                return open_any(self._config, self._known)
+                return open_any(self._config)
             except EngineMemoryError as error:
                 if self._config.input.files:
                     raise
@@ -131,7 +130,7 @@ class FirstStart:
         self._check(model)
         wanted = self._wanted = model.name
         early_model, engine = open_model(config)
-        smaller = OpenWhisper(config, self._known, early_model, engine)
+        smaller = OpenWhisper(config, early_model, engine)
         firsts, _ = smaller.recognizers()
         spell = partial(build.tokenizer, self._config, model)
         early = EarlyModel(

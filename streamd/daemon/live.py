@@ -5,14 +5,13 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from signal import SIGHUP, SIGUSR1, SIGUSR2
 
 from streamd.config import Config
 from streamd.daemon import build, phrases, serving, translating
-from streamd.daemon.context import with_context
 from streamd.daemon.control import Control, until_first_error
 from streamd.daemon.delivering import deliver
 from streamd.daemon.display import open_display, open_files
@@ -21,13 +20,13 @@ from streamd.daemon.first_start import FirstStart
 from streamd.daemon.opening import with_capacity
 from streamd.daemon.other_models import OtherModels
 from streamd.daemon.people import PeopleFolder, VoiceKeeper
-from streamd.daemon.screen import Screen, show, stored_or_told
+from streamd.daemon.phrases import with_context, with_vocabulary
+from streamd.daemon.screen import Screen, show, stored
 from streamd.daemon.uploads import Uploads
 from streamd.errors import StreamdError, for_clients
 from streamd.events import Fault, SpeakerName
-from streamd.labels import names_of
 from streamd.models.store import told
-from streamd.server import LIVE, TELL_S
+from streamd.server import LIVE, TELL_S, Server
 from streamd.session.channels import SplitSession
 from streamd.sinks import Sink
 from streamd.sinks.dictation import TypingSink, typists
@@ -45,8 +44,6 @@ from streamd.version import __version__
 
 log = logging.getLogger(__name__)
 
-MAX_BACKLOG = 500
-"""Frames of backlog (10 s) at which pipes, files and clients have to wait."""
 _EXIT_S = 1.0
 """What is left of `limits.shutdown_ms` for the end of the process. It took 1.3 s when it waited a
 second for each window that was being transcribed; now it waits half a second for all of them."""
@@ -61,71 +58,19 @@ async def run(
     exit code, and `BrokenPipeError` if the reader of standard output has closed it.
     """
     translating.check(config)
-    sources, config = build.own_sources(config), with_context(with_capacity(config))
+    sources, config = build.own_sources(config), with_capacity(config)
+    run = _LiveRun(with_context(with_vocabulary(config)), sources)
     if not (config.output.afterwards and sources):
-        return await _captions(config, sources, also)
+        await run.until_its_end(also)
+        return 0
     # It needs what transcribes recordings, which most runs do not.
     from streamd.daemon.afterwards import Afterwards
 
-    better = Afterwards(config)
+    better = Afterwards(run.config)
     with better.folder():
-        await _captions(
-            config,
-            sources,
-            lambda control: [*also(control), better.words],
-            recording=better.recording,
-        )
+        run.recording = better.recording
+        await run.until_its_end(lambda control: [*also(control), better.words])
         await better.write()
-    return 0
-
-
-async def _captions(
-    config: Config,
-    sources: Sequence[Source],
-    also: Callable[[Control], Sequence[Sink]],
-    *,
-    recording: Callable[[SessionStorage], SessionStorage] = lambda storage: storage,
-) -> int:
-    auto_step = build.auto_step(config)
-    new_session = build.session_factory(config, auto_step)
-    known, control = phrases.read(config.decoding.vocabulary), Control()
-    rules = phrases.read_replacements(config.decoding.replace)
-    new_notices = build.notices(config)
-    with serving.storage(config) as stored, control.signals():
-        storage = recording(stored)
-        streams = Streams(
-            new_session,
-            max_backlog=MAX_BACKLOG,
-            max_ingest=config.limits.most_streams,
-            deadline_s=config.decoding.engine_deadline_ms / 1000,
-            storage=storage,
-            metrics=Metrics(version=__version__, model=told(config.decoding.model)),
-        )
-        streams.context.rules = rules
-        streams.context.new_hearing = build.hearing()
-        streams.context.new_notices = new_notices
-        streams.follow(auto_step)
-        streams.choices = build.default_choices(config)
-        streams.learn = partial(phrases.add, path=phrases.own_file())
-        streams.when_idle.append(build.release_small_models)
-        if config.decoding.people:
-            streams.context.new_keeper = partial(VoiceKeeper, PeopleFolder(config.decoding.people))
-
-        def log_state() -> None:
-            log.warning("; ".join(streams.state()) or "no sessions")
-
-        tally, sinks = Tally(), list(also(control))
-        if _is_watched(config):
-            sinks.append(tally)
-        with control.on(SIGUSR1, control.toggle_pause), control.on(SIGUSR2, log_state):
-            others = OtherModels(config, known, streams)
-            uploads = Uploads(config, streams, storage.journals, others)
-            streams.when_idle.append(others.close_unused)
-            live = _live(config, sources, uploads, control, sinks, known=known)
-            await until_first_error(live)
-    control.check()
-    for line in tally.lines():
-        log.info("%s", line)
     return 0
 
 
@@ -155,104 +100,152 @@ async def dictate(config: Config) -> int:
     return await run(config, also=sinks)
 
 
-def _is_watched(config: Config) -> bool:
-    """Whether somebody sees a file captioned as if it were spoken now."""
-    is_shown = is_terminal(sys.stdout, os.environ)
-    return bool(is_shown and config.input.files and config.input.realtime)
+class _LiveRun:
+    """One run of the program: its sessions, and what feeds, transcribes, shows and serves them.
 
+    `recording` may change where the sessions are stored.
+    """
 
-async def _live(
-    config: Config,
-    sources: Sequence[Source],
-    uploads: Uploads,
-    control: Control,
-    sinks: Sequence[Sink],
-    *,
-    known: str,
-) -> None:
-    streams, loop = uploads.streams, asyncio.get_running_loop()
-    end_by = partial(control.end_by, config.limits.shutdown_ms / 1000 - _EXIT_S)
+    def __init__(self, config: Config, sources: Sequence[Source]) -> None:
+        """Raises `ConfigError` for options that contradict each other."""
+        self.config, self._sources = config, sources
+        self.recording: Callable[[SessionStorage], SessionStorage] = lambda storage: storage
+        self._new_streams, self._new_notices = build.streams_maker(config), build.notices(config)
+        self._control, self._tally = Control(), Tally()
 
-    give = uploads.opened.set_result
-    first = FirstStart(config, known, lambda model: loop.call_soon_threadsafe(give, model))
-    streams.early_model = lambda: first.state
+    async def until_its_end(self, also: Callable[[Control], Sequence[Sink]]) -> None:
+        """Caption until the source ends; raises as `run` does."""
+        config, control = self.config, self._control
+        with serving.storage(config) as stored, control.signals():
+            storage = self.recording(stored)
+            self._streams = streams = self._new_streams(
+                max_ingest=config.limits.most_streams,
+                storage=storage,
+                metrics=Metrics(version=__version__, model=told(config.decoding.model)),
+            )
+            self._uploads = Uploads(config, streams, storage.journals, OtherModels(config, streams))
+            self._sinks = [*also(control), *([self._tally] if self._is_watched else [])]
+            self._set_up(streams)
 
-    async with asyncio.TaskGroup() as tasks:
-        work = (
-            streams.keep(),
-            supervise(streams, first.open),
-            streams.chores(),
-            serving.watchdog(),
-        )
-        running = [tasks.create_task(task) for task in work]
+            def log_state() -> None:
+                log.warning("; ".join(streams.state()) or "no sessions")
+
+            with control.on(SIGUSR1, control.toggle_pause), control.on(SIGUSR2, log_state):
+                await until_first_error(self._caption())
+        control.check()
+        for line in self._tally.lines():
+            log.info("%s", line)
+
+    def _set_up(self, streams: Streams) -> None:
+        people = self.config.decoding.people
+        streams.choices = build.default_choices(self.config)
+        streams.context.new_notices = self._new_notices
+        streams.learn = partial(phrases.add, path=phrases.own_file())
+        streams.when_idle += [build.release_small_models, self._uploads.others.close_unused]
+        if people:
+            streams.context.new_keeper = partial(VoiceKeeper, PeopleFolder(people))
+
+    @property
+    def _is_watched(self) -> bool:
+        """Whether somebody sees a file captioned as if it were spoken now."""
+        is_shown, source = is_terminal(sys.stdout, os.environ), self.config.input
+        return bool(is_shown and source.files and source.realtime)
+
+    def _end_by(self) -> float:
+        return self._control.end_by(self.config.limits.shutdown_ms / 1000 - _EXIT_S)
+
+    async def _caption(self) -> None:
+        config, streams, uploads = self.config, self._streams, self._uploads
+        loop, opened = asyncio.get_running_loop(), uploads.opened.set_result
+        first = FirstStart(config, lambda model: loop.call_soon_threadsafe(opened, model))
+        streams.early_model = lambda: first.state
         queue = serving.file_queue(config, uploads)
-        if queue is not None:
-            running.append(tasks.create_task(queue.run()))
-        streams.when_begun = deliver(config, tasks, end_by=end_by)
-        live = streams.add(LIVE, split=build.is_split(config)) if sources else None
-        if live is not None:
-            live.broken = control.stop  # which raises it when the others have ended in order
-            running.append(tasks.create_task(_end_in_time(streams, control, end_by)))
-            _introduce(config, live)
-            _show(config, live, control, tasks, sinks)
-        async with AsyncExitStack() as stack:
-            stack.callback(first.close)
-            stack.callback(uploads.others.close)
-            if live is not None and config.input.play and config.input.files:
-                live.heard = stack.enter_context(loudspeaker())
-            serve = serving.server(config, streams, uploads, queue=queue, end_by=end_by)
-            server = await stack.enter_async_context(serve)
-            if server is not None and not is_terminal(sys.stdout, os.environ):
-                reload = partial(serving.reload, config, server)
-                stack.enter_context(control.on(SIGHUP, reload))
-            if live is None:
-                serving.announce(server)
-                await control.stopped.wait()
-            else:
-                opened = partial(serving.announce, server, has_live=True)
-                reopen = None if config.input.files else partial(build.microphone, config)
-                loaded = streams.loaded if config.input.files else None
-                await caption(sources, live, control, opened=opened, reopen=reopen, loaded=loaded)
-        with suppress(TimeoutError):
-            async with asyncio.timeout_at(end_by()):
-                await streams.kept()
-        for task in running:
-            task.cancel()
+        async with asyncio.TaskGroup() as tasks:
+            work = [streams.keep(), supervise(streams, first.open), streams.chores()]
+            work += [serving.watchdog(), *([queue.run()] if queue is not None else [])]
+            running = [tasks.create_task(task) for task in work]
+            streams.when_begun = deliver(config, tasks, end_by=self._end_by)
+            live = streams.add(LIVE, split=build.is_split(config)) if self._sources else None
+            if live is not None:
+                live.broken = self._control.stop  # which raises it when others have ended in order
+                running.append(tasks.create_task(self._end_in_time()))
+                self._introduce(live)
+                self._show(live, tasks)
+            async with AsyncExitStack() as stack:
+                stack.callback(first.close)
+                stack.callback(uploads.others.close)
+                serve = serving.server(config, streams, uploads, queue=queue, end_by=self._end_by)
+                await self._feed(live, stack, serve)
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(self._end_by()):
+                    await streams.kept()
+            for task in running:
+                task.cancel()
 
+    async def _feed(
+        self,
+        live: Stream | None,
+        stack: AsyncExitStack,
+        serve: AbstractAsyncContextManager[Server | None],
+    ) -> None:
+        """Serve, and carry the program's own source into its session until it ends."""
+        config, control = self.config, self._control
+        source = config.input
+        if live is not None and source.play and source.files:
+            live.heard = stack.enter_context(loudspeaker())
+        server = await stack.enter_async_context(serve)
+        if server is not None and not is_terminal(sys.stdout, os.environ):
+            stack.enter_context(control.on(SIGHUP, partial(serving.reload, config, server)))
+        if live is None:
+            serving.announce(server)
+            await control.stopped.wait()
+            return
+        opened = partial(serving.announce, server, has_live=True)
+        reopen = None if source.files else partial(build.microphone, config)
+        loaded = self._streams.loaded if source.files else None
+        await caption(self._sources, live, control, opened=opened, reopen=reopen, loaded=loaded)
 
-def _show(
-    config: Config,
-    live: Stream,
-    control: Control,
-    tasks: asyncio.TaskGroup,
-    sinks: Sequence[Sink],
-) -> None:
-    file = config.input.files[0] if len(config.input.files) == 1 else ""
-    screen, files = Screen(open_display(config, sys.stdout, os.environ)), open_files(config, file)
-    if _is_watched(config):
-        log.info("captions, as if it were spoken now; what is grey may still change")
+    def _show(self, live: Stream, tasks: asyncio.TaskGroup) -> None:
+        config, control = self.config, self._control
+        files = config.input.files
+        screen = Screen(open_display(config, sys.stdout, os.environ))
+        transcripts = open_files(config, files[0] if len(files) == 1 else "")
+        if self._is_watched:
+            log.info("captions, as if it were spoken now; what is grey may still change")
 
-    def lost(error: StreamdError) -> None:
-        log.error("%s; captions go on without it", error)
-        control.note(error)
-        what = for_clients("a transcript cannot be written", error)
-        live.report(Fault(code="output", message=what))
+        async def keep(transcript: Sink) -> None:
+            try:
+                await stored(live.hub, transcript)
+            except StreamdError as error:
+                log.error("%s; captions go on without it", error)  # noqa: TRY400 - the user's disk
+                control.note(error)
+                what = for_clients("a transcript cannot be written", error)
+                live.report(Fault(code="output", message=what))
 
-    show(screen, live.hub, control, tasks, sinks=sinks)
-    for transcript in files:
-        tasks.create_task(stored_or_told(live.hub, transcript, lost))
-    if is_terminal(sys.stdout, os.environ) and not config.input.files:
-        live.heard = screen.heard
+        show(screen, live.hub, control, tasks, sinks=self._sinks)
+        for transcript in transcripts:
+            tasks.create_task(keep(transcript))
+        if is_terminal(sys.stdout, os.environ) and not files:
+            live.heard = screen.heard
 
+    def _introduce(self, live: Stream) -> None:
+        """Give speakers of the program's own source names; of a call, hear nobody twice."""
+        config, is_call = self.config, build.is_call(self.config)
+        if is_call and isinstance(live.session, SplitSession):
+            live.session.guard()
+        known = SIDES[:1] if config.decoding.speakers else SIDES  # they may be several
+        sides = dict(enumerate(known, 1)) if is_call else {}
+        for number, name in {**sides, **config.output.called}.items():
+            live.rename(SpeakerName(speaker=number, name=name))
 
-def _introduce(config: Config, live: Stream) -> None:
-    """Give speakers of the program's own source names; of a call, hear nobody twice."""
-    if build.is_call(config) and isinstance(live.session, SplitSession):
-        live.session.guard()
-    known = SIDES[:1] if config.decoding.speakers else SIDES  # they may be several
-    sides = dict(enumerate(known, 1)) if build.is_call(config) else {}
-    for number, name in {**sides, **names_of(config.output.names)}.items():
-        live.rename(SpeakerName(speaker=number, name=name))
+    async def _end_in_time(self) -> None:
+        """End the sessions that have not ended when it is time to tell listeners of the end.
+
+        Clients' sessions, too: the server, which does the same, may begin to wait only then.
+        """
+        await self._control.stopped.wait()
+        await asyncio.sleep(self._end_by() - TELL_S - asyncio.get_running_loop().time())
+        self._streams.end()
 
 
 async def supervise(
@@ -269,13 +262,3 @@ async def supervise(
         raise
     finally:
         thread.close()
-
-
-async def _end_in_time(streams: Streams, control: Control, end_by: Callable[[], float]) -> None:
-    """End the sessions that have not ended when it is time to tell listeners of the end.
-
-    Clients' sessions, too: the server, which does the same, may begin to wait only then.
-    """
-    await control.stopped.wait()
-    await asyncio.sleep(end_by() - TELL_S - asyncio.get_running_loop().time())
-    streams.end()

@@ -9,13 +9,14 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from streamd.config import Config
 from streamd.daemon import build
 from streamd.daemon.acceleration import accelerates, candidates, check_compute, judge
-from streamd.daemon.recording import FileTranscriber, RecordingTranscriber
+from streamd.daemon.recording import FileTranscriber
 from streamd.engines import Precision, memory, precision
 from streamd.engines.precision import LiveCost
 from streamd.engines.prepared import cache_key, open_engine
@@ -36,6 +37,9 @@ from streamd.whisper.engine import AnyEngine
 from streamd.whisper.recognizer import Recognizer
 from streamd.whisper.vocabulary import Vocabularies
 
+if TYPE_CHECKING:
+    from streamd.daemon.families import OpenFamily
+
 log = logging.getLogger(__name__)
 
 MOST_BUSY = 0.6
@@ -44,10 +48,7 @@ of `base` and 12 of `tiny.en` less than 1 % of them are (benchmarks/RESULTS.md).
 
 
 def open_model(
-    config: Config,
-    *,
-    wait: bool = False,
-    recordings: bool = False,
+    config: Config, *, wait: bool = False, recordings: bool = False
 ) -> tuple[Model, AnyEngine]:
     """Open the configured model; return it with its engine.
 
@@ -201,36 +202,14 @@ def family_file(config: Config) -> Path | None:
     return store.find(name, here) if store.is_family(name, here) else None
 
 
-class OpenModel(Protocol):
-    """A model of any family that is open: what sessions and recordings need of it."""
-
-    def recognizers(self) -> Recognizers:
-        """Return recognizers with the phrases of all sessions. Raises `ConfigError`."""
-
-    def chooser(self) -> Chooser:
-        """Return what checks the choices of sessions and of recordings."""
-
-    def transcriber(self, config: Config, *, is_alone: Callable[[], bool]) -> RecordingTranscriber:
-        """Return what transcribes recordings with these options; see `FileTranscriber`."""
-
-    def wait(self, load_s: float) -> None:
-        """Wait for what is faster than the CPU, until `load_s` after it began to load."""
-
-    def close(self) -> None:
-        """End what it has started."""
-
-
-def open_any(config: Config, known: str, *, recordings: bool = False) -> OpenModel:
-    """Open the configured model, of whatever family; raises as `open_model`.
-
-    `known` are the phrases that all sessions expect, one a line.
-    """
+def open_any(config: Config, *, recordings: bool = False) -> "OpenModel":
+    """Open the configured model, of whatever family; raises as `open_model`."""
     if path := family_file(config):
         from streamd.daemon.families import open_model_file  # few users have the library
 
-        return open_model_file(config, path, known)
+        return open_model_file(config, path)
     check_look_ahead(config)
-    return OpenWhisper(config, known, *open_model(config, recordings=recordings))
+    return OpenWhisper(config, *open_model(config, recordings=recordings))
 
 
 def check_look_ahead(config: Config) -> None:
@@ -240,42 +219,42 @@ def check_look_ahead(config: Config) -> None:
 
 
 class OpenWhisper:
-    """See `OpenModel`."""
+    """A Whisper that is open: what sessions and recordings need of it."""
 
-    def __init__(self, config: Config, known: str, model: Model, engine: AnyEngine) -> None:
+    def __init__(self, config: Config, model: Model, engine: AnyEngine) -> None:
         """Raises `ConfigError`."""
-        self._config, self._model, self._engine = config, model, engine
-        self._expected = build.expected(config, model, known)
+        self._config, self.model, self.engine = config, model, engine
+        self.name = model.name
+        words = build.tokenizer(config, model)
+        # Compiled once for all recognizers.
+        self._expected = Vocabularies(words).of(config.decoding.expected)
 
     def recognizers(self) -> Recognizers:
         """Return recognizers on one engine."""
-        config, model = self._config, self._model
         working = set[Recognizer[Any]]()
-
-        def new() -> Recognizer[Any]:
-            lists = self._lists(config)
-            return build.recognizer(config, model, self._engine, working=working, lists=lists)
-
-        return [build.answering(new()) for _ in range(build.workers(config))], self.chooser()
+        new = partial(build.recognizer, self._config, self.model, self.engine, working=working)
+        every = (new(expected=self._expected) for _ in range(build.workers(self._config)))
+        return [*map(build.answering, every)], self.chooser()
 
     def chooser(self) -> Chooser:
         """Return what checks the choices of sessions and of recordings."""
-        return build.chooser(self._config, self._model)
+        return build.chooser(self._config, self.model)
 
     def transcriber(self, config: Config, *, is_alone: Callable[[], bool]) -> FileTranscriber:
         """Return what transcribes recordings on this engine."""
-        lists = self._lists(config)
-        return FileTranscriber(config, self._model, self._engine, is_alone=is_alone, lists=lists)
+        runs, expected = (self.model, self.engine), self._expected
+        return FileTranscriber(config, *runs, is_alone=is_alone, expected=expected)
 
     def wait(self, load_s: float) -> None:
         """Wait for a faster engine than the CPU's, until `load_s` after it began to load."""
-        if isinstance(self._engine, Switchover):
-            self._engine.wait(load_s)
+        if isinstance(self.engine, Switchover):
+            self.engine.wait(load_s)
 
     def close(self) -> None:
         """End the processes of other engines than the CPU's."""
-        if isinstance(self._engine, Switchover):
-            self._engine.close()
+        if isinstance(self.engine, Switchover):
+            self.engine.close()
 
-    def _lists(self, config: Config) -> Vocabularies:
-        return build.vocabularies(config, self._model, self._expected)
+
+OpenModel: TypeAlias = "OpenWhisper | OpenFamily"
+"""A model of any family that is open."""

@@ -75,19 +75,15 @@ class OtherModel:
 
 
 class OtherModels:
-    """Opens the models that clients name; `known` are the phrases of all sessions in `streams`.
+    """Opens the models that clients of `streams` name.
 
     All calls come from the event loop's thread.
     """
 
     def __init__(
-        self,
-        config: Config,
-        known: str,
-        streams: Streams,
-        open_model: Callable[..., OpenModel] = open_any,
+        self, config: Config, streams: Streams, open_model: Callable[..., OpenModel] = open_any
     ) -> None:
-        self._config, self._known, self._open_model = config, known, open_model
+        self._config, self._open_model = config, open_model
         self._streams = streams
         streams.meant, streams.open_named = self.meant, self.for_session
         self._models: dict[str, OtherModel] = {}  # the one used last is the last
@@ -185,9 +181,7 @@ class OtherModels:
         log.info("opening %s, which a client names", name)
         opened: OpenModel | None = None
         try:
-            opened = await asyncio.wrap_future(
-                in_thread(partial(self._open_model, config, self._known))
-            )
+            opened = await asyncio.wrap_future(in_thread(partial(self._open_model, config)))
             return OtherModel(config, opened, n_bytes, self._streams)
         except ConfigError as error:
             if opened is not None:

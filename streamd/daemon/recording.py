@@ -7,7 +7,7 @@ import logging
 import re
 from bisect import bisect_left
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain, count, groupby
@@ -50,7 +50,7 @@ from streamd.whisper.longform import LONGEST_WINDOW, Transcriber
 from streamd.whisper.longform.segments import SpokenWord, TimedSegment, column_at, in_ms, ms_of
 from streamd.whisper.mel import RecordingMel
 from streamd.whisper.tokenizer import REPLACEMENT, Tokenizer
-from streamd.whisper.vocabulary import Vocabularies
+from streamd.whisper.vocabulary import Vocabulary
 
 _SILENT_FRAMES = 1_500
 """Lost audio becomes silence in pieces of this length, because a gap may be long."""
@@ -58,6 +58,11 @@ _AT_ONCE = 200
 """Frames (4 s) that a track takes at once: what takes them has many calls for each time."""
 
 log = logging.getLogger(__name__)
+
+
+Between = Callable[..., Awaitable[Any]]
+"""Calls in the thread that computes, when nothing else is to be computed there, and returns what
+that returns; raises `EngineError`, too."""
 
 
 class TrackSound(Protocol):
@@ -144,7 +149,7 @@ class AudioFile(Generic[SoundT]):
         self,
         source: Source | ConfinedSource,
         heard: Callable[[Frames | Lost], object] = lambda item: None,
-        between: "Between | None" = None,
+        between: Between | None = None,
     ) -> None:
         """Take all that an open source gives; raises `SourceError` if that is nothing.
 
@@ -231,11 +236,11 @@ class FileTranscriber:
         engine: AnyEngine,
         *,
         is_alone: Callable[[], bool] = lambda: False,
-        lists: Vocabularies | None = None,
+        expected: Vocabulary | None = None,
     ) -> None:
         """While `is_alone` says that nobody else needs the engine, it may use more threads.
 
-        `lists` are as in `build.recognizer`. Raises `ConfigError`.
+        `expected` is as in `build.vocabularies`. Raises `ConfigError`.
         """
         keep_for_passes(self)
         self._config, self._rules = config, phrases.read_replacements(config.decoding.replace)
@@ -244,7 +249,7 @@ class FileTranscriber:
         self._tokenizer = build.tokenizer(config, model)
         decoding = replace(build.decoding_options(config, model), timestamps=True)
         longform = replace(config.longform, initial_prompt=config.decoding.prompt)
-        lists = lists or build.vocabularies(config, model, build.expected(config, model))
+        lists = build.vocabularies(config, self._tokenizer, expected)
         languages = build.selection(config).languages
         self.languages = (model.language,) if model.language else languages
         """What the speakers may speak, in order of preference; none: anything."""
@@ -435,13 +440,6 @@ class WhoIsHeard:
         new = [voice for voice in self._numbers if voice in self._unnamed]
         pairs = [(self._numbers[voice], self._unnamed.pop(voice)) for voice in new]
         return tuple(SpeakerName(speaker=number, name=name) for number, name in pairs if name)
-
-
-class Between(Protocol):
-    """Calls in the thread that computes, when nothing else is to be computed there."""
-
-    async def __call__(self, call: Callable[..., Any], *args: object) -> Any:  # noqa: ANN401 - what the call returns
-        """Call, and return the result; raises `EngineError`, too."""
 
 
 class RecordingTranscriber(Protocol):

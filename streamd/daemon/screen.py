@@ -32,14 +32,6 @@ async def stored(hub: Hub, sink: Sink) -> None:
         await _follow(hub, sink, thread)
 
 
-async def stored_or_told(hub: Hub, sink: Sink, lost: Callable[[StreamdError], object]) -> None:
-    """Do as `stored`, but if the sink fails, call `lost`: everything else goes on."""
-    try:
-        await stored(hub, sink)
-    except StreamdError as error:
-        lost(error)
-
-
 class Screen:
     """Standard output, shared by captions, log lines and a progress bar: one thread draws all.
 
@@ -98,12 +90,7 @@ class Screen:
 
 
 def show(
-    screen: Screen,
-    hub: Hub,
-    control: Control,
-    tasks: asyncio.TaskGroup,
-    *,
-    sinks: Sequence[Sink],
+    screen: Screen, hub: Hub, control: Control, tasks: asyncio.TaskGroup, *, sinks: Sequence[Sink]
 ) -> None:
     """Show a session on the screen and write it to `sinks`, in tasks of their own."""
 

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from streamd.config import Config, has_several_tokens, read_token, read_tokens
 from streamd.daemon import translating
-from streamd.daemon.context import terms_of
 from streamd.daemon.display import written
+from streamd.daemon.phrases import terms_of
 from streamd.daemon.sharing import fragment, invite, open_to_others
 from streamd.errors import BindError, ConfigError, how_to_install
 from streamd.models.store import known_language, told

@@ -12,24 +12,17 @@ from io import StringIO
 from typing import TYPE_CHECKING, TypeVar
 
 from streamd.config import Config
-from streamd.daemon import build, phrases, translating
-from streamd.daemon.context import with_context
+from streamd.daemon import build, translating
 from streamd.daemon.control import INTERRUPTED, Control, until_first_error
-from streamd.daemon.display import (
-    check_files,
-    open_display,
-    open_files,
-    prints,
-    transcripts,
-)
+from streamd.daemon.display import check_files, open_display, open_files, prints, transcripts
 from streamd.daemon.opening import OpenModel, open_any
-from streamd.daemon.recording import in_order
+from streamd.daemon.phrases import with_context, with_vocabulary
+from streamd.daemon.recording import RecordingTranscriber, in_order
 from streamd.daemon.screen import Screen, show
 from streamd.daemon.serving import library
 from streamd.engines.yamnet import check_sounds
 from streamd.errors import ConfigError, OneSessionError, SourceError, StreamdError, is_bug
 from streamd.events import EndReason, Fault, SpeakerName
-from streamd.labels import names_of
 from streamd.server import LIVE
 from streamd.sinks import Sink
 from streamd.sinks.progress import Progress, transcription_line
@@ -53,11 +46,7 @@ ResultT = TypeVar("ResultT")
 
 
 async def transcribe(
-    config: Config,
-    *,
-    control: Control | None = None,
-    shows: bool = True,
-    also: Sequence[Sink] = (),
+    config: Config, *, control: Control | None = None, shows: bool = True, also: Sequence[Sink] = ()
 ) -> int:
     """Transcribe the configured files as fast as the engine can, window by window; return 0.
 
@@ -69,11 +58,11 @@ async def transcribe(
     transcribed. Raises as `streamd.daemon.live.run`, and `SourceError` if a file could not be read
     to its end.
     """
+    check(config)
     check_files(config)
     translating.check(config)
     waiting = list(zip(config.input.files, build.own_sources(config), strict=True))
-    check(config)
-    config = with_context(config)
+    config = with_context(with_vocabulary(config))
     if config.input.skip_existing:
         waiting = [each for each in waiting if not _is_done(config, each[0])]
         log.info("%d of %d files have no transcript", len(waiting), len(config.input.files))
@@ -199,7 +188,7 @@ class _Batch:
     def _new_hub(self, name: str) -> Hub:
         """Return the hub of a file, which goes into the library if there is one."""
         hub = self._hub_of(name)
-        for number, called in names_of(self._config.output.names).items():
+        for number, called in self._config.output.called.items():
             hub.publish(SpeakerName(speaker=number, name=called))
         return hub
 
@@ -223,8 +212,9 @@ class _Batch:
 
     async def _run(self, source: Source, hub: Hub, progress: Progress) -> None:
         if self._opened is None:
-            self._opened = await self._in_thread(self._open)
-        transcriber = self._opened.transcriber(self._config, is_alone=lambda: True)
+            self._opened = await self._in_thread(partial(open_any, self._config, recordings=True))
+        made = self._opened.transcriber(self._config, is_alone=lambda: True)
+        transcriber: RecordingTranscriber = made  # of any family
         progress.update(0, source.duration_ms or 0)
         file = transcriber.new_file(hub.publish)
         heard = self._addition.hear if self._addition else lambda item: None
@@ -252,10 +242,6 @@ class _Batch:
             progress.update(window.reached_ms, file.duration_ms)
         if file.damage is not None:
             raise file.damage
-
-    def _open(self) -> OpenModel:
-        known = phrases.read(self._config.decoding.vocabulary)
-        return open_any(self._config, known, recordings=True)
 
     async def _in_thread(self, call: Callable[[], ResultT], *, deadline_s: float = 0.0) -> ResultT:
         """Call in the engine's thread.

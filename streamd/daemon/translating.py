@@ -54,7 +54,7 @@ def _translator(here: StorePaths) -> Translator:
 def translations(config: Config) -> Translations | None:
     """Return what translates for readers; None if no language is offered."""
     wanted = config.output.languages
-    known = _phrases(phrases.read(config.decoding.vocabulary)) if wanted else ()
+    known = _phrases(config.decoding.expected) if wanted else ()
 
     def names(hub: Hub) -> Sequence[str]:
         return (*known, *_phrases(phrases.one_a_line(hub.choices.hotwords)))
@@ -71,8 +71,7 @@ def translated(config: Config, sink: Sink, into: str) -> Sink:
 
 def names_in(config: Config) -> Sequence[str]:
     """Return what is kept as it is spelled in files."""
-    known = phrases.read(config.decoding.vocabulary)
-    return _phrases(f"{known}\n{phrases.one_a_line(config.decoding.hotwords)}")
+    return _phrases(f"{config.decoding.expected}\n{phrases.one_a_line(config.decoding.hotwords)}")
 
 
 @lru_cache(maxsize=16)

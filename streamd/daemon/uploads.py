@@ -64,7 +64,7 @@ class Uploads:
         others: OtherModels | None = None,
     ) -> None:
         self._config, self.streams, self._stored = config, streams, stored
-        self.others = others or OtherModels(config, "", streams)
+        self.others = others or OtherModels(config, streams)
         self._additions: WeakValueDictionary[str, Addition] = WeakValueDictionary()  # by epoch
         self.opened: asyncio.Future[OpenModel] = asyncio.Future()
         """The model, for which recordings wait."""
@@ -154,22 +154,17 @@ class Uploads:
             raise WireError("bad_form", str(error)) from None
 
     def _new_transcriber(self, opened: OpenModel, wanted: Wanted) -> RecordingTranscriber:
-        config = self._config
-        chosen = build.with_choices(config, self._choices(opened, wanted))
-        temperature = wanted.temperature
+        choices = self._choices(opened, wanted)
+        config = build.with_choices(self._config, choices, wanted.num_speakers)
+        o = config.decoding
         decoding = replace(
-            chosen.decoding,
+            o,
             task=wanted.task,
-            speakers=wanted.speakers or wanted.num_speakers > 0 or chosen.decoding.speakers,
-            temperature=config.decoding.temperature if temperature is None else temperature,
+            speakers=wanted.speakers or o.speakers,
+            temperature=o.temperature if wanted.temperature is None else wanted.temperature,
         )
-        n_speakers = wanted.num_speakers or chosen.longform.num_speakers
-        chosen = replace(
-            chosen,
-            decoding=decoding,
-            longform=replace(chosen.longform, num_speakers=n_speakers),
-        )
-        return opened.transcriber(chosen, is_alone=lambda: self.streams.are_idle)
+        config = replace(config, decoding=decoding)
+        return opened.transcriber(config, is_alone=lambda: self.streams.are_idle)
 
     def written(self, events: Sequence[Final | Sound], form: str) -> str:
         """Return a transcript in a format of files."""

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from streamd.cli import doctor, main
-from streamd.cli.bench import measure_family
+from streamd.cli.bench import measure
 from streamd.config import load
 from streamd.daemon import opening
 from streamd.daemon.families import open_model_file, whisper_only
@@ -151,7 +151,7 @@ def test_check_and_bench_open_such_a_model(content, tmp_path, capsys):
     for each in (path, other):
         config = load({"model": str(each)}, {})
         opened = open_model_file(config, each)
-        cost = measure_family(config, opened, within_s=0)
+        cost = measure(config, opened, within_s=0)
         opened.close()
         assert cost.encode_ms == 0
         assert cost.cpu_ms > 0

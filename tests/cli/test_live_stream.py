@@ -8,7 +8,7 @@ import pytest
 from streamd.cli.bench import StreamCost, cost_json, cost_table, estimates, measure
 from streamd.config import load
 from streamd.daemon import build
-from streamd.daemon.opening import n_streams, with_capacity
+from streamd.daemon.opening import OpenWhisper, n_streams, with_capacity
 from streamd.engines.precision import LiveCost
 from streamd.engines.prepared import open_in_memory
 from streamd.errors import ConfigError
@@ -50,7 +50,8 @@ def engine(onnx):
 def play(monkeypatch, sound, model, engine, **options) -> StreamCost:
     monkeypatch.setattr("streamd.cli.bench.bundled_speech", lambda: sound)
     within_s = options.pop("within_s", np.inf)
-    return measure(load({"threads": "1"} | options, {}), model, engine, within_s=within_s)
+    config = load({"threads": "1"} | options, {})
+    return measure(config, OpenWhisper(config, model, engine), within_s=within_s)
 
 
 def test_all_windows_of_a_live_session_are_timed_with_what_it_keeps(monkeypatch, model, engine):

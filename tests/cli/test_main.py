@@ -492,8 +492,9 @@ def test_the_function_that_a_command_names_is_there_and_takes_its_operands(name)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_command_names_only_options_and_sections_that_exist(name):
     (command,) = (command for command in COMMANDS if command.name == name)
-    assert {*command.takes} <= {*OPTIONS, *SECTIONS}
-    assert {*command.lacks, *command.preset} <= {*OPTIONS}
+    words = {word.partition("=")[0].removeprefix("-") for word in command.takes}
+    assert words <= {*OPTIONS, *SECTIONS}
+    assert {*command.needs} <= {"model", "microphone", "clients"}
 
 
 def test_a_file_whose_name_begins_like_an_option_can_be_named(run, capsys, tmp_path, monkeypatch):

@@ -139,7 +139,7 @@ def test_the_bench_gives_a_table_to_a_terminal_and_one_line_of_json_to_a_pipe(
         model="tiny.en", speech_s=60.0, n_windows=100, median_ms=50.0, best_ms=20.0, p95_ms=90.0,
         cpu_ms=60.0, encode_ms=30.0, decode_ms=20.0, rtf=0.24, cpu_s=0.3, n_streams=4,
     )  # fmt: skip
-    monkeypatch.setattr("streamd.cli.bench.measure", lambda config, model, engine: cost)
+    monkeypatch.setattr("streamd.cli.bench.measure", lambda config, opened: cost)
     monkeypatch.setattr("streamd.cli.bench.estimates", lambda config: [])  # it takes a minute
     monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
     assert main(["bench", "-q", "-t", "1", "-m", "tiny.en", "--step", "100"]) == 0

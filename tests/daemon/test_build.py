@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from streamd.config import for_clients, load
+from streamd.config import load, without_source
 from streamd.daemon import build
 from streamd.daemon.opening import open_model
 from streamd.errors import ConfigError
@@ -301,10 +301,10 @@ def test_a_server_has_more_threads_for_a_window_that_a_final_waits_for(
     monkeypatch, given, each, urgent
 ):
     monkeypatch.setattr(build, "usable_threads", lambda: 4)
-    config = for_clients(load(given, {}))
+    config = without_source(load(given, {}))
     assert (build.threads(config), build.urgent_threads(config)) == (each, urgent)
     assert build.threads(load({}, {})) == 4
-    assert build.workers(for_clients(load({}, {}))) == 4
+    assert build.workers(without_source(load({}, {}))) == 4
 
 
 def live(sound: np.ndarray, **options: str) -> list[tuple[int, Event]]:

@@ -162,7 +162,7 @@ class Started:
         self.models, self.is_settled = [], threading.Event()
         if killed:
             monkeypatch.setattr(Worker, "wait", lambda worker, _: worker.close() or worker.call(""))
-        self.first = FirstStart(config, "", self.opened)
+        self.first = FirstStart(config, self.opened)
         self.recognizers, self.chooser = self.first.open()
 
     def opened(self, model) -> None:
@@ -210,7 +210,7 @@ def test_a_preparation_that_is_killed_leaves_the_small_model(wanted, monkeypatch
 def test_options_that_the_wanted_model_cannot_have_are_refused_at_once(wanted, options, problem):
     config = load({"model": wanted.decoding.model, **options}, {})
     with pytest.raises(ConfigError, match=problem):
-        FirstStart(config, "", lambda model: None).open()
+        FirstStart(config, lambda model: None).open()
 
 
 def test_a_bug_while_the_wanted_model_is_opened_leaves_the_small_one(wanted, monkeypatch, caplog):
@@ -233,14 +233,14 @@ def test_a_model_without_memory_is_tried_again_and_again_but_not_for_files(monke
     monkeypatch.setattr(first_start, "open_any", open_it)
     monkeypatch.setattr(first_start, "_FIRST_PAUSE_S", 0.001)
     opened, live = [], load({"model": "tiny.en"}, {})
-    assert FirstStart(live, "", opened.append).open() == 1
+    assert FirstStart(live, opened.append).open() == 1
     assert opened == [model]
     assert caplog.messages == [f"too little; trying again in {s} s" for s in (0.001, 0.002)]
     refusals += [EngineMemoryError("too little")] * 9
-    ended = FirstStart(live, "", opened.append)
+    ended = FirstStart(live, opened.append)
     ended.close()
     files = replace(live, input=replace(live.input, files=("a.wav",)))
-    of_a_file = FirstStart(files, "", opened.append)
+    of_a_file = FirstStart(files, opened.append)
     with pytest.raises(CancelledError):  # it ends no program that ends
         ended.open()
     with pytest.raises(EngineMemoryError):

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from streamd.config import load
 from streamd.daemon.other_models import OtherModels
+from streamd.daemon.phrases import with_vocabulary
 from streamd.engines import memory
 from streamd.errors import ConfigError, EngineError, ModelError, WireError
 from streamd.events import Eos, Fault, Final
@@ -64,15 +65,17 @@ def streams():
 
 
 @pytest.fixture
-async def others(here, streams):
+async def others(here, streams, tmp_path):
+    (words := tmp_path / "words.txt").write_text("Ada")
+    given = {"model": "tiny.en", "vocabulary": str(words)}
     opened: list[Opened] = []
 
-    def open_model(config, known):
-        assert known == "Ada"
+    def open_model(config):
+        assert config.decoding.expected == "Ada"
         opened.append(Opened(config.decoding.model))
         return opened[-1]
 
-    made = OtherModels(load({"model": "tiny.en"}, {}), "Ada", streams, open_model)
+    made = OtherModels(with_vocabulary(load(given, {})), streams, open_model)
     made.seen = opened
     yield made
     made.close()
@@ -309,7 +312,7 @@ async def test_a_model_that_cannot_be_opened_is_told_without_paths(here, streams
     def open_model(*_, **__):
         raise error
 
-    others = OtherModels(load({"model": "tiny.en"}, {}), "", streams, open_model)
+    others = OtherModels(load({"model": "tiny.en"}, {}), streams, open_model)
     with pytest.raises(WireError, match=told):
         async with others.opened("base"):
             pass

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from streamd.config import Config, for_clients, load
+from streamd.config import Config, load, without_source
 from streamd.daemon import build
 from streamd.engines import yamnet
 from streamd.errors import ConfigError
@@ -135,7 +135,7 @@ def test_a_speaker_can_be_waited_for_where_speakers_are_known(given):
 def test_a_server_says_where_speakers_are_not_heard_since_its_clients_choose(
     given, n_lines, caplog
 ):
-    assert build.notices(for_clients(load({"notify": ["@Anna"], **given}, {})))()
+    assert build.notices(without_source(load({"notify": ["@Anna"], **given}, {})))()
     told = [line for line in caplog.messages if line.startswith("--notify @Anna: speakers are")]
     assert len(told) == n_lines
 

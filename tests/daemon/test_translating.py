@@ -8,6 +8,7 @@ import pytest
 from streamd.config import load
 from streamd.daemon import translating
 from streamd.daemon.display import check_files, open_files, transcripts
+from streamd.daemon.phrases import with_vocabulary
 from streamd.errors import ConfigError, ModelError
 from streamd.events import Eos
 from streamd.streams.hub import Hub
@@ -117,7 +118,7 @@ def test_languages_may_have_their_names():
 def test_names_are_those_of_the_list_and_of_the_session(tmp_path):
     (tmp_path / "names.txt").write_text("Ana Botín\nJetStream:1.5\n")
     given = {"translate-into": "pt", "vocabulary": str(tmp_path / "names.txt")}
-    config = load({**given, "hotwords": "Kubernetes"}, {})
+    config = with_vocabulary(load({**given, "hotwords": "Kubernetes"}, {}))
     assert translating.names_in(config) == ("Ana Botín", "JetStream", "Kubernetes")
     service = translating.translations(config)
     assert service is not None

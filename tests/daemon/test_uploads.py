@@ -68,7 +68,7 @@ async def uploads(opened, **given: str) -> tuple[Uploads, list[str]]:
     streams, called = at_once()
     streams.choices = build.default_choices(config)
     made = Uploads(config, streams)
-    made.opened.set_result(OpenWhisper(config, "", *opened))
+    made.opened.set_result(OpenWhisper(config, *opened))
     return made, called
 
 
@@ -165,9 +165,7 @@ async def test_a_model_that_a_client_names_transcribes_beside_live_captions(
     monkeypatch.setattr(store, "installed", lambda here: iter(listed))
     config = load({"model": "tiny.en"}, {})
     streams = Streams(build.session_factory(config), max_backlog=500, max_ingest=8)
-    made.others = OtherModels(
-        config, "", streams, lambda other, *_: OpenWhisper(other, "", *opened)
-    )
+    made.others = OtherModels(config, streams, lambda other: OpenWhisper(other, *opened))
     recording = await read(made, wav, "a.wav", Wanted(task="transcribe", model="whisper-base"))
     said = " ".join([final.text async for final in recording.finals])
     assert recorded.words(said) == recorded.words(" ".join(recorded.SENTENCES))
@@ -181,7 +179,7 @@ async def test_clients_see_the_name_of_a_model_and_not_where_it_is(opened, wav, 
     (path := tmp_path / "mine.gguf").touch()
     config = load({"model": str(path)}, {})
     streams = Streams(build.session_factory(config), max_backlog=500, max_ingest=8)
-    made.others = OtherModels(config, "", streams)
+    made.others = OtherModels(config, streams)
     made._config = config
     assert made.models()[0] == "mine.gguf"
     assert not any("/" in name for name in made.models())
@@ -210,7 +208,7 @@ async def test_a_kept_recording_does_not_take_the_name_of_a_session(opened, wav,
     streams.choices = build.default_choices(config)
     with library_in(tmp_path) as library:
         made = Uploads(config, streams, library)
-        made.opened.set_result(OpenWhisper(config, "", *opened))
+        made.opened.set_result(OpenWhisper(config, *opened))
         async for _ in (await read(made, wav, name)).finals:
             (kept,) = Shelf(tmp_path).sessions()
             run = Shelf(tmp_path).run(kept.id)
