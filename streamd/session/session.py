@@ -99,11 +99,6 @@ LEAST_KEPT = 150
 """Frames (3 s) of committed words that stay in every window. With a `--length` of a few frames,
 words are written twice where windows meet (``tests/session/test_hostile.py``); 3 s were enough for
 every cut."""
-STILL_READ, BEHIND = 25, 10
-"""Frames. `STILL_READ` (0.5 s): how far past the latest possible switch of language a word may end
-and still belong to the old language, since word times are rough. `BEHIND` (0.2 s): after the last
-word of a language, those among which the next one begins."""
-
 AGAIN_RATE = 0.5
 """For each frame of audio, half a frame may be decoded again for finals, after a whole window in
 reserve. Of 22 minutes of speech, conversation and music, all took at most 24 s, after music."""
@@ -410,8 +405,8 @@ class Session:
         read = max((word.end for word in (*segment.text.committed, *sure)), default=first)
         if read < first:  # in the language before, there was nothing more to read
             first, last = read, first
-        elif read <= last + STILL_READ:
-            first, last = read, read + BEHIND
+        elif read <= last:
+            first = last = read
         first = max(first, segment.text.read_until, segment.text.start + LEAST_READ)
         self._segmenter.split(segment.utterance, first, max(first, last))
         self._language.change(change)
