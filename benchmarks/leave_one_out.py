@@ -121,7 +121,7 @@ def every_change() -> Iterator[Change]:
         yield Change("rules", rule.__name__, partial(_without_rule, rule), needs=rule.__name__)
     for attempt in attempts.ATTEMPTS:
         yield _without_attempt(attempt.name)
-    for name, value in [*_constants(), *_fields()]:
+    for name, value in [*constants(), *_fields()]:
         for other in _others(name, value):
             yield _with_number(other)
 
@@ -186,7 +186,7 @@ def _changed(name: str, value: object, config: Config) -> Config:
 def surveyed(survey: Survey, config: Config) -> Iterator[Config]:
     """All numbers carry their other values inside; returns options in which they do."""
     with ExitStack() as patches:
-        for name, value in [*_constants(), *_fields()]:
+        for name, value in [*constants(), *_fields()]:
             varied = Varied(value, _others(name, value), survey)
             if name in _NOT_CARRIED:
                 varied.real()
@@ -198,7 +198,8 @@ def surveyed(survey: Survey, config: Config) -> Iterator[Config]:
         yield config
 
 
-def _constants() -> Iterator[tuple[str, float]]:
+def constants() -> Iterator[tuple[str, float]]:
+    """Yield the constants that decide the text of live captions, and their values."""
     root = Path(streamd.__file__).parent
     files = [file for name in PACKAGES for file in sorted((root / name).rglob("*.py"))]
     for file in files:

@@ -22,6 +22,7 @@ from safetensors import safe_open
 import streamd
 from docs.make import terminal_picture
 from docs.page.screenshots import MADE_FROM, shown
+from leave_one_out import constants
 from streamd.cli import main
 from streamd.cli.commands import COMMANDS
 from streamd.types import Hypothesis, Window
@@ -137,6 +138,11 @@ def test_a_function_fits_on_a_screen() -> None:
         and (node.end_lineno or 0) - node.lineno >= 60
     ]
     assert long == []
+
+
+def test_at_most_90_constants_decide_what_captions_say() -> None:
+    # one more needs a measurement or a failure that names it, and one that goes
+    assert 60 < len([*constants()]) <= 90
 
 
 # -- the paper -------------------------------------------------------------------------------

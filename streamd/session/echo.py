@@ -13,6 +13,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from streamd.events import Final, Partial, SessionEvent, TimedWord, aligned
+from streamd.session.gate import SILENCE_DB, levels_db
 from streamd.types import FRAME_MS, N_AUDIO_CTX, Frames
 
 CaptionT = TypeVar("CaptionT", Partial, Final)
@@ -31,17 +32,14 @@ taken for an echo."""
 MOSTLY = 0.5
 """The share of words in a caption that both have, from which on the others at the same time are the
 same text, read otherwise."""
-_REMEMBERED = 2 * N_AUDIO_CTX
-"""Frames (a minute) of which the levels are known: those of a final and of its wait."""
-_NOTHING = 1e-10
-"""Power of a frame of zeros, which has a level in dB then."""
 
 
 class EchoGuard:
     """Holds back captions of the microphone until it is clear whose words they are."""
 
     def __init__(self) -> None:
-        self._power: deque[tuple[float, float]] = deque(maxlen=_REMEMBERED)
+        # In dB, of both channels: those of a final, which may be a window long, and of its wait.
+        self._levels: deque[tuple[float, float]] = deque(maxlen=2 * N_AUDIO_CTX)
         self._now_ms = 0
         self._theirs: deque[TimedWord] = deque(maxlen=500)  # of finals
         self._newest: tuple[TimedWord, ...] = ()  # of their partial
@@ -53,9 +51,9 @@ class EchoGuard:
     def hear(self, frames: Frames, end_ms: int) -> None:
         """Take the next (n, channels, 320) frames, which end at `end_ms`."""
         n_lost = (end_ms - self._now_ms) // FRAME_MS - len(frames)
-        self._power.extend([(_NOTHING, _NOTHING)] * min(n_lost, _REMEMBERED))  # in a gap
-        power = np.square(frames[:, :2], dtype=np.float32).mean(2) + _NOTHING
-        self._power.extend((float(row[0]), float(row[-1])) for row in power)
+        self._levels.extend([(SILENCE_DB, SILENCE_DB)] * min(n_lost, 2 * N_AUDIO_CTX))  # in a gap
+        both = frames[:, :2]
+        self._levels.extend(zip(levels_db(both[:, 0]), levels_db(both[:, -1]), strict=True))
         self._now_ms = end_ms
 
     @property
@@ -157,13 +155,13 @@ class EchoGuard:
 
     def _louder_db(self, word: TimedWord) -> float:
         """Return by how much the microphone was louder than the other channel before and at it."""
-        end = len(self._power) - (self._now_ms - word.end_ms) // FRAME_MS
+        end = len(self._levels) - (self._now_ms - word.end_ms) // FRAME_MS
         n = max(1, (word.end_ms - word.start_ms) // FRAME_MS)
-        rows = list(self._power)[max(0, end - n - WITHIN_MS // FRAME_MS) : max(0, end)]
+        rows = list(self._levels)[max(0, end - n - WITHIN_MS // FRAME_MS) : max(0, end)]
         if not rows:
             return 0.0
-        mine = np.mean([row[0] for row in rows[-n:]])
-        theirs = np.mean(sorted(row[1] for row in rows)[-n:])  # whenever it was played
+        power = 10 ** (np.array(rows) / 10)
+        mine, theirs = power[-n:, 0].mean(), np.sort(power[:, 1])[-n:].mean()  # whenever played
         return float(10 * np.log10(mine / theirs))
 
 

@@ -59,6 +59,7 @@ from streamd.speakers.people import Person
 from streamd.types import (
     FRAME,
     FRAME_MS,
+    N_AUDIO_CTX,
     Encoded,
     Frames,
     Hypothesis,
@@ -88,6 +89,9 @@ there are at most as many windows as for partials, whatever the recognizer answe
 SHORT_PAUSE = 75
 """An utterance continues the one before if at most this many frames lie between them, a pause of
 2 s. If none did, 82 instead of 70 words of 1,170 would be wrong."""
+FORCE_AFTER = 400
+"""Words that ended this many frames (8 s) before the end of a window are committed though no two
+hypotheses agree about them."""
 REACH = 1_000
 """How many frames (20 s) before its utterance a first window may begin. That leaves 10 s of the
 window's 30 s for the utterance before words have to leave."""
@@ -95,14 +99,9 @@ LEAST_KEPT = 150
 """Frames (3 s) of committed words that stay in every window. With a `--length` of a few frames,
 words are written twice where windows meet (``tests/session/test_hostile.py``); 3 s were enough for
 every cut."""
-STILL_READ, BEHIND = 25, 10
-"""Frames. `STILL_READ` (0.5 s): how far past the latest possible switch of language a word may end
-and still belong to the old language, since word times are rough. `BEHIND` (0.2 s): after the last
-word of a language, those among which the next one begins."""
-
-AGAIN_RATE, MOST_AGAIN = 0.5, 1_500
-"""For each frame of audio, half a frame may be decoded again for finals, after 30 s in reserve. Of
-22 minutes of speech, conversation and music, all took at most 24 s, after music."""
+AGAIN_RATE = 0.5
+"""For each frame of audio, half a frame may be decoded again for finals, after a whole window in
+reserve. Of 22 minutes of speech, conversation and music, all took at most 24 s, after music."""
 PARTIALS_RATE, MOST_PARTIALS = 2.0, 500
 """Partials may take twice the audio, after 10 s in reserve; then steps merge, as those that an
 engine misses. The same 22 minutes took as much as the audio, and at most 5 s of the reserve."""
@@ -145,7 +144,7 @@ class Session:
         self._encoded: Encoded | None = None
         self._who = WhoSpeaks()
         self._transcribed = 0  # the end of the last accepted window
-        self._again = Budget(rate=AGAIN_RATE, most=MOST_AGAIN)
+        self._again = Budget(rate=AGAIN_RATE, most=N_AUDIO_CTX)
         self._partials = Budget(rate=PARTIALS_RATE, most=MOST_PARTIALS)
 
     def resume(self, state: ResumeState, finalised_ms: int, seg: int) -> None:
@@ -406,8 +405,8 @@ class Session:
         read = max((word.end for word in (*segment.text.committed, *sure)), default=first)
         if read < first:  # in the language before, there was nothing more to read
             first, last = read, first
-        elif read <= last + STILL_READ:
-            first, last = read, read + BEHIND
+        elif read <= last:
+            first = last = read
         first = max(first, segment.text.read_until, segment.text.start + LEAST_READ)
         self._segmenter.split(segment.utterance, first, max(first, last))
         self._language.change(change)
@@ -556,7 +555,7 @@ class Session:
             n = self._policy.propose(words, now=end, silence=silence, first=first)
             n = min(n, count_ended(words, self._language.certain(end)))
             if n == 0 and movable:
-                n = text.overdue(words, end)
+                n = count_ended(words, end - FORCE_AFTER)
             self._policy.committed(n)
         text.commit(words, n, keeps_mark=True)
         if movable:

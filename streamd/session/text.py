@@ -27,9 +27,6 @@ SENTENCE_GAP = 5
 """A sentence becomes a final of its own if at least this many frames (100 ms) follow it. In
 conversation, the next sentence is often another person's; with a shorter gap, the mark may belong
 to an abbreviation."""
-FORCE_AFTER, FORCE_AGE = 400, 100
-"""If no word was committed for `FORCE_AFTER` frames, words older than `FORCE_AGE` frames are.
-This bounds the delay when hypotheses never agree; in 1,170 words of speech they always did."""
 UNMARKED = 16
 """After this many committed words, marks and capitals are decided again even without a pause."""
 
@@ -142,12 +139,6 @@ class SpokenText:
             kept.append(bare)
         self.context = PrecedingWords(kept, ends_sentence(last.text))
         self.anchor = anchor
-
-    def overdue(self, words: Sequence[Word], end: int) -> int:
-        """How many words of a window that ends at `end` must be committed without agreement."""
-        if end - self.read_until <= FORCE_AFTER:
-            return 0
-        return count_ended(words, end - FORCE_AGE)
 
     def commit(self, words: Sequence[Word], n: int, *, keeps_mark: bool = False) -> None:
         """Commit the first `n` of the words; the others stay uncommitted.

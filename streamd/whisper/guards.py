@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from streamd.types import compression_ratio
 from streamd.whisper.tokenizer import Tokenizer
 
-REPEATS_OF_MANY, LONGEST_PHRASE = 3, 20
-"""Repeats from which a phrase is a loop, and the most words in a phrase (WhisperLiveKit)."""
+REPEATS_OF_MANY = 3
+"""Repeats from which a phrase is a loop (WhisperLiveKit)."""
 STUCK_SPREAD = 4
 """Frames (80 ms) within which the tokens of a loop attend."""
 IN_A_ROW, PHRASE_WORDS = 8, 12
@@ -103,7 +103,7 @@ def find_repetition(words: Sequence[str]) -> int | None:
     normal = (text.strip(_IGNORED).casefold() for text in words)
     spoken = [(i, word) for i, word in enumerate(normal) if word]
     keep = []
-    for period in range(1, LONGEST_PHRASE + 1):
+    for period in range(1, len(spoken) // REPEATS_OF_MANY + 1):
         repeats = max(REPEATS_OF_MANY, -(-PHRASE_WORDS // period))
         if period == 1:
             repeats = IN_A_ROW

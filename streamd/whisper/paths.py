@@ -77,10 +77,6 @@ class Path:
         return self.sum_logprob + self.bonus
 
 
-_UNSEEN = -1e4
-"""The alignment score of a cached token for later sound: effectively minus infinity, but finite."""
-
-
 class Prefill(NamedTuple):
     """The path of tokens that were run, and the logits (m, n_vocab) that were asked for."""
 
@@ -147,7 +143,9 @@ class Cache:
             [len(tokens), *want],
         )
         self._free[spare] = True
-        earlier = np.full((n, *alignment.shape[1:]), _UNSEEN, np.float32)
+        # For sound that is new: effectively minus infinity, but finite.
+        unseen = np.finfo(np.float16).min
+        earlier = np.full((n, *alignment.shape[1:]), unseen, np.float32)
         earlier[..., : cached.rows.shape[-1]] = cached.rows
         path = Path(
             slots=(*range(n), *own),

@@ -12,6 +12,7 @@ from math import log, log1p
 from typing import NamedTuple
 
 from streamd.whisper.tokenizer import Tokenizer
+from streamd.whisper.vocabulary import FEWEST_LETTERS
 
 MOST_TERMS = 300
 """Of a text. With 100 phrases there were no false alarms, with 1,000 one in a thousand words
@@ -30,8 +31,6 @@ _SELDOM = 8.0
 _FUNCTION_WORD = 6.0
 """Cost up to which a word with a capital begins a sentence, also where the end of the one before is
 lost, as of headings in a PDF: "The", "In", "We", but not "New"."""
-_FEWEST_LETTERS = 4
-"""Shorter phrases are like too many other sounds."""
 _MOST_TOKENS = 24
 """Longer phrases are sentences."""
 _LONGEST_NAME = 4
@@ -77,7 +76,7 @@ def risk(phrase: str, tokenizer: Tokenizer) -> str:
     """Why a phrase may appear where nobody said it, or be of no use; empty if neither is likely."""
     tokens = tokenizer.encode(f" {phrase}")
     letters = [letter for letter in phrase if letter.isalnum()]
-    if len(letters) < _FEWEST_LETTERS and max(letters, default="") < "\u0e00":
+    if len(letters) < FEWEST_LETTERS and max(letters, default="") < "\u0e00":
         return "so short that other words sound like it"
     if len(tokens) == 1 and phrase.islower():
         return "the model knows it as one token: a common word, which it hears without help"
@@ -196,7 +195,7 @@ def _capitals_tell(known: Mapping[str, _Uses]) -> bool:
     """Whether capitals inside sentences tell names."""
     inside = Counter[bool]()
     for low, uses in known.items():
-        if len(low) >= _FEWEST_LETTERS:
+        if len(low) >= FEWEST_LETTERS:
             for form, n in uses.inside.items():
                 inside[_is_capital(form)] += n
     return inside.total() < _FEWEST_WORDS or inside[True] <= _NOUNS_SHARE * inside.total()
@@ -223,7 +222,7 @@ def _rare_words(
         is_name = capitals_tell and _is_capital(text) and not text.isupper()
         excess = costs[low] - (_RARE_NAME if is_name else _RARE)
         is_word = "_" not in text and not _CONTRACTION.fullmatch(text)
-        if excess > 0 and is_word and len(low) >= _FEWEST_LETTERS:
+        if excess > 0 and is_word and len(low) >= FEWEST_LETTERS:
             yield _RareTerm(text, _worth(excess, uses.count, is_name=is_name), uses.count, is_name)
 
 

@@ -7,6 +7,7 @@ a few lookups and one addition to the logits of the tokens that begin one.
 """
 
 import re
+import reprlib
 from collections import ChainMap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -24,8 +25,8 @@ from streamd.whisper.tokenizer import Tokenizer
 START, STEP = 2.0, 1.0
 """What the first token of a phrase is worth, and each one after it, in nats. With more, words
 appear that nobody said (benchmarks/RESULTS.md, "Expected words")."""
-_LEAST_PLURAL = 4
-"""Letters of a phrase that has a plural."""
+FEWEST_LETTERS = 4
+"""Shorter phrases are like too many other sounds; their plurals are not expected."""
 _N_KEPT = 8
 """Lists that stay compiled: sessions of one server may have lists of their own."""
 _HEAVIEST = 9
@@ -33,9 +34,6 @@ _HEAVIEST = 9
 _CONTROLS = frozenset({"Cc", "Cs"})
 """Categories of Unicode: control characters and halves of surrogate pairs. Marks of joining and of
 direction, which are of category Cf, belong to the spelling of some languages."""
-_MOST_SHOWN = 40
-"""Characters of a line that a message quotes."""
-_ROOT = 0
 
 
 class Phrase(NamedTuple):
@@ -57,7 +55,7 @@ class _Trie:
         for phrase, its_forms in every:
             n_most = 0  # tokens of the phrase itself: a plural is worth no more
             for form in its_forms:
-                node, score, tokens = _ROOT, 0.0, written[form]
+                node, score, tokens = 0, 0.0, written[form]  # from the root
                 n_most, longest = n_most or len(tokens), max(longest, len(tokens))
                 for n, token in enumerate(tokens):
                     node = self.next.setdefault((node, token), len(worth))
@@ -139,7 +137,7 @@ class Vocabulary:
         """
         others = beside.tries if beside else ()
         self.tries: tuple[_Trie, ...] = (_Trie(tokenizer, phrases), *others)
-        self.root = Node(tuple((trie, _ROOT) for trie in self.tries))
+        self.root = Node(tuple((trie, 0) for trie in self.tries))
         self.spelled: Mapping[str, None] = ChainMap(*(trie.spelled for trie in self.tries))
         """Words that are listed with a capital."""
         self.longest = max(trie.longest for trie in self.tries)
@@ -245,9 +243,9 @@ def phrase_of(line: str) -> Phrase | None:
     if not (text and _is_weight(weight)):
         text, weight = line, "1"
     if not any(letter.isalnum() for letter in text):
-        raise ValueError(f"{text[:_MOST_SHOWN]!r} has neither letter nor digit")
+        raise ValueError(f"{reprlib.repr(text)} has neither letter nor digit")
     if any(category(letter) in _CONTROLS for letter in text):
-        raise ValueError(f"{text[:_MOST_SHOWN]!r} is not plain text in UTF-8")
+        raise ValueError(f"{reprlib.repr(text)} is not plain text in UTF-8")
     return Phrase(text, float(weight))
 
 
@@ -298,7 +296,7 @@ def forms(text: str) -> list[str]:
     text = " ".join(text.split())
     capital = text[:1].upper() + text[1:]
     ways = dict.fromkeys((text, capital) if text[:1].islower() else (text,))
-    if text[-_LEAST_PLURAL:].isalpha() and len(text) >= _LEAST_PLURAL and text.isascii():
+    if text[-FEWEST_LETTERS:].isalpha() and len(text) >= FEWEST_LETTERS and text.isascii():
         ways |= dict.fromkeys([_plural(way) for way in ways])
     # Text after a blank has one; Chinese and its neighbours have none.
     return [f" {way}" for way in ways] + [way for way in ways if ord(way[0]) > 0xE00]

@@ -133,6 +133,7 @@ def test_the_policy_learns_of_words_that_the_session_commits():
     assert policy.n_forced > 0
     assert policy.n_committed == sum(word.final for word in partials[-1].words)
     behind = [event for event in partials if event.stable]
+    assert 8000 <= behind[0].end_ms - behind[0].words[0].end_ms < 8500, "it waits no longer"
     after = behind[1].words
     assert sum(word.final for word in after) > policy.n_forced, "the next window agrees at once"
 
