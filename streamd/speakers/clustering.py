@@ -17,14 +17,12 @@ OWN, PAIRS = 0.9, 30
 """How much less the cosine of one person's voices is depends on the room, the telephone and the
 mood. `OWN` is expected of it; what is found in a recording, among the voices that are already taken
 for one person's, soon outweighs these `PAIRS` pairs of FEW frames each. With OWN for every
-recording, 1.0 % more of the words of built dialogues were wrong; live, where it is never less than
-`own_cosine`, 2.8 % more of those of voices that no number was chosen with."""
+recording, 1.0 % more of the words of dialogues were wrong, live (see `own_cosine`) 2.8 %."""
 HALVES, SLOPE, PRIOR, LEAST_OWN = 0.43, 3.3, 3, 0.3
 """Live, it is told by the two halves of each sample, which are one person's whoever that is. Of 60
 recordings, the cosine of halves is `HALVES` where that of one person's samples is OWN, and `SLOPE`
 times its difference is that of the latter (r = 0.74). The first samples count with `PRIOR` others:
-the variance of a recording's samples is so many times that of recordings (0.11 and 0.06, squared).
-The result is at least `LEAST_OWN`, and at most OWN."""
+one recording's samples vary so many times as much as recordings (0.11 and 0.06, squared)."""
 SAME = 0.75
 """Two clusters are one speaker's from this share of the cosine of one person on; of clusters of n
 frames, the smaller one, from n / (n + FEW) of it, because one odd sentence is not a new speaker.
@@ -155,8 +153,7 @@ def likeness(a: Embedding, b: Embedding) -> float:
 def as_bytes(vector: Embedding) -> bytes:
     """Return the direction of a vector in a byte for each number."""
     scale = 127 / max(float(np.abs(vector).max()), 1e-9)
-    quantised: NDArray[np.int8] = np.rint(scale * vector).astype(np.int8)
-    return quantised.tobytes()
+    return bytes(np.rint(scale * vector).astype(np.int8))
 
 
 def unit(voiceprint: bytes) -> Embedding:

@@ -128,6 +128,7 @@ class Roster:
         self._n_speakers = len(known)
         self._spare = float(MOST_SPARE)
         self._halves, self._n_samples = 0.0, 0  # cosines of the halves of samples
+        self._adjacent = np.zeros(2)  # of a whole recording: see `turning`
         self._whole = whole
         self.heard = 0
         """The frame up to which audio was heard."""
@@ -206,7 +207,7 @@ class Roster:
             return
         describe = listen(n_known, n)
         for (number, _, places), usable in spoken:
-            cuts = turning(usable, describe)
+            cuts = turning(usable, describe, self._adjacent)
             parts = np.zeros((len(cuts) + 1, len(usable)), np.bool_)
             for part, first, end in zip(parts, (0, *cuts), (*cuts, len(usable)), strict=True):
                 part[first:end] = usable[first:end]
@@ -287,8 +288,7 @@ class Roster:
                 self._voices[before] = replace(voice, places=voice.places + places)
             else:
                 continued[local] = self._new_voice()
-                nothing = np.zeros(VOICEPRINT_BYTES, np.float32)
-                self._voices[self._n_voices] = Voice(places, nothing)
+                self._voices[self._n_voices] = Voice(places, np.zeros(VOICEPRINT_BYTES, np.float32))
             voices.append((continued[local], local, places))
         return voices
 
@@ -370,8 +370,7 @@ class Roster:
         if self._n_speakers < MOST or self._whole:
             self._n_speakers += 1
             return self._n_speakers
-        free = (number for number in range(1, MOST + 1) if number not in taken)
-        return next(free, MOST)
+        return next((number for number in range(1, MOST) if number not in taken), MOST)
 
     def _name_others(self) -> None:
         """Name the voices of which too little was embedded to be of a new speaker."""
@@ -407,8 +406,7 @@ class Roster:
         """Add a voice to what is known of its speaker."""
         known = self._forgotten.get(voice.speaker, Voice((), np.zeros_like(voice.total)))
         total: Embedding = known.total + voice.total
-        n, speaker = known.n + voice.n, voice.speaker
-        self._forgotten[speaker] = Voice((), total, n, speaker)
+        self._forgotten[voice.speaker] = Voice((), total, known.n + voice.n, voice.speaker)
 
 
 def _with_halves(frames: NDArray[np.bool_]) -> NDArray[np.bool_]:

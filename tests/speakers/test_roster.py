@@ -220,6 +220,19 @@ def test_of_a_recording_all_is_embedded_and_a_voice_ends_where_it_changes():
     assert roster.turns == [SpokenTurn(10, 150, 1), SpokenTurn(150, 425, 2)]
 
 
+def test_of_a_recording_in_a_far_room_a_voice_does_not_end_where_its_seconds_are_little_alike():
+    # One second of it is as much alike as any other, though less than two people may be.
+    roster = Roster(whole=True)
+
+    def voices(frames):
+        second = int(frames.mean()) // 25
+        return np.sqrt(0.05) * VOICES[0] + np.sqrt(0.95) * VOICES[1 + second]
+
+    hear(roster, talk(400, a=(0, 400)), voices)
+    roster.tell_apart()
+    assert roster.turns == [SpokenTurn(0, 400, 1)]
+
+
 def test_of_a_recording_a_voice_may_end_in_a_pause_between_two_steps():
     roster = Roster(whole=True)
     hear(roster, talk(100, a=(0, 97)), [0])
