@@ -48,7 +48,7 @@ from streamd.server.wire import (
     close_code,
 )
 from tests.support.dialects import HELLO, check, converse, final, partial, refused, words
-from tests.support.serving import CountingStreams, client, serving
+from tests.support.serving import client, joined, serving
 
 # Deepgram
 LISTEN = "model=nova-3&encoding=linear16&sample_rate=8000"
@@ -746,16 +746,14 @@ def test_anything_may_come_in_any_order(dialect_type, query, steps, ends):
 
 
 # On the port
-async def test_whoever_listens_hears_what_a_foreign_client_feeds():
-    streams = CountingStreams()
+async def test_whoever_listens_hears_what_a_foreign_client_feeds(streams):
     query = "encoding=linear16&sample_rate=16000&session=talk&interim_results=true"
     async with serving(streams) as server:
         path = "/v1/listen"
         async with client(server.port, query, path=path) as speaker:
             await speaker.say(bytes(1280))
             await speaker.get()
-            async with client(server.port, "session=talk&after=0") as listener:
-                await listener.get()
+            async with joined(server.port, "session=talk&after=0") as listener:
                 await speaker.say({"type": "CloseStream"})
                 assert (await listener.until("final"))[-1]["text"] == "2 frames"
             *_, last, metadata = await speaker.rest()
@@ -765,20 +763,15 @@ async def test_whoever_listens_hears_what_a_foreign_client_feeds():
     assert streams.ingests["talk"].finished == "stop"
 
 
-async def test_a_foreign_client_is_refused_in_its_own_words():
-    streams = CountingStreams()
+async def test_a_foreign_client_is_refused_in_its_own_words(streams, server):
     streams.max_streams = 0
-    async with (
-        serving(streams) as server,
-        client(server.port, LISTEN, path="/v1/listen") as speaker,
-    ):
+    async with client(server.port, LISTEN, path="/v1/listen") as speaker:
         (error,) = await speaker.rest()
         assert (error["type"], error["variant"]) == ("Error", "too_many_streams")
         assert speaker.close_code == 1013
 
 
-async def test_foreign_clients_count_as_speakers():
-    streams = CountingStreams()
+async def test_foreign_clients_count_as_speakers(streams):
     async with (
         serving(streams, max_streams=1) as server,
         client(server.port, LISTEN, path="/v1/listen"),

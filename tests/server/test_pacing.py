@@ -23,6 +23,7 @@ from tests.support.serving import (
     DeafClient,
     certificate,
     client,
+    joined,
     serving,
 )
 
@@ -151,10 +152,9 @@ async def test_who_asks_too_often_over_wyoming_is_held_back(event, more, monkeyp
     ],
     ids=["native", "OpenAI"],
 )
-async def test_audio_does_not_count(audio, monkeypatch):
+async def test_audio_does_not_count(audio, monkeypatch, streams):
     path, query, kind, message = audio
     monkeypatch.setattr(pacing, "COMMANDS_PER_S", 1e-3)
-    streams = CountingStreams()
     async with AsyncExitStack() as stack:
         server = await stack.enter_async_context(serving(streams, send_deadline_ms=300))
         hostile = stack.enter_context(DeafClient(server.port, query, path=path))
@@ -212,9 +212,8 @@ async def test_pings_whose_answers_are_not_read_do_not_grow_a_buffer(role, monke
     monkeypatch.setattr(pacing, "COMMANDS_PER_S", 1e9)
     async with (
         serving(CountingStreams(), send_deadline_ms=300) as server,
-        client(server.port, "role=both") as honest,
+        joined(server.port, "role=both") as honest,
     ):
-        await honest.get()
         before = set(server._registry._authorized)
         with DeafClient(server.port, f"role={role}") as deaf:
             await deaf.opened()
@@ -245,9 +244,8 @@ async def test_frames_that_come_with_the_request_are_taken_in_turn(monkeypatch):
             assert heard.n == 2  # the other's is one of them
 
 
-async def test_what_was_sent_before_the_end_of_a_tls_connection_is_heard(tmp_path: Path):
+async def test_what_was_sent_before_the_end_of_a_tls_connection_is_heard(tmp_path: Path, streams):
     certificate(tmp_path, "localhost")
-    streams = CountingStreams()
     bind = BindOptions(
         port=0, tls_cert=str(tmp_path / "cert.pem"), tls_key=str(tmp_path / "key.pem")
     )

@@ -17,7 +17,7 @@ from streamd.events import Final, TimedWord
 from streamd.options import BindOptions
 from streamd.server import Recording, Server, Wanted
 from tests.support.loop import turn, turns
-from tests.support.serving import INFO, CountingStreams, client, serving
+from tests.support.serving import INFO, CountingStreams, joined, serving
 from tests.support.uploads import PATH, answer, exchange, form, head, post
 
 MODELS = b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -528,9 +528,8 @@ async def test_the_server_ends_while_recordings_are_transcribed():
 async def test_what_is_no_http_is_told_so_and_disturbs_nobody(junk, caplog):
     async with (
         serving(CountingStreams(), recordings=Echo()) as server,
-        client(server.port) as listener,
+        joined(server.port) as listener,
     ):
-        await listener.get()
         assert (await exchange(server.port, junk))[0] in (400, 405, 501)
         await (await listener.connection.ping())
     assert [record for record in caplog.records if record.exc_info] == []
@@ -586,11 +585,10 @@ async def test_who_sends_the_head_byte_by_byte_makes_room():
         writer.close()
 
 
-async def test_the_model_is_listed():
-    async with serving(CountingStreams()) as server:
-        _, _, body = await exchange(server.port, MODELS)
-        assert [each["id"] for each in json.loads(body)["data"]] == ["fake"]
-        assert (await post(server.port, form()))[0] == 405  # nobody transcribes recordings here
+async def test_the_model_is_listed(server):
+    _, _, body = await exchange(server.port, MODELS)
+    assert [each["id"] for each in json.loads(body)["data"]] == ["fake"]
+    assert (await post(server.port, form()))[0] == 405  # nobody transcribes recordings here
 
 
 @pytest.mark.parametrize("name", ["Content-Type", "X-Other"])

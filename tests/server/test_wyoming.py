@@ -154,8 +154,7 @@ async def test_each_chunk_states_its_format_with_or_without_a_start():
             assert int(said.split()[0]) in range(98, 103)
 
 
-async def test_whoever_only_asks_opens_no_session():
-    streams = CountingStreams()
+async def test_whoever_only_asks_opens_no_session(streams):
     async with talking(streams) as (_, (client,)):
         client.send("describe")
         client.send("ping", text="me")
@@ -252,8 +251,7 @@ async def test_an_event_that_does_not_come_in_time_ends_the_connection(before):
         assert await client.reader.read() == b""
 
 
-async def test_who_spoke_may_be_silent_for_long():
-    streams = CountingStreams()
+async def test_who_spoke_may_be_silent_for_long(streams):
     async with talking(streams, 2, send_deadline_ms=100) as (_, (client, silent)):
         client.send("ping")
         await client.get()
