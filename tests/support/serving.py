@@ -277,13 +277,14 @@ async def serving(
     *,
     port: int = 0,
     token: str | None = None,
+    wyoming: str = "",
     bind: BindOptions | None = None,
     recordings: Recordings | None = None,
     info: ServerInfo = INFO,
     **limits: int,
 ) -> AsyncIterator[Server]:
     async with Server(
-        bind or BindOptions(port=port, token=token),
+        bind or BindOptions(port=port, token=token, wyoming=wyoming),
         sessions=streams,
         info=info,
         recordings=recordings,
