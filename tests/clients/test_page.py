@@ -4,9 +4,10 @@ import pytest
 from msgspec.structs import replace
 from playwright.async_api import expect
 
-from streamd.events import Gap, Notice, Partial, Sound, Vad
+from streamd.events import Gap, Notice, Sound, Vad
 from streamd.streams.hub import Hub
 from tests.support.browser import HOSTILE, final, needs_chromium, visit, visit_over_a_line, visiting
+from tests.support.said import partial
 from tests.support.serving import serving
 
 pytestmark = [needs_chromium, pytest.mark.asyncio(loop_scope="module")]
@@ -20,10 +21,8 @@ async def test_finals_stay_partials_change_and_nothing_is_taken_for_html(context
         await expect(page.locator("#status")).to_have_text("live")
         streams.live.publish(Vad(speech=True, t_ms=1000))
         for rev, (text, stable) in enumerate([("turn", 0), ("turn on", 4), (HOSTILE, 0)]):
-            partial = Partial(
-                seg=1, rev=rev, start_ms=1000, end_ms=1500, text=text, stable=stable, lag_ms=2500
-            )
-            streams.live.publish(partial)
+            guess = partial(text, rev=rev, start_ms=1000, stable=stable, lag_ms=2500)
+            streams.live.publish(guess)
             await expect(page.locator("#partial")).to_have_text(text)
             await expect(page.locator("#partial .stable")).to_have_text(text[:stable])
         await expect(page.locator("#lag.late")).to_have_text("2.5 s behind")

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import re
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from io import StringIO
@@ -26,7 +25,6 @@ from streamd.cli.bench import spoken
 from streamd.events import (
     EndReason,
     Gap,
-    Partial,
     SpeakerTurn,
     SpeakerTurns,
 )
@@ -44,6 +42,8 @@ from tests.support.browser import (
     visit_over_a_line,
     visiting,
 )
+from tests.support.programs import PROGRAM, begun, logged
+from tests.support.said import partial
 from tests.support.serving import CHOICES, INFO, CountingStreams, serving
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -198,15 +198,9 @@ async def test_a_minute_of_microphone_drifts_by_less_than_two_milliseconds(conte
 @asynccontextmanager
 async def daemon(*arguments: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
     """A real streamd, and where it listens."""
-    command = [Path(sys.executable).with_name("streamd"), "serve", "-m", "tiny.en", *arguments]
-    process = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE)
+    process = await begun(PROGRAM, "serve", "-m", "tiny.en", *arguments, stdout=None)
     try:
-        assert process.stderr
-        address = ""
-        while not address:
-            line = (await process.stderr.readline()).decode()
-            assert line, "the daemon ended"
-            address = "".join(re.findall(r"listening on ws://([\w.:]+)", line))
+        address = await logged(process, rb"(?<=listening on ws://)[\w.:]+")
         yield process, f"http://{address}/"
     finally:
         if process.returncode is None:
@@ -370,9 +364,8 @@ async def test_where_nobody_speaks_the_page_waits_for_no_certain_session(context
 async def test_what_is_said_on_stays_in_its_paragraph_and_line(context, streams):
     streams.live.publish(final("We had everything", 0))
     async with visiting(context, streams) as (page, _):
-        partial = Partial(seg=1, rev=0, start_ms=1500, end_ms=1900, text="before us", stable=0)
         await expect(page.locator("#log p")).to_have_count(1)
-        streams.live.publish(partial)
+        streams.live.publish(partial("before us", start_ms=1500))
         await expect(page.locator("#partial")).to_have_text("before us")
         rows = "(ids) => ids.map((id) => document.querySelector(id).getBoundingClientRect().y)"
         words_y, partial_y = await page.evaluate(rows, ["#log .text", "#partial .stable"])
@@ -560,9 +553,7 @@ async def test_everybody_can_read_and_press_it(context, streams):
     async with serving(streams) as server:
         server.invitation = Invitation("http://192.0.2.7:8765/#token=")
         page, _ = await visit(context, f"http://127.0.0.1:{server.port}/")
-        streams.live.publish(
-            Partial(seg=1, rev=0, start_ms=9000, end_ms=9900, text="and more", stable=3)
-        )
+        streams.live.publish(partial("and more", start_ms=9000, stable=3))
         await expect(page.locator("#partial")).to_have_text("and more")
         await page.evaluate("document.getElementById('confidence').click()")
         assert await page.locator("#log .w3").all_inner_texts() == [
@@ -602,9 +593,7 @@ async def test_tentative_words_are_told_apart_where_the_user_has_chosen_the_colo
     streams.live.publish(final("Some words", 0))
     async with visiting(context, streams) as (page, _):
         await page.emulate_media(forced_colors="active")
-        streams.live.publish(
-            Partial(seg=1, rev=0, start_ms=1000, end_ms=1900, text="and more", stable=3)
-        )
+        streams.live.publish(partial("and more", start_ms=1000, stable=3))
         await expect(page.locator("#partial")).to_contain_text("and more")
         look = "(({color, fontStyle}) => [color, fontStyle])(getComputedStyle(%s))"
         final_look, stable, tentative = [
@@ -800,14 +789,8 @@ async def test_each_speaker_has_a_paragraph_and_gets_a_name(context, streams):
         heights = await page.locator("#log > .final").evaluate_all(lines)
         await page.evaluate(f"{inner}'')")
         assert heights[:3] == pytest.approx([1, 1, 1], abs=0.02)
-        streams.live.publish(
-            by(
-                1,
-                Partial(
-                    seg=5, rev=1, start_ms=5000, end_ms=5500, text="So", stable=2, words=said[:1]
-                ),
-            )
-        )
+        next_one = partial("So", start_ms=5000, seg=5, stable=2, words=said[:1])
+        streams.live.publish(by(1, next_one))
         await page.get_by_role("button", name="Speaker 2").first.click()
         await page.locator("#name").fill("Ana <b>")
         await page.get_by_role("button", name="Save").last.click()
@@ -936,15 +919,7 @@ async def test_each_channel_has_a_partial_of_its_own(context, streams):
 
         def said(channel: int, text: str, seg: int) -> None:
             whole = final(text, 1000 * seg, seg=seg)
-            now = Partial(
-                seg=seg,
-                rev=1,
-                start_ms=1000 * seg,
-                end_ms=9000,
-                text=text,
-                stable=0,
-                words=whole.words,
-            )
+            now = partial(text, seg=seg, start_ms=1000 * seg, end_ms=9000, words=whole.words)
             streams.live.publish(of_channel(now, channel))
 
         said(1, "I think", 1)
@@ -1089,9 +1064,7 @@ async def test_what_may_still_change_stands_where_its_final_will(context, size, 
         }"""
         for n, (text, after_s) in enumerate(spoken.items()):
             at_ms += 300 + after_s * 1000 - 1000 * (after_s < 10)
-            words_ms = {"start_ms": at_ms, "end_ms": at_ms + 600}
-            partial = Partial(seg=n, rev=1, text=text, stable=0, **words_ms)
-            streams.live.publish(partial)
+            streams.live.publish(partial(text, seg=n, start_ms=at_ms))
             await expect(page.locator("#partial")).to_have_text(text)
             guess = await page.locator("#partial .w0, #partial").evaluate_all(place)
             streams.live.publish(final(text, at_ms, seg=n))
@@ -1105,8 +1078,7 @@ async def test_what_may_still_change_stands_where_its_final_will(context, size, 
 async def test_korean_words_are_not_broken_also_while_they_may_change(context, streams):
     streams.live.publish(replace(final("이야기합니다"), language="ko"))
     streams.live.publish(replace(final("日本語です", 9000, seg=1), language="ja"))
-    korean = Partial(seg=2, rev=1, start_ms=20_000, end_ms=20_500, text="한국어", stable=0)
-    streams.live.publish(korean)
+    streams.live.publish(partial("한국어", seg=2, start_ms=20_000))
     async with visiting(context, streams) as (page, _):
         await expect(page.locator("#partial")).to_have_text("한국어")
         breaks = "(all) => all.map((e) => getComputedStyle(e).wordBreak)"

@@ -1,5 +1,4 @@
 import asyncio
-import socket
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 
@@ -11,6 +10,7 @@ from streamd.errors import ConfigError, StreamdError, WireError
 from streamd.events import Eos, Fault, Final, Gap, Missed, Partial, SessionEvent, TimedWord, Vad
 from streamd.server.client import watch
 from streamd.streams.hub import Hub
+from tests.support.nats import free_port
 from tests.support.serving import CountingStreams, Relay, joined, serving
 
 HELLO = (
@@ -33,12 +33,6 @@ async def speaking(*messages: str) -> AsyncIterator[str]:
 
     async with websockets.asyncio.server.serve(speak, "127.0.0.1", 0) as server:
         yield f"ws://127.0.0.1:{next(iter(server.sockets)).getsockname()[1]}"
-
-
-def unused_port() -> int:
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        return int(unused.getsockname()[1])
 
 
 async def everything(url: str, **options: object) -> list[SessionEvent]:
@@ -172,7 +166,7 @@ async def test_what_is_no_address_is_named(url):
 
 
 async def test_nobody_there():
-    url = f"ws://127.0.0.1:{unused_port()}"
+    url = f"ws://127.0.0.1:{free_port()}"
     with pytest.raises(StreamdError, match=rf"cannot connect to {url} .*is streamd running"):
         await everything(url)
 
@@ -247,7 +241,7 @@ async def test_without_a_microphone_there_it_waits_for_a_speaker_and_shows_all(c
 async def test_a_proxy_is_not_asked_for_the_sessions(monkeypatch):
     for name in ("no_proxy", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{unused_port()}")
+    monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{free_port()}")
     streams = OnlyClients()
     speaker = streams.open("desk")
     async with serving(streams) as server:

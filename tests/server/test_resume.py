@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from streamd.events import Fault
-from tests.support.serving import Client, CountingIngest, client, joined, serving
+from tests.support.serving import Client, CountingIngest, CountingStreams, client, joined, serving
 
 START = {"type": "start", "samples": 0}
 QUERY = "role=ingest&session=talk"
@@ -23,14 +23,20 @@ async def begun(speaker: Client, start: dict[str, object] | None = None) -> tupl
     return str(hello["epoch"]), int(str(started["samples"]))
 
 
+async def lost(port: int, streams: CountingStreams, n_samples: int) -> str:
+    """The epoch of a speaker whose line breaks when so much was heard."""
+    async with client(port, QUERY) as speaker:
+        epoch, at = await begun(speaker)
+        assert at == 0
+        await speaker.say(s16(n_samples))
+        await streams.ingests["talk"].until(lambda ingest: ingest.n_fed == n_samples // 320)
+        speaker.connection.transport.abort()
+    return epoch
+
+
 async def test_who_comes_back_goes_on_where_it_was(streams):
     async with serving(streams) as server, joined(server.port, "session=live"):
-        async with client(server.port, QUERY) as speaker:
-            epoch, at = await begun(speaker)
-            assert at == 0
-            await speaker.say(s16(320 * 3 + 100))
-            await streams.ingests["talk"].until(lambda ingest: ingest.n_fed == 3)
-            speaker.connection.transport.abort()
+        epoch = await lost(server.port, streams, 320 * 3 + 100)
         async with client(server.port, f"{QUERY}&epoch={epoch}") as speaker:
             assert await begun(speaker) == (epoch, 1060)
             await speaker.say(s16(220))
@@ -170,10 +176,7 @@ async def test_the_secret_of_who_resumes_a_session_of_an_earlier_process_stays_v
 
 async def test_what_the_speaker_has_forgotten_is_a_gap(streams):
     async with serving(streams) as server:
-        async with client(server.port, QUERY) as speaker:
-            epoch, _ = await begun(speaker)
-            await speaker.say(s16(320))
-            speaker.connection.transport.abort()
+        epoch = await lost(server.port, streams, 320)
         async with client(server.port, f"{QUERY}&epoch={epoch}") as speaker:
             _, at = await begun(speaker, {"type": "start", "samples": 16320})
             assert at == 16320
@@ -183,11 +186,8 @@ async def test_what_the_speaker_has_forgotten_is_a_gap(streams):
 @pytest.mark.parametrize(
     "first", [s16(320), {"type": "start", "samples": 0, "rate": 8000}, {"type": "start"}]
 )
-async def test_a_session_goes_on_with_the_audio_that_it_began_with(first, server):
-    async with client(server.port, QUERY) as speaker:
-        epoch, _ = await begun(speaker)
-        await speaker.say(s16(320))
-        speaker.connection.transport.abort()
+async def test_a_session_goes_on_with_the_audio_that_it_began_with(first, streams, server):
+    epoch = await lost(server.port, streams, 320)
     async with joined(server.port, f"{QUERY}&epoch={epoch}") as speaker:
         await speaker.say(first)
         (*_, error) = await speaker.rest()
@@ -196,11 +196,7 @@ async def test_a_session_goes_on_with_the_audio_that_it_began_with(first, server
 
 async def test_who_comes_back_too_late_is_told_what_was_heard(streams):
     async with serving(streams, resume_ms=1) as server:
-        async with client(server.port, QUERY) as speaker:
-            epoch, _ = await begun(speaker)
-            await speaker.say(s16(16000))
-            await streams.ingests["talk"].until(lambda ingest: ingest.n_fed == 50)
-            speaker.connection.transport.abort()
+        epoch = await lost(server.port, streams, 16000)
         await streams.ingests["talk"].until(lambda ingest: ingest.finished)
         async with client(server.port, f"{QUERY}&epoch={epoch}") as speaker:
             (error,) = await speaker.rest()
@@ -210,11 +206,7 @@ async def test_who_comes_back_too_late_is_told_what_was_heard(streams):
 
 async def test_the_end_of_the_server_does_not_wait_for_who_is_away(streams):
     async with serving(streams, resume_ms=1_000_000) as server:
-        async with client(server.port, QUERY) as speaker:
-            await begun(speaker)
-            await speaker.say(s16(3200))
-            await streams.ingests["talk"].until(lambda ingest: ingest.n_fed == 10)
-            speaker.connection.transport.abort()
+        await lost(server.port, streams, 3200)
         async with client(server.port) as listener:
             await listener.get()
     assert streams.ingests["talk"].finished == "shutdown"

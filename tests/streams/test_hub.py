@@ -42,10 +42,7 @@ def final(seg: int) -> Final:
 
 
 def drain(subscription: Subscription) -> list[SessionEvent]:
-    events = []
-    while (event := subscription.pop()) is not None:
-        events.append(event)
-    return events
+    return [*iter(subscription.pop, None)]
 
 
 def seqs(events: list[SessionEvent]) -> list[int]:

@@ -42,10 +42,7 @@ async def subscription(hub, service):
 
 
 def waiting(subscription: Subscription) -> list[SessionEvent]:
-    events = []
-    while (event := subscription.pop()) is not None:
-        events.append(event)
-    return events
+    return [*iter(subscription.pop, None)]
 
 
 async def translated(subscription: Subscription, n: int) -> list[Translation]:
