@@ -31,7 +31,7 @@ from streamd.whisper.tokenizer import Tokenizer
 from tests.support import recorded
 from tests.support.decoders import N_VOCAB, vocabulary
 from tests.support.loop import without_slow_steps
-from tests.support.programs import PROGRAM, begun, cleared, logged
+from tests.support.programs import PROGRAM, begun, cleared, ended, logged
 from tests.support.recorded import SENTENCE, SENTENCES
 
 HANGS = """
@@ -377,10 +377,10 @@ async def test_an_interrupted_batch_is_done_with_the_same_command(tmp_path):
     out = tmp_path / "out"
     command = (PROGRAM, "transcribe", *map(str, sounds), "-f", "srt", "--output-dir", str(out))
     process = await begun(*command, "--jsonl")
-    ended, line = 0, b""
-    while ended < 2 or b'"final"' not in line:
+    n_ended, line = 0, b""
+    while n_ended < 2 or b'"final"' not in line:
         line = await process.stdout.readline()
-        ended += b'"eos"' in line
+        n_ended += b'"eos"' in line
     complaints = await ended(process, 130, by=signal.SIGINT)
     said = "interrupted: 2 of 4 files are not done: run it again with --skip-existing\n"
     assert complaints.decode().endswith(said)
