@@ -20,6 +20,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.support import pulseaudio, slow
+from tests.support.programs import lacking
 
 # A shell's background jobs ignore Ctrl-C, and so would all that the tests start and interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -118,7 +119,4 @@ def null_sink():
 def ffmpeg():
     """Skips without ffmpeg, or fails where it has to be there."""
     if shutil.which("ffmpeg") is None or shutil.which("ffprobe") is None:
-        reason = "needs ffmpeg: apt-get install ffmpeg"
-        if os.environ.get("STREAMD_REQUIRE_SYSTEM") == "1":
-            pytest.fail(reason)
-        pytest.skip(reason)
+        lacking("needs ffmpeg: apt-get install ffmpeg")

@@ -25,6 +25,7 @@ from streamd.streams.hub import Hub
 from streamd.streams.journal.database import Database
 from tests.support.browser import browser, final, needs_chromium, visit
 from tests.support.nats import free_port
+from tests.support.programs import installed
 from tests.support.serving import Client, CountingStreams, certificate, serving
 from tests.support.uploads import PATH, form
 
@@ -35,14 +36,6 @@ TOKEN = "0123456789abcdef"
 
 def block(language: str) -> str:
     (found,) = re.findall(rf"^```{language}\n(.*?)^```", PAGE, re.M | re.S)
-    return found
-
-
-def program(name: str) -> str:
-    found = shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin")
-    if found is None and not os.environ.get("STREAMD_REQUIRE_SYSTEM"):
-        pytest.skip(f"needs {name} (make system-packages installs it)")
-    assert found, name
     return found
 
 
@@ -80,7 +73,7 @@ def nginx(folder: Path, port: int, to: int, text: str) -> list[str]:
     user = "" if os.geteuid() else "user root;"  # else its workers may not write to the folder
     head = f"{user} pid {folder}/pid; error_log stderr; daemon off;\nevents {{}}\n"
     (folder / "nginx.conf").write_text(f"{head}http {{ access_log off; {paths}\n{text}\n}}")
-    return [program("nginx"), "-c", str(folder / "nginx.conf"), "-e", "stderr"]
+    return [installed("nginx"), "-c", str(folder / "nginx.conf"), "-e", "stderr"]
 
 
 def caddy(folder: Path, port: int, to: int, text: str) -> list[str]:
@@ -88,7 +81,7 @@ def caddy(folder: Path, port: int, to: int, text: str) -> list[str]:
     text = text.replace("127.0.0.1:8765", f"127.0.0.1:{to}")
     (folder / "Caddyfile").write_text(f"{{\n\tadmin off\n}}\n{text}")
     return [
-        program("caddy"),
+        installed("caddy"),
         "run",
         "--config",
         str(folder / "Caddyfile"),
@@ -194,7 +187,12 @@ def test_systemd_hands_over_the_tokens(tmp_path):
     shutil.copy(systemd / "streamd.socket", tmp_path)
     (tmp_path / "streamd.service.d").mkdir()
     (tmp_path / "streamd.service.d" / "override.conf").write_text(block("ini"))
-    command = [program("systemd-analyze"), "verify", "--man=no", str(tmp_path / "streamd.service")]
+    command = [
+        installed("systemd-analyze"),
+        "verify",
+        "--man=no",
+        str(tmp_path / "streamd.service"),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert [row for row in done.stderr.splitlines() if "streamd" in row] == []
     (option,) = re.findall(r"^Environment=(\w+)=", block("ini"), re.M)
@@ -217,7 +215,7 @@ def test_the_compose_files_are_valid(files):
     named = [word for file in files for word in ("-f", str(ROOT / "contrib" / "docker" / file))]
     assert all(f"contrib/docker/{file}" in PAGE for file in files)
     done = subprocess.run(
-        [program("docker-compose"), *named, "config"],
+        [installed("docker-compose"), *named, "config"],
         env={**os.environ, "STREAMD_TOKEN": TOKEN, "DOMAIN": "captions.example.org"},
         capture_output=True,
         text=True,

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from streamd.errors import ConfigError
 from streamd.events import Event, Final, Notice, Partial, Sound, SpeakerName, TimedWord
 from streamd.notices import Notices, letters, parse
+from tests.support.said import final as final_of
 
 VOCABULARY = ["new", "York", "Zoë", "and", "ann", "Anna's", "doors", "open", "10"]
 
@@ -34,15 +35,8 @@ def partial(words: Sequence[TimedWord], n_final: int, seg: int) -> Partial:
 
 def final(words: Sequence[TimedWord], seg: int, *, continues: bool = False) -> Final:
     text = " ".join(w.text for w in words)
-    return Final(
-        seg=seg,
-        start_ms=words[0].start_ms,
-        end_ms=words[-1].end_ms,
-        text=text,
-        language="en",
-        words=tuple(words),
-        continues=continues,
-    )
+    times = {"start_ms": words[0].start_ms, "end_ms": words[-1].end_ms}
+    return final_of(text, seq=0, seg=seg, words=tuple(words), continues=continues, **times)
 
 
 @st.composite

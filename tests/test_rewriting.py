@@ -10,6 +10,7 @@ from streamd.daemon import phrases
 from streamd.errors import ConfigError
 from streamd.events import Final, Partial, TimedWord
 from streamd.rewriting import Rewriter, built_in, read_rules
+from tests.support.said import partial
 
 OWN = r"""
 jason => JSON
@@ -131,16 +132,9 @@ def test_a_committed_word_of_a_partial_never_changes(said, data):
     n = data.draw(st.integers(0, len(said)))
     texts = drawn(said[:n])
     guess = drawn(data.draw(SAID))
-    partial = Partial(
-        seg=1,
-        rev=1,
-        start_ms=0,
-        end_ms=1,
-        text=" ".join([*texts, *guess]),
-        stable=len(" ".join(texts)),
-        words=words_of([*texts, *guess], n),
-    )
-    shown = Rewriter(rules).rewritten(partial, "en")
+    words, stable = words_of([*texts, *guess], n), len(" ".join(texts))
+    guessed = partial(" ".join([*texts, *guess]), end_ms=1, stable=stable, words=words)
+    shown = Rewriter(rules).rewritten(guessed, "en")
     settled = shown.text[: shown.stable]
     assert complete.startswith(letters(settled))
     final_words = [word.text for word in shown.words if word.final]

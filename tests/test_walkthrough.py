@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -23,6 +22,7 @@ import pytest
 from streamd.models import store
 from tests.support import huggingface_folder, pulseaudio, recorded
 from tests.support.hub import Repo, hub, repo_of
+from tests.support.nats import free_port
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -196,7 +196,7 @@ def machine() -> Iterator[Machine]:
         alsa = (home / "asound.conf").read_text()
         usb = alsa.partition("pcm.pulse")[0].replace(pulseaudio.DEVICE, "USB")
         (home / "alsa.conf").write_text(alsa + usb.partition("}")[2])
-        ports = {port: str(_free_port()) for port in PORTS}
+        ports = {port: str(free_port()) for port in PORTS}
         kept = ("PIP_", "UV_", "SSL_", "HTTP", "http", "LANG")
         env = {name: text for name, text in os.environ.items() if name.startswith(kept)}
         env |= {
@@ -226,12 +226,6 @@ def _models(folder: Path) -> dict[str, Repo]:
         files = huggingface_folder.write(store.load_model(source), folder / name)
         found[f"openai/whisper-{name}"] = repo_of(files)
     return found
-
-
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
 
 
 @contextmanager

@@ -1,8 +1,15 @@
 """A browser for the tests of a module, and a fresh window for each."""
 
+import pytest
 import pytest_asyncio
 
 from tests.support.browser import browser
+from tests.support.serving import CountingStreams
+
+
+@pytest.fixture
+def streams():
+    return CountingStreams()
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")

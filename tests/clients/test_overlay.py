@@ -148,8 +148,7 @@ async def test_what_has_faded_does_not_come_back(context):
     assert [word for word, *_ in screens[-1]] == ["news"]
 
 
-async def test_the_overlay_shows_what_is_asked_for(context):
-    streams = CountingStreams()
+async def test_the_overlay_shows_what_is_asked_for(context, streams):
     streams.live.publish(final("before it came"))
     async with serving(streams) as server:
         query = "size=64&color=rgb(1,2,3)&font=Courier&outline=3&width=80vw&fade=0"
@@ -178,8 +177,7 @@ async def test_the_overlay_shows_what_is_asked_for(context):
         assert wrong == []
 
 
-async def test_wrong_values_in_the_address_are_told_until_somebody_speaks(context):
-    streams = CountingStreams()
+async def test_wrong_values_in_the_address_are_told_until_somebody_speaks(context, streams):
     async with serving(streams) as server:
         query = "lines=99&align=foo-left&size=abc&bg=nonsense;}&lnes=3&fade=0"
         page, wrong = await visit(context, f"http://127.0.0.1:{server.port}/overlay?{query}")

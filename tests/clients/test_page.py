@@ -4,16 +4,16 @@ import pytest
 from msgspec.structs import replace
 from playwright.async_api import expect
 
-from streamd.events import Gap, Notice, Partial, Sound, Vad
+from streamd.events import Gap, Notice, Sound, Vad
 from streamd.streams.hub import Hub
 from tests.support.browser import HOSTILE, final, needs_chromium, visit, visit_over_a_line, visiting
-from tests.support.serving import CountingStreams, serving
+from tests.support.said import partial
+from tests.support.serving import serving
 
 pytestmark = [needs_chromium, pytest.mark.asyncio(loop_scope="module")]
 
 
-async def test_finals_stay_partials_change_and_nothing_is_taken_for_html(context):
-    streams = CountingStreams()
+async def test_finals_stay_partials_change_and_nothing_is_taken_for_html(context, streams):
     streams.live.publish(final("said before"))
     async with visiting(context, streams) as (page, wrong):
         await expect(page.locator("#log .text")).to_have_text(["said before"])
@@ -21,10 +21,8 @@ async def test_finals_stay_partials_change_and_nothing_is_taken_for_html(context
         await expect(page.locator("#status")).to_have_text("live")
         streams.live.publish(Vad(speech=True, t_ms=1000))
         for rev, (text, stable) in enumerate([("turn", 0), ("turn on", 4), (HOSTILE, 0)]):
-            partial = Partial(
-                seg=1, rev=rev, start_ms=1000, end_ms=1500, text=text, stable=stable, lag_ms=2500
-            )
-            streams.live.publish(partial)
+            guess = partial(text, rev=rev, start_ms=1000, stable=stable, lag_ms=2500)
+            streams.live.publish(guess)
             await expect(page.locator("#partial")).to_have_text(text)
             await expect(page.locator("#partial .stable")).to_have_text(text[:stable])
         await expect(page.locator("#lag.late")).to_have_text("2.5 s behind")
@@ -37,8 +35,7 @@ async def test_finals_stay_partials_change_and_nothing_is_taken_for_html(context
         assert wrong == []
 
 
-async def test_a_time_after_an_hour_stands_in_one_line(context):
-    streams = CountingStreams()
+async def test_a_time_after_an_hour_stands_in_one_line(context, streams):
     for start_ms in (1_000, 3_661_000, 36_061_000):
         streams.live.publish(final("said", start_ms, seg=start_ms))
     async with visiting(context, streams) as (page, _):
@@ -66,8 +63,7 @@ async def test_a_lost_connection_and_a_restart_lose_and_double_nothing(context):
         await expect(page.locator("#status")).to_contain_text("session ended")
 
 
-async def test_a_screen_reader_hears_each_final_once_and_no_partial(context):
-    streams = CountingStreams()
+async def test_a_screen_reader_hears_each_final_once_and_no_partial(context, streams):
     streams.live.publish(final("hours of history"))
     async with visiting(context, streams) as (page, _):
         log = page.get_by_role("log")
@@ -81,8 +77,7 @@ async def test_a_screen_reader_hears_each_final_once_and_no_partial(context):
         assert await log.locator("#partial").count() == 0
 
 
-async def test_a_sound_has_its_place_and_a_notice_is_told(context):
-    streams = CountingStreams()
+async def test_a_sound_has_its_place_and_a_notice_is_told(context, streams):
     async with visiting(context, streams) as (page, wrong):
         lines = page.locator("#log > p")
         streams.live.publish(final("before", 0))
@@ -108,8 +103,7 @@ async def test_a_sound_has_its_place_and_a_notice_is_told(context):
         assert wrong == []
 
 
-async def test_a_word_of_before_the_visit_is_no_news(context):
-    streams = CountingStreams()
+async def test_a_word_of_before_the_visit_is_no_news(context, streams):
     streams.live.publish(final("more before", 0))
     async with serving(streams) as server:
         await context.add_init_script("localStorage.setItem('streamd.await', 'more')")
@@ -133,8 +127,9 @@ async def test_a_sound_that_was_cleared_stays_away(context):
         await expect(page.locator("#log > p")).to_have_text(["[dog]"])
 
 
-async def test_a_name_that_the_server_does_not_take_after_the_end_is_shown_here_only(context):
-    streams = CountingStreams()
+async def test_a_name_that_the_server_does_not_take_after_the_end_is_shown_here_only(
+    context, streams
+):
     said = final("before", 0)
     streams.live.publish(replace(said, words=tuple(replace(w, speaker=1) for w in said.words)))
     async with visiting(context, streams) as (page, _):

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import re
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from io import StringIO
@@ -26,7 +25,6 @@ from streamd.cli.bench import spoken
 from streamd.events import (
     EndReason,
     Gap,
-    Partial,
     SpeakerTurn,
     SpeakerTurns,
 )
@@ -44,6 +42,8 @@ from tests.support.browser import (
     visit_over_a_line,
     visiting,
 )
+from tests.support.programs import PROGRAM, begun, logged
+from tests.support.said import partial
 from tests.support.serving import CHOICES, INFO, CountingStreams, serving
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -56,8 +56,7 @@ async def lines(page: Page) -> list[str]:
     return await page.locator("#log .text").all_text_contents()
 
 
-async def test_two_hours_are_drawn_at_once_and_all_of_them_can_be_reached(context):
-    streams = CountingStreams()
+async def test_two_hours_are_drawn_at_once_and_all_of_them_can_be_reached(context, streams):
     streams.live = Hub("live", 5000, choices=streams.live.choices)
     for n in range(4000):
         streams.live.publish(final(f"line {n}", 5000 * n, seg=n))
@@ -90,8 +89,7 @@ async def test_two_hours_are_drawn_at_once_and_all_of_them_can_be_reached(contex
         assert wrong == []
 
 
-async def test_it_is_taken_away_as_files_that_others_read(context, tmp_path):
-    streams = CountingStreams()
+async def test_it_is_taken_away_as_files_that_others_read(context, tmp_path, streams):
     text = "some words that follow each other --> until there are more of them than fit"
     for start_ms in (0, 20_000):
         streams.live.publish(final(text, start_ms))
@@ -118,8 +116,7 @@ async def test_it_is_taken_away_as_files_that_others_read(context, tmp_path):
         assert len(captions) == len(subtitles)
 
 
-async def test_without_the_server_there_are_text_and_json(context):
-    streams = CountingStreams()
+async def test_without_the_server_there_are_text_and_json(context, streams):
     streams.live.publish(final("said before"))
     async with visiting(context, streams) as (page, _):
         await expect(page.locator("#log .text")).to_have_text(["said before"])
@@ -137,8 +134,7 @@ async def test_without_the_server_there_are_text_and_json(context):
         assert (await asyncio.to_thread(path.read_text)).startswith(text)
 
 
-async def test_settings_stay_and_the_newest_line_is_followed(context):
-    streams = CountingStreams()
+async def test_settings_stay_and_the_newest_line_is_followed(context, streams):
     async with serving(streams) as server:
         address = f"http://127.0.0.1:{server.port}/"
         page, _ = await visit(context, address)
@@ -202,15 +198,9 @@ async def test_a_minute_of_microphone_drifts_by_less_than_two_milliseconds(conte
 @asynccontextmanager
 async def daemon(*arguments: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
     """A real streamd, and where it listens."""
-    command = [Path(sys.executable).with_name("streamd"), "serve", "-m", "tiny.en", *arguments]
-    process = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.PIPE)
+    process = await begun(PROGRAM, "serve", "-m", "tiny.en", *arguments, stdout=None)
     try:
-        assert process.stderr
-        address = ""
-        while not address:
-            line = (await process.stderr.readline()).decode()
-            assert line, "the daemon ended"
-            address = "".join(re.findall(r"listening on ws://([\w.:]+)", line))
+        address = await logged(process, rb"(?<=listening on ws://)[\w.:]+")
         yield process, f"http://{address}/"
     finally:
         if process.returncode is None:
@@ -316,8 +306,7 @@ N_KEPT = """await new Promise((resolve) => {
 })"""
 
 
-async def test_stop_and_start_go_on_in_one_transcript_that_a_reload_keeps(context):
-    streams = CountingStreams()
+async def test_stop_and_start_go_on_in_one_transcript_that_a_reload_keeps(context, streams):
     async with serving(streams) as server:
         address = f"http://127.0.0.1:{server.port}/"
         page, wrong = await visit(context, address)
@@ -372,13 +361,11 @@ async def test_where_nobody_speaks_the_page_waits_for_no_certain_session(context
         await expect(page.locator("#status")).to_have_text("waiting for this session")
 
 
-async def test_what_is_said_on_stays_in_its_paragraph_and_line(context):
-    streams = CountingStreams()
+async def test_what_is_said_on_stays_in_its_paragraph_and_line(context, streams):
     streams.live.publish(final("We had everything", 0))
     async with visiting(context, streams) as (page, _):
-        partial = Partial(seg=1, rev=0, start_ms=1500, end_ms=1900, text="before us", stable=0)
         await expect(page.locator("#log p")).to_have_count(1)
-        streams.live.publish(partial)
+        streams.live.publish(partial("before us", start_ms=1500))
         await expect(page.locator("#partial")).to_have_text("before us")
         rows = "(ids) => ids.map((id) => document.querySelector(id).getBoundingClientRect().y)"
         words_y, partial_y = await page.evaluate(rows, ["#log .text", "#partial .stable"])
@@ -427,8 +414,7 @@ async def test_a_microphone_that_gives_only_zeros_is_reported(context):
         await expect(page.locator("#toast")).to_contain_text("only silence")
 
 
-async def test_choices_are_sent_with_the_microphone_and_kept(context):
-    streams = CountingStreams()
+async def test_choices_are_sent_with_the_microphone_and_kept(context, streams):
     async with visiting(context, streams) as (page, _):
         await page.get_by_role("button", name="Settings").click()
         await page.locator("#language").select_option("German")
@@ -444,8 +430,7 @@ async def test_choices_are_sent_with_the_microphone_and_kept(context):
     assert starts[0]["task"] == "translate"
 
 
-async def test_the_sound_of_another_tab_is_captioned(context):
-    streams = CountingStreams()
+async def test_the_sound_of_another_tab_is_captioned(context, streams):
     async with serving(streams) as server:
         playing, _ = await visit(context, f"http://127.0.0.1:{server.port}/overlay")
         await playing.evaluate(
@@ -487,14 +472,13 @@ async def test_keys_work_unless_somebody_types_or_has_switched_them_off(context)
         assert await page.evaluate(size) == before
 
 
-async def test_the_screen_stays_on_while_there_are_captions(context):
+async def test_the_screen_stays_on_while_there_are_captions(context, streams):
     await context.add_init_script(
         """navigator.wakeLock.request = async () => {
           document.title = "awake";
           return { release: () => (document.title = "asleep") };
         };"""
     )
-    streams = CountingStreams()
     async with visiting(context, streams) as (page, _):
         await expect(page).to_have_title("awake")
         await page.keyboard.press("f")
@@ -531,8 +515,7 @@ async def test_a_phone_reads_the_link_from_the_page(context):
     assert [line for line in wrong if "404" not in line] == []
 
 
-async def test_in_full_screen_the_bars_leave_while_nothing_is_touched(context):
-    streams = CountingStreams()
+async def test_in_full_screen_the_bars_leave_while_nothing_is_touched(context, streams):
     streams.live.publish(final("Some words", 0))
     async with visiting(context, streams) as (page, _):
         await expect(page.locator(".final")).to_be_visible()
@@ -561,9 +544,8 @@ SMALL = """[...document.querySelectorAll("button, select, input")]
 .map((each) => each.outerHTML)"""
 
 
-async def test_everybody_can_read_and_press_it(context):
+async def test_everybody_can_read_and_press_it(context, streams):
     """WCAG as far as axe-core checks it; 44 px for fingers; captions on most of a small screen."""
-    streams = CountingStreams()
     streams.live.publish(final("Some words of little confidence", 0, prob=0.3))
     streams.live.publish(final("and some of unknown confidence", 2000, prob=None))
     streams.live.publish(Gap(t_ms=4000, duration_ms=1500, why="overrun"))
@@ -571,9 +553,7 @@ async def test_everybody_can_read_and_press_it(context):
     async with serving(streams) as server:
         server.invitation = Invitation("http://192.0.2.7:8765/#token=")
         page, _ = await visit(context, f"http://127.0.0.1:{server.port}/")
-        streams.live.publish(
-            Partial(seg=1, rev=0, start_ms=9000, end_ms=9900, text="and more", stable=3)
-        )
+        streams.live.publish(partial("and more", start_ms=9000, stable=3))
         await expect(page.locator("#partial")).to_have_text("and more")
         await page.evaluate("document.getElementById('confidence').click()")
         assert await page.locator("#log .w3").all_inner_texts() == [
@@ -607,14 +587,13 @@ async def test_everybody_can_read_and_press_it(context):
             assert await page.evaluate(SMALL) == []
 
 
-async def test_tentative_words_are_told_apart_where_the_user_has_chosen_the_colours(context):
-    streams = CountingStreams()
+async def test_tentative_words_are_told_apart_where_the_user_has_chosen_the_colours(
+    context, streams
+):
     streams.live.publish(final("Some words", 0))
     async with visiting(context, streams) as (page, _):
         await page.emulate_media(forced_colors="active")
-        streams.live.publish(
-            Partial(seg=1, rev=0, start_ms=1000, end_ms=1900, text="and more", stable=3)
-        )
+        streams.live.publish(partial("and more", start_ms=1000, stable=3))
         await expect(page.locator("#partial")).to_contain_text("and more")
         look = "(({color, fontStyle}) => [color, fontStyle])(getComputedStyle(%s))"
         final_look, stable, tentative = [
@@ -630,8 +609,7 @@ async def test_tentative_words_are_told_apart_where_the_user_has_chosen_the_colo
         assert (await Axe().run(page)).response["violations"] == []
 
 
-async def test_a_long_paragraph_ends_where_somebody_breathes(context):
-    streams = CountingStreams()
+async def test_a_long_paragraph_ends_where_somebody_breathes(context, streams):
     sentence = "Twelve words that somebody says one after the other, and no more."
     for n in range(12):  # each takes 3.6 s; every fifth one is followed by a breath
         start_ms = 3_600 * n + 500 * (n // 5)
@@ -642,8 +620,7 @@ async def test_a_long_paragraph_ends_where_somebody_breathes(context):
         assert await page.locator("#log p").evaluate_all(counts) == [5, 5, 2]
 
 
-async def test_each_script_has_a_paragraph_and_a_direction_of_its_own(context):
-    streams = CountingStreams()
+async def test_each_script_has_a_paragraph_and_a_direction_of_its_own(context, streams):
     texts = ["Some letters.", "这是句子。", "السلام عليكم 95%.", "And English."]
     for n, text in enumerate(texts):
         streams.live.publish(final(text, 1000 * n, seg=n))
@@ -786,8 +763,7 @@ def by(speaker: int, event):
     return replace(event, words=tuple(replace(word, speaker=speaker) for word in event.words))
 
 
-async def test_each_speaker_has_a_paragraph_and_gets_a_name(context):
-    streams = CountingStreams()
+async def test_each_speaker_has_a_paragraph_and_gets_a_name(context, streams):
     for n, (speaker, text) in enumerate(
         [(1, "Who is there?"), (2, "Me."), (2, "Only me."), (1, "Oh.")]
     ):
@@ -813,14 +789,8 @@ async def test_each_speaker_has_a_paragraph_and_gets_a_name(context):
         heights = await page.locator("#log > .final").evaluate_all(lines)
         await page.evaluate(f"{inner}'')")
         assert heights[:3] == pytest.approx([1, 1, 1], abs=0.02)
-        streams.live.publish(
-            by(
-                1,
-                Partial(
-                    seg=5, rev=1, start_ms=5000, end_ms=5500, text="So", stable=2, words=said[:1]
-                ),
-            )
-        )
+        next_one = partial("So", start_ms=5000, seg=5, stable=2, words=said[:1])
+        streams.live.publish(by(1, next_one))
         await page.get_by_role("button", name="Speaker 2").first.click()
         await page.locator("#name").fill("Ana <b>")
         await page.get_by_role("button", name="Save").last.click()
@@ -837,9 +807,8 @@ async def test_each_speaker_has_a_paragraph_and_gets_a_name(context):
         assert wrong == []
 
 
-async def test_a_name_that_the_owner_gives_is_seen_by_all_readers(context):
+async def test_a_name_that_the_owner_gives_is_seen_by_all_readers(context, streams):
     """Also by those who come later, in their files, and after the session has ended."""
-    streams = CountingStreams()
     streams.live.publish(by(1, final("Hello.", 0)))
     bind = BindOptions(port=0, token="secret", listen_token="ears")
     async with Server(bind, sessions=streams, info=INFO) as server:
@@ -861,9 +830,8 @@ async def test_a_name_that_the_owner_gives_is_seen_by_all_readers(context):
         assert reads == owns == []
 
 
-async def test_names_of_speakers_are_those_of_one_run(context):
+async def test_names_of_speakers_are_those_of_one_run(context, streams):
     """Speaker 1 of tomorrow's session of the same name is somebody else."""
-    streams = CountingStreams()
     streams.live.publish(by(1, final("Hello.", 0)))
     bind = BindOptions(port=0, token="secret", listen_token="ears")
     async with serving(streams, bind=bind) as server:
@@ -905,8 +873,7 @@ def told(start_ms: int, *turns: tuple[int, int, int]) -> SpeakerTurns:
     return SpeakerTurns(start_ms=start_ms, end_ms=turns[-1][1], turns=said)
 
 
-async def test_a_revised_speaker_moves_paragraphs_and_names_but_no_word(context):
-    streams = CountingStreams()
+async def test_a_revised_speaker_moves_paragraphs_and_names_but_no_word(context, streams):
     for n, (speaker, text) in enumerate(
         [(1, "Who is there?"), (2, "Me."), (2, "Only me."), (3, "Oh.")]
     ):
@@ -946,22 +913,13 @@ async def test_a_revised_speaker_moves_paragraphs_and_names_but_no_word(context)
         assert wrong == []
 
 
-async def test_each_channel_has_a_partial_of_its_own(context):
-    streams = CountingStreams()
+async def test_each_channel_has_a_partial_of_its_own(context, streams):
     async with visiting(context, streams) as (page, wrong):
         await expect(page.locator("#status")).to_have_text("live")
 
         def said(channel: int, text: str, seg: int) -> None:
             whole = final(text, 1000 * seg, seg=seg)
-            now = Partial(
-                seg=seg,
-                rev=1,
-                start_ms=1000 * seg,
-                end_ms=9000,
-                text=text,
-                stable=0,
-                words=whole.words,
-            )
+            now = partial(text, seg=seg, start_ms=1000 * seg, end_ms=9000, words=whole.words)
             streams.live.publish(of_channel(now, channel))
 
         said(1, "I think", 1)
@@ -976,8 +934,7 @@ async def test_each_channel_has_a_partial_of_its_own(context):
         assert wrong == []
 
 
-async def test_a_word_is_corrected_by_mouse_and_keyboard_and_every_reader_sees_it(context):
-    streams = CountingStreams()
+async def test_a_word_is_corrected_by_mouse_and_keyboard_and_every_reader_sees_it(context, streams):
     streams.live.publish(final("Ana Bottin, said it."))
     async with serving(streams) as server:
         address = f"http://127.0.0.1:{server.port}/"
@@ -1019,8 +976,7 @@ async def test_a_word_is_corrected_by_mouse_and_keyboard_and_every_reader_sees_i
         assert wrong == []
 
 
-async def test_after_the_end_this_browser_and_the_server_are_corrected(context):
-    streams = CountingStreams()
+async def test_after_the_end_this_browser_and_the_server_are_corrected(context, streams):
     streams.live.publish(final("Ana Bottin, said it."))
     async with serving(streams) as server:
         page, _ = await visit(context, f"http://127.0.0.1:{server.port}/")
@@ -1042,8 +998,7 @@ async def test_after_the_end_this_browser_and_the_server_are_corrected(context):
     await expect(page.locator("#log ins").last).to_have_text("says")
 
 
-async def test_a_mere_reader_cannot_correct(context):
-    streams = CountingStreams()
+async def test_a_mere_reader_cannot_correct(context, streams):
     streams.live.publish(final("Ana Bottin"))
     bind = BindOptions(port=0, token="secret", listen_token="ears")
     async with Server(bind, sessions=streams, info=INFO) as server:
@@ -1060,8 +1015,7 @@ async def test_a_mere_reader_cannot_correct(context):
         await expect(page.locator("#correcting")).to_be_visible()
 
 
-async def test_the_keyboard_reaches_the_controls_behind_a_thousand_names(context):
-    streams = CountingStreams()
+async def test_the_keyboard_reaches_the_controls_behind_a_thousand_names(context, streams):
     for n in range(1000):
         streams.live.publish(by(1 + n % 2, final("Yes.", 3000 * n, seg=n)))
     async with visiting(context, streams) as (page, _):
@@ -1097,8 +1051,7 @@ async def test_at_400_percent_every_control_can_be_reached(context):
 
 
 @pytest.mark.parametrize("size", [(1280, 800), (390, 780)])
-async def test_what_may_still_change_stands_where_its_final_will(context, size):
-    streams = CountingStreams()
+async def test_what_may_still_change_stands_where_its_final_will(context, size, streams):
     spoken = {"السلام عليكم": 10, "و عليكم": 2, "Hello there": 10, "שלום עולם": 10}
     async with visiting(context, streams) as (page, _):
         await page.set_viewport_size({"width": size[0], "height": size[1]})
@@ -1111,9 +1064,7 @@ async def test_what_may_still_change_stands_where_its_final_will(context, size):
         }"""
         for n, (text, after_s) in enumerate(spoken.items()):
             at_ms += 300 + after_s * 1000 - 1000 * (after_s < 10)
-            words_ms = {"start_ms": at_ms, "end_ms": at_ms + 600}
-            partial = Partial(seg=n, rev=1, text=text, stable=0, **words_ms)
-            streams.live.publish(partial)
+            streams.live.publish(partial(text, seg=n, start_ms=at_ms))
             await expect(page.locator("#partial")).to_have_text(text)
             guess = await page.locator("#partial .w0, #partial").evaluate_all(place)
             streams.live.publish(final(text, at_ms, seg=n))
@@ -1124,12 +1075,10 @@ async def test_what_may_still_change_stands_where_its_final_will(context, size):
             at_ms += 600
 
 
-async def test_korean_words_are_not_broken_also_while_they_may_change(context):
-    streams = CountingStreams()
+async def test_korean_words_are_not_broken_also_while_they_may_change(context, streams):
     streams.live.publish(replace(final("이야기합니다"), language="ko"))
     streams.live.publish(replace(final("日本語です", 9000, seg=1), language="ja"))
-    korean = Partial(seg=2, rev=1, start_ms=20_000, end_ms=20_500, text="한국어", stable=0)
-    streams.live.publish(korean)
+    streams.live.publish(partial("한국어", seg=2, start_ms=20_000))
     async with visiting(context, streams) as (page, _):
         await expect(page.locator("#partial")).to_have_text("한국어")
         breaks = "(all) => all.map((e) => getComputedStyle(e).wordBreak)"
@@ -1137,9 +1086,8 @@ async def test_korean_words_are_not_broken_also_while_they_may_change(context):
         assert found == ["keep-all", "normal", "keep-all"]
 
 
-async def test_a_phone_without_https_copies_stays_awake_and_is_offered_no_microphone():
+async def test_a_phone_without_https_copies_stays_awake_and_is_offered_no_microphone(streams):
     rules = "--host-resolver-rules=MAP captions.test 127.0.0.1"
-    streams = CountingStreams()
     streams.live.publish(final("Take this away."))
     async with browser(rules) as chromium, serving(streams, token="secret") as server:
         page, _ = await visit(

@@ -42,8 +42,7 @@ async def choose(page: Page, value: str) -> None:
     await page.locator("#into").select_option(value)
 
 
-async def test_a_reader_chooses_a_language_and_reads_it_beside_the_original(context):
-    streams = CountingStreams()
+async def test_a_reader_chooses_a_language_and_reads_it_beside_the_original(context, streams):
     streams.live.publish(final("Said before.", 0, seg=1))
     async with visiting(context, streams, info=info("pt", "de")) as (page, wrong):
         await choose(page, "pt both")
@@ -61,8 +60,7 @@ async def test_a_reader_chooses_a_language_and_reads_it_beside_the_original(cont
         assert wrong == []
 
 
-async def test_what_is_being_said_is_replaced_and_not_read_aloud(context):
-    streams = CountingStreams()
+async def test_what_is_being_said_is_replaced_and_not_read_aloud(context, streams):
     async with visiting(context, streams, info=info("pt")) as (page, _):
         await choose(page, "pt only")
         streams.live.publish(partial("it may rain here, we said", 5))
@@ -75,8 +73,7 @@ async def test_what_is_being_said_is_replaced_and_not_read_aloud(context):
         assert await page.locator("#translating").get_attribute("aria-live") == "polite"
 
 
-async def test_alone_it_takes_the_place_of_the_original_and_back(context):
-    streams = CountingStreams()
+async def test_alone_it_takes_the_place_of_the_original_and_back(context, streams):
     for seg, text in enumerate(["One.", "Two."], 1):
         streams.live.publish(final(text, 60_000 * seg, seg=seg))
     async with visiting(context, streams, info=info("pt")) as (page, _):
@@ -90,8 +87,7 @@ async def test_alone_it_takes_the_place_of_the_original_and_back(context):
         await expect(page.locator("#machine")).to_be_hidden()
 
 
-async def test_a_revision_doubles_no_translation(context):
-    streams = CountingStreams()
+async def test_a_revision_doubles_no_translation(context, streams):
     for seg, text in enumerate(["One here.", "Two here.", "Three here.", "Four here."], 1):
         streams.live.publish(final(text, 60_000 * seg, seg=seg))
     async with visiting(context, streams, info=info("pt")) as (page, _):
@@ -108,8 +104,7 @@ async def test_a_revision_doubles_no_translation(context):
         await expect(page.locator("#translating")).to_have_text("pt:FOUR HERE.")
 
 
-async def test_what_was_said_before_a_restart_keeps_its_translation(context):
-    streams = CountingStreams()
+async def test_what_was_said_before_a_restart_keeps_its_translation(context, streams):
     async with serving(streams, info=info("pt")) as server, Relay(server.port) as relay:
         page, _ = await visit(context, f"http://127.0.0.1:{relay.port}/")
         await choose(page, "pt both")
@@ -124,8 +119,7 @@ async def test_what_was_said_before_a_restart_keeps_its_translation(context):
         await expect(page.locator("#log .translation")).to_have_text("pt:ONE.")
 
 
-async def test_who_reads_the_translation_alone_sees_no_sentence_twice(context):
-    streams = CountingStreams()
+async def test_who_reads_the_translation_alone_sees_no_sentence_twice(context, streams):
     said = final("One. Then we", 0, seg=1)
     speakers = [1, 2, 2]
     words = [replace(w, speaker=s) for w, s in zip(said.words, speakers, strict=True)]
@@ -143,8 +137,7 @@ async def test_who_reads_the_translation_alone_sees_no_sentence_twice(context):
             await expect(text).to_be_hidden()
 
 
-async def test_a_lost_connection_takes_no_translation_away(context):
-    streams = CountingStreams()
+async def test_a_lost_connection_takes_no_translation_away(context, streams):
     for seg, text in enumerate(["One.", "Two."], 1):
         streams.live.publish(final(text, 60_000 * seg, seg=seg))
     async with serving(streams, info=info("pt")) as server, Relay(server.port) as relay:
@@ -164,8 +157,7 @@ async def test_a_lost_connection_takes_no_translation_away(context):
 
 
 @pytest.mark.parametrize("how", ["clear", "new"])
-async def test_translations_go_with_the_text(context, how):
-    streams = CountingStreams()
+async def test_translations_go_with_the_text(context, how, streams):
     streams.live.publish(final("One.", 0, seg=1))
     async with visiting(context, streams, info=info("pt")) as (page, _):
         await choose(page, "pt both")
@@ -177,8 +169,7 @@ async def test_translations_go_with_the_text(context, how):
         await expect(page.locator("#text")).to_have_text("")
 
 
-async def test_the_choice_outlives_a_visit(context):
-    streams = CountingStreams()
+async def test_the_choice_outlives_a_visit(context, streams):
     streams.live.publish(final("One.", 0, seg=1))
     async with visiting(context, streams, info=info("pt")) as (page, _):
         await choose(page, "pt both")
@@ -198,8 +189,7 @@ def arabic() -> ServerInfo:
     return ServerInfo("fake", "en", ReadTranslations(translator, ["ar"]))
 
 
-async def test_arabic_has_its_own_direction_and_nobody_is_shut_out(context):
-    streams = CountingStreams()
+async def test_arabic_has_its_own_direction_and_nobody_is_shut_out(context, streams):
     async with visiting(context, streams, info=arabic()) as (page, _):
         await choose(page, "ar both")
         streams.live.publish(final("Hello world.", 0, seg=1))
@@ -211,8 +201,7 @@ async def test_arabic_has_its_own_direction_and_nobody_is_shut_out(context):
         assert found.violations_count == 0, found.generate_report()
 
 
-async def test_arabic_has_its_own_direction_on_the_overlay(context):
-    streams = CountingStreams()
+async def test_arabic_has_its_own_direction_on_the_overlay(context, streams):
     offer = arabic()
     async with serving(streams, info=offer) as server:
         address = f"http://127.0.0.1:{server.port}/overlay?translate=ar&fade=0&width=40em"
@@ -224,9 +213,8 @@ async def test_arabic_has_its_own_direction_on_the_overlay(context):
         assert await line.evaluate(DIRECTION) == "rtl"
 
 
-async def test_a_language_is_read_through_english_from_the_first_sentence_on(context):
+async def test_a_language_is_read_through_english_from_the_first_sentence_on(context, streams):
     """Portuguese to German; whoever comes late reads all of it, too."""
-    streams = CountingStreams()
     translator, seen = shouting("pt-en", "en-de")
     offer = ServerInfo("fake", "pt", Translations(translator, ["de"]))
     streams.live.publish(replace(final("Boa tarde.", 0, seg=1), language="pt"))
@@ -239,8 +227,7 @@ async def test_a_language_is_read_through_english_from_the_first_sentence_on(con
     assert seen == ["Boa tarde.", "en:BOA TARDE."]
 
 
-async def test_if_translating_fails_the_original_is_shown(context):
-    streams = CountingStreams()
+async def test_if_translating_fails_the_original_is_shown(context, streams):
     async with visiting(context, streams, info=info("pt")) as (page, _):
         await choose(page, "pt only")
         streams.live.publish(final("panic", 0, seg=1))
@@ -254,8 +241,7 @@ async def test_without_an_offer_nothing_is_shown(context):
         await expect(page.locator("#reading")).to_be_hidden()
 
 
-async def test_the_overlay_shows_another_language_in_place_of_what_was_said(context):
-    streams = CountingStreams()
+async def test_the_overlay_shows_another_language_in_place_of_what_was_said(context, streams):
     offer = info("pt")
     async with serving(streams, info=offer) as server:
         address = f"http://127.0.0.1:{server.port}/overlay"
@@ -273,8 +259,7 @@ async def test_the_overlay_shows_another_language_in_place_of_what_was_said(cont
         await expect(other.locator("#lines")).to_contain_text("this server offers pt")
 
 
-async def test_the_overlay_shows_what_is_said_if_translating_fails(context):
-    streams = CountingStreams()
+async def test_the_overlay_shows_what_is_said_if_translating_fails(context, streams):
     offer = info("pt")
     async with serving(streams, info=offer) as server:
         address = f"http://127.0.0.1:{server.port}/overlay"

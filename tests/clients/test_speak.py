@@ -86,8 +86,7 @@ async def test_a_server_that_knows_nothing_any_more_gets_all_that_was_not_acknow
     assert np.array_equal(heard(second.ingests["talk"]), RAMP)
 
 
-async def test_a_session_that_did_not_wait_goes_on_in_a_new_one():
-    streams = CountingStreams()
+async def test_a_session_that_did_not_wait_goes_on_in_a_new_one(streams):
     async with (
         serving(streams, resume_ms=1) as server,
         Relay(server.port) as relay,
@@ -107,8 +106,7 @@ async def test_a_session_that_did_not_wait_goes_on_in_a_new_one():
     assert np.array_equal(both, RAMP)
 
 
-async def test_who_is_refused_is_told_why():
-    streams = CountingStreams()
+async def test_who_is_refused_is_told_why(streams):
     async with serving(streams, token="secret") as server:
         url = f"ws://127.0.0.1:{server.port}"
         async with speak.Speaker(url, token="wrong") as speaker:
@@ -120,7 +118,7 @@ async def test_who_is_refused_is_told_why():
 
 
 @pytest.mark.parametrize("form", ["wav", "raw"])
-async def test_as_a_program(tmp_path, form):
+async def test_as_a_program(tmp_path, form, streams):
     path = tmp_path / "audio"
     if form == "wav":
         with wave.open(str(path), "wb") as file:
@@ -128,7 +126,6 @@ async def test_as_a_program(tmp_path, form):
             file.writeframes(np.repeat(RAMP, 2).tobytes())
     else:
         path.write_bytes(RAMP.tobytes())
-    streams = CountingStreams()
     async with serving(streams) as server:
         with path.open("rb") as audio:
             process = await asyncio.create_subprocess_exec(

@@ -82,8 +82,7 @@ class NoticingHub(Hub):
 
 
 @each_client
-async def test_it_prints_finals_only_across_a_lost_connection_and_a_restart(client):
-    streams = CountingStreams()
+async def test_it_prints_finals_only_across_a_lost_connection_and_a_restart(client, streams):
     streams.live = NoticingHub("e1")
     streams.live.publish(final("before"))
     async with (
@@ -122,8 +121,7 @@ async def test_it_ends_with_the_reason_if_the_server_refuses(client):
 @pytest.mark.parametrize(
     ("token", "told"), [("secret", ""), ("wrong", "this token is wrong"), ("", "token required")]
 )
-async def test_it_shows_its_token_or_why_it_is_refused(client, token, told):
-    streams = CountingStreams()
+async def test_it_shows_its_token_or_why_it_is_refused(client, token, told, streams):
     streams.live.close("stop")
     async with (
         serving(streams, token="secret") as server,

@@ -9,7 +9,6 @@ import itertools
 import os
 import random
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -34,6 +33,7 @@ from streamd.types import SAMPLE_RATE
 from tests.support import recorded
 from tests.support.browser import browser, needs_chromium, visit
 from tests.support.nats import Nats, free_port
+from tests.support.programs import installed
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = str(Path(sys.executable).with_name("streamd"))
@@ -50,15 +50,6 @@ _PAUSE_S = 3
 _spec = importlib.util.spec_from_file_location("speak", ROOT / "clients/python/speak.py")
 speak = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(speak)
-
-
-def program(name: str) -> str:
-    """Return the path of a system program that the tests need."""
-    found = shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin")
-    if found is None:
-        assert not os.environ.get("STREAMD_REQUIRE_SYSTEM"), f"{name} is not installed"
-        pytest.skip(f"needs {name}")
-    return found
 
 
 class Node:
@@ -131,7 +122,7 @@ class Balancer:
             text = text.replace("http {", "http {\n    access_log off;")
         self._file = folder / file
         self._file.write_text(text)
-        self._command = [program(name), "-f" if name == "haproxy" else "-c", str(self._file)]
+        self._command = [installed(name), "-f" if name == "haproxy" else "-c", str(self._file)]
 
     async def __aenter__(self) -> Self:
         self._process = await asyncio.create_subprocess_exec(*self._command)

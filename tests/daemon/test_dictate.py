@@ -7,7 +7,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -24,8 +23,9 @@ from streamd.events import Final
 from streamd.rewriting import Rewriter, built_in, read_rules
 from streamd.sinks.dictation import TypingSink
 from tests.support import recorded
+from tests.support.programs import PROGRAM, lacking
 
-PROGRAM = [str(Path(sys.executable).with_name("streamd")), "dictate"]
+COMMAND = [PROGRAM, "dictate"]
 LAMP = "Would you please turn on the living room lamp?"
 LAMP_FILE = Path(__file__).parents[1] / "golden/lamp.flac"
 NOBODY = 65534
@@ -54,10 +54,7 @@ class Window:
 def need(*packages: str, programs: Sequence[str]) -> None:
     """Skip the test, or fail, where a program is missing."""
     if not all(map(shutil.which, programs)):
-        reason = f"needs a virtual screen: apt-get install {' '.join(packages)}"
-        if os.environ.get("STREAMD_REQUIRE_SYSTEM") == "1":
-            pytest.fail(reason)
-        pytest.skip(reason)
+        lacking(f"needs a virtual screen: apt-get install {' '.join(packages)}")
 
 
 @contextmanager
@@ -133,7 +130,7 @@ def window(request, tmp_path) -> Iterator[Window]:
 @contextmanager
 def dictating(window: Window, *args: str) -> Iterator[subprocess.Popen[bytes]]:
     process = subprocess.Popen(
-        [*PROGRAM, *args],
+        [*COMMAND, *args],
         env=window.environ,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -234,6 +231,6 @@ def test_without_a_screen_one_line_says_so(tmp_path):
     others = ("DISPLAY", "WAYLAND_DISPLAY", "PYTHONASYNCIODEBUG")
     environ = {k: v for k, v in os.environ.items() if k not in others}
     sound = recorded.wav(tmp_path / "a.wav", recorded.samples())
-    done = subprocess.run([*PROGRAM, str(sound)], env=environ, capture_output=True)
+    done = subprocess.run([*COMMAND, str(sound)], env=environ, capture_output=True)
     assert (done.returncode, done.stderr.count(b"\n")) == (2, 1)
     assert b"neither WAYLAND_DISPLAY nor DISPLAY is set" in done.stderr

@@ -11,7 +11,7 @@ from streamd.daemon import live, serving
 from streamd.daemon.control import Control
 from streamd.streams import Streams
 from tests.support import recorded
-from tests.support.serving import DeafClient, client
+from tests.support.serving import DeafClient, joined
 
 
 @pytest.fixture(autouse=True)
@@ -55,8 +55,7 @@ async def test_the_rest_of_the_end_takes_no_time_of_its_own(
     server = await announced
     with DeafClient(server.port) as deaf:
         await deaf.opened()
-        async with client(server.port, "role=both&session=talk") as speaker:
-            await speaker.get()
+        async with joined(server.port, "role=both&session=talk") as speaker:
             (control,) = controls
             control.stop()
             ahead(1001)

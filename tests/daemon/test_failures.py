@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-import re
 import resource
 import signal
 import sys
@@ -16,6 +15,7 @@ from websockets.exceptions import ConnectionClosedError
 from streamd.streams.journal.tables import transcript
 from tests.support import recorded
 from tests.support.loop import without_slow_steps
+from tests.support.programs import begun, cleared, logged
 
 # The program, with a model that takes until a line comes in on stdin, or never returns.
 PROGRAM = """
@@ -91,32 +91,13 @@ async def started():
     processes = []
 
     async def start(failure: str, *args: str) -> tuple[asyncio.subprocess.Process, str]:
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-X", "dev", "-W", "error", "-c", PROGRAM, failure),
-            *(*args, "--port", "0"),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
+        python = (sys.executable, "-X", "dev", "-W", "error", "-c", PROGRAM, failure)
+        process = await begun(*python, *args, "--port", "0", stdin=asyncio.subprocess.PIPE)
         processes.append(process)
-        async for line in process.stderr:
-            if found := re.search(rb"ws://\S+", line):
-                return process, found[0].decode()
-        raise AssertionError(f"streamd ended with {await process.wait()}")
+        return process, await logged(process, rb"ws://\S+")
 
     yield start
-    for process in processes:
-        if process.returncode is None:
-            process.kill()
-            await process.communicate()
-
-
-async def said(process: asyncio.subprocess.Process, what: bytes) -> None:
-    """Return when the program has logged this."""
-    async for line in process.stderr:
-        if what in line:
-            return
-    raise AssertionError(f"streamd ended with {await process.wait()}")
+    await cleared(*processes)
 
 
 async def end_of(process: asyncio.subprocess.Process) -> tuple[int, str, bytes]:
@@ -254,7 +235,7 @@ async def test_a_signal_ends_a_file_that_waits_for_its_model(started, sound):
 async def test_an_engine_that_fails_in_the_last_window_is_told_too(started, sound):
     process, url = await started("engine", sound)
     async with connect(url) as listener:
-        await said(process, b"it waits")
+        await logged(process, b"it waits")
         process.send_signal(signal.SIGINT)
         end = asyncio.create_task(end_of(process))
         *_, error, eos = [json.loads(message) async for message in listener]
@@ -283,7 +264,7 @@ async def test_a_window_that_never_returns_cannot_prevent_the_end(started, sound
         *("--set", "limits.shutdown_ms=300"),
     )
     async with connect(f"{url}?after=0") as listener:
-        await said(process, b"it hangs")
+        await logged(process, b"it hangs")
         process.send_signal(signal.SIGTERM)
         code, complaint, out = await end_of(process)
         *events, eos = [json.loads(message) async for message in listener]
@@ -301,7 +282,7 @@ async def test_what_never_returns_cannot_keep_a_server_alive(started, failure, s
     async with connect(f"{url}?role=both&session=talk") as speaker:
         await speaker.send((samples * 32767).astype("<i2").tobytes())
         if "window" in failure:  # a model is loaded before the server listens
-            await said(process, b"it hangs")
+            await logged(process, b"it hangs")
         process.send_signal(signal.SIGTERM)
         _, err = await asyncio.wait_for(process.communicate(), 60)
         *_, eos = [json.loads(message) async for message in speaker]

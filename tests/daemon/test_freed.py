@@ -121,8 +121,7 @@ async def talking(place: Place, *first: dict[str, object]) -> AsyncIterator[Clie
 
 async def stops(place: Place) -> None:
     async with talking(place) as speaker:
-        await speaker.say({"type": "stop"})
-        assert (await speaker.rest())[-1]["reason"] == "stop"
+        assert (await speaker.stop())[-1]["reason"] == "stop"
 
 
 async def hangs_up(place: Place) -> None:
@@ -145,8 +144,7 @@ async def is_replaced(place: Place) -> None:
             assert (await first.rest())[-1]["code"] == "replaced"
             await second.say({"type": "start", "samples": len(PCM) // 2})
             await second.say(PCM)
-            await second.say({"type": "stop"})
-            assert (await second.rest())[-1]["type"] == "eos"
+            assert (await second.stop())[-1]["type"] == "eos"
 
 
 async def sends_nonsense(place: Place) -> None:
@@ -167,8 +165,7 @@ async def asks_for_what_is_refused(place: Place) -> None:
         await speaker.say(PCM)
         await speaker.say({"type": "correct", "text": "Ada", "seq": 99})
         await speaker.until("error")
-        await speaker.say({"type": "stop"})
-        assert (await speaker.rest())[-1]["type"] == "eos"
+        assert (await speaker.stop())[-1]["type"] == "eos"
 
 
 async def has_listeners(place: Place) -> None:

@@ -9,7 +9,6 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 import termios
 from contextlib import suppress
 from itertools import groupby
@@ -26,10 +25,8 @@ from streamd.cli.bench import n_edits, spoken
 from tests.golden import load
 from tests.support import recorded
 from tests.support.emulator import Emulator
+from tests.support.programs import PROGRAM, begun, ended, logged
 from tests.support.recorded import RECORDING, SENTENCE
-
-PROGRAM = [str(Path(sys.executable).with_name("streamd"))]
-
 
 MOONSHINE = Path(__file__).parents[1] / "engines/families/moonshine.gguf"
 
@@ -38,7 +35,7 @@ def run(*args: str, **kwargs) -> subprocess.CompletedProcess:
     options = {"capture_output": True, "timeout": 120, "stdin": subprocess.DEVNULL} | kwargs
     if "input" in options:
         del options["stdin"]
-    return subprocess.run([*PROGRAM, *args], **options)
+    return subprocess.run([PROGRAM, *args], **options)
 
 
 @pytest.fixture
@@ -224,7 +221,7 @@ def test_a_port_in_use_is_named(sentence, capfd):
 
 def test_a_reader_that_leaves_ends_it_quietly(sentences):
     with subprocess.Popen(
-        [*PROGRAM, "--fast", "--port=off", str(sentences)],
+        [PROGRAM, "--fast", "--port=off", str(sentences)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     ) as streamd:
@@ -236,22 +233,11 @@ def test_a_reader_that_leaves_ends_it_quietly(sentences):
 
 async def started(*args: str) -> tuple[asyncio.subprocess.Process, str]:
     """A running streamd and the address it says it listens on."""
-    process = await asyncio.create_subprocess_exec(
-        *PROGRAM,
-        *args,
-        "--port",
-        "0",
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    return process, await address(process)
+    process = await begun(PROGRAM, *args, "--port", "0")
+    return process, await logged(process, ADDRESS)
 
 
-async def address(process: asyncio.subprocess.Process) -> str:
-    async for line in process.stderr:
-        if found := re.search(rb"ws://\S+", line):
-            return found[0].decode()
-    raise AssertionError(f"streamd ended with {await process.wait()}")
+ADDRESS = rb"ws://\S+"
 
 
 async def test_the_first_interrupt_makes_final_what_was_said(sentences):
@@ -280,8 +266,7 @@ async def test_a_client_of_deepgrams_api_gets_the_results_of_each_channel():
             await client.send(piece.tobytes())
         await client.send('{"type":"CloseStream"}')
         answers = [json.loads(message) async for message in client]
-    process.send_signal(signal.SIGINT)
-    await process.communicate()
+    await ended(process, by=signal.SIGINT)
     said = {0: [], 1: []}
     for answer in answers[:-1]:
         assert answer["type"] == "Results", answer
@@ -299,8 +284,7 @@ async def test_who_listens_gets_the_captions_of_each_channel(tmp_path):
     process, url = await started(str(path), "--channels", "split")
     async with connect(f"{url}?after=0") as listener:
         events = [json.loads(message) async for message in listener]
-    await process.communicate()
-    assert process.returncode == 0
+    await ended(process)
     assert events[0]["split"] is True
     of = {
         kind: {e["channel"] for e in events if e["type"] == kind} for kind in ("partial", "final")
@@ -313,7 +297,7 @@ def typed_interrupt(*args: str) -> tuple[Emulator, int]:
     master, terminal = pty.openpty()
     termios.tcsetwinsize(terminal, (30, 40))
     process = subprocess.Popen(
-        [*PROGRAM, *args],
+        [PROGRAM, *args],
         **dict.fromkeys(("stdin", "stdout", "stderr"), terminal),
         start_new_session=True,
         preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
@@ -357,9 +341,7 @@ async def test_a_hangup_reads_the_token_anew_and_keeps_who_is_in(tmp_path):
         await inside.recv()
         token.write_text(NEW)
         process.send_signal(signal.SIGHUP)
-        async for line in process.stderr:
-            if b"read " in line:
-                break
+        await logged(process, b"read ")
         async with connect(f"{url}?role=both", **show(NEW)):
             pass
         with pytest.raises(InvalidStatus, match="401"):
@@ -368,25 +350,17 @@ async def test_a_hangup_reads_the_token_anew_and_keeps_who_is_in(tmp_path):
         assert json.loads(await inside.recv())["type"] == "eos"
         token.write_text("")
         process.send_signal(signal.SIGHUP)
-        async for line in process.stderr:
-            if b"old token stays" in line:
-                break
-    process.send_signal(signal.SIGTERM)
-    await process.communicate()
-    assert process.returncode == 0
+        await logged(process, b"old token stays")
+    await ended(process, by=signal.SIGTERM)
 
 
 async def test_a_terminal_that_hangs_up_is_a_stop():
     master, terminal = pty.openpty()
-    process = await asyncio.create_subprocess_exec(
-        *PROGRAM, "serve", "--port", "0", stdout=terminal, stderr=asyncio.subprocess.PIPE
-    )
+    process = await begun(PROGRAM, "serve", "--port", "0", stdout=terminal)
     os.close(terminal)
-    await address(process)
-    process.send_signal(signal.SIGHUP)
-    await process.communicate()
+    await logged(process, ADDRESS)
+    await ended(process, by=signal.SIGHUP)
     os.close(master)
-    assert process.returncode == 0
 
 
 async def test_clients_speak_listen_and_vanish_beside_each_other(sentence):
@@ -416,26 +390,15 @@ async def test_clients_speak_listen_and_vanish_beside_each_other(sentence):
         assert [e["text"] for e in events if e["type"] == "final"] == [SENTENCE]
         assert events[-1]["reason"] == "stop"
     assert everybody[3] not in (1000, 1001)
-    process.send_signal(signal.SIGTERM)
-    _, complaints = await process.communicate()
-    assert process.returncode == 0, complaints
-    assert b"Traceback" not in complaints
+    assert b"Traceback" not in await ended(process, by=signal.SIGTERM)
 
 
 async def test_the_second_interrupt_does_not_wait_for_a_stuck_reader(sentences):
     reader, writer = os.pipe()
     fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)  # full after a few partials
-    process = await asyncio.create_subprocess_exec(
-        *PROGRAM,
-        str(sentences),
-        "--jsonl",
-        "--port",
-        "0",
-        stdout=writer,
-        stderr=asyncio.subprocess.PIPE,
-    )
+    process = await begun(PROGRAM, sentences, "--jsonl", "--port", "0", stdout=writer)
     os.close(writer)
-    url = await address(process)
+    url = await logged(process, ADDRESS)
     async with connect(f"{url}?after=0") as listener:
         async for message in listener:
             if json.loads(message)["type"] == "final":
@@ -446,9 +409,8 @@ async def test_the_second_interrupt_does_not_wait_for_a_stuck_reader(sentences):
                 break
         assert process.returncode is None, "it waits for the reader of its output"
         process.send_signal(signal.SIGINT)
-    await process.communicate()
+    await ended(process, 130)
     os.close(reader)
-    assert process.returncode == 130
 
 
 def _children(pid: int) -> list[int]:
@@ -462,7 +424,7 @@ def test_sigterm_ends_captions_of_another_family_whether_its_library_answers_or_
     pytest.importorskip("transcribe_cpp")
     sound = soundfile.read(recorded.ROOT / "tests/golden/lamp.flac", dtype="int16")[0].tobytes()
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    command = [*PROGRAM, "-m", str(MOONSHINE), "--port=off", "--jsonl", "-"]
+    command = [PROGRAM, "-m", str(MOONSHINE), "--port=off", "--jsonl", "-"]
     with subprocess.Popen(command, **pipes) as daemon:
         daemon.stdin.write(sound[:64_000])
         daemon.stdin.flush()

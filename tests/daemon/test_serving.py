@@ -8,7 +8,6 @@ import signal
 import socket
 import ssl
 import sys
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
@@ -19,9 +18,8 @@ from streamd.daemon import serving
 from streamd.daemon.serving import allow_files, inherited_socket, notify
 from streamd.errors import BindError, ConfigError
 from streamd.streams import Streams
+from tests.support.programs import PROGRAM, begun, ended, logged
 from tests.support.serving import certificate
-
-PROGRAM = str(Path(sys.executable).with_name("streamd"))
 
 
 def test_the_token_comes_from_a_file_or_the_environment(tmp_path):
@@ -97,13 +95,9 @@ async def test_a_flood_of_silent_tls_connections_ends_nobody(tmp_path, many_file
     program = ("sh", "-c", 'ulimit -n 700 && exec "$0" serve --port 0 "$@"', PROGRAM)
     # In debug mode asyncio logs a traceback for each connection that ends in its handshake.
     quiet = {**os.environ, "PYTHONASYNCIODEBUG": ""}
-    process = await asyncio.create_subprocess_exec(
-        *program, *options, tmp_path / "key.pem", stderr=asyncio.subprocess.PIPE, env=quiet
-    )
-    while not (found := re.search(rb"listening on (wss\S+)", await process.stderr.readline())):
-        pass
+    process = await begun(*program, *options, tmp_path / "key.pem", env=quiet)
+    url, silent = await logged(process, rb"(?<=listening on )wss\S+"), []
     trust = ssl.create_default_context(cafile=cert)
-    url, silent = found[1].decode(), []
     port = urlsplit(url).port
     async with connect(f"{url}?role=both", ssl=trust, proxy=None) as speaker:
         await speaker.recv()
@@ -116,9 +110,7 @@ async def test_a_flood_of_silent_tls_connections_ends_nobody(tmp_path, many_file
             assert '"eos"' in str(await another.recv())
         await speaker.send('{"type":"stop"}')
         assert '"eos"' in str(await speaker.recv())
-    process.send_signal(signal.SIGTERM)
-    _, log = await process.communicate()
-    assert (process.returncode, b"Traceback" in log) == (0, False), log.decode()
+    assert b"Traceback" not in await ended(process, by=signal.SIGTERM)
     for each in silent:
         each.close()
 
@@ -139,12 +131,9 @@ async def test_under_a_service_manager(tmp_path):
         "import os, sys; os.dup2(int(sys.argv[1]), 3); os.environ['LISTEN_FDS'] = '1';"
         "os.environ['LISTEN_PID'] = str(os.getpid()); os.execv(sys.argv[2], sys.argv[2:])"
     )
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-c", become, str(listening.fileno()), PROGRAM, "serve"),
-        pass_fds=[listening.fileno()],
-        env=environ,
-        stderr=asyncio.subprocess.PIPE,
-    )
+    number = listening.fileno()
+    command = (sys.executable, "-c", become, number, PROGRAM, "serve")
+    process = await begun(*command, pass_fds=[number], env=environ)
     messages = [await asyncio.to_thread(said)]
     while not messages[-1].startswith("READY=1"):
         messages.append(await asyncio.to_thread(said))
@@ -156,8 +145,7 @@ async def test_under_a_service_manager(tmp_path):
     process.send_signal(signal.SIGTERM)
     while (message := await asyncio.to_thread(said)) != "STOPPING=1":
         assert message == "WATCHDOG=1"
-    await process.communicate()
-    assert process.returncode == 0
+    await ended(process)
     listening.close()
     manager.close()
 

@@ -31,9 +31,9 @@ from streamd.whisper.tokenizer import Tokenizer
 from tests.support import recorded
 from tests.support.decoders import N_VOCAB, vocabulary
 from tests.support.loop import without_slow_steps
+from tests.support.programs import PROGRAM, begun, cleared, ended, logged
 from tests.support.recorded import SENTENCE, SENTENCES
 
-PROGRAM = str(Path(sys.executable).with_name("streamd"))
 HANGS = """
 import logging
 import sys
@@ -352,11 +352,7 @@ async def test_a_file_waits_for_a_gpu_no_longer_than_it_lasts(tmp_path, monkeypa
 
 async def test_an_interrupt_ends_a_file_behind_the_window_at_hand(tmp_path):
     long = recorded.wav(tmp_path / "long.wav", np.tile(recorded.three_sentences(), 8))
-    process = await asyncio.create_subprocess_exec(
-        *(PROGRAM, "transcribe", str(long), "--jsonl", "-o", str(tmp_path / "a.txt")),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
+    process = await begun(PROGRAM, "transcribe", long, "--jsonl", "-o", tmp_path / "a.txt")
     first = await process.stdout.readline()
     process.send_signal(signal.SIGINT)
     rest, complaints = await process.communicate()
@@ -380,24 +376,18 @@ async def test_an_interrupted_batch_is_done_with_the_same_command(tmp_path):
     sounds.append(recorded.wav(tmp_path / "3.wav", recorded.samples()))
     out = tmp_path / "out"
     command = (PROGRAM, "transcribe", *map(str, sounds), "-f", "srt", "--output-dir", str(out))
-    process = await asyncio.create_subprocess_exec(
-        *command, "--jsonl", stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
-    )
-    ended, line = 0, b""
-    while ended < 2 or b'"final"' not in line:
+    process = await begun(*command, "--jsonl")
+    n_ended, line = 0, b""
+    while n_ended < 2 or b'"final"' not in line:
         line = await process.stdout.readline()
-        ended += b'"eos"' in line
-    process.send_signal(signal.SIGINT)
-    _, complaints = await process.communicate()
-    assert process.returncode == 130
+        n_ended += b'"eos"' in line
+    complaints = await ended(process, 130, by=signal.SIGINT)
     said = "interrupted: 2 of 4 files are not done: run it again with --skip-existing\n"
     assert complaints.decode().endswith(said)
     assert sorted(os.listdir(out)) == ["0.srt", "1.srt", "2.partial.srt"]
     recorded.wav(sounds[2], recorded.samples())  # a shorter one
     before = (out / "0.srt").stat().st_mtime_ns
-    rest = await asyncio.create_subprocess_exec(
-        *command, "--skip-existing", "--jsonl", stdout=asyncio.subprocess.PIPE
-    )
+    rest = await begun(*command, "--skip-existing", "--jsonl")
     printed, _ = await rest.communicate()
     assert (rest.returncode, printed.count(b'"eos"')) == (0, 2)
     assert sorted(os.listdir(out)) == ["0.srt", "1.srt", "2.partial.srt", "2.srt", "3.srt"]
@@ -412,12 +402,7 @@ async def test_there_must_be_transcripts_to_look_for(tmp_path):
 
 async def test_an_interrupt_ends_a_pipe_and_what_it_gave_is_written():
     reader, writer = os.pipe()
-    process = await asyncio.create_subprocess_exec(
-        *(PROGRAM, "transcribe", "-"),
-        stdin=reader,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
+    process = await begun(PROGRAM, "transcribe", "-", stdin=reader)
     os.close(reader)
     pcm = (recorded.samples() * 32767).astype("<i2").tobytes()
     # A pipe holds 64 KiB: when the last of the silence went into it, what was said was taken out.
@@ -434,20 +419,13 @@ async def hung():
     processes = []
 
     async def start(sound: Path, where: str, *args: str) -> asyncio.subprocess.Process:
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-W", "error", "-c", HANGS, where, "1"),
-            *("transcribe", str(sound), "--precision", "int8", "--vad", "off", *args),
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
-        processes.append(process)
-        return process
+        python = (sys.executable, "-W", "error", "-c", HANGS, where, "1")
+        options = ("--precision", "int8", "--vad", "off", *args)
+        processes.append(await begun(*python, "transcribe", sound, *options))
+        return processes[-1]
 
     yield start
-    for process in processes:
-        if process.returncode is None:
-            process.kill()
-            await process.communicate()
+    await cleared(*processes)
 
 
 @pytest.fixture(scope="module")
@@ -465,9 +443,7 @@ async def test_a_window_that_never_returns_cannot_prevent_the_end(
 ):
     text = tmp_path / "a.txt"
     process = await hung(long, where, "-o", str(text), "--set", "limits.shutdown_ms=300")
-    async for line in process.stderr:
-        if b"it hangs" in line:
-            break
+    await logged(process, b"it hangs")
     process.send_signal(number)
     out, complaints = await asyncio.wait_for(process.communicate(), 60)
     assert process.returncode == 130, complaints

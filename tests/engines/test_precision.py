@@ -18,13 +18,6 @@ from streamd.models.store import load_model
 from tests.support.checkpoints import dimensions
 
 
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """An empty cache."""
-    monkeypatch.setenv("STREAMD_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
-
-
 def test_the_measurement_is_kept(folder):
     assert choose_precision(dimensions("few"), threads=1).precision == "float32", (
         "small: not worth it"

@@ -37,13 +37,6 @@ def small(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """An empty cache."""
-    monkeypatch.setenv("STREAMD_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
-
-
-@pytest.fixture
 def loads(monkeypatch):
     """The models whose own files were read."""
     names = []

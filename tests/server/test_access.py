@@ -23,7 +23,7 @@ from streamd.options import BindOptions
 from streamd.server import Invitation, Rights, Server, grants
 from streamd.server.access import Access
 from streamd.streams import Streams
-from tests.support.serving import INFO, CountingStreams, client, serving
+from tests.support.serving import INFO, CountingStreams, client, joined, serving
 
 TOKENS = """
 [ops]
@@ -89,11 +89,9 @@ async def test_sessions_of_others_are_neither_listed_nor_read_nor_fed(token_file
     async with of_three_people(token_file) as running:
         port = running.port
         async with (
-            client(port, "role=both&session=alice-notes", **with_token(ALICE)) as alice,
-            client(port, "role=both&session=keynote", **with_token(OPS)) as keynote,
+            joined(port, "role=both&session=alice-notes", **with_token(ALICE)) as alice,
+            joined(port, "role=both&session=keynote", **with_token(OPS)),
         ):
-            await alice.get()
-            await keynote.get()
             listed = {}
             for token in (OPS, ALICE, HALL):
                 answer = json.loads((await ask(port, "/v1/sessions", token))[1])
@@ -183,8 +181,7 @@ async def test_a_page_that_everybody_may_speak_on_shows_each_only_their_own():
     guest = next(each for each in grants(bind) if each.is_guest)
     async with serving(CountingStreams(), bind=bind) as running:
         query = "role=both&session=Chrome-20261128-100000-0a1b2c3d"
-        async with client(running.port, query, **with_token(guest.secret)) as speaker:
-            await speaker.get()
+        async with joined(running.port, query, **with_token(guest.secret)):
             answer = json.loads((await ask(running.port, "/v1/sessions", guest.secret))[1])
             assert answer == {"sessions": [{"name": "live"}], "may": "speak"}
 
@@ -215,22 +212,21 @@ async def test_the_link_that_is_printed_for_a_microphone_is_for_its_captions_onl
         assert await is_refused(running.port, "session=talk", token)
 
 
-async def test_a_line_in_the_log_says_who_begins_ends_and_is_refused_and_why(token_file, caplog):
+async def test_a_line_in_the_log_says_who_begins_ends_and_is_refused_and_why(
+    token_file, caplog, streams
+):
     caplog.set_level(logging.INFO, "streamd")
     bind = BindOptions(port=0, tokens=read_tokens(token_file))
-    streams = CountingStreams()
     streams.max_streams = 1
     async with serving(streams, bind=bind) as running:
         port, proxied = running.port, {"X-Forwarded-For": "10.0.0.1, 192.0.2.7"}
-        async with client(
+        async with joined(
             port, "role=ingest&session=alice-1", **with_token(ALICE, **proxied)
         ) as one:
-            await one.get()
             await one.say(bytes(32_000))
             async with client(port, "role=ingest&session=two", **with_token(OPS)) as two:
                 assert (await two.get())["code"] == "too_many_streams"
-            await one.say({"type": "stop"})
-            await one.rest()
+            await one.stop()
         with pytest.raises(InvalidStatus):
             async with client(port, **with_token("wrong")):
                 pass

@@ -10,7 +10,7 @@ from streamd.errors import BindError, ConfigError
 from streamd.options import BindOptions
 from streamd.server import Server
 from tests.support.network import run_isolated
-from tests.support.serving import INFO, CountingStreams, client, serving
+from tests.support.serving import INFO, CountingStreams, client, joined, serving
 
 
 async def http(port: int, request: str) -> str:
@@ -52,23 +52,21 @@ HOST = "localhost"
         ("/healthz", "localhost:1;x", 403),
     ],
 )  # fmt: skip
-async def test_http_answers_under_our_own_names(path, host, wanted):
-    async with serving(CountingStreams()) as server:
-        answer = await http(server.port, f"GET {path} HTTP/1.1\nHost: {host}\n\n")
-        assert status(answer) == wanted
+async def test_http_answers_under_our_own_names(path, host, wanted, server):
+    answer = await http(server.port, f"GET {path} HTTP/1.1\nHost: {host}\n\n")
+    assert status(answer) == wanted
 
 
-async def test_the_page_may_run_its_own_scripts_and_reach_this_server_only():
-    async with serving(CountingStreams()) as server:
-        head, _, body = (
-            await http(server.port, "GET / HTTP/1.1\nHost: localhost:81\n\n")
-        ).partition("\r\n\r\n")
-        assert body.startswith("<!doctype html>")
-        policy = next(row for row in head.splitlines() if row.startswith("Content-Security-Policy"))
-        assert "default-src 'none'; script-src 'self'; style-src 'self'" in policy
-        assert "connect-src 'self' ws://localhost:81 wss://localhost:81;" in policy
-        assert "unsafe" not in policy
-        assert f"Content-Length: {len(body.encode())}" in head
+async def test_the_page_may_run_its_own_scripts_and_reach_this_server_only(server):
+    head, _, body = (await http(server.port, "GET / HTTP/1.1\nHost: localhost:81\n\n")).partition(
+        "\r\n\r\n"
+    )
+    assert body.startswith("<!doctype html>")
+    policy = next(row for row in head.splitlines() if row.startswith("Content-Security-Policy"))
+    assert "default-src 'none'; script-src 'self'; style-src 'self'" in policy
+    assert "connect-src 'self' ws://localhost:81 wss://localhost:81;" in policy
+    assert "unsafe" not in policy
+    assert f"Content-Length: {len(body.encode())}" in head
 
 
 async def test_nothing_but_name_and_port_gets_into_the_policy():
@@ -111,16 +109,15 @@ async def test_a_page_shows_the_token_as_a_subprotocol(names):
     "origin",
     ["https://evil.example", "http://localhost.evil.example", "null", "http://[::1", "file://"],
 )
-async def test_pages_of_other_sites_are_refused(origin):
-    async with serving(CountingStreams()) as server:
-        assert await refusal(server.port, origin=origin) == 403
+async def test_pages_of_other_sites_are_refused(origin, server):
+    assert await refusal(server.port, origin=origin) == 403
 
 
 @pytest.mark.parametrize(
     "origin", ["http://localhost:3000", "http://127.0.0.1", "https://[::1]:8443", None]
 )
-async def test_our_own_pages_are_allowed(origin):
-    async with serving(CountingStreams()) as server, client(server.port, origin=origin) as listener:
+async def test_our_own_pages_are_allowed(origin, server):
+    async with client(server.port, origin=origin) as listener:
         assert (await listener.get())["type"] == "hello"
 
 
@@ -258,14 +255,12 @@ async def test_the_port_is_free_again_afterwards():
 
 async def test_too_many_clients_are_told_to_try_later():
     async with serving(CountingStreams(), max_streams=0, max_subscribers=1) as server:
-        async with client(server.port) as listener:
-            await listener.get()
+        async with joined(server.port):
             assert await refusal(server.port) == 503
         # The place is free once the server has seen the first one leave.
         while True:
             try:
-                async with client(server.port) as listener:
-                    await listener.get()
+                async with joined(server.port):
                     break
             except InvalidStatus:
                 continue
@@ -288,45 +283,41 @@ async def test_a_client_that_only_knows_an_address_shows_the_token_there():
                     pass
 
 
-async def test_the_page_and_a_websocket_share_an_address():
-    async with serving(CountingStreams()) as server:
-        page = await http(server.port, "GET / HTTP/1.1\nHost: localhost\n\n")
-        assert "<html" in page
-        upgrade = "Connection: Upgrade, HTTP2-Settings\nUpgrade: h2c\nHTTP2-Settings: AAMAAABk"
-        assert "<html" in await http(server.port, f"GET / HTTP/1.1\nHost: localhost\n{upgrade}\n\n")
-        async with client(server.port, path="/") as speaker:
-            await speaker.say('{"config":{}}')
-            await speaker.say(b"")
-            assert await speaker.get() == {"partial": ""}
+async def test_the_page_and_a_websocket_share_an_address(server):
+    page = await http(server.port, "GET / HTTP/1.1\nHost: localhost\n\n")
+    assert "<html" in page
+    upgrade = "Connection: Upgrade, HTTP2-Settings\nUpgrade: h2c\nHTTP2-Settings: AAMAAABk"
+    assert "<html" in await http(server.port, f"GET / HTTP/1.1\nHost: localhost\n{upgrade}\n\n")
+    async with client(server.port, path="/") as speaker:
+        await speaker.say('{"config":{}}')
+        await speaker.say(b"")
+        assert await speaker.get() == {"partial": ""}
 
 
 @pytest.mark.parametrize(("path", "wanted"), [("/healthz", 200), ("/", 200), ("/nothing", 404)])
-async def test_head_is_answered_without_a_body(path, wanted):
-    async with serving(CountingStreams()) as server:
-        head, _, body = (
-            await http(server.port, f"HEAD {path} HTTP/1.1\nHost: localhost\n\n")
-        ).partition("\r\n\r\n")
-        assert (status(head), body) == (wanted, "")
-        got = await http(server.port, f"GET {path} HTTP/1.1\nHost: localhost\n\n")
-        length = len(got.partition("\r\n\r\n")[2].encode())
-        assert f"Content-Length: {length}" in head
+async def test_head_is_answered_without_a_body(path, wanted, server):
+    head, _, body = (
+        await http(server.port, f"HEAD {path} HTTP/1.1\nHost: localhost\n\n")
+    ).partition("\r\n\r\n")
+    assert (status(head), body) == (wanted, "")
+    got = await http(server.port, f"GET {path} HTTP/1.1\nHost: localhost\n\n")
+    length = len(got.partition("\r\n\r\n")[2].encode())
+    assert f"Content-Length: {length}" in head
 
 
 @pytest.mark.parametrize("body", ["", "audio"])
-async def test_other_methods_are_refused(body):
-    async with serving(CountingStreams()) as server:
-        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-        head = f"POST /v1/sessions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}"
-        writer.write(f"{head}\r\n\r\n{body}".encode())
-        answer = (await reader.readuntil(b"\r\n\r\n")).decode()
-        assert (status(answer), "Allow: GET, HEAD" in answer) == (405, True)
-        writer.close()
+async def test_other_methods_are_refused(body, server):
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    head = f"POST /v1/sessions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}"
+    writer.write(f"{head}\r\n\r\n{body}".encode())
+    answer = (await reader.readuntil(b"\r\n\r\n")).decode()
+    assert (status(answer), "Allow: GET, HEAD" in answer) == (405, True)
+    writer.close()
 
 
 @pytest.mark.parametrize("junk", [b"", b"\0", b"GET", b"POST / HTTP/1.1\r\n\r\n", b"\x16\x03\x01"])
 async def test_what_is_no_http_disturbs_nobody(junk, caplog):
-    async with serving(CountingStreams()) as server, client(server.port) as listener:
-        await listener.get()
+    async with serving(CountingStreams()) as server, joined(server.port) as listener:
         with socket.create_connection(("127.0.0.1", server.port)) as raw:
             raw.sendall(junk)
         await (await listener.connection.ping())

@@ -1,5 +1,4 @@
 import asyncio
-import socket
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 
@@ -11,7 +10,8 @@ from streamd.errors import ConfigError, StreamdError, WireError
 from streamd.events import Eos, Fault, Final, Gap, Missed, Partial, SessionEvent, TimedWord, Vad
 from streamd.server.client import watch
 from streamd.streams.hub import Hub
-from tests.support.serving import CountingStreams, Relay, client, serving
+from tests.support.nats import free_port
+from tests.support.serving import CountingStreams, Relay, joined, serving
 
 HELLO = (
     '{"type":"hello","proto":"streamd.v1","session":"live","epoch":"e","seq":0,"model":"m",'
@@ -35,12 +35,6 @@ async def speaking(*messages: str) -> AsyncIterator[str]:
         yield f"ws://127.0.0.1:{next(iter(server.sockets)).getsockname()[1]}"
 
 
-def unused_port() -> int:
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        return int(unused.getsockname()[1])
-
-
 async def everything(url: str, **options: object) -> list[SessionEvent]:
     async with aclosing(watch(url, **options)) as events:
         return [event async for event in events]
@@ -49,7 +43,7 @@ async def everything(url: str, **options: object) -> list[SessionEvent]:
 @pytest.mark.parametrize(
     "address", ["ws://{}", "http://{}/", "{}", "ws://{}/v1/stream", "{}?session=live"]
 )
-async def test_events_arrive_as_they_were_published(address):
+async def test_events_arrive_as_they_were_published(address, streams, server):
     word = TimedWord(text="yes", start_ms=0, end_ms=20, prob=0.5, final=True)
     said = [
         Vad(speech=True, t_ms=0),
@@ -57,21 +51,18 @@ async def test_events_arrive_as_they_were_published(address):
         Gap(t_ms=40, duration_ms=20, why="overrun"),
         Fault(code="engine", message="it broke", fatal=True),
     ]
-    streams = CountingStreams()
-    async with serving(streams) as server:
-        url = address.format(f"127.0.0.1:{server.port}")
-        async with aclosing(watch(url, after=0)) as events:
-            one = streams.live.publish(final("one"))
-            assert (one.seq, await anext(events)) == (1, one)
-            for event in said:
-                streams.live.publish(event)
-                assert await anext(events) == event
-            streams.live.close("stop")
-            assert [event async for event in events] == [Eos(seq=1, reason="stop")]
+    url = address.format(f"127.0.0.1:{server.port}")
+    async with aclosing(watch(url, after=0)) as events:
+        one = streams.live.publish(final("one"))
+        assert (one.seq, await anext(events)) == (1, one)
+        for event in said:
+            streams.live.publish(event)
+            assert await anext(events) == event
+        streams.live.close("stop")
+        assert [event async for event in events] == [Eos(seq=1, reason="stop")]
 
 
-async def test_a_lost_connection_loses_and_doubles_nothing():
-    streams = CountingStreams()
+async def test_a_lost_connection_loses_and_doubles_nothing(streams):
     streams.live.publish(final("before"))
     streams.live.publish(Partial(seg=1, rev=1, start_ms=0, end_ms=20, text="on", stable=0))
     async with (
@@ -100,10 +91,8 @@ async def test_a_lost_connection_loses_and_doubles_nothing():
     assert relay.n_calls == 1 + 3 + 3
 
 
-async def test_a_server_that_was_restarted_is_noticed():
-    streams = CountingStreams()
+async def test_a_server_that_was_restarted_is_noticed(streams, server):
     async with (
-        serving(streams) as server,
         Relay(server.port) as relay,
         aclosing(watch(f"127.0.0.1:{relay.port}?after=0", retry_ms=0)) as events,
     ):
@@ -139,13 +128,9 @@ async def test_it_comes_back_to_where_it_was_even_if_it_heard_nothing_but_hello(
     assert asked == ["", "after=5&epoch=e", "after=0&epoch=f"]
 
 
-async def test_who_was_too_slow_comes_back():
-    streams = CountingStreams()
+async def test_who_was_too_slow_comes_back(streams, server):
     streams.live = Hub("live", bound=4)
-    async with (
-        serving(streams) as server,
-        aclosing(watch(f"127.0.0.1:{server.port}?after=0", retry_ms=0)) as events,
-    ):
+    async with aclosing(watch(f"127.0.0.1:{server.port}?after=0", retry_ms=0)) as events:
         streams.live.publish(final("0"))
         await anext(events)
         for n in range(1, 10):
@@ -153,10 +138,8 @@ async def test_who_was_too_slow_comes_back():
         assert [(await anext(events)).text for _ in range(9)] == list("123456789")
 
 
-async def test_a_session_that_is_gone_when_we_come_back_is_an_error():
-    streams = CountingStreams()
-    async with serving(streams) as server, client(server.port, "role=ingest&session=talk") as talk:
-        await talk.get()
+async def test_a_session_that_is_gone_when_we_come_back_is_an_error(streams, server):
+    async with joined(server.port, "role=ingest&session=talk"):
         async with Relay(server.port) as relay:
             url = f"127.0.0.1:{relay.port}?session=talk&after=0"
             async with aclosing(watch(url, retry_ms=0)) as events:
@@ -183,7 +166,7 @@ async def test_what_is_no_address_is_named(url):
 
 
 async def test_nobody_there():
-    url = f"ws://127.0.0.1:{unused_port()}"
+    url = f"ws://127.0.0.1:{free_port()}"
     with pytest.raises(StreamdError, match=rf"cannot connect to {url} .*is streamd running"):
         await everything(url)
 
@@ -223,11 +206,10 @@ async def test_a_wrong_token_is_told_from_a_missing_one():
             await everything(f"127.0.0.1:{server.port}", token="another")
 
 
-async def test_a_server_without_tls_is_named_by_its_address():
-    async with serving(CountingStreams()) as server:
-        address = f"127.0.0.1:{server.port}"
-        with pytest.raises(StreamdError, match=f"does not speak TLS: .* ws://{address}"):
-            await everything(f"wss://{address}")
+async def test_a_server_without_tls_is_named_by_its_address(server):
+    address = f"127.0.0.1:{server.port}"
+    with pytest.raises(StreamdError, match=f"does not speak TLS: .* ws://{address}"):
+        await everything(f"wss://{address}")
 
 
 class OnlyClients(CountingStreams):
@@ -259,7 +241,7 @@ async def test_without_a_microphone_there_it_waits_for_a_speaker_and_shows_all(c
 async def test_a_proxy_is_not_asked_for_the_sessions(monkeypatch):
     for name in ("no_proxy", "NO_PROXY"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{unused_port()}")
+    monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{free_port()}")
     streams = OnlyClients()
     speaker = streams.open("desk")
     async with serving(streams) as server:
@@ -290,8 +272,7 @@ async def test_a_server_that_does_not_tell_its_sessions_is_named(monkeypatch):
         told.set()
 
 
-async def test_with_the_token_one_may_watch():
-    streams = CountingStreams()
+async def test_with_the_token_one_may_watch(streams):
     streams.live.close("stop")
     async with serving(streams, token="secret") as server:
         events = await everything(f"127.0.0.1:{server.port}", token="secret")
@@ -299,9 +280,8 @@ async def test_with_the_token_one_may_watch():
         assert events == await everything(link) == [Eos(seq=0, reason="stop")]
 
 
-async def test_an_unknown_session_is_an_error_with_its_code():
-    async with serving(CountingStreams()) as server:
-        says = "refuses: there is no session 'x'; sessions: live"
-        with pytest.raises(WireError, match=says) as caught:
-            await everything(f"127.0.0.1:{server.port}?session=x")
-        assert caught.value.code == "no_such_session"
+async def test_an_unknown_session_is_an_error_with_its_code(server):
+    says = "refuses: there is no session 'x'; sessions: live"
+    with pytest.raises(WireError, match=says) as caught:
+        await everything(f"127.0.0.1:{server.port}?session=x")
+    assert caught.value.code == "no_such_session"

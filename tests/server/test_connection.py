@@ -15,7 +15,7 @@ from streamd.server.connection import WebSocket
 from streamd.server.dialects.deepgram import Deepgram
 from streamd.streams.hub import Hub
 from tests.server.test_operations import get
-from tests.support.serving import Client, CountingStreams, DeafClient, client, serving
+from tests.support.serving import Client, CountingStreams, DeafClient, client, joined, serving
 
 
 def final(text: str = "") -> Final:
@@ -27,13 +27,11 @@ async def turn(listener: Client) -> None:
     await (await listener.connection.ping())
 
 
-async def test_a_client_that_does_not_read_is_cut_off_and_counted_and_delays_nobody():
-    streams = CountingStreams()
+async def test_a_client_that_does_not_read_is_cut_off_and_counted_and_delays_nobody(streams):
     async with (
         serving(streams, send_deadline_ms=500, write_buffer_bytes=1024) as server,
-        client(server.port) as listener,
+        joined(server.port) as listener,
     ):
-        await listener.get()
         with DeafClient(server.port) as deaf:
             await deaf.opened()
             seq = 0
@@ -49,22 +47,19 @@ async def test_a_client_that_does_not_read_is_cut_off_and_counted_and_delays_nob
 async def test_a_client_that_does_not_answer_pings_is_cut_off():
     async with (
         serving(CountingStreams(), ping_ms=300) as server,
-        client(server.port, ping_interval=None) as listener,
+        joined(server.port, ping_interval=None) as listener,
     ):
-        await listener.get()
         with DeafClient(server.port) as deaf:
             await deaf.opened()
             while not deaf.is_cut():
                 await turn(listener)
 
 
-async def test_a_speaker_that_does_not_read_is_cut_off_and_what_it_said_is_final():
-    streams = CountingStreams()
+async def test_a_speaker_that_does_not_read_is_cut_off_and_what_it_said_is_final(streams):
     async with (
         serving(streams, send_deadline_ms=500, write_buffer_bytes=1024) as server,
-        client(server.port) as other,
+        joined(server.port) as other,
     ):
-        await other.get()
         with DeafClient(server.port, "role=both&session=talk") as deaf:
             await deaf.opened()
             while not deaf.is_cut():
@@ -75,19 +70,16 @@ async def test_a_speaker_that_does_not_read_is_cut_off_and_what_it_said_is_final
     assert streams.ingests["talk"].finished == "disconnect"
 
 
-async def test_who_falls_too_far_behind_is_told_and_misses_nothing_when_it_comes_back():
-    streams = CountingStreams()
+async def test_who_falls_too_far_behind_is_told_and_misses_nothing_when_it_comes_back(streams):
     streams.live = Hub("live", bound=4)
     async with serving(streams, write_buffer_bytes=1024) as server:
-        async with client(server.port) as listener:
-            await listener.get()
+        async with joined(server.port) as listener:
             for _ in range(6):
                 streams.live.publish(final("x" * 1024))  # has to wait for room in the buffer
             *_, error = await listener.rest()
             assert (error["code"], error["fatal"]) == ("slow", True)
             assert listener.close_code == 4503
-        async with client(server.port, "after=0") as listener:
-            await listener.get()
+        async with joined(server.port, "after=0") as listener:
             assert [(await listener.get())["seq"] for _ in range(6)] == [1, 2, 3, 4, 5, 6]
 
 
@@ -104,15 +96,12 @@ async def test_who_has_sent_much_after_a_mistake_need_not_wait_for_the_end(caplo
     assert "does not close" not in caplog.text
 
 
-async def test_a_bug_of_ours_ends_one_stream_and_is_reported(monkeypatch, caplog):
-    streams = CountingStreams()
+async def test_a_bug_of_ours_ends_one_stream_and_is_reported(monkeypatch, caplog, streams):
     async with (
         serving(streams) as server,
-        client(server.port) as other,
-        client(server.port, "role=both&session=talk") as speaker,
+        joined(server.port) as other,
+        joined(server.port, "role=both&session=talk") as speaker,
     ):
-        await other.get()
-        await speaker.get()
         monkeypatch.setattr(streams.ingests["talk"].hub, "publish", None)
         await speaker.say(bytes(640))
         assert await speaker.rest() == []
@@ -132,9 +121,8 @@ async def test_a_bug_in_a_dialect_ends_its_connection_only(monkeypatch, caplog):
     async with (
         serving(streams) as server,
         client(server.port, query, path="/v1/listen") as foreign,
-        client(server.port, "session=talk") as listener,
+        joined(server.port, "session=talk") as listener,
     ):
-        await listener.get()
         hub = streams.ingests["talk"].hub
         # Whoever publishes, which is the session, does not notice.
         assert [hub.publish(final(text)).seq for text in ("one", "two")] == [1, 2]
@@ -146,8 +134,7 @@ async def test_a_bug_in_a_dialect_ends_its_connection_only(monkeypatch, caplog):
     assert [bug.args for bug in bugs] == [("a bug",)]
 
 
-async def test_a_stream_may_come_byte_by_byte():
-    streams = CountingStreams()
+async def test_a_stream_may_come_byte_by_byte(streams):
     loop = asyncio.get_running_loop()
     mask = b"\0\0\0\0"
     stop = b'{"type":"stop"}'
@@ -174,8 +161,7 @@ async def test_a_stream_may_come_byte_by_byte():
 def test_garbage_instead_of_frames_ends_its_own_stream_only(garbage):
     async def run() -> None:
         streams = CountingStreams()
-        async with serving(streams) as server, client(server.port) as listener:
-            await listener.get()
+        async with serving(streams) as server, joined(server.port) as listener:
             with DeafClient(server.port, "role=ingest&session=talk") as raw:
                 await raw.opened()
                 await asyncio.get_running_loop().sock_sendall(raw.socket, garbage)
@@ -219,9 +205,10 @@ PCM = "session=talk&encoding=linear16&sample_rate=16000"
         ("/v1/realtime", "session=talk&model=other", "whisper-1", ""),
     ],
 )
-async def test_a_client_may_name_the_model_of_its_session(path, query, named, model):
-    streams = CountingStreams()
-    async with serving(streams) as server, client(server.port, query, path=path) as speaker:
+async def test_a_client_may_name_the_model_of_its_session(
+    path, query, named, model, streams, server
+):
+    async with client(server.port, query, path=path) as speaker:
         transcription = {"transcription": {"model": named}}
         if path == "/v1/realtime":
             audio = {"input": transcription if named else {}}
@@ -238,9 +225,8 @@ async def test_a_client_may_name_the_model_of_its_session(path, query, named, mo
             assert (await listener.get())["model"] == (model or "fake")
 
 
-async def test_a_model_that_is_not_there_is_refused():
-    streams = CountingStreams()
-    async with serving(streams) as server, client(server.port, "role=both") as speaker:
+async def test_a_model_that_is_not_there_is_refused(server):
+    async with client(server.port, "role=both") as speaker:
         await speaker.say({"type": "start", "model": "nova-3"})
         told = (await speaker.rest())[-1]
         assert (told["code"], told["message"], speaker.close_code) == (

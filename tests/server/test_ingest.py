@@ -27,6 +27,7 @@ from tests.support.serving import (
     CountingStreams,
     DeafClient,
     client,
+    joined,
     serving,
 )
 
@@ -41,13 +42,13 @@ def s16(n_frames: int) -> bytes:
 async def feeding(query: str = "role=ingest&session=talk"):
     """The sessions of a server, the server, and a client that feeds one."""
     streams = CountingStreams()
-    async with serving(streams) as server, client(server.port, query) as speaker:
+    async with serving(streams) as server, joined(server.port, query) as speaker:
         yield streams, server, speaker
 
 
 async def test_a_whole_stream_and_its_speaker_hears_it_back():
     async with feeding("role=both&session=talk") as (streams, _, speaker):
-        hello = await speaker.get()
+        hello = speaker.hello
         assert (hello["session"], hello["seq"]) == ("talk", 0)
         await speaker.say(s16(5))
         (partial,) = await speaker.until("partial")
@@ -57,8 +58,7 @@ async def test_a_whole_stream_and_its_speaker_hears_it_back():
         assert (final["type"], final["seq"], final["text"]) == ("final", 1, "5 frames")
         assert flushed == {"type": "flushed", "id": "x", "seq": 1}
         await speaker.say(s16(2) + bytes(2))
-        await speaker.say({"type": "stop"})
-        *_, last, eos = await speaker.rest()
+        *_, last, eos = await speaker.stop()
         # The odd sample makes a third frame: nothing that was said is left out.
         assert (last["type"], last["text"]) == ("final", "3 frames")
         assert eos == {"type": "eos", "seq": 2, "reason": "stop"}
@@ -68,9 +68,8 @@ async def test_a_whole_stream_and_its_speaker_hears_it_back():
 
 async def test_who_only_speaks_is_not_sent_the_transcript():
     async with feeding("role=ingest") as (_, server, speaker):
-        hello = await speaker.get()
-        async with client(server.port, f"session={hello['session']}") as listener:
-            await listener.get()
+        hello = speaker.hello
+        async with joined(server.port, f"session={hello['session']}") as listener:
             await speaker.say(s16(3))
             await speaker.say({"type": "stop"})
             heard = await listener.rest()
@@ -89,8 +88,7 @@ async def test_samples_arrive_exactly_however_they_are_cut(encoding, dtype, scal
         width = np.dtype(dtype).itemsize
         for start in range(0, len(pcm), 77 * width):
             await speaker.say(pcm[start : start + 77 * width])
-        await speaker.say({"type": "stop"})
-        await speaker.rest()
+        await speaker.stop()
     assert np.array_equal(streams.ingests["talk"].samples(), ramp.astype(np.float32))
 
 
@@ -98,22 +96,19 @@ async def test_rate_and_channels_are_converted():
     async with feeding() as (streams, _, speaker):
         await speaker.say({"type": "start", "rate": 48000, "channels": 2})
         await speaker.say(bytes(48000 * 2 * 2))
-        await speaker.say({"type": "stop"})
-        await speaker.rest()
+        await speaker.stop()
     assert streams.ingests["talk"].n_fed == 50
 
 
 async def test_half_a_second_of_audio_at_most_is_fed_at_once_and_only_when_there_is_room():
     async with feeding() as (streams, _, speaker):
-        await speaker.get()
         ingest = streams.ingests["talk"]
         ingest.has_room.clear()
         await speaker.say(s16(130))
         await ingest.waiting_for_room.wait()
         assert ingest.n_fed == 0
         ingest.has_room.set()
-        await speaker.say({"type": "stop"})
-        await speaker.rest()
+        await speaker.stop()
     assert [len(frames) for frames in ingest.frames] == [25] * 5 + [5]
 
 
@@ -147,13 +142,11 @@ async def test_a_large_message_is_resampled_in_pieces(monkeypatch):
     assert abs(session.n_fed * 320 / 16000 - sum(sizes) / 4001) < 0.02
 
 
-async def test_a_client_that_waits_for_us_is_not_taken_for_dead():
-    streams = CountingStreams()
+async def test_a_client_that_waits_for_us_is_not_taken_for_dead(streams):
     async with (
         serving(streams, ping_ms=300) as server,
-        client(server.port, "role=both&session=talk", ping_interval=None) as speaker,
+        joined(server.port, "role=both&session=talk", ping_interval=None) as speaker,
     ):
-        await speaker.get()
         ingest = streams.ingests["talk"]
         ingest.has_room.clear()
         # More than the library's queue holds, so that it stops reading, pongs included.
@@ -167,8 +160,7 @@ async def test_a_client_that_waits_for_us_is_not_taken_for_dead():
                 while not dead.is_cut():
                     await (await listener.connection.ping())
         ingest.has_room.set()
-        await speaker.say({"type": "stop"})
-        *_, final, eos = await speaker.rest()
+        *_, final, eos = await speaker.stop()
         assert final["text"] == "40 frames"
         assert eos["reason"] == "stop"
 
@@ -195,17 +187,14 @@ BAD_MESSAGES = {
 async def test_nonsense_ends_its_own_stream_only(name):
     message, code, close_code = BAD_MESSAGES[name]
     async with feeding("role=both&session=other") as (streams, server, other):
-        await other.get()
-        async with client(server.port, "role=ingest&session=talk") as speaker:
-            await speaker.get()
+        async with joined(server.port, "role=ingest&session=talk") as speaker:
             await speaker.say(message)
             (error,) = await speaker.rest()
             assert (error["type"], error["code"], error["fatal"]) == ("error", code, True)
             assert "\n" not in str(error["message"])
             assert speaker.close_code == close_code
         await other.say(s16(1))
-        await other.say({"type": "stop"})
-        assert (await other.rest())[-1]["reason"] == "stop"
+        assert (await other.stop())[-1]["reason"] == "stop"
     assert streams.ingests["talk"].finished == "error"
 
 
@@ -226,29 +215,24 @@ def encoded(form: str, codec: str, seconds: int = 3) -> bytes:
 async def test_a_container_of_a_browser_is_decoded_as_it_comes(form):
     data = encoded(form, "libopus")
     async with feeding("role=both&session=talk") as (_, _, speaker):
-        await speaker.get()
         await speaker.say({"type": "start", "encoding": "container"})
         for at in range(0, len(data) // 2, 700):
             await speaker.say(data[at : at + 700])
         (partial,) = (await speaker.until("partial"))[-1:]
         assert int(partial["text"]) > 0  # before the end is there
         await speaker.say(data[at + 700 :])
-        await speaker.say({"type": "stop"})
-        *_, final, eos = await speaker.rest()
+        *_, final, eos = await speaker.stop()
         assert 150 <= int(final["text"].split()[0]) <= 152  # frames of 20 ms
         assert eos["reason"] == "stop"
 
 
 async def test_what_is_no_container_is_bad_audio_and_disturbs_nobody():
     async with feeding() as (_, server, speaker):
-        await speaker.get()
         await speaker.say({"type": "start", "encoding": "container"})
         await speaker.say(b"no container" * 1000)
-        await speaker.say({"type": "stop"})
-        *_, error = [each for each in await speaker.rest() if each["type"] == "error"]
+        *_, error = [each for each in await speaker.stop() if each["type"] == "error"]
         assert (error["code"], error["fatal"]) == ("bad_audio", True)
-        async with client(server.port, "role=ingest&session=other") as other:
-            await other.get()
+        async with joined(server.port, "role=ingest&session=other") as other:
             await other.say({"type": "start", "encoding": "container", "samples": 0})
             (error,) = await other.rest()
             assert error["message"] == "a container has one mixed channel, and cannot be resumed"
@@ -263,9 +247,8 @@ def test_of_very_many_unknown_fields_only_a_few_are_looked_at(monkeypatch):
     assert start == Start()
 
 
-async def test_what_is_allowed_and_what_is_ignored_is_said():
+async def test_what_is_allowed_and_what_is_ignored_is_said(server):
     async with feeding() as (_, _, speaker):
-        await speaker.get()
         await speaker.say({"type": "start", "lang": "en", "x\n": 1, "rate": 16_000})
         warning = await speaker.get()
         assert (warning["code"], warning["fatal"]) == ("unknown_field", False)
@@ -277,7 +260,7 @@ async def test_what_is_allowed_and_what_is_ignored_is_said():
         assert error["message"].endswith(
             "- at `$.encoding`; allowed: pcm_s16le, pcm_f32le, container"
         )
-    async with serving(CountingStreams()) as server, client(server.port, "role=speak") as lost:
+    async with client(server.port, "role=speak") as lost:
         (error,) = await lost.rest()
         assert (
             error["message"] == "Invalid enum value 'speak' for role; allowed: listen, ingest, both"
@@ -287,7 +270,6 @@ async def test_what_is_allowed_and_what_is_ignored_is_said():
 @pytest.mark.parametrize("first", [b"\0\0", '{"type":"start"}'])
 async def test_start_comes_once_and_before_the_audio(first):
     async with feeding("role=ingest") as (_, _, speaker):
-        await speaker.get()
         await speaker.say(first)
         await speaker.say({"type": "start"})
         (error,) = await speaker.rest()
@@ -298,32 +280,29 @@ async def test_start_comes_once_and_before_the_audio(first):
 async def test_samples_that_are_no_numbers_are_complained_about_once():
     nan = np.full(320, np.nan, "<f4").tobytes()
     async with feeding() as (streams, _, speaker):
-        await speaker.get()
         await speaker.say({"type": "start", "encoding": "pcm_f32le"})
         await speaker.say(nan)
         await speaker.say(nan)
-        await speaker.say({"type": "stop"})
-        error, eos = await speaker.rest()
+        error, eos = await speaker.stop()
         assert (error["code"], error["fatal"]) == ("bad_audio", False)
         assert eos["type"] == "eos"
     assert not streams.ingests["talk"].samples().any()
 
 
-async def test_too_large_a_message_closes_with_1009_and_what_was_said_is_final():
-    async with feeding() as (_, server, speaker):
-        await speaker.get()
-        async with client(server.port, "session=talk") as listener:
-            await listener.get()
-            await speaker.say(s16(3))
-            await speaker.say(bytes((1 << 20) + 2))
-            assert await speaker.rest() == []
-            assert speaker.close_code == 1009
-            assert (await listener.rest())[-2]["text"] == "3 frames"
+async def test_too_large_a_message_closes_with_1009_and_what_was_said_is_final(server):
+    async with (
+        joined(server.port, "role=ingest&session=talk") as speaker,
+        joined(server.port, "session=talk") as listener,
+    ):
+        await speaker.say(s16(3))
+        await speaker.say(bytes((1 << 20) + 2))
+        assert await speaker.rest() == []
+        assert speaker.close_code == 1009
+        assert (await listener.rest())[-2]["text"] == "3 frames"
 
 
 async def test_what_is_sent_after_stop_is_ignored():
     async with feeding() as (streams, _, speaker):
-        await speaker.get()
         ingest = streams.ingests["talk"]
         ingest.may_finish.clear()
         await speaker.say({"type": "stop"})
@@ -338,60 +317,50 @@ async def test_what_is_sent_after_stop_is_ignored():
 
 
 @pytest.mark.parametrize("session", ["talk", "live"])
-async def test_a_session_has_one_speaker(session):
-    async with (
-        serving(CountingStreams()) as server,
-        client(server.port, "role=both&session=talk") as speaker,
-    ):
-        await speaker.get()
+async def test_a_session_has_one_speaker(session, server):
+    async with joined(server.port, "role=both&session=talk") as speaker:
         async with client(server.port, f"role=ingest&session={session}") as second:
             (error,) = await second.rest()
             assert error["code"] == "session_busy"
             assert second.close_code == 1008
-        await speaker.say({"type": "stop"})
-        assert (await speaker.rest())[-1]["reason"] == "stop"
+        assert (await speaker.stop())[-1]["reason"] == "stop"
 
 
-async def test_too_many_streams_are_told_to_try_later():
-    streams = CountingStreams()
+async def test_too_many_streams_are_told_to_try_later(streams, server):
     streams.max_streams = 0
-    async with serving(streams) as server, client(server.port, "role=ingest") as speaker:
+    async with client(server.port, "role=ingest") as speaker:
         (error,) = await speaker.rest()
         assert error["code"] == "too_many_streams"
         assert speaker.close_code == 1013
 
 
 @pytest.mark.parametrize(("last", "reason"), [("nonsense", "error"), ("", "disconnect")])
-async def test_what_was_said_before_nonsense_or_by_who_vanishes_is_final(last, reason):
-    async with feeding() as (_, server, speaker):
-        await speaker.get()
-        async with client(server.port, "session=talk") as listener:
-            await listener.get()
-            await speaker.say(s16(4) + bytes(100))
-            await listener.until("partial")
-            if last:
-                await speaker.say(last)
-            else:
-                speaker.connection.transport.abort()
-            *_, final, eos = await listener.rest()
-            assert final["text"] == "5 frames"
-            assert eos["reason"] == reason
-            assert listener.close_code == 1000
+async def test_what_was_said_before_nonsense_or_by_who_vanishes_is_final(server, last, reason):
+    async with (
+        joined(server.port, "role=ingest&session=talk") as speaker,
+        joined(server.port, "session=talk") as listener,
+    ):
+        await speaker.say(s16(4) + bytes(100))
+        await listener.until("partial")
+        if last:
+            await speaker.say(last)
+        else:
+            speaker.connection.transport.abort()
+        *_, final, eos = await listener.rest()
+        assert (final["text"], eos["reason"]) == ("5 frames", reason)
+        assert listener.close_code == 1000
 
 
 async def test_a_client_that_vanishes_while_we_are_busy_is_waited_for_by_nobody():
     async with feeding() as (streams, server, speaker):
-        await speaker.get()
         ingest = streams.ingests["talk"]
         ingest.has_room.clear()
         await speaker.say(s16(1))
         await ingest.waiting_for_room.wait()
         speaker.connection.transport.abort()
-        async with client(server.port, "role=both") as other:
-            await other.get()
+        async with joined(server.port, "role=both") as other:
             await other.say(s16(2))
-            await other.say({"type": "stop"})
-            assert (await other.rest())[-2]["text"] == "2 frames"
+            assert (await other.stop())[-2]["text"] == "2 frames"
         ingest.has_room.set()
         assert [event.text async for event in ingest.hub.subscribe(0) if hasattr(event, "text")]
     assert ingest.finished == "disconnect"
@@ -407,10 +376,8 @@ CHOSEN = {
 }
 
 
-async def test_what_a_speaker_chooses_is_for_its_session_and_told_to_listeners():
-    streams = CountingStreams()
+async def test_what_a_speaker_chooses_is_for_its_session_and_told_to_listeners(server):
     async with (
-        serving(streams) as server,
         client(server.port, "role=ingest&session=talk") as speaker,
         client(server.port, "role=ingest&session=other") as other,
     ):
@@ -433,21 +400,18 @@ async def test_what_a_speaker_chooses_is_for_its_session_and_told_to_listeners()
 async def test_a_choice_that_is_not_allowed_ends_the_session_with_one_line():
     async with feeding("role=both") as (_, _, speaker):
         await speaker.say({"type": "start", "language": "refused"})
-        _, error = await speaker.rest()
+        (error,) = await speaker.rest()
         assert (error["code"], error["fatal"], speaker.close_code) == ("bad_option", True, 1008)
         assert "\n" not in str(error["message"])
 
 
 @pytest.mark.parametrize(("query", "start", "n_words"), [(1, False, 0), (0, True, 1), (0, None, 0)])
-async def test_the_speaker_may_change_its_mind_about_words(query, start, n_words):
+async def test_the_speaker_may_change_its_mind_about_words(query, start, n_words, server):
     """For itself: a listener gets what its own query says."""
-    streams = CountingStreams()
     async with (
-        serving(streams) as server,
         client(server.port, f"role=both&session=talk&words={query}") as speaker,
-        client(server.port, "session=live") as other,
+        joined(server.port, "session=live"),
     ):
-        await other.get()
         for message in ({"type": "start", "words": start}, s16(1), {"type": "stop"}):
             await speaker.say(message)
         finals = [message for message in await speaker.rest() if message["type"] == "final"]
@@ -472,7 +436,6 @@ async def test_who_no_longer_waits_for_the_end_does_not_prevent_it():
 
 async def test_what_was_chosen_can_be_changed_while_there_is_audio():
     async with feeding("role=both&session=talk") as (streams, _, speaker):
-        await speaker.get()
         await speaker.say({"type": "start", "prompt": "Bees.", "hotwords": "Apis"})
         await speaker.say(s16(1))
         changed = {"hotwords": "mellifera", "endpoint_ms": 400, "sounds": True}
@@ -482,8 +445,7 @@ async def test_what_was_chosen_can_be_changed_while_there_is_audio():
         assert (fault["code"], fault["fatal"]) == ("bad_option", False)
         choices = streams.ingests["talk"].hub.choices
         await speaker.say(s16(1))
-        await speaker.say({"type": "stop"})
-        *_, eos = await speaker.rest()
+        *_, eos = await speaker.stop()
         assert choices.prompt == "Bees."
         assert {name: getattr(choices, name) for name in changed} == changed
         assert (choices.language, eos["reason"]) == ("en", "stop")
@@ -544,7 +506,6 @@ async def test_updates_that_wait_are_made_at_the_end_of_the_moment(monkeypatch):
 
 async def test_who_feeds_a_session_corrects_it_and_all_listeners_are_told():
     async with feeding("role=both&session=talk") as (streams, server, speaker):
-        await speaker.get()
         await speaker.say(s16(1))
         await speaker.say({"type": "flush"})
         await speaker.until("flushed")
@@ -569,8 +530,9 @@ async def test_who_feeds_a_session_corrects_it_and_all_listeners_are_told():
         assert streams.ingests["talk"].corrected == [("Ana Botín", True)]
 
 
-async def test_whoever_may_send_audio_corrects_the_servers_own_session_and_no_mere_listener():
-    streams = CountingStreams()
+async def test_whoever_may_send_audio_corrects_the_servers_own_session_and_no_mere_listener(
+    streams,
+):
     bind = BindOptions(port=0, token="secret", listen_token="ears")
     correct = {"type": "correct", "text": "Zoë"}
     async with (

@@ -5,7 +5,7 @@ from websockets.asyncio.client import connect
 
 from streamd.events import Final, Partial, TimedWord, Vad
 from streamd.server.connection import WebSocket
-from tests.support.serving import CountingStreams, client, serving
+from tests.support.serving import CountingStreams, client, joined, serving
 
 
 def final(seg: int) -> Final:
@@ -17,10 +17,9 @@ def partial(seg: int, rev: int) -> Partial:
     return Partial(seg=seg, rev=rev, start_ms=0, end_ms=20, text="wo", stable=0)
 
 
-async def test_hello_says_where_the_listener_is():
-    streams = CountingStreams()
+async def test_hello_says_where_the_listener_is(streams, server):
     streams.live.publish(final(0))
-    async with serving(streams) as server, client(server.port) as listener:
+    async with client(server.port) as listener:
         assert await listener.get() == {
             "type": "hello",
             "proto": "streamd.v1",
@@ -48,10 +47,8 @@ async def test_hello_says_where_the_listener_is():
         }
 
 
-async def test_events_come_in_order_until_eos_and_a_normal_close():
-    streams = CountingStreams()
-    async with serving(streams) as server, client(server.port) as listener:
-        await listener.get()
+async def test_events_come_in_order_until_eos_and_a_normal_close(streams, server):
+    async with joined(server.port) as listener:
         streams.live.publish(Vad(speech=True, t_ms=0))
         streams.live.publish(partial(0, 2))
         assert await listener.until("partial") == [
@@ -76,12 +73,11 @@ async def test_events_come_in_order_until_eos_and_a_normal_close():
         assert listener.close_code == 1000
 
 
-async def test_after_replays_what_was_missed_then_the_current_partial():
-    streams = CountingStreams()
+async def test_after_replays_what_was_missed_then_the_current_partial(streams, server):
     for seg in range(4):
         streams.live.publish(final(seg))
     streams.live.publish(partial(4, 1))
-    async with serving(streams) as server, client(server.port, "after=2") as listener:
+    async with client(server.port, "after=2") as listener:
         messages = await listener.until("partial")
         assert [message.get("seq") for message in messages] == [4, 3, 4, None]
 
@@ -100,25 +96,21 @@ async def test_a_long_replay_lets_the_others_go_on(monkeypatch):
         await send(socket, text)
 
     monkeypatch.setattr(WebSocket, "send", counted)
-    async with serving(streams) as server, client(server.port, "after=0") as listener:
-        await listener.get()
+    async with serving(streams) as server, joined(server.port, "after=0") as listener:
         assert [(await listener.get())["seq"] for _ in range(900)] == list(range(1, 901))
     assert n_before_a_turn == [2]
 
 
-async def test_another_epoch_is_announced_and_everything_replayed():
-    streams = CountingStreams()
+async def test_another_epoch_is_announced_and_everything_replayed(streams, server):
     streams.live.publish(final(0))
-    async with serving(streams) as server, client(server.port, "after=1&epoch=e0") as listener:
+    async with client(server.port, "after=1&epoch=e0") as listener:
         _, missed, replayed = await listener.until("final")
         assert missed == {"type": "missed", "from_seq": 0, "to_seq": 0, "why": "epoch"}
         assert replayed["seq"] == 1
 
 
-async def test_partials_and_words_can_be_declined():
-    streams = CountingStreams()
-    async with serving(streams) as server, client(server.port, "partials=0&words=0") as listener:
-        await listener.get()
+async def test_partials_and_words_can_be_declined(streams, server):
+    async with joined(server.port, "partials=0&words=0") as listener:
         streams.live.publish(partial(0, 1))
         streams.live.publish(final(0))
         (message,) = await listener.until("final")
@@ -126,14 +118,13 @@ async def test_partials_and_words_can_be_declined():
         assert message["text"] == "word"
 
 
-async def test_the_subprotocol_is_agreed_upon_if_it_is_offered():
-    async with serving(CountingStreams()) as server:
-        for offered, agreed in ((["x", "streamd.v1"], "streamd.v1"), (["x"], None), (None, None)):
-            async with connect(
-                f"ws://127.0.0.1:{server.port}/v1/stream", subprotocols=offered, proxy=None
-            ) as connection:
-                assert connection.subprotocol == agreed
-                assert '"hello"' in str(await connection.recv())
+async def test_the_subprotocol_is_agreed_upon_if_it_is_offered(server):
+    for offered, agreed in ((["x", "streamd.v1"], "streamd.v1"), (["x"], None), (None, None)):
+        async with connect(
+            f"ws://127.0.0.1:{server.port}/v1/stream", subprotocols=offered, proxy=None
+        ) as connection:
+            assert connection.subprotocol == agreed
+            assert '"hello"' in str(await connection.recv())
 
 
 @pytest.mark.parametrize(
@@ -148,8 +139,8 @@ async def test_the_subprotocol_is_agreed_upon_if_it_is_offered():
         ("&".join(f"x{n}=1" for n in range(201)), "bad_query"),
     ],
 )
-async def test_what_cannot_be_had_is_refused_with_a_reason(query, code):
-    async with serving(CountingStreams()) as server, client(server.port, query) as listener:
+async def test_what_cannot_be_had_is_refused_with_a_reason(query, code, server):
+    async with client(server.port, query) as listener:
         (message,) = await listener.rest()
         assert (message["type"], message["code"], message["fatal"]) == ("error", code, True)
         assert message["message"]
@@ -164,12 +155,11 @@ async def test_what_cannot_be_had_is_refused_with_a_reason(query, code):
         ("{}", "bad_message", 1007),
     ],
 )
-async def test_a_listener_that_talks_is_sent_away_and_the_others_go_on(message, code, close):
-    streams = CountingStreams()
-    async with serving(streams) as server, client(server.port) as other:
-        await other.get()
-        async with client(server.port) as listener:
-            await listener.get()
+async def test_a_listener_that_talks_is_sent_away_and_the_others_go_on(
+    message, code, close, streams, server
+):
+    async with joined(server.port) as other:
+        async with joined(server.port) as listener:
             await listener.say(message)
             (error,) = await listener.rest()
             assert error["code"] == code

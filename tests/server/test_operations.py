@@ -23,6 +23,7 @@ from tests.support.serving import (
     CountingStreams,
     certificate,
     client,
+    joined,
     serving,
 )
 from tests.support.uploads import exchange
@@ -42,16 +43,14 @@ def partial(text: str) -> Partial:
     return Partial(seg=1, rev=1, start_ms=0, end_ms=20, text=text, stable=0, lag_ms=200)
 
 
-async def test_ready_unless_there_is_a_reason():
-    streams = CountingStreams()
+async def test_ready_unless_there_is_a_reason(streams):
     async with serving(
         streams, max_streams=0, max_subscribers=1, max_lag_ms=1000, token="secret"
     ) as server:
         assert await get(server.port, "/readyz") == (200, '{"ready":true,"reasons":[]}')
         streams.reasons, streams.lag_ms = ["the model is not loaded yet"], 1020
         headers = {"Authorization": "Bearer secret"}
-        async with client(server.port, additional_headers=headers) as listener:
-            await listener.get()
+        async with joined(server.port, additional_headers=headers):
             status, body = await get(server.port, "/readyz")
             assert (await get(server.port, "/healthz"))[0] == 200
     assert status == 503
@@ -62,8 +61,7 @@ async def test_ready_unless_there_is_a_reason():
     ]
 
 
-async def test_an_invitation_leads_to_a_session():
-    streams = CountingStreams()
+async def test_an_invitation_leads_to_a_session(streams):
     async with serving(streams) as server:
         server.invitation = Invitation("http://192.0.2.7:8765/#token=x")
         links = [
@@ -119,16 +117,9 @@ def test_metrics_count_what_happens():
         assert row in text.splitlines()
 
 
-async def test_stats_come_to_whoever_wants_them():
-    streams = CountingStreams()
+async def test_stats_come_to_whoever_wants_them(streams, server):
     stats = Stats(audio_ms=20, lag_ms=0, lost_ms=0, rtf=0.1, listeners=2)
-    async with (
-        serving(streams) as server,
-        client(server.port, "stats=1") as curious,
-        client(server.port) as other,
-    ):
-        await curious.get()
-        await other.get()
+    async with joined(server.port, "stats=1") as curious, joined(server.port) as other:
         streams.live.publish(stats)
         streams.live.publish(final("a"))
         assert [message["type"] for message in await curious.until("final")] == ["stats", "final"]
@@ -150,15 +141,13 @@ async def test_further_hosts_and_origins_can_be_named():
             assert await status("captions.local", origin) == 403
 
 
-async def test_listeners_and_speakers_do_not_take_each_others_places():
-    streams = CountingStreams()
+async def test_listeners_and_speakers_do_not_take_each_others_places(streams):
     streams.max_streams = 1
     async with (
         serving(streams, max_streams=1, max_subscribers=1) as server,
-        client(server.port) as listener,
+        joined(server.port),
         client(server.port, "role=ingest&session=talk") as speaker,
     ):
-        await listener.get()
         epoch = (await speaker.get())["epoch"]
         await speaker.say({"type": "start", "samples": 0})
         await speaker.until("started")
@@ -176,8 +165,7 @@ async def test_listeners_and_speakers_do_not_take_each_others_places():
 async def test_clients_from_another_machine_are_counted(monkeypatch):
     monkeypatch.setattr("streamd.server.registry.is_loopback", lambda host: False)
     async with serving(CountingStreams(), max_per_address=1) as server:
-        async with client(server.port) as listener:
-            await listener.get()
+        async with joined(server.port):
             with pytest.raises(InvalidStatus) as refused:
                 async with client(server.port):
                     pass

@@ -19,10 +19,10 @@ from tests.support.loop import turns
 from tests.support.serving import (
     INFO,
     Client,
-    CountingStreams,
     DeafClient,
     certificate,
     client,
+    joined,
     serving,
 )
 
@@ -64,6 +64,26 @@ class Heard:
         monkeypatch.setattr(dialect, "hear", counted)
 
 
+@pytest.fixture
+def slowly(monkeypatch):
+    """One command is taken, and the next long after the test."""
+    monkeypatch.setattr(pacing, "COMMANDS_PER_S", 1e-3)
+
+
+@pytest.fixture
+async def server(streams):
+    """It waits for nobody for long."""
+    async with serving(streams, wyoming="0", send_deadline_ms=300) as running:
+        yield running
+
+
+@pytest.fixture
+async def honest(server):
+    """Somebody who behaves."""
+    async with client(server.port, "role=both") as other:
+        yield other
+
+
 async def flushed(honest: Client) -> None:
     """Have the server answer somebody who behaves."""
     await honest.say({"type": "flush"})
@@ -85,14 +105,11 @@ async def sending(stack: AsyncExitStack, hostile: DeafClient, data: bytes) -> No
 
 
 @pytest.mark.parametrize("name", SPEAKERS)
-async def test_who_sends_commands_too_fast_is_held_back(name, monkeypatch):
+async def test_who_sends_commands_too_fast_is_held_back(name, server, honest, slowly, monkeypatch):
     path, query, messages = SPEAKERS[name]
     heard = Heard(monkeypatch, WhisperLive if name == "WhisperLive" else DIALECTS[path])
-    monkeypatch.setattr(pacing, "COMMANDS_PER_S", 1e-3)  # one, and the next long after the test
     *first, again = map(frame, messages)
     async with AsyncExitStack() as stack:
-        server = await stack.enter_async_context(serving(CountingStreams(), send_deadline_ms=300))
-        honest = await stack.enter_async_context(client(server.port, "role=both"))
         hostile = stack.enter_context(DeafClient(server.port, query, path=path))
         await sending(stack, hostile, b"".join(first) + again * MANY)
         await heard.first.wait()
@@ -100,30 +117,22 @@ async def test_who_sends_commands_too_fast_is_held_back(name, monkeypatch):
         assert heard.n == (2 if name == "native" else 1)  # the other's flush, too
 
 
-async def test_who_sends_wyoming_events_too_fast_is_held_back(monkeypatch):
+async def test_who_sends_wyoming_events_too_fast_is_held_back(server, honest, slowly, monkeypatch):
     heard = Heard(monkeypatch, Wyoming)
-    monkeypatch.setattr(pacing, "COMMANDS_PER_S", 1e-3)
-    bind = BindOptions(port=0, wyoming="0")
-    async with (
-        Server(bind, sessions=CountingStreams(), info=INFO, limits=SOON) as server,
-        client(server.port, "role=both") as honest,
-    ):
-        _, writer = await asyncio.open_connection("127.0.0.1", server.wyoming_port)
-        writer.write(b'{"type":"transcribe"}\n' * MANY)
-        await heard.first.wait()
-        await flushed(honest)
-        assert heard.n == 1
-        writer.close()
-        await writer.wait_closed()
+    _, writer = await asyncio.open_connection("127.0.0.1", server.wyoming_port)
+    writer.write(b'{"type":"transcribe"}\n' * MANY)
+    await heard.first.wait()
+    await flushed(honest)
+    assert heard.n == 1
+    writer.close()
+    await writer.wait_closed()
 
 
 @pytest.mark.parametrize("more", [b"", b',"payload_length":1'], ids=["", "with a payload"])
 @pytest.mark.parametrize("event", ["describe", "ping"])
-async def test_who_asks_too_often_over_wyoming_is_held_back(event, more, monkeypatch):
-    monkeypatch.setattr(pacing, "COMMANDS_PER_S", 1e-3)
-    bind = BindOptions(port=0, wyoming="0")
+async def test_who_asks_too_often_over_wyoming_is_held_back(event, more, streams, slowly):
     async with (
-        Server(bind, sessions=CountingStreams(), info=INFO, limits=SOON) as server,
+        serving(streams, wyoming="0", send_deadline_ms=300) as server,
         client(server.port, "role=both") as honest,
     ):
         reader, writer = await asyncio.open_connection("127.0.0.1", server.wyoming_port)
@@ -136,27 +145,19 @@ async def test_who_asks_too_often_over_wyoming_is_held_back(event, more, monkeyp
     await writer.wait_closed()
 
 
+SAMPLES = {"type": "input_audio_buffer.append", "audio": b64encode(bytes(480)).decode()}
+
+
 @pytest.mark.parametrize(
-    "audio",
+    ("path", "query", "kind", "message"),
     [
         ("/v1/stream", "role=both&session=talk", BINARY, bytes(640)),
-        (
-            "/v1/realtime",
-            "session=talk",
-            TEXT,
-            json.dumps(
-                {"type": "input_audio_buffer.append", "audio": b64encode(bytes(480)).decode()}
-            ),
-        ),
+        ("/v1/realtime", "session=talk", TEXT, json.dumps(SAMPLES)),
     ],
     ids=["native", "OpenAI"],
 )
-async def test_audio_does_not_count(audio, monkeypatch):
-    path, query, kind, message = audio
-    monkeypatch.setattr(pacing, "COMMANDS_PER_S", 1e-3)
-    streams = CountingStreams()
+async def test_audio_does_not_count(path, query, kind, message, streams, server, slowly):
     async with AsyncExitStack() as stack:
-        server = await stack.enter_async_context(serving(streams, send_deadline_ms=300))
         hostile = stack.enter_context(DeafClient(server.port, query, path=path))
         await sending(stack, hostile, frame(message, kind) * 200)
         await streams.opened.wait()
@@ -183,7 +184,9 @@ FLOODS = {
 
 
 @pytest.mark.parametrize("name", FLOODS)
-async def test_pings_and_fragments_that_come_too_fast_are_not_read(name, monkeypatch):
+async def test_pings_and_fragments_that_come_too_fast_are_not_read(
+    name, server, honest, slowly, monkeypatch
+):
     seen, first = 0, asyncio.Event()
     process = pacing.PacedConnection.process_event
 
@@ -195,10 +198,7 @@ async def test_pings_and_fragments_that_come_too_fast_are_not_read(name, monkeyp
         process(connection, event)
 
     monkeypatch.setattr(pacing.PacedConnection, "process_event", counted)
-    monkeypatch.setattr(pacing, "COMMANDS_PER_S", 1e-3)
     async with AsyncExitStack() as stack:
-        server = await stack.enter_async_context(serving(CountingStreams(), send_deadline_ms=300))
-        honest = await stack.enter_async_context(client(server.port, "role=both"))
         hostile = stack.enter_context(DeafClient(server.port, "role=both"))
         begin = b"" if "ping" in name else frame("x", ends=False)
         await sending(stack, hostile, begin + FLOODS[name] * 20_000)
@@ -208,13 +208,12 @@ async def test_pings_and_fragments_that_come_too_fast_are_not_read(name, monkeyp
 
 
 @pytest.mark.parametrize("role", ["both", "listen"])
-async def test_pings_whose_answers_are_not_read_do_not_grow_a_buffer(role, monkeypatch):
+async def test_pings_whose_answers_are_not_read_do_not_grow_a_buffer(role, streams, monkeypatch):
     monkeypatch.setattr(pacing, "COMMANDS_PER_S", 1e9)
     async with (
-        serving(CountingStreams(), send_deadline_ms=300) as server,
-        client(server.port, "role=both") as honest,
+        serving(streams, send_deadline_ms=300) as server,
+        joined(server.port, "role=both") as honest,
     ):
-        await honest.get()
         before = set(server._registry._authorized)
         with DeafClient(server.port, f"role={role}") as deaf:
             await deaf.opened()
@@ -230,24 +229,20 @@ async def test_pings_whose_answers_are_not_read_do_not_grow_a_buffer(role, monke
             assert transport.get_write_buffer_size() < 64 << 10
 
 
-async def test_frames_that_come_with_the_request_are_taken_in_turn(monkeypatch):
+async def test_frames_that_come_with_the_request_are_taken_in_turn(
+    server, honest, slowly, monkeypatch
+):
     heard = Heard(monkeypatch, DIALECTS["/v1/stream"])
-    monkeypatch.setattr(pacing, "COMMANDS_PER_S", 1e-3)
-    async with (
-        serving(CountingStreams(), send_deadline_ms=300) as server,
-        client(server.port, "role=both") as honest,
-    ):
-        with DeafClient(server.port, "role=both") as hostile:
-            hostile.request += frame('{"type":"flush"}') * MANY
-            await hostile.opened()
-            await heard.first.wait()
-            await flushed(honest)
-            assert heard.n == 2  # the other's is one of them
+    with DeafClient(server.port, "role=both") as hostile:
+        hostile.request += frame('{"type":"flush"}') * MANY
+        await hostile.opened()
+        await heard.first.wait()
+        await flushed(honest)
+        assert heard.n == 2  # the other's is one of them
 
 
-async def test_what_was_sent_before_the_end_of_a_tls_connection_is_heard(tmp_path: Path):
+async def test_what_was_sent_before_the_end_of_a_tls_connection_is_heard(tmp_path: Path, streams):
     certificate(tmp_path, "localhost")
-    streams = CountingStreams()
     bind = BindOptions(
         port=0, tls_cert=str(tmp_path / "cert.pem"), tls_key=str(tmp_path / "key.pem")
     )

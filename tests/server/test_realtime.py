@@ -479,40 +479,32 @@ def test_a_session_that_is_too_long_is_not_read():
     assert (told["type"], told["error"]["code"]) == ("error", "invalid_value")
 
 
-def test_vllms_deltas_join_to_what_was_said_and_openais_to_the_transcript():
-    turns_off = {
-        "type": "session.update",
-        "session": {"audio": {"input": {"turn_detection": None}}},
-    }
-    asks = {"vLLM": {"type": "session.update", "model": "m"}, "OpenAI": turns_off}
-    for ask in asks.values():
-        heard = [partial("One", n_final=1), final("One two."), partial("three", 2000, n_final=1)]
-        heard += [partial("four", 2000, n_final=0), final("three four.", 2000, seg=1)]
-        sent = say("input_audio_buffer.append", audio=b64encode(SECOND).decode())
-        commit = say("input_audio_buffer.commit")
-        end = Flushed(id="1000", seq=2)
-        acts = converse(OpenAIRealtime(""), json.dumps(ask), sent, *heard, commit, end)
-        told = [each for each in acts if isinstance(each, dict)]
-        deltas = [each["delta"] for each in told if "delta" in each]
-        assert deltas == ["One", " two.", " three", " four."]
-        (whole,) = [v for each in told for k, v in each.items() if k in ("text", "transcript")]
-        assert whole == "One two. three four."
+VLLM, WITHOUT_TURNS = say("session.update", model="m"), update(turn_detection=None)
+
+
+@pytest.mark.parametrize("begin", [VLLM, WITHOUT_TURNS], ids=["vLLM", "OpenAI"])
+def test_vllms_deltas_join_to_what_was_said_and_openais_to_the_transcript(begin):
+    heard = [partial("One", n_final=1), final("One two."), partial("three", 2000, n_final=1)]
+    heard += [partial("four", 2000, n_final=0), final("three four.", 2000, seg=1)]
+    acts = told(begin, append(), *heard, COMMIT, Flushed(id="1000", seq=2))
+    answers = [each for each in acts if isinstance(each, dict)]
+    assert [each["delta"] for each in answers if "delta" in each] == [
+        *("One", " two.", " three", " four."),
+    ]
+    (whole,) = [v for each in answers for k, v in each.items() if k in ("text", "transcript")]
+    assert whole == "One two. three four."
 
 
 @pytest.mark.parametrize(
-    "dialect",
+    ("spoken", "begin"),
     [
-        (OpenAIRealtime(""), {"type": "session.update", "model": "m"}),
-        (
-            OpenAIRealtime(""),
-            {"type": "session.update", "session": {"audio": {"input": {"turn_detection": None}}}},
-        ),
-        (Wyoming(), {"type": "transcribe"}),
+        (OpenAIRealtime(""), VLLM),
+        (OpenAIRealtime(""), WITHOUT_TURNS),
+        (Wyoming(), say("transcribe")),
     ],
     ids=["vLLM", "OpenAI", "Wyoming"],
 )
-def test_what_a_client_gets_does_not_cost_more_the_longer_it_lasts(dialect, monkeypatch):
-    spoken, ask = dialect
+def test_what_a_client_gets_does_not_cost_more_the_longer_it_lasts(spoken, begin, monkeypatch):
     n_chars = 0
     end_of = dialects._end_of
 
@@ -523,5 +515,5 @@ def test_what_a_client_gets_does_not_cost_more_the_longer_it_lasts(dialect, monk
 
     monkeypatch.setattr(dialects, "_end_of", counted)
     heard = [partial("One", n_final=1), final("One two.")] * 100
-    converse(spoken, json.dumps(ask), *heard)
+    converse(spoken, begin, *heard)
     assert n_chars < 100 * 3 * len("One two.")

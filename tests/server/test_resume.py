@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from streamd.events import Fault
-from tests.support.serving import Client, CountingIngest, CountingStreams, client, serving
+from tests.support.serving import Client, CountingIngest, CountingStreams, client, joined, serving
 
 START = {"type": "start", "samples": 0}
 QUERY = "role=ingest&session=talk"
@@ -23,45 +23,47 @@ async def begun(speaker: Client, start: dict[str, object] | None = None) -> tupl
     return str(hello["epoch"]), int(str(started["samples"]))
 
 
-async def test_who_comes_back_goes_on_where_it_was():
-    streams = CountingStreams()
-    async with serving(streams) as server, client(server.port, "session=live") as other:
-        await other.get()
-        async with client(server.port, QUERY) as speaker:
-            epoch, at = await begun(speaker)
-            assert at == 0
-            await speaker.say(s16(320 * 3 + 100))
-            await streams.ingests["talk"].until(lambda ingest: ingest.n_fed == 3)
-            speaker.connection.transport.abort()
+async def lost(port: int, streams: CountingStreams, n_samples: int) -> str:
+    """The epoch of a speaker whose line breaks when so much was heard."""
+    async with client(port, QUERY) as speaker:
+        epoch, at = await begun(speaker)
+        assert at == 0
+        await speaker.say(s16(n_samples))
+        await streams.ingests["talk"].until(lambda ingest: ingest.n_fed == n_samples // 320)
+        speaker.connection.transport.abort()
+    return epoch
+
+
+async def test_who_comes_back_goes_on_where_it_was(streams):
+    async with serving(streams) as server, joined(server.port, "session=live"):
+        epoch = await lost(server.port, streams, 320 * 3 + 100)
         async with client(server.port, f"{QUERY}&epoch={epoch}") as speaker:
             assert await begun(speaker) == (epoch, 1060)
             await speaker.say(s16(220))
-            await speaker.say({"type": "stop"})
-            *_, ack, eos = await speaker.rest()
+            *_, ack, eos = await speaker.stop()
     assert (ack, eos["reason"]) == ({"type": "ack", "samples": 1280}, "stop")
     assert streams.ingests["talk"].n_fed == 4
 
 
-async def test_a_session_that_has_ended_because_of_a_bug_is_not_kept_for_its_client():
-    streams = CountingStreams()
-    async with serving(streams) as server:
-        async with client(server.port, QUERY) as speaker:
-            epoch, _ = await begun(speaker)
-            ingest = streams.ingests["talk"]
-            ingest.hub.publish(Fault(code="internal", message="a bug", fatal=True))
-            ingest.end("error", resumable=False)
-            *_, fault, eos = await speaker.rest()
-            assert (fault["code"], eos["reason"]) == ("internal", "error")
-            assert speaker.close_code == 1000
-        await ingest.until(lambda ingest: ingest.finished)
-        async with client(server.port, f"{QUERY}&epoch={epoch}") as speaker:
-            *_, refused = await speaker.rest()
-            assert refused["code"] == "session_over"
+async def test_a_session_that_has_ended_because_of_a_bug_is_not_kept_for_its_client(
+    streams, server
+):
+    async with client(server.port, QUERY) as speaker:
+        epoch, _ = await begun(speaker)
+        ingest = streams.ingests["talk"]
+        ingest.hub.publish(Fault(code="internal", message="a bug", fatal=True))
+        ingest.end("error", resumable=False)
+        *_, fault, eos = await speaker.rest()
+        assert (fault["code"], eos["reason"]) == ("internal", "error")
+        assert speaker.close_code == 1000
+    await ingest.until(lambda ingest: ingest.finished)
+    async with client(server.port, f"{QUERY}&epoch={epoch}") as speaker:
+        *_, refused = await speaker.rest()
+        assert refused["code"] == "session_over"
 
 
-async def test_acks_tell_what_is_final_each_second():
-    streams = CountingStreams()
-    async with serving(streams) as server, client(server.port, QUERY) as speaker:
+async def test_acks_tell_what_is_final_each_second(server):
+    async with client(server.port, QUERY) as speaker:
         await begun(speaker)
         await speaker.say(s16(8000))
         await speaker.say({"type": "flush", "id": "x"})
@@ -71,11 +73,9 @@ async def test_acks_tell_what_is_final_each_second():
         assert (await speaker.until("ack"))[-1] == {"type": "ack", "samples": 8000}
 
 
-async def test_who_does_not_count_gets_no_acks_and_is_not_waited_for():
-    streams = CountingStreams()
+async def test_who_does_not_count_gets_no_acks_and_is_not_waited_for(streams):
     async with serving(streams) as server:
-        async with client(server.port, QUERY) as speaker:
-            await speaker.get()
+        async with joined(server.port, QUERY) as speaker:
             await speaker.say({"type": "start"})
             await speaker.say(s16(32000))
             await speaker.say({"type": "flush", "id": "x"})
@@ -86,8 +86,7 @@ async def test_who_does_not_count_gets_no_acks_and_is_not_waited_for():
     assert ingest.finished == "disconnect"
 
 
-async def test_a_connection_whose_end_we_have_not_noticed_is_replaced():
-    streams = CountingStreams()
+async def test_a_connection_whose_end_we_have_not_noticed_is_replaced(streams):
     async with serving(streams) as server, client(server.port, QUERY) as old:
         epoch, _ = await begun(old)
         await old.say(s16(320))
@@ -97,22 +96,19 @@ async def test_a_connection_whose_end_we_have_not_noticed_is_replaced():
             (error,) = await old.rest()
             assert (error["code"], old.close_code) == ("replaced", 4409)
             await new.say(s16(320))
-            await new.say({"type": "stop"})
-            await new.rest()
+            await new.stop()
     assert streams.ingests["talk"].n_fed == 2
 
 
-async def test_what_a_replaced_connection_is_still_feeding_is_counted():
-    streams = CountingStreams()
-    async with serving(streams) as server, client(server.port, QUERY) as old:
+async def test_what_a_replaced_connection_is_still_feeding_is_counted(streams, server):
+    async with client(server.port, QUERY) as old:
         epoch, _ = await begun(old)
         ingest = streams.ingests["talk"]
         ingest.has_room.clear()
         await old.say(s16(320))
         await ingest.waiting_for_room.wait()
         await old.say(s16(640))  # is not taken any more
-        async with client(server.port, f"{QUERY}&epoch={epoch}") as new:
-            await new.get()
+        async with joined(server.port, f"{QUERY}&epoch={epoch}") as new:
             await new.say(START)
             (error,) = await old.rest()
             assert error["code"] == "replaced"
@@ -121,18 +117,17 @@ async def test_what_a_replaced_connection_is_still_feeding_is_counted():
 
 
 @pytest.mark.parametrize("epoch", ["", "&epoch=other"])
-async def test_only_who_fed_it_may_replace_it(epoch):
-    async with serving(CountingStreams()) as server, client(server.port, QUERY) as speaker:
+async def test_only_who_fed_it_may_replace_it(epoch, server):
+    async with client(server.port, QUERY) as speaker:
         await begun(speaker)
         async with client(server.port, QUERY + epoch) as stranger:
             (error,) = await stranger.rest()
             assert error["code"] == "session_busy"
 
 
-async def test_a_listener_can_neither_end_nor_take_over_a_session():
+async def test_a_listener_can_neither_end_nor_take_over_a_session(streams, server):
     """Also with the epoch, which every listener is told."""
-    streams = CountingStreams()
-    async with serving(streams) as server, client(server.port, QUERY) as speaker:
+    async with client(server.port, QUERY) as speaker:
         told, _ = await begun(speaker)
         async with client(server.port, "session=talk") as listener:
             epoch = (await listener.get())["epoch"]
@@ -149,9 +144,8 @@ async def test_a_listener_can_neither_end_nor_take_over_a_session():
             assert await begun(again) == (told, 320)
 
 
-async def test_a_speaker_may_name_its_epoch_as_a_listener():
-    streams = CountingStreams()
-    async with serving(streams) as server, client(server.port, QUERY) as speaker:
+async def test_a_speaker_may_name_its_epoch_as_a_listener(server):
+    async with client(server.port, QUERY) as speaker:
         told, _ = await begun(speaker)
         await speaker.say(s16(320))
         await speaker.say({"type": "flush", "id": "x"})
@@ -160,8 +154,9 @@ async def test_a_speaker_may_name_its_epoch_as_a_listener():
             assert [m["type"] for m in await listener.until("final")] == ["hello", "final"]
 
 
-async def test_the_secret_of_who_resumes_a_session_of_an_earlier_process_stays_valid():
-    streams = CountingStreams()
+async def test_the_secret_of_who_resumes_a_session_of_an_earlier_process_stays_valid(
+    streams, server
+):
     open_session = streams.open
 
     def opened(session: str, *, epoch: str | None, secret: str) -> CountingIngest:
@@ -171,22 +166,17 @@ async def test_the_secret_of_who_resumes_a_session_of_an_earlier_process_stays_v
         return ingest
 
     streams.open = opened
-    async with serving(streams) as server:
-        async with client(server.port, f"{QUERY}&epoch=e1.known") as speaker:
-            assert (await begun(speaker))[0] == "e1.known"
-        for known in ("e2", "e2.", "e2.guess"):  # as a listener knows it
-            query = f"role=ingest&session={known}&epoch={known}"
-            async with client(server.port, query) as speaker:
-                assert (await begun(speaker))[0] not in (known, "e2.known")
+    async with client(server.port, f"{QUERY}&epoch=e1.known") as speaker:
+        assert (await begun(speaker))[0] == "e1.known"
+    for known in ("e2", "e2.", "e2.guess"):  # as a listener knows it
+        query = f"role=ingest&session={known}&epoch={known}"
+        async with client(server.port, query) as speaker:
+            assert (await begun(speaker))[0] not in (known, "e2.known")
 
 
-async def test_what_the_speaker_has_forgotten_is_a_gap():
-    streams = CountingStreams()
+async def test_what_the_speaker_has_forgotten_is_a_gap(streams):
     async with serving(streams) as server:
-        async with client(server.port, QUERY) as speaker:
-            epoch, _ = await begun(speaker)
-            await speaker.say(s16(320))
-            speaker.connection.transport.abort()
+        epoch = await lost(server.port, streams, 320)
         async with client(server.port, f"{QUERY}&epoch={epoch}") as speaker:
             _, at = await begun(speaker, {"type": "start", "samples": 16320})
             assert at == 16320
@@ -196,27 +186,17 @@ async def test_what_the_speaker_has_forgotten_is_a_gap():
 @pytest.mark.parametrize(
     "first", [s16(320), {"type": "start", "samples": 0, "rate": 8000}, {"type": "start"}]
 )
-async def test_a_session_goes_on_with_the_audio_that_it_began_with(first):
-    async with serving(CountingStreams()) as server:
-        async with client(server.port, QUERY) as speaker:
-            epoch, _ = await begun(speaker)
-            await speaker.say(s16(320))
-            speaker.connection.transport.abort()
-        async with client(server.port, f"{QUERY}&epoch={epoch}") as speaker:
-            await speaker.get()
-            await speaker.say(first)
-            (*_, error) = await speaker.rest()
-            assert error["code"] == "late_start"
+async def test_a_session_goes_on_with_the_audio_that_it_began_with(first, streams, server):
+    epoch = await lost(server.port, streams, 320)
+    async with joined(server.port, f"{QUERY}&epoch={epoch}") as speaker:
+        await speaker.say(first)
+        (*_, error) = await speaker.rest()
+        assert error["code"] == "late_start"
 
 
-async def test_who_comes_back_too_late_is_told_what_was_heard():
-    streams = CountingStreams()
+async def test_who_comes_back_too_late_is_told_what_was_heard(streams):
     async with serving(streams, resume_ms=1) as server:
-        async with client(server.port, QUERY) as speaker:
-            epoch, _ = await begun(speaker)
-            await speaker.say(s16(16000))
-            await streams.ingests["talk"].until(lambda ingest: ingest.n_fed == 50)
-            speaker.connection.transport.abort()
+        epoch = await lost(server.port, streams, 16000)
         await streams.ingests["talk"].until(lambda ingest: ingest.finished)
         async with client(server.port, f"{QUERY}&epoch={epoch}") as speaker:
             (error,) = await speaker.rest()
@@ -224,14 +204,9 @@ async def test_who_comes_back_too_late_is_told_what_was_heard():
     assert streams.ingests["talk"].finished == "disconnect"
 
 
-async def test_the_end_of_the_server_does_not_wait_for_who_is_away():
-    streams = CountingStreams()
+async def test_the_end_of_the_server_does_not_wait_for_who_is_away(streams):
     async with serving(streams, resume_ms=1_000_000) as server:
-        async with client(server.port, QUERY) as speaker:
-            await begun(speaker)
-            await speaker.say(s16(3200))
-            await streams.ingests["talk"].until(lambda ingest: ingest.n_fed == 10)
-            speaker.connection.transport.abort()
+        await lost(server.port, streams, 3200)
         async with client(server.port) as listener:
             await listener.get()
     assert streams.ingests["talk"].finished == "shutdown"
@@ -239,8 +214,7 @@ async def test_the_end_of_the_server_does_not_wait_for_who_is_away():
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
-async def test_a_session_may_have_a_greatest_length():
-    streams = CountingStreams()
+async def test_a_session_may_have_a_greatest_length(streams):
     async with (
         serving(streams, max_session_ms=1000) as server,
         client(server.port, "role=both&session=talk") as speaker,

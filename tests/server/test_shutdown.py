@@ -11,7 +11,7 @@ from streamd.events import Final
 from streamd.server import connection, pacing
 from tests.server.test_pacing import frame
 from tests.support.loop import turns
-from tests.support.serving import Client, CountingStreams, DeafClient, client, serving
+from tests.support.serving import Client, CountingStreams, DeafClient, client, joined, serving
 
 LONG = Final(seg=0, start_ms=0, end_ms=20, text="x" * 65536, language="en")
 
@@ -114,8 +114,7 @@ async def test_the_last_words_of_who_was_waited_for_too_long_are_not_lost():
         await speaker.until("started")
         ingest = streams.ingests["talk"]
         ingest.may_finish.clear()
-        async with client(server.port, "session=talk&partials=0") as friend:
-            await friend.get()
+        async with joined(server.port, "session=talk&partials=0") as friend:
             await speaker.say(bytes(640 * 3))
             await ingest.until(lambda ingest: ingest.n_fed == 3)
             speaker.connection.transport.abort()
@@ -142,8 +141,7 @@ async def test_who_does_not_read_does_not_hold_it_up():
         async with serving(streams, send_deadline_ms=300, write_buffer_bytes=1024) as server:
             deaf = sockets.enter_context(DeafClient(server.port))
             await deaf.opened()
-            async with client(server.port) as listener:
-                await listener.get()
+            async with joined(server.port) as listener:
                 for _ in range(100):
                     streams.live.publish(LONG)
                     await listener.get()

@@ -70,39 +70,37 @@ def streams() -> CountingStreams:
     return made
 
 
-async def test_each_format_has_all_that_was_said(streams):
-    async with serving(streams) as server:
-        assert (await transcript(server, "txt")).splitlines() == [
-            "Speaker 1: Who is there?",
-            "Speaker 2: Anna Bottin.",
-        ]
-        cues = list(srt.parse(await transcript(server, "srt")))
-        assert [cue.content for cue in cues] == [
-            "Speaker 1: Who is there?",
-            "Speaker 2: Anna Bottin.",
-        ]
-        captions = webvtt.from_buffer(StringIO(await transcript(server, "vtt")))
-        assert [each.text for each in captions] == ["Who is there?", "Anna Bottin."]
-        assert [each.voice for each in captions] == ["Speaker 1", "Speaker 2"]
-        document = json.loads(await transcript(server, "json"))
-        assert document["text"] == " Who is there? Anna Bottin."
-        assert '<b dir="auto">Speaker 2</b>' in await transcript(server, "html")
+async def test_each_format_has_all_that_was_said(streams, server):
+    assert (await transcript(server, "txt")).splitlines() == [
+        "Speaker 1: Who is there?",
+        "Speaker 2: Anna Bottin.",
+    ]
+    cues = list(srt.parse(await transcript(server, "srt")))
+    assert [cue.content for cue in cues] == [
+        "Speaker 1: Who is there?",
+        "Speaker 2: Anna Bottin.",
+    ]
+    captions = webvtt.from_buffer(StringIO(await transcript(server, "vtt")))
+    assert [each.text for each in captions] == ["Who is there?", "Anna Bottin."]
+    assert [each.voice for each in captions] == ["Speaker 1", "Speaker 2"]
+    document = json.loads(await transcript(server, "json"))
+    assert document["text"] == " Who is there? Anna Bottin."
+    assert '<b dir="auto">Speaker 2</b>' in await transcript(server, "html")
 
 
-async def test_it_has_what_was_corrected_and_who_it_was_after_all(streams):
+async def test_it_has_what_was_corrected_and_who_it_was_after_all(streams, server):
     turn = SpeakerTurn(start_ms=4000, end_ms=9000, speaker=3)
     streams.live.publish(SpeakerTurns(start_ms=4000, end_ms=9000, turns=(turn,)))
     streams.live.publish(Correction(text="Ana", seq=2, first=0, last=0))
     streams.live.publish(Correction(text="Ana Botín", seq=2, first=0, last=1))
     streams.live.publish(Correction(text="nobody", seq=2, first=1, last=7))
-    async with serving(streams) as server:
-        assert (await transcript(server, "txt")).splitlines() == [
-            "Speaker 1: Who is there?",
-            "Speaker 3: Ana Botín.",
-        ]
-        first, second = json.loads(await transcript(server, "json"))["segments"]
-        assert "heard" not in first
-        assert (second["text"], second["heard"]) == (" Ana Botín.", "Anna Bottin.")
+    assert (await transcript(server, "txt")).splitlines() == [
+        "Speaker 1: Who is there?",
+        "Speaker 3: Ana Botín.",
+    ]
+    first, second = json.loads(await transcript(server, "json"))["segments"]
+    assert "heard" not in first
+    assert (second["text"], second["heard"]) == (" Ana Botín.", "Anna Bottin.")
 
 
 async def post(server: Server, token: str, body: str = "", **fields: object) -> int:
@@ -129,12 +127,11 @@ async def test_after_the_end_its_owner_corrects_it(streams):
         assert text.splitlines()[1] == "Speaker 2: Ana Bottin."
 
 
-async def test_lost_audio_is_not_marked_whether_it_was_published_or_not(streams):
-    async with serving(streams) as server:
-        texts = TYPES.keys() - DOCUMENTS  # which tell when they were made
-        before = {form: await transcript(server, form) for form in texts}
-        streams.live.publish(Gap(t_ms=9000, duration_ms=40, why=GapReason.OVERRUN))
-        assert {form: await transcript(server, form) for form in texts} == before
+async def test_lost_audio_is_not_marked_whether_it_was_published_or_not(streams, server):
+    texts = TYPES.keys() - DOCUMENTS  # which tell when they were made
+    before = {form: await transcript(server, form) for form in texts}
+    streams.live.publish(Gap(t_ms=9000, duration_ms=40, why=GapReason.OVERRUN))
+    assert {form: await transcript(server, form) for form in texts} == before
 
 
 async def test_speakers_have_the_names_that_the_client_gives_them(streams):
@@ -151,23 +148,20 @@ async def test_speakers_have_the_names_that_the_client_gives_them(streams):
     assert "Nobody" not in "".join(texts.values())
 
 
-async def test_a_session_that_has_ended_is_still_there_until_the_server_forgets_it(streams):
+async def test_a_session_that_has_ended_is_still_there_until_the_server_forgets_it(streams, server):
     streams.live.close("stop")
-    async with serving(streams) as server:
-        assert (await transcript(server, "txt")).count("\n") == 2
-        status, _, body = await get(server.port, "/v1/sessions/gone/transcript?format=txt")
-        assert (status, body) == (404, "there is no session 'gone'\n")
+    assert (await transcript(server, "txt")).count("\n") == 2
+    status, _, body = await get(server.port, "/v1/sessions/gone/transcript?format=txt")
+    assert (status, body) == (404, "there is no session 'gone'\n")
 
 
-async def test_finals_that_are_no_longer_stored_are_counted():
-    streams = CountingStreams()
+async def test_finals_that_are_no_longer_stored_are_counted(streams, server):
     streams.live = Hub("live", history=1)
     for final in (*SAID, SAID[0]):
         streams.live.publish(final)
-    async with serving(streams) as server:
-        _, headers, body = await get(server.port, "/v1/sessions/live/transcript?format=txt")
-        assert body == "Speaker 1: Who is there?\n"
-        assert headers["X-Streamd-Warning"] == "2 finals are no longer stored"
+    _, headers, body = await get(server.port, "/v1/sessions/live/transcript?format=txt")
+    assert body == "Speaker 1: Who is there?\n"
+    assert headers["X-Streamd-Warning"] == "2 finals are no longer stored"
 
 
 @pytest.mark.parametrize(
@@ -182,22 +176,20 @@ async def test_finals_that_are_no_longer_stored_are_counted():
         ("format=txt&name=1:" + 101 * "a", "name must be a number and a name"),
     ],
 )
-async def test_what_is_wrong_with_a_request_is_said(streams, query, problem):
-    async with serving(streams) as server:
-        status, _, body = await get(server.port, f"/v1/sessions/live/transcript?{query}")
-        assert status == 400
-        assert body.startswith(problem)
+async def test_what_is_wrong_with_a_request_is_said(streams, query, problem, server):
+    status, _, body = await get(server.port, f"/v1/sessions/live/transcript?{query}")
+    assert status == 400
+    assert body.startswith(problem)
 
 
-async def test_a_bus_that_is_away_is_no_missing_session(streams):
+async def test_a_bus_that_is_away_is_no_missing_session(streams, server):
     async def prepare(session: str) -> None:
         raise WireError("slow", "the bus is away: try again")
 
     streams.prepare = prepare
-    async with serving(streams) as server:
-        status, headers, body = await get(server.port, "/v1/sessions/live/transcript?format=txt")
-        assert (status, body) == (503, "the bus is away: try again\n")
-        assert headers["Retry-After"] == "10"
+    status, headers, body = await get(server.port, "/v1/sessions/live/transcript?format=txt")
+    assert (status, body) == (503, "the bus is away: try again\n")
+    assert headers["Retry-After"] == "10"
 
 
 @pytest.mark.parametrize("where", ["hub", "replay"])
@@ -251,18 +243,16 @@ async def test_what_others_store_until_its_turn_is_in_it(streams):
 @pytest.mark.parametrize(
     "path", ["/v1/sessions/live", "/v1/sessions//transcript", "/v1/sessions/a/b/transcript"]
 )
-async def test_no_other_path_is_a_transcript(streams, path):
-    async with serving(streams) as server:
-        assert (await get(server.port, f"{path}?format=txt"))[0] == 404
+async def test_no_other_path_is_a_transcript(streams, path, server):
+    assert (await get(server.port, f"{path}?format=txt"))[0] == 404
 
 
-async def test_other_methods_get_no_text(streams):
+async def test_other_methods_get_no_text(streams, server):
     path = "/v1/sessions/live/transcript?format=txt"
-    async with serving(streams) as server:
-        status, headers, body = await get(server.port, path, method="HEAD")
-        assert (status, body) == (200, "")
-        assert int(headers["Content-Length"]) == len(await transcript(server, "txt"))
-        assert (await get(server.port, path, "Content-Length: 0", method="PUT"))[0] == 405
+    status, headers, body = await get(server.port, path, method="HEAD")
+    assert (status, body) == (200, "")
+    assert int(headers["Content-Length"]) == len(await transcript(server, "txt"))
+    assert (await get(server.port, path, "Content-Length: 0", method="PUT"))[0] == 405
 
 
 async def test_whoever_may_listen_may_have_it_and_nobody_else(streams):

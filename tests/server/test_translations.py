@@ -11,8 +11,7 @@ def info() -> ServerInfo:
     return ServerInfo("fake", "en", Translations(translator, ["pt", "de"]))
 
 
-async def test_the_query_names_the_language():
-    streams = CountingStreams()
+async def test_the_query_names_the_language(streams):
     async with (
         serving(streams, info=info()) as server,
         client(server.port, "translate=pt") as listener,
@@ -23,8 +22,7 @@ async def test_the_query_names_the_language():
         assert (found["text"], found["into"], found["first"]) == ("pt:HI.", "pt", 1)
 
 
-async def test_a_message_chooses_another_and_none():
-    streams = CountingStreams()
+async def test_a_message_chooses_another_and_none(streams):
     streams.live.publish(final("Hi."))
     async with serving(streams, info=info()) as server, client(server.port) as listener:
         await listener.until("hello")
@@ -43,8 +41,7 @@ async def test_a_message_chooses_another_and_none():
         assert [each["type"] for each in await listener.rest()] == ["final", "eos"]
 
 
-async def test_the_last_sentence_comes_before_the_end():
-    streams = CountingStreams()
+async def test_the_last_sentence_comes_before_the_end(streams):
     async with (
         serving(streams, info=info()) as server,
         client(server.port, "translate=pt") as listener,
@@ -59,8 +56,7 @@ async def test_the_last_sentence_comes_before_the_end():
         assert (whole, last["type"]) == (["pt:THE END"], "eos")
 
 
-async def test_a_session_that_is_over_is_translated_for_who_asks():
-    streams = CountingStreams()
+async def test_a_session_that_is_over_is_translated_for_who_asks(streams):
     streams.live.publish(final("Hi."))
     streams.live.close("end")
     async with (
@@ -81,19 +77,14 @@ async def test_a_query_with_a_language_that_is_not_offered_is_refused():
         assert listener.close_code == 1008
 
 
-async def test_a_server_without_translations_says_so():
-    async with (
-        serving(CountingStreams()) as server,
-        client(server.port, "translate=pt") as listener,
-    ):
+async def test_a_server_without_translations_says_so(server):
+    async with client(server.port, "translate=pt") as listener:
         (refused,) = await listener.rest()
         assert "--translate-into" in str(refused["message"])
 
 
-async def test_a_listener_may_send_nothing_else(monkeypatch):
-    streams = CountingStreams()
+async def test_a_listener_may_send_nothing_else(monkeypatch, streams):
     monkeypatch.setattr(streams, "own", lambda session: None)
     async with serving(streams, info=info()) as server, client(server.port) as listener:
         await listener.until("hello")
-        await listener.say({"type": "stop"})
-        assert (await listener.rest())[-1]["code"] == "not_ingest"
+        assert (await listener.stop())[-1]["code"] == "not_ingest"

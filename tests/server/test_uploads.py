@@ -17,7 +17,7 @@ from streamd.events import Final, TimedWord
 from streamd.options import BindOptions
 from streamd.server import Recording, Server, Wanted
 from tests.support.loop import turn, turns
-from tests.support.serving import INFO, CountingStreams, client, serving
+from tests.support.serving import INFO, CountingStreams, joined, serving
 from tests.support.uploads import PATH, answer, exchange, form, head, post
 
 MODELS = b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -81,6 +81,17 @@ class Echo:
         return json.dumps({"segments": segments, "text": text, "language": "en"})
 
 
+@pytest.fixture
+def echo():
+    return Echo()
+
+
+@pytest.fixture
+async def server(streams, echo):
+    async with serving(streams, recordings=echo) as running:
+        yield running
+
+
 def is_open(file: os.stat_result) -> bool:
     """Whether this process has it open."""
     opened = set()
@@ -95,8 +106,7 @@ async def refusal(port: int, body: bytes, *headers: str, **where: str) -> tuple[
     return status, json.loads(said)["error"]["message"]
 
 
-async def test_the_form_arrives_and_the_text_comes_back():
-    echo = Echo()
+async def test_the_form_arrives_and_the_text_comes_back(echo):
     async with serving(CountingStreams(), recordings=echo) as server:
         fields = (
             ("model", "whisper-1"),
@@ -119,22 +129,22 @@ async def test_the_form_arrives_and_the_text_comes_back():
     assert not any(is_open(file) for file in echo.files)
 
 
-async def test_a_line_in_the_log_says_who_sends_a_recording_and_what_becomes_of_it(caplog):
+async def test_a_line_in_the_log_says_who_sends_a_recording_and_what_becomes_of_it(
+    caplog, echo, server
+):
     caplog.set_level(logging.INFO, "streamd")
-    echo = Echo()
-    async with serving(CountingStreams(), recordings=echo) as server:
-        await post(server.port, form(), "X-Forwarded-For: 192.0.2.7")
-        await post(server.port, b"one", path="/v1/listen")
-        await post(server.port, form(("temperature", "9")))
-        echo.failure = SourceError("a.wav is no audio")
-        await post(server.port, form())
-        echo.may_go.clear()
-        echo.started.clear()
-        leaving = asyncio.create_task(post(server.port, form()))
-        await echo.started.wait()
-        leaving.cancel()
-        await echo.cancelled.wait()
-        await turns(3)
+    await post(server.port, form(), "X-Forwarded-For: 192.0.2.7")
+    await post(server.port, b"one", path="/v1/listen")
+    await post(server.port, form(("temperature", "9")))
+    echo.failure = SourceError("a.wav is no audio")
+    await post(server.port, form())
+    echo.may_go.clear()
+    echo.started.clear()
+    leaving = asyncio.create_task(post(server.port, form()))
+    await echo.started.wait()
+    leaving.cancel()
+    await echo.cancelled.wait()
+    await turns(3)
     lines = [each.getMessage() for each in caplog.records if "connection" not in each.getMessage()]
     assert lines == [
         "recording a.wav begun by 192.0.2.7: 7 bytes",
@@ -150,20 +160,18 @@ async def test_a_line_in_the_log_says_who_sends_a_recording_and_what_becomes_of_
     ]
 
 
-async def test_deepgrams_clients_send_the_recording_alone():
-    echo = Echo()
+async def test_deepgrams_clients_send_the_recording_alone(echo, server):
     query = (
         "model=nova-3&keyterm=Ada&keyterm=Kubernetes&diarize=true&utterances=true&language=en-US"
     )
-    async with serving(CountingStreams(), recordings=echo) as server:
-        status, _, body = await post(server.port, b"one\ntwo", path=f"/v1/listen?{query}")
-        for told, says in (
-            ("callback=http://x", "callback: the transcript is in the response only"),
-            ("diarize=7", "Expected `bool`"),
-        ):
-            assert says in (await refusal(server.port, b"", path=f"/v1/listen?{told}"))[1]
-        said = head(0, path="/v1/listen").replace(b"multipart/form-data", b"application/json")
-        assert b"addresses are not fetched" in (await exchange(server.port, said))[2]
+    status, _, body = await post(server.port, b"one\ntwo", path=f"/v1/listen?{query}")
+    for told, says in (
+        ("callback=http://x", "callback: the transcript is in the response only"),
+        ("diarize=7", "Expected `bool`"),
+    ):
+        assert says in (await refusal(server.port, b"", path=f"/v1/listen?{told}"))[1]
+    said = head(0, path="/v1/listen").replace(b"multipart/form-data", b"application/json")
+    assert b"addresses are not fetched" in (await exchange(server.port, said))[2]
     hotwords = "Ada, Kubernetes"
     wanted = Wanted(
         task="transcribe", model="nova-3", language="en", hotwords=hotwords, speakers=True
@@ -194,9 +202,8 @@ async def test_a_listener_may_not_send_deepgrams_recordings_either():
         ("vtt", "text", b"vtt: 2"),
     ],
 )
-async def test_other_formats(shape, kind, body):
-    async with serving(CountingStreams(), recordings=Echo()) as server:
-        status, headers, got = await post(server.port, form(("response_format", shape)))
+async def test_other_formats(shape, kind, body, server):
+    status, headers, got = await post(server.port, form(("response_format", shape)))
     assert (status, got) == (200, body)
     assert f"Content-Type: {kind}" in headers
 
@@ -205,11 +212,10 @@ async def test_other_formats(shape, kind, body):
     ("granularities", "has_words", "has_segments"),
     [((), False, True), (("word",), True, False), (("word", "segment"), True, True)],
 )
-async def test_segments_and_words_with_times(granularities, has_words, has_segments):
+async def test_segments_and_words_with_times(granularities, has_words, has_segments, server):
     fields = [("timestamp_granularities[]", each) for each in granularities]
-    async with serving(CountingStreams(), recordings=Echo()) as server:
-        sent = form(("response_format", "verbose_json"), *fields)
-        _, _, body = await post(server.port, sent)
+    sent = form(("response_format", "verbose_json"), *fields)
+    _, _, body = await post(server.port, sent)
     got = json.loads(body)
     assert (got["text"], got["duration"], got["task"]) == ("one two", 1.5, "transcribe")
     assert got.get("words") == (
@@ -246,23 +252,20 @@ async def test_who_says_what_as_openai_writes_it():
 
 
 @pytest.mark.parametrize("shape", ["json", "text", "srt", "verbose_json", "stream"])
-async def test_what_is_wrong_with_the_sound_is_in_headers(shape):
-    echo = Echo()
+async def test_what_is_wrong_with_the_sound_is_in_headers(shape, echo, server):
     echo.warnings = [
         "a\u00e9.mp3 is damaged: 1.5 s are missing",
         " talk\n is cut off: " + "x" * 300 + " ",
     ]
     wanted = ("stream", "true") if shape == "stream" else ("response_format", shape)
-    async with serving(CountingStreams(), recordings=echo) as server:
-        status, headers, _ = await post(server.port, form(wanted))
+    status, headers, _ = await post(server.port, form(wanted))
     assert status == 200
     assert "X-Streamd-Warning: a?.mp3 is damaged: 1.5 s are missing\r\n" in headers
     assert f"X-Streamd-Warning: talk? is cut off: {'x' * 300}\r\n" in headers
 
 
-async def test_the_text_as_server_sent_events():
-    async with serving(CountingStreams(), recordings=Echo()) as server:
-        status, headers, body = await post(server.port, form(("stream", "true")), "Accept: */*")
+async def test_the_text_as_server_sent_events(server):
+    status, headers, body = await post(server.port, form(("stream", "true")), "Accept: */*")
     assert (status, "text/event-stream" in headers) == (200, True)
     events = [json.loads(line[6:]) for line in body.decode().split("\r\n") if "data: " in line]
     assert events == [
@@ -272,8 +275,7 @@ async def test_the_text_as_server_sent_events():
     ]
 
 
-async def test_who_does_not_read_the_events_makes_room():
-    echo = Echo()
+async def test_who_does_not_read_the_events_makes_room(echo):
     recording = form(("stream", "1"), file=b"\n".join([b"x" * 10_000] * 1000))
     limits = {"max_uploads": 1, "send_deadline_ms": 1500}
     async with serving(CountingStreams(), recordings=echo, **limits) as server:
@@ -290,11 +292,9 @@ async def test_who_does_not_read_the_events_makes_room():
         writer.close()
 
 
-async def test_a_stream_that_fails_ends_with_an_error():
-    echo = Echo()
+async def test_a_stream_that_fails_ends_with_an_error(echo, server):
     echo.late_failure = EngineError("broke")
-    async with serving(CountingStreams(), recordings=echo) as server:
-        _, _, body = await post(server.port, form(("stream", "1")))
+    _, _, body = await post(server.port, form(("stream", "1")))
     assert b'"delta":"one"' in body
     assert b'data: {"error":{"message":"broke","type":"server_error"' in body
 
@@ -309,31 +309,25 @@ async def test_a_stream_that_fails_ends_with_an_error():
         (OSError(28, "No space left on device"), 507),
     ],
 )
-async def test_what_goes_wrong_has_a_status(failure, status):
-    echo = Echo()
+async def test_what_goes_wrong_has_a_status(failure, status, echo, server):
     echo.failure = failure
-    async with serving(CountingStreams(), recordings=echo) as server:
-        got, message = await refusal(server.port, form())
+    got, message = await refusal(server.port, form())
     assert got == status
     assert (failure.strerror if isinstance(failure, OSError) else str(failure)) in message
 
 
-async def test_before_the_disk_is_full_recordings_are_refused(monkeypatch):
+async def test_before_the_disk_is_full_recordings_are_refused(monkeypatch, echo, server):
     monkeypatch.setattr("streamd.server.rest.is_nearly_full", lambda folder: True)
-    echo = Echo()
-    async with serving(CountingStreams(), recordings=echo) as server:
-        assert await refusal(server.port, form()) == (
-            507,
-            "the disk of temporary files is nearly full",
-        )
+    assert await refusal(server.port, form()) == (
+        507,
+        "the disk of temporary files is nearly full",
+    )
     assert echo.asked == []
 
 
-async def test_what_the_server_has_wrong_names_none_of_its_files(caplog):
-    echo = Echo()
+async def test_what_the_server_has_wrong_names_none_of_its_files(caplog, echo, server):
     echo.failure = ConfigError("--vocabulary /srv/somebody/names.txt: it is not UTF-8 text")
-    async with serving(CountingStreams(), recordings=echo) as server:
-        status, message = await refusal(server.port, form())
+    status, message = await refusal(server.port, form())
     what = "recordings cannot be transcribed: see the log of the server"
     assert (status, message) == (500, what)
     assert "/srv/somebody/names.txt" in caplog.text
@@ -355,33 +349,30 @@ async def test_what_the_server_has_wrong_names_none_of_its_files(caplog):
         (b"junk", "cannot be read"),
     ],
 )  # fmt: skip
-async def test_a_bad_form_is_refused(body, says):
-    async with serving(CountingStreams(), recordings=Echo()) as server:
-        status, message = await refusal(server.port, body)
-        assert (status, says in message) == (400, True), message
+async def test_a_bad_form_is_refused(body, says, server):
+    status, message = await refusal(server.port, body)
+    assert (status, says in message) == (400, True), message
 
 
 @pytest.mark.parametrize("kind", ["application/json", "multipart/form-data", ""])
-async def test_only_forms_are_read(kind):
-    async with serving(CountingStreams(), recordings=Echo()) as server:
-        sent = head(4).replace(b"multipart/form-data; boundary=x", kind.encode())
-        status, _, body = await exchange(server.port, sent + b"junk")
+async def test_only_forms_are_read(kind, server):
+    sent = head(4).replace(b"multipart/form-data; boundary=x", kind.encode())
+    status, _, body = await exchange(server.port, sent + b"junk")
     assert (status, b"send multipart/form-data" in body) == (400, True)
 
 
-async def test_a_body_in_chunks_by_a_client_that_waits_to_be_told_to_go_on():
+async def test_a_body_in_chunks_by_a_client_that_waits_to_be_told_to_go_on(server):
     body = form()
-    async with serving(CountingStreams(), recordings=Echo()) as server:
-        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-        writer.write(head(None, "Transfer-Encoding: chunked", "Expect: 100-continue"))
-        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 100 ")
-        for at in range(0, len(body), 7):
-            piece = body[at : at + 7]
-            writer.write(f"{len(piece):x}\r\n".encode() + piece + b"\r\n")
-            await writer.drain()
-        writer.write(b"0\r\n\r\n")
-        status, _, got = await answer(reader)
-        writer.close()
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    writer.write(head(None, "Transfer-Encoding: chunked", "Expect: 100-continue"))
+    assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 100 ")
+    for at in range(0, len(body), 7):
+        piece = body[at : at + 7]
+        writer.write(f"{len(piece):x}\r\n".encode() + piece + b"\r\n")
+        await writer.drain()
+    writer.write(b"0\r\n\r\n")
+    status, _, got = await answer(reader)
+    writer.close()
     assert (status, json.loads(got)["text"]) == (200, "one two")
 
 
@@ -421,14 +412,12 @@ async def test_tokens_and_origins_hold(headers, status):
         assert (await exchange(server.port, MODELS))[0] == 401
 
 
-async def test_a_foreign_host_is_refused():
-    async with serving(CountingStreams(), recordings=Echo()) as server:
-        foreign = head(0).replace(b"Host: localhost", b"Host: evil.example")
-        assert (await exchange(server.port, foreign))[0] == 403
+async def test_a_foreign_host_is_refused(server):
+    foreign = head(0).replace(b"Host: localhost", b"Host: evil.example")
+    assert (await exchange(server.port, foreign))[0] == 403
 
 
-async def test_as_many_as_allowed_are_received_at_a_time():
-    echo = Echo()
+async def test_as_many_as_allowed_are_received_at_a_time(echo):
     echo.may_go.clear()
     async with serving(CountingStreams(), recordings=echo, max_uploads=1) as server:
         first = asyncio.create_task(post(server.port, form()))
@@ -441,8 +430,7 @@ async def test_as_many_as_allowed_are_received_at_a_time():
             pass
 
 
-async def test_nothing_is_transcribed_for_a_client_that_has_gone():
-    echo = Echo()
+async def test_nothing_is_transcribed_for_a_client_that_has_gone(echo):
     echo.may_go.clear()
     async with serving(CountingStreams(), recordings=echo) as server:
         _, writer = await asyncio.open_connection("127.0.0.1", server.port)
@@ -483,9 +471,8 @@ async def test_who_sends_too_slowly_makes_room():
             pass
 
 
-async def test_one_address_has_half_of_the_places(monkeypatch):
+async def test_one_address_has_half_of_the_places(monkeypatch, echo):
     monkeypatch.setattr("streamd.server.registry.is_loopback", lambda host: False)
-    echo = Echo()
     echo.may_go.clear()
     async with serving(CountingStreams(), recordings=echo, max_uploads=4) as server:
         posted = [asyncio.create_task(post(server.port, form())) for _ in range(3)]
@@ -502,8 +489,7 @@ async def test_one_address_has_half_of_the_places(monkeypatch):
         assert statuses == [200, 200, 200, 429]
 
 
-async def test_the_server_ends_while_recordings_are_transcribed():
-    echo = Echo()
+async def test_the_server_ends_while_recordings_are_transcribed(echo):
     echo.may_go.clear()
     async with serving(CountingStreams(), recordings=echo) as server:
         waiting = asyncio.create_task(post(server.port, form()))
@@ -525,12 +511,8 @@ async def test_the_server_ends_while_recordings_are_transcribed():
         b"DELETE \xff\xff\xff HTTP/1.1\r\nHost: a\r\n\r\n",
     ],
 )
-async def test_what_is_no_http_is_told_so_and_disturbs_nobody(junk, caplog):
-    async with (
-        serving(CountingStreams(), recordings=Echo()) as server,
-        client(server.port) as listener,
-    ):
-        await listener.get()
+async def test_what_is_no_http_is_told_so_and_disturbs_nobody(junk, caplog, server):
+    async with joined(server.port) as listener:
         assert (await exchange(server.port, junk))[0] in (400, 405, 501)
         await (await listener.connection.ping())
     assert [record for record in caplog.records if record.exc_info] == []
@@ -560,14 +542,13 @@ FORM = head(len(form())) + form()
         ([b"\x16\x03\x01"], 400),  # TLS
     ],
 )
-async def test_every_request_is_answered_once(pieces, status):
-    async with serving(CountingStreams(), recordings=Echo()) as server:
-        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-        for piece in pieces:
-            writer.write(piece)
-            await turns(20)  # until it is read alone
-        said = await reader.read()
-        writer.close()
+async def test_every_request_is_answered_once(pieces, status, server):
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    for piece in pieces:
+        writer.write(piece)
+        await turns(20)  # until it is read alone
+    said = await reader.read()
+    writer.close()
     assert re.findall(rb"HTTP/1.1 (\d+) ", said) == [b"%d" % status]
 
 
@@ -586,19 +567,18 @@ async def test_who_sends_the_head_byte_by_byte_makes_room():
         writer.close()
 
 
-async def test_the_model_is_listed():
-    async with serving(CountingStreams()) as server:
+async def test_the_model_is_listed(streams):
+    async with serving(streams) as server:
         _, _, body = await exchange(server.port, MODELS)
         assert [each["id"] for each in json.loads(body)["data"]] == ["fake"]
         assert (await post(server.port, form()))[0] == 405  # nobody transcribes recordings here
 
 
 @pytest.mark.parametrize("name", ["Content-Type", "X-Other"])
-async def test_a_header_that_is_not_ascii_gets_an_answer(name, caplog):
-    async with serving(CountingStreams(), recordings=Echo()) as server:
-        rows = [f"POST {PATH} HTTP/1.1", "Host: localhost", "Content-Length: 0"]
-        rows.append(f"{name}: multipart/form-data; boundary=\xff")
-        request = "\r\n".join((*rows, "", "")).encode("latin-1")
-        status, _, body = await exchange(server.port, request)
+async def test_a_header_that_is_not_ascii_gets_an_answer(name, caplog, server):
+    rows = [f"POST {PATH} HTTP/1.1", "Host: localhost", "Content-Length: 0"]
+    rows.append(f"{name}: multipart/form-data; boundary=\xff")
+    request = "\r\n".join((*rows, "", "")).encode("latin-1")
+    status, _, body = await exchange(server.port, request)
     assert status == 400, body  # the reason depends on the version of websockets
     assert not caplog.records

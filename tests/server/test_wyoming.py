@@ -10,13 +10,13 @@ import pytest
 
 from streamd.errors import BindError, ConfigError
 from streamd.events import Flushed
-from streamd.options import BindOptions, ServerLimits
+from streamd.options import BindOptions
 from streamd.server import Server
 from streamd.server.dialects.wyoming import Wyoming
 from streamd.server.wire import Encoding, Flush, Start
 from streamd.server.wyoming_socket import parse_address
 from tests.server.test_dialects import converse, final, partial
-from tests.support.serving import INFO, CountingStreams
+from tests.support.serving import INFO, CountingStreams, serving
 
 CHUNK = b'{"type":"audio-chunk","payload_length":4}\n....'
 
@@ -41,8 +41,7 @@ class Client:
 async def talking(
     streams: CountingStreams, n: int = 1, **limits: int
 ) -> AsyncIterator[tuple[Server, list[Client]]]:
-    bind = BindOptions(port=0, wyoming="0")
-    async with Server(bind, sessions=streams, info=INFO, limits=ServerLimits(**limits)) as server:
+    async with serving(streams, wyoming="0", **limits) as server:
         port = server.wyoming_port
         clients = [Client(*await asyncio.open_connection("127.0.0.1", port)) for _ in range(n)]
         try:
@@ -154,8 +153,7 @@ async def test_each_chunk_states_its_format_with_or_without_a_start():
             assert int(said.split()[0]) in range(98, 103)
 
 
-async def test_whoever_only_asks_opens_no_session():
-    streams = CountingStreams()
+async def test_whoever_only_asks_opens_no_session(streams):
     async with talking(streams) as (_, (client,)):
         client.send("describe")
         client.send("ping", text="me")
@@ -252,8 +250,7 @@ async def test_an_event_that_does_not_come_in_time_ends_the_connection(before):
         assert await client.reader.read() == b""
 
 
-async def test_who_spoke_may_be_silent_for_long():
-    streams = CountingStreams()
+async def test_who_spoke_may_be_silent_for_long(streams):
     async with talking(streams, 2, send_deadline_ms=100) as (_, (client, silent)):
         client.send("ping")
         await client.get()

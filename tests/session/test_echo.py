@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from streamd.events import Final, Partial, Vad
+from streamd.events import Final, Vad
 from streamd.session.echo import LONGEST_MS, WITHIN_MS, EchoGuard
 from streamd.types import FRAME, FRAME_MS
-from tests.support.said import spoken
+from tests.support.said import partial, spoken
 
 LOUD, QUIET = 0.1, 0.01
 
@@ -18,16 +18,8 @@ def said(channel, text, start_ms, *, seg=1, **fields):
 
 
 def shown(final, rev=1):
-    return Partial(
-        seg=final.seg,
-        rev=rev,
-        start_ms=final.start_ms,
-        end_ms=final.end_ms,
-        text=final.text,
-        stable=0,
-        words=final.words,
-        channel=final.channel,
-    )
+    names = ("seg", "start_ms", "end_ms", "words", "channel")
+    return partial(final.text, rev=rev, **{name: getattr(final, name) for name in names})
 
 
 def guard_at(end_ms, *, mic=QUIET, system=LOUD):

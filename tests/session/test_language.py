@@ -159,12 +159,19 @@ def told(
     return language.learn(window, Hypothesis(language=code, answers=(heard,), **known))
 
 
+def knowing(code: str, *ends: int) -> Language:
+    """The language of a stream that was told the same at each of these frames."""
+    language = Language()
+    for end in ends:
+        told(language, end, code)
+    return language
+
+
 def test_a_short_utterance_is_in_the_language_of_the_last_long_one():
     recognizer = Polyglot([{"de": 0.9, "en": 0.1}])
     finals = listen(utterances(15), recognizer)
     assert [final.language for final in finals] == ["de"]
-    language = Language()
-    told(language, 120, "de")
+    language = knowing("de", 120)
     language.begin(300)
     assert language.known == "de"
     assert language.question(300, 380) is None
@@ -192,8 +199,7 @@ def test_after_a_long_pause_the_first_seconds_decide():
 
 
 def test_another_language_twice_in_a_row_begins_within_the_utterance():
-    language = Language()
-    told(language, 100, "ja")
+    language = knowing("ja", 100)
     assert language.certain(100) == 50
     assert told(language, 150, "ja") is None
     assert language.certain(175) == 100
@@ -208,19 +214,14 @@ def test_another_language_twice_in_a_row_begins_within_the_utterance():
 
 
 def test_it_has_begun_where_the_language_before_was_heard_no_more():
-    language = Language()
-    told(language, 100, "ko")
-    told(language, 150, "ko")
+    language = knowing("ko", 100, 150)
     assert told(language, 200, "ko", 0.3) is None, "none is clear: it stays"
     change = told(language, 300, "en", 0.95, previous_prob=0.003)
     assert change == Change("en", (100, 180))
 
 
 def test_one_that_excludes_the_language_before_needs_no_second_time():
-    language = Language()
-    told(language, 100, "ja")
-    told(language, 150, "ja")
-    told(language, 200, "ja")
+    language = knowing("ja", 100, 150, 200)
     assert told(language, 250, "en", 0.95, previous_prob=0.01) is None
     language.begin(300, follows=True)
     assert told(language, 400, "en", 0.95, previous_prob=0.001) == Change("en"), "all of it"
@@ -229,8 +230,7 @@ def test_one_that_excludes_the_language_before_needs_no_second_time():
 
 def test_a_first_look_that_comes_late_is_at_the_whole_utterance():
     """All audio was there at once, and its last two seconds were silence in part."""
-    language = Language()
-    told(language, 100, "es")
+    language = knowing("es", 100)
     language.begin(300, follows=True)
     assert language.question(300, 399) is None
     assert language.question(300, 700) == LanguageQuestion(300, decides=False)
@@ -260,8 +260,7 @@ def test_it_is_still_detected_after_an_utterance_that_nobody_could_read():
 
 
 def test_a_short_utterance_is_listened_to_with_the_one_before():
-    language = Language()
-    told(language, 100, "de")
+    language = knowing("de", 100)
     language.begin(300, follows=True)
     assert language.question(300, 360) is None, "the window has too little to listen to"
     assert language.question(200, 360) == LanguageQuestion(260, decides=False)
@@ -270,9 +269,7 @@ def test_a_short_utterance_is_listened_to_with_the_one_before():
 
 def test_a_rest_that_is_read_on_its_own_is_listened_to_at_once():
     """Italian behind Korean was lost: no two spans of it were probable enough, the rest was."""
-    language = Language()
-    told(language, 100, "ko")
-    told(language, 150, "ko")
+    language = knowing("ko", 100, 150)
     told(language, 350, "it", 0.78, previous_prob=0.001)
     assert language.question(0, 374) is None, "not a second since"
     assert language.question(132, 374) == LanguageQuestion(132, decides=False)
@@ -282,9 +279,7 @@ def test_a_rest_that_is_read_on_its_own_is_listened_to_at_once():
 
 
 def test_spans_in_which_no_language_is_probable_may_lie_between_the_two():
-    language = Language()
-    told(language, 100, "en")
-    told(language, 200, "en")
+    language = knowing("en", 100, 200)
     assert told(language, 300, "it", 0.9, previous_prob=0.06) is None
     assert told(language, 350, "en", 0.02) is None
     assert told(language, 400, "it", 0.65, previous_prob=0.02) is None
@@ -300,8 +295,7 @@ def test_once_is_not_enough(heard):
 
 
 def test_nor_is_what_is_hardly_probable():
-    language = Language()
-    told(language, 100, "ja")
+    language = knowing("ja", 100)
     for n in range(4):
         assert told(language, 150 + 50 * n, "en", 0.7) is None
 
@@ -315,8 +309,7 @@ def test_a_language_that_nobody_detects_is_certain():
 
 
 def test_a_client_may_name_other_languages_while_the_session_runs():
-    language = Language()
-    told(language, 120, "en")
+    language = knowing("en", 120)
     assert (language.expected, language.question(0, 230)) == (
         "en",
         LanguageQuestion(130, decides=False),

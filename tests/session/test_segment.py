@@ -27,6 +27,7 @@ from tests.support.fakes import (
     scripted_session,
 )
 from tests.support.promises import check_times
+from tests.support.said import final as spoken_final
 
 
 @given(st.lists(st.sampled_from(Move)))
@@ -315,14 +316,7 @@ def test_words_last_within_their_caption_whatever_times_they_come_with(times, st
     if len(words) <= n_frames:
         assert all(word.start < word.end for word in placed)
     assert in_turn(placed, start, start + n_frames) == placed
-    start_ms, end_ms = 20 * start, 20 * start + n_frames
-    final = Final(
-        seq=1,
-        seg=1,
-        start_ms=start_ms,
-        end_ms=max(end_ms, start_ms + len(words)),
-        text="a",
-        language="en",
-        words=timed(words, len(words)),
-    )
+    start_ms, end_ms = 20 * start, max(20 * start + n_frames, 20 * start + len(words))
+    said = timed(words, len(words))
+    final = spoken_final("a", start_ms=start_ms, end_ms=end_ms, words=said)
     check_times([with_lasting_words(final)])

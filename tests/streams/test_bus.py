@@ -91,6 +91,12 @@ class Node:
             stream.feed(sent_again(stream))
         return stream
 
+    async def said(self, session: str = "talk") -> Stream:
+        """A session in which something was said."""
+        stream = await self.open(session)
+        await say(stream)
+        return stream
+
     async def listen(self, session: str = "talk", after: int | None = 0) -> Subscription:
         await self.streams.prepare(session)
         hub = self.streams.hub(session)
@@ -149,8 +155,7 @@ async def finalised(stream: Stream) -> int:
 
 async def test_a_listener_of_any_node_hears_the_same(nats):
     async with nodes(nats) as (a, b):
-        stream = await a.open()
-        await say(stream)
+        stream = await a.said()
         early = await b.listen()
         await say(stream)
         partial = Partial(seg=9, rev=1, start_ms=0, end_ms=9, text="?", stable=0)
@@ -174,8 +179,7 @@ async def test_a_listener_of_any_node_hears_the_same(nats):
 
 async def test_nobody_sees_a_final_that_is_not_stored(nats):
     async with nodes(nats, 1) as (a,):
-        stream = await a.open()
-        await say(stream)
+        stream = await a.said()
         heard = await a.listen(after=1)
         before_ms = await finalised(stream)
         await nats.kill()
@@ -215,8 +219,7 @@ async def test_another_node_goes_on_where_the_dead_one_was(nats):
 
 async def test_who_has_lost_a_session_is_refused_and_its_listeners_hear_the_other(nats):
     async with nodes(nats) as (a, b):
-        zombie = await a.open()
-        await say(zombie)
+        zombie = await a.said()
         heard = await a.listen()
         replaced = told_if_replaced(zombie)
         other = await b.open(epoch=zombie.hub.epoch, secret=SECRET)
@@ -235,8 +238,7 @@ async def test_who_has_lost_a_session_is_refused_and_its_listeners_hear_the_othe
 
 async def test_a_node_hears_that_a_session_is_fed_elsewhere_while_its_client_is_away(nats):
     async with nodes(nats) as (a, b):
-        first = await a.open()
-        await say(first)
+        first = await a.said()
         replaced = told_if_replaced(first)
         await b.open(epoch=first.hub.epoch, secret=SECRET)
         for _ in range(bus._QUIET_BEATS + 1):
@@ -293,8 +295,7 @@ def part(line: Relay) -> None:
 
 async def test_a_node_that_cannot_reach_nats_for_a_while_goes_on(nats):
     async with cut_off(nats) as (a, b, line):
-        stream = await a.open()
-        await say(stream)
+        stream = await a.said()
         heard = await b.listen()
         part(line)
         stream.feed(more(stream))
@@ -312,8 +313,7 @@ async def test_a_node_that_cannot_reach_nats_for_a_while_goes_on(nats):
 
 async def test_whose_session_was_taken_while_it_could_not_reach_nats_stores_nothing(nats):
     async with cut_off(nats) as (a, b, line):
-        first = await a.open()
-        await say(first)
+        first = await a.said()
         replaced = told_if_replaced(first)
         part(line)
         first.feed(more(first))
@@ -333,8 +333,7 @@ async def test_whose_session_was_taken_while_it_could_not_reach_nats_stores_noth
 
 async def test_nobody_else_feeds_a_session_meanwhile(nats):
     async with nodes(nats) as (a, b):
-        stream = await a.open()
-        await say(stream)
+        stream = await a.said()
         for secret in ("", "guess"):
             with pytest.raises(WireError) as busy:
                 await b.open(epoch=stream.hub.epoch, secret=secret)
@@ -347,8 +346,7 @@ async def test_nobody_else_feeds_a_session_meanwhile(nats):
 
 async def test_who_does_not_come_back_makes_room(nats):
     async with nodes(nats, 3, resume_s=0.0) as (a, b, c):
-        stream = await a.open()
-        await say(stream)
+        stream = await a.said()
         heard = await c.listen()
         stream.end(EndReason.SHUTDOWN, resumable=True)
         await a.streams.kept()
@@ -373,8 +371,7 @@ async def test_who_may_feed_a_session_does_not_depend_on_a_nodes_clock(
             return datetime.now(tz) + timedelta(hours=hours)
 
     async with nodes(nats, resume_s=resume_s) as (a, b):
-        stream = await a.open()
-        await say(stream)
+        stream = await a.said()
         stream.end(EndReason.SHUTDOWN, resumable=True)
         await a.streams.kept()
         await a.die()
@@ -389,8 +386,7 @@ async def test_who_may_feed_a_session_does_not_depend_on_a_nodes_clock(
 
 async def test_numbers_of_finals_that_were_refused_are_given_again(nats):
     async with nodes(nats) as (a, b):
-        first = await a.open()
-        await say(first)
+        first = await a.said()
         away = told_if_replaced(first)
         await b.open(epoch=first.hub.epoch, secret=SECRET)
         for _ in range(3):
@@ -405,8 +401,7 @@ async def test_numbers_of_finals_that_were_refused_are_given_again(nats):
 
 async def test_a_node_that_ends_hands_over_at_once_and_cuts_no_word(nats):
     async with nodes(nats) as (a, b):
-        first = await a.open()
-        await say(first)
+        first = await a.said()
         first.feed(more(first, [False] * 10 + [True] * 30))
         await first.finish(EndReason.SHUTDOWN)
         await a.streams.kept()
@@ -625,8 +620,7 @@ async def test_a_lease_that_cannot_be_read_is_replaced(nats, caplog, data):
         await a.stream.put(LEASE, data, last=0)
         await b.streams.prepare("talk")  # as a listener
         assert b.streams.hub("talk") is None
-        stream = await b.open()
-        await say(stream)
+        await b.said()
         assert [final.seq for final in await finals(await a.listen(), 1)] == [1]
     (told,) = [line for line in caplog.text.splitlines() if "lease" in line]
     assert LEASE in told
@@ -634,8 +628,7 @@ async def test_a_lease_that_cannot_be_read_is_replaced(nats, caplog, data):
 
 async def test_a_session_whose_lease_is_overwritten_begins_anew(nats):
     async with nodes(nats) as (a, b):
-        first = await a.open()
-        await say(first)
+        first = await a.said()
         heard, replaced = await b.listen(), told_if_replaced(first)
         await a.stream.put(LEASE, b"?", last=a.bus._channels["talk"].revision)
         await a.bus._beat()
@@ -651,8 +644,7 @@ async def test_a_session_whose_lease_is_overwritten_begins_anew(nats):
 
 async def test_a_session_whose_log_is_gone_begins_anew(nats, tmp_path):
     async with nodes(nats, 1) as (a,):
-        first = await a.open()
-        await say(first)
+        first = await a.said()
         replaced = told_if_replaced(first)
         await nats.kill()
         shutil.rmtree(tmp_path / "nats")
@@ -681,8 +673,7 @@ POISON = [
 @pytest.mark.parametrize("line", POISON)
 async def test_values_that_contradict_each_other_begin_the_session_anew(nats, caplog, line):
     async with nodes(nats, resume_s=0.0) as (a, b):
-        first = await a.open()
-        await say(first)
+        first = await a.said()
         if "event" in line:
             line["event"]["proof"] = first.hub.journal.fed.proof
         line["settled_ms"] = line.get("settled_ms", 0) + first.hub.journal.finalised_ms

@@ -28,6 +28,11 @@ from streamd.streams.hub import Hub, Subscription
 from tests.support.loop import turn
 
 
+@pytest.fixture
+def hub():
+    return Hub("live")
+
+
 def partial(seg: int, rev: int) -> Partial:
     return Partial(seg=seg, rev=rev, start_ms=0, end_ms=20, text=f"{seg}.{rev}", stable=0)
 
@@ -37,10 +42,7 @@ def final(seg: int) -> Final:
 
 
 def drain(subscription: Subscription) -> list[SessionEvent]:
-    events = []
-    while (event := subscription.pop()) is not None:
-        events.append(event)
-    return events
+    return [*iter(subscription.pop, None)]
 
 
 def seqs(events: list[SessionEvent]) -> list[int]:
@@ -61,15 +63,13 @@ def test_who_is_sent_acks_faster_than_it_reads_is_not_slow_and_gets_the_newest()
     ]
 
 
-def test_who_has_left_does_not_listen():
-    hub = Hub("live")
+def test_who_has_left_does_not_listen(hub):
     with hub.subscribe(), hub.subscribe():
         assert hub.listeners == 2
     assert hub.listeners == 0
 
 
-def test_a_final_drops_the_partial_of_its_segment_only():
-    hub = Hub("live")
+def test_a_final_drops_the_partial_of_its_segment_only(hub):
     subscription = hub.subscribe()
     hub.publish(partial(1, 0))
     hub.publish(final(0))
@@ -130,8 +130,7 @@ def speakers(events: list[SessionEvent]) -> list[list[object]]:
     return [[word.speaker for word in final.words] for final in finals]
 
 
-def test_who_comes_late_or_again_learns_who_spoke_by_now():
-    hub = Hub("live")
+def test_who_comes_late_or_again_learns_who_spoke_by_now(hub):
     hub.publish(turns(0, 2000, (0, 900, 1), (900, 2000, 2)))
     hub.publish(said_by(1, 2))
     hub.publish(turns(2000, 3000, (2000, 3000, 1)))
@@ -159,8 +158,7 @@ def test_who_comes_again_hears_of_the_last_minute_before_it_left_and_of_the_newe
     assert context.start_ms == context.end_ms == 1_200_000
 
 
-def test_corrections_after_the_end_are_known_to_who_comes_later():
-    hub = Hub("live")
+def test_corrections_after_the_end_are_known_to_who_comes_later(hub):
     hub.publish(final(0))
     hub.close("end")
     hub.amend(Correction(text="meant", seq=1, first=0, last=0))
@@ -168,8 +166,7 @@ def test_corrections_after_the_end_are_known_to_who_comes_later():
     assert (correction.text, eos.reason) == ("meant", "end")
 
 
-def test_what_somebody_else_has_stored_is_told_and_after_the_end_remembered():
-    hub = Hub("live")
+def test_what_somebody_else_has_stored_is_told_and_after_the_end_remembered(hub):
     hub.publish(final(0))
     listener = hub.subscribe(0)
     hub.relay(Attribution(speaker=2, seq=1))
@@ -184,8 +181,7 @@ def test_what_somebody_else_has_stored_is_told_and_after_the_end_remembered():
     ]
 
 
-def test_what_speakers_are_called_is_told_to_whoever_comes_and_only_the_newest():
-    hub = Hub("live")
+def test_what_speakers_are_called_is_told_to_whoever_comes_and_only_the_newest(hub):
     early = hub.subscribe()
     for speaker, name in ((1, "Ana"), (2, "Bob"), (1, "Ana Botín"), (2, "")):
         hub.publish(SpeakerName(speaker=speaker, name=name))
@@ -232,8 +228,7 @@ def test_partials_alone_never_make_a_subscriber_slow():
     assert drain(subscription) == [partial(0, 999), Vad(speech=True, t_ms=0)]
 
 
-async def test_iteration_waits_for_events_and_ends_with_eos():
-    hub = Hub("live")
+async def test_iteration_waits_for_events_and_ends_with_eos(hub):
 
     async def speak() -> None:
         hub.publish(final(0))
@@ -249,8 +244,7 @@ async def test_iteration_waits_for_events_and_ends_with_eos():
     assert events[-1] == Eos(seq=1, reason="stop")
 
 
-async def test_who_comes_after_the_end_gets_the_replay_and_eos():
-    hub = Hub("live")
+async def test_who_comes_after_the_end_gets_the_replay_and_eos(hub):
     hub.publish(final(0))
     hub.close("stop")
     assert hub.closed
@@ -260,8 +254,7 @@ async def test_who_comes_after_the_end_gets_the_replay_and_eos():
         hub.publish(final(1))
 
 
-def test_who_comes_too_late_is_told_what_broke():
-    hub = Hub("live")
+def test_who_comes_too_late_is_told_what_broke(hub):
     broken = hub.publish(Fault(code="engine", message="it broke", fatal=True))
     hub.publish(Fault(code="bad_audio", message="a detail"))
     hub.close("error")
@@ -388,8 +381,7 @@ def test_an_event_is_encoded_once_for_all():
     assert json.loads(hub.encode(final(5)))["seg"] == 5
 
 
-def test_the_partial_of_a_channel_replaces_and_ends_no_others():
-    hub = Hub("live")
+def test_the_partial_of_a_channel_replaces_and_ends_no_others(hub):
     subscription = hub.subscribe()
     first, second = (of_channel(partial(seg, 0), seg) for seg in (1, 2))
     hub.publish(first)
@@ -404,8 +396,7 @@ def test_the_partial_of_a_channel_replaces_and_ends_no_others():
     assert newer in drain(subscription)
 
 
-async def test_what_is_put_behind_a_replay_comes_before_what_waits_and_wakes_who_waits():
-    hub = Hub("live")
+async def test_what_is_put_behind_a_replay_comes_before_what_waits_and_wakes_who_waits(hub):
     hub.publish(final(0))
     subscription = hub.subscribe(0)
     subscription.behind([Vad(speech=False, t_ms=40)])
@@ -426,8 +417,7 @@ def test_many_events_behind_a_replay_do_not_make_a_subscriber_slow():
     assert len(drain(subscription)) == 100
 
 
-def test_what_is_put_behind_a_replay_takes_the_place_of_what_was_there():
-    hub = Hub("live")
+def test_what_is_put_behind_a_replay_takes_the_place_of_what_was_there(hub):
     hub.publish(final(0))
     subscription = hub.subscribe(0)
     # So many iterators inside each other end the process.
@@ -440,8 +430,7 @@ def test_what_is_put_behind_a_replay_takes_the_place_of_what_was_there():
     assert subscription.pop() is None
 
 
-def test_nothing_is_put_behind_the_end():
-    hub = Hub("live")
+def test_nothing_is_put_behind_the_end(hub):
     subscription = hub.subscribe()
     subscription.close()
     subscription.behind([Vad(speech=False, t_ms=40)])

@@ -13,8 +13,9 @@ from streamd.engines.reference import ReferenceDecoder, ReferenceEngine
 from streamd.models.text_tokens import TextTokens
 from streamd.options import DecodingOptions
 from streamd.whisper import decode as searches
-from streamd.whisper.decode import Decoded
+from streamd.whisper.decode import Context, Decoded, slots_needed
 from streamd.whisper.engine import Search, alone
+from streamd.whisper.tokenizer import Tokenizer
 
 N_TEXT = 256
 """Text tokens of `vocabulary`: the bytes."""
@@ -25,6 +26,11 @@ Predict = Callable[[tuple[int, ...]], tuple[np.ndarray, np.ndarray]]
 
 def vocabulary() -> TextTokens:
     return TextTokens(bytes([byte]) for byte in range(N_TEXT))
+
+
+TOKENIZER = Tokenizer(vocabulary(), N_VOCAB, multilingual=False)
+GREEDY = DecodingOptions(suppress_tokens=(), suppress_blank=False, temperatures=(0.0,))
+"""One temperature: then a greedy decode has not one slot to spare."""
 
 
 class ContextDecoder:
@@ -151,6 +157,31 @@ class CheckedDecoder(ReferenceDecoder):
 def decode(*args: Any, **how: Any) -> Decoded:
     """The result of a search that runs alone."""
     return alone(searches.decode(*args, **how))
+
+
+def run(predict: Predict, context: Context, options: DecodingOptions = GREEDY, **how: Any):
+    """The result of a search with as many slots as it needs."""
+    n_slots = slots_needed(context, options=options, n_text_ctx=448)
+    decoder = ContextDecoder(predict, n_slots)
+    return decode(decoder, TOKENIZER, options=options, context=context, **how)
+
+
+def outcome(result: Decoded) -> tuple[object, ...]:
+    """All of a result but how much of a draft there was."""
+    names = ("tokens", "token_probs", "avg_logprob", "no_speech_prob", "frames", "ended", "loop")
+    rows = [row.tolist() for row in result.alignment]
+    return (*(getattr(result, name) for name in names), result.n_given, rows)
+
+
+def decoded(**known: Any) -> Decoded:
+    """A result that nothing is wrong with but what is given."""
+    tokens = known.setdefault("tokens", (1,))
+    scores = {"avg_logprob": -0.3, "no_speech_prob": 0.1, "compression_ratio": 1.2}
+    how = {"temperature": 0.0, "language": "en", "drafted": 0, "accepted_draft": 0, "n_given": 0}
+    what = {"frames": (), "ended": True, "loop": None, "token_probs": (0.5,) * len(tokens)}
+    return Decoded(
+        **{"alignment": np.empty((0, 1, 1), np.float32), **scores, **how, **what, **known}
+    )
 
 
 def with_fallback(attempt: Callable[[float], Decoded], options: DecodingOptions) -> Decoded:

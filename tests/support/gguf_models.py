@@ -80,18 +80,25 @@ def _tokens(n_vocab: int) -> list[str]:
     return ["<unk>", "<s>", "</s>", *letters][:n_vocab]
 
 
-def _general(name: str, n_vocab: int) -> dict[str, Any]:
+def _under(prefix: str, **values: Any) -> dict[str, Any]:
+    return {prefix + name: value for name, value in values.items()}
+
+
+def _biased(shapes: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of weights, and of the bias of each."""
     return {
-        "general.name": name,
-        "general.basename": name,
-        "general.languages": ["en"],
-        "general.license": "mit",
-        "tokenizer.ggml.model": "bpe",
-        "tokenizer.ggml.tokens": _tokens(n_vocab),
-        "tokenizer.ggml.token_type": [2, 3, 3, *[1] * (n_vocab - 3)],
-        "tokenizer.ggml.unknown_token_id": 0,
-        "tokenizer.ggml.bos_token_id": 1,
-        "tokenizer.ggml.eos_token_id": 2,
+        f"{name}.{part}": shape[:n]
+        for name, shape in shapes.items()
+        for part, n in (("weight", None), ("bias", 1))
+    }
+
+
+def _general(name: str, n_vocab: int) -> dict[str, Any]:
+    kinds = [2, 3, 3, *[1] * (n_vocab - 3)]
+    return {
+        **_under("general.", name=name, basename=name, languages=["en"], license="mit"),
+        **_under("tokenizer.ggml.", model="bpe", tokens=_tokens(n_vocab), token_type=kinds),
+        **_under("tokenizer.ggml.", unknown_token_id=0, bos_token_id=1, eos_token_id=2),
         "stt.capability.streaming": True,
         "stt.frontend.sample_rate": 16000,
     }
@@ -130,44 +137,23 @@ def moonshine(d: Moonshine | None = None, seed: int = 0) -> GgufModel:
         "tokenizer.ggml.byte_fallback": True,
         "stt.frontend.type": "raw",
         "stt.frontend.num_mels": 1,
-        f"{key}encoder.n_layers": d.layers,
-        f"{key}encoder.d_model": d.encoder,
-        f"{key}encoder.n_heads": d.heads,
-        f"{key}encoder.n_kv_heads": d.heads,
-        f"{key}encoder.head_dim": d.head_dim,
-        f"{key}encoder.ffn_dim": 4 * d.encoder,
-        f"{key}encoder.activation": "gelu",
-        f"{key}encoder.frame_ms": 5.0,
-        f"{key}encoder.frame_len": 80,
+        **_under(f"{key}encoder.", n_layers=d.layers, d_model=d.encoder, n_heads=d.heads),
+        **_under(f"{key}encoder.", n_kv_heads=d.heads, head_dim=d.head_dim, ffn_dim=4 * d.encoder),
+        **_under(f"{key}encoder.", activation="gelu", frame_ms=5.0, frame_len=80),
         f"{key}encoder.sliding_windows": [each for pair in windows for each in pair],
-        f"{key}encoder_hidden_size": d.encoder,
-        f"{key}adapter_has_proj": d.encoder != d.decoder,
-        f"{key}decoder.n_layers": d.layers,
-        f"{key}decoder.d_model": d.decoder,
-        f"{key}decoder.n_heads": d.heads,
-        f"{key}decoder.n_kv_heads": d.heads,
-        f"{key}decoder.head_dim": d.decoder // d.heads,
-        f"{key}decoder.ffn_dim": 4 * d.decoder,
-        f"{key}decoder.activation": "silu",
-        f"{key}decoder.vocab_size": d.n_vocab,
-        f"{key}decoder.max_position_embeddings": d.positions,
-        f"{key}decoder.tie_word_embeddings": False,
-        f"{key}partial_rotary_factor": 0.8,
-        f"{key}rope_theta": 10000.0,
-        f"{key}cmvn_eps": 1e-6,
-        f"{key}decoder_start_token_id": 1,
-        f"{key}bos_token_id": 1,
-        f"{key}eos_token_id": 2,
-        f"{key}pad_token_id": 0,
+        **_under(key, encoder_hidden_size=d.encoder, adapter_has_proj=d.encoder != d.decoder),
+        **_under(f"{key}decoder.", n_layers=d.layers, d_model=d.decoder, n_heads=d.heads),
+        **_under(f"{key}decoder.", n_kv_heads=d.heads, head_dim=d.decoder // d.heads),
+        **_under(f"{key}decoder.", ffn_dim=4 * d.decoder, activation="silu", vocab_size=d.n_vocab),
+        **_under(f"{key}decoder.", max_position_embeddings=d.positions, tie_word_embeddings=False),
+        **_under(key, partial_rotary_factor=0.8, rope_theta=10000.0, cmvn_eps=1e-6),
+        **_under(key, decoder_start_token_id=1, bos_token_id=1, eos_token_id=2, pad_token_id=0),
     }
     e, h, f = d.encoder, d.decoder, 4 * d.decoder
     shapes: dict[str, tuple[int, ...]] = {
         "enc.embedder.comp.log_k": (1,),
         "enc.embedder.linear.weight": (e, 80),
-        "enc.embedder.conv1.weight": (2 * e, e, 5),
-        "enc.embedder.conv1.bias": (2 * e,),
-        "enc.embedder.conv2.weight": (e, 2 * e, 5),
-        "enc.embedder.conv2.bias": (e,),
+        **_biased({"enc.embedder.conv1": (2 * e, e, 5), "enc.embedder.conv2": (e, 2 * e, 5)}),
         "enc.final_norm.weight": (e,),
         "adapter.pos_emb.weight": (d.positions, e),
         "dec.token_embd.weight": (d.n_vocab, h),
@@ -180,23 +166,13 @@ def moonshine(d: Moonshine | None = None, seed: int = 0) -> GgufModel:
         of = f"enc.blocks.{i}."
         shapes |= {f"{of}norm_{each}.weight": (e,) for each in ("attn", "ffn")}
         shapes |= {f"{of}attn.{each}.weight": (attention, e) for each in "qkv"}
-        shapes |= {
-            f"{of}attn.out.weight": (e, attention),
-            f"{of}ffn.fc1.weight": (4 * e, e),
-            f"{of}ffn.fc1.bias": (4 * e,),
-            f"{of}ffn.fc2.weight": (e, 4 * e),
-            f"{of}ffn.fc2.bias": (e,),
-        }
+        shapes[f"{of}attn.out.weight"] = (e, attention)
+        shapes |= _biased({f"{of}ffn.fc1": (4 * e, e), f"{of}ffn.fc2": (e, 4 * e)})
         of = f"dec.blocks.{i}."
         shapes |= {f"{of}norm_{each}.weight": (h,) for each in ("self", "cross", "ffn")}
         for each in ("self", "cross"):
             shapes |= {f"{of}{each}_attn.{part}.weight": (h, h) for part in ("q", "k", "v", "out")}
-        shapes |= {
-            f"{of}ffn.fc1.weight": (2 * f, h),
-            f"{of}ffn.fc1.bias": (2 * f,),
-            f"{of}ffn.fc2.weight": (h, f),
-            f"{of}ffn.fc2.bias": (h,),
-        }
+        shapes |= _biased({f"{of}ffn.fc1": (2 * f, h), f"{of}ffn.fc2": (h, f)})
     return GgufModel("moonshine_streaming", metadata, shapes, np.random.default_rng(seed))
 
 
@@ -229,43 +205,23 @@ def nemotron(d: Nemotron | None = None, seed: int = 0) -> GgufModel:
         "tokenizer.ggml.blank_token_id": d.n_vocab,
         "tokenizer.ggml.scores": [0.0 - i for i in range(d.n_vocab)],
         f"{key}head_kind": "rnnt",
-        f"{key}encoder.n_layers": d.layers,
-        f"{key}encoder.d_model": d.width,
-        f"{key}encoder.n_heads": d.heads,
-        f"{key}encoder.d_ff": 4 * d.width,
-        f"{key}encoder.conv_kernel": 9,
-        f"{key}encoder.subsampling_factor": 8,
-        f"{key}encoder.subsampling_channels": d.channels,
-        f"{key}encoder.pos_emb_max_len": 5000,
-        f"{key}encoder.use_bias": False,
-        f"{key}encoder.xscaling": False,
-        f"{key}encoder.att_context_left": i32(70),
-        f"{key}encoder.att_context_right": i32(13),
+        **_under(f"{key}encoder.", n_layers=d.layers, d_model=d.width, n_heads=d.heads),
+        **_under(f"{key}encoder.", d_ff=4 * d.width, conv_kernel=9, subsampling_factor=8),
+        **_under(f"{key}encoder.", subsampling_channels=d.channels, pos_emb_max_len=5000),
+        **_under(f"{key}encoder.", use_bias=False, xscaling=False),
+        **_under(f"{key}encoder.att_context_", left=i32(70), right=i32(13)),
         f"{key}encoder.att_context_size_choices": [each for pair in looks for each in pair],
         f"{key}encoder.att_context_style": "chunked_limited",
-        f"{key}encoder.conv_context_left": i32(8),
-        f"{key}encoder.conv_context_right": i32(0),
+        **_under(f"{key}encoder.conv_", context_left=i32(8), context_right=i32(0)),
         f"{key}encoder.conv_norm_type": "layer_norm",
         f"{key}encoder.streaming.pre_encode_cache_size": i32(9),
         f"{key}encoder.streaming.drop_extra_pre_encoded": i32(2),
         f"{key}encoder.streaming.sampling_frames_first": i32(1),
-        f"{key}predictor.hidden": d.predictor,
-        f"{key}predictor.n_layers": 2,
-        f"{key}predictor.vocab": d.n_vocab + 1,
-        f"{key}joint.hidden": d.predictor,
-        f"{key}joint.num_extra_outputs": 0,
-        f"{key}joint.activation": "relu",
-        "stt.frontend.type": "mel",
-        "stt.frontend.num_mels": d.n_mels,
-        "stt.frontend.n_fft": 512,
-        "stt.frontend.win_length": 400,
-        "stt.frontend.hop_length": 160,
-        "stt.frontend.window": "hann",
-        "stt.frontend.normalize": "none",
-        "stt.frontend.dither": 0.0,
-        "stt.frontend.pre_emphasis": 0.0,
-        "stt.frontend.f_min": 0.0,
-        "stt.frontend.f_max": 8000.0,
+        **_under(f"{key}predictor.", hidden=d.predictor, n_layers=2, vocab=d.n_vocab + 1),
+        **_under(f"{key}joint.", hidden=d.predictor, num_extra_outputs=0, activation="relu"),
+        **_under("stt.frontend.", type="mel", num_mels=d.n_mels, n_fft=512, win_length=400),
+        **_under("stt.frontend.", hop_length=160, window="hann", normalize="none", dither=0.0),
+        **_under("stt.frontend.", pre_emphasis=0.0, f_min=0.0, f_max=8000.0),
     }
     c, w, p = d.channels, d.width, d.predictor
     freqs = d.n_mels
@@ -273,13 +229,12 @@ def nemotron(d: Nemotron | None = None, seed: int = 0) -> GgufModel:
         freqs = freqs // 2 + 1
     shapes: dict[str, tuple[int, ...]] = {}
     for i, rows, kernel in ((0, 1, 3), (2, 1, 3), (3, c, 1), (5, 1, 3), (6, c, 1)):
-        shapes[f"enc.pre_encode.conv.{i}.weight"] = (c, rows, kernel, kernel)
-        shapes[f"enc.pre_encode.conv.{i}.bias"] = (c,)
-    shapes |= {"enc.pre_encode.out.weight": (w, c * freqs), "enc.pre_encode.out.bias": (w,)}
+        shapes |= _biased({f"enc.pre_encode.conv.{i}": (c, rows, kernel, kernel)})
+    shapes |= _biased({"enc.pre_encode.out": (w, c * freqs)})
     for i in range(d.layers):
         of = f"enc.blocks.{i}."
         for each in ("ff1", "attn", "conv", "ff2", "out"):
-            shapes |= {f"{of}norm_{each}.weight": (w,), f"{of}norm_{each}.bias": (w,)}
+            shapes |= _biased({f"{of}norm_{each}": (w,)})
         for each in ("ff1", "ff2"):
             shapes[f"{of}{each}.linear1.weight"] = (4 * w, w)
             shapes[f"{of}{each}.linear2.weight"] = (w, 4 * w)
@@ -291,21 +246,13 @@ def nemotron(d: Nemotron | None = None, seed: int = 0) -> GgufModel:
             f"{of}conv.pointwise1.weight": (2 * w, w, 1),
             f"{of}conv.depthwise.weight": (w, 1, 9),
             f"{of}conv.pointwise2.weight": (w, w, 1),
-            f"{of}conv.bn.weight": (w,),
-            f"{of}conv.bn.bias": (w,),
+            **_biased({f"{of}conv.bn": (w,)}),
         }
     shapes["pred.embed.weight"] = (d.n_vocab + 1, p)
     for i in range(2):
         shapes |= {f"pred.lstm.{i}.W{each}": (4 * p, p) for each in "xh"}
         shapes[f"pred.lstm.{i}.bias"] = (4 * p,)
-    shapes |= {
-        "joint.enc.weight": (p, w),
-        "joint.enc.bias": (p,),
-        "joint.pred.weight": (p, p),
-        "joint.pred.bias": (p,),
-        "joint.out.weight": (d.n_vocab + 1, p),
-        "joint.out.bias": (d.n_vocab + 1,),
-    }
+    shapes |= _biased({"joint.enc": (p, w), "joint.pred": (p, p), "joint.out": (d.n_vocab + 1, p)})
     return GgufModel("parakeet", metadata, shapes, np.random.default_rng(seed))
 
 
@@ -382,17 +329,11 @@ def canary(d: Canary | None = None) -> GgufModel:
         "tokenizer.ggml.tokens": [*_tokens(d.n_vocab)[:-1], "<|emo:undefined|>"],
         "tokenizer.ggml.eos_token_id": 4,
         f"{key}encoder.use_bias": True,
-        f"{key}decoder.n_layers": d.decoder_layers,
-        f"{key}decoder.d_model": h,
-        f"{key}decoder.n_heads": d.heads,
-        f"{key}decoder.d_ff": 4 * h,
-        f"{key}decoder.max_position": 1024,
-        f"{key}decoder.vocab_size": d.n_vocab,
-        f"{key}decoder.activation": "relu",
-        f"{key}decoder.pre_ln": True,
+        **_under(f"{key}decoder.", n_layers=d.decoder_layers, d_model=h, n_heads=d.heads),
+        **_under(f"{key}decoder.", d_ff=4 * h, max_position=1024, vocab_size=d.n_vocab),
+        **_under(f"{key}decoder.", activation="relu", pre_ln=True),
         f"{key}decoder.encoder_decoder_proj": d.width != h,
-        f"{key}tokenizer.prompt_format": "canary2",
-        f"{key}tokenizer.lang_codes": ["en"],
+        **_under(f"{key}tokenizer.", prompt_format="canary2", lang_codes=["en"]),
     }
     shapes = {name: it for name, it in encoder.shapes.items() if name.startswith("enc.")}
     shapes["enc.pre_encode.out.weight"] = (d.width, d.channels * 128 // 8)
@@ -401,31 +342,17 @@ def canary(d: Canary | None = None) -> GgufModel:
         for each in ("ff1.linear1", "ff1.linear2", "ff2.linear1", "ff2.linear2"):
             shapes[f"{of}{each}.bias"] = (shapes[f"{of}{each}.weight"][0],)
         shapes |= {f"{of}attn.linear_{each}.bias": (d.width,) for each in ("q", "k", "v", "out")}
-        shapes |= {
-            f"{of}conv.pointwise1.bias": (2 * d.width,),
-            f"{of}conv.depthwise.bias": (d.width,),
-            f"{of}conv.pointwise2.bias": (d.width,),
-            f"{of}conv.bn.running_mean": (d.width,),
-            f"{of}conv.bn.running_var": (d.width,),
-        }
+        shapes[f"{of}conv.pointwise1.bias"] = (2 * d.width,)
+        names = ("depthwise.bias", "pointwise2.bias", "bn.running_mean", "bn.running_var")
+        shapes |= {f"{of}conv.{name}": (d.width,) for name in names}
     if d.width != h:
-        shapes |= {"enc.proj.weight": (h, d.width), "enc.proj.bias": (h,)}
-    shapes |= {
-        "dec.embed.token.weight": (d.n_vocab, h),
-        "dec.embed.pos_enc": (1024, h),
-        "dec.embed.norm.weight": (h,),
-        "dec.embed.norm.bias": (h,),
-        "dec.norm.weight": (h,),
-        "dec.norm.bias": (h,),
-        "dec.head.weight": (d.n_vocab, h),
-        "dec.head.bias": (d.n_vocab,),
-    }
+        shapes |= _biased({"enc.proj": (h, d.width)})
+    shapes |= {"dec.embed.token.weight": (d.n_vocab, h), "dec.embed.pos_enc": (1024, h)}
+    shapes |= _biased({"dec.embed.norm": (h,), "dec.norm": (h,), "dec.head": (d.n_vocab, h)})
     for i in range(d.decoder_layers):
         of = f"dec.layer.{i}."
         matrices = {f"{each}_attn.{part}": (h, h) for each in ("self", "cross") for part in "qkvo"}
         matrices |= {"ffn.up": (4 * h, h), "ffn.down": (h, 4 * h)}
-        for name, shape in matrices.items():
-            shapes |= {f"{of}{name}.weight": shape, f"{of}{name}.bias": shape[:1]}
-        for n in (1, 2, 3):
-            shapes |= {f"{of}norm{n}.weight": (h,), f"{of}norm{n}.bias": (h,)}
+        matrices |= {f"norm{n}": (h,) for n in (1, 2, 3)}
+        shapes |= _biased({of + name: shape for name, shape in matrices.items()})
     return GgufModel("canary", metadata, shapes, np.random.default_rng(0))

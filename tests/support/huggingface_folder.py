@@ -9,6 +9,7 @@ from safetensors.numpy import save_file
 
 from streamd.language import LANGUAGES
 from streamd.models.model import Model
+from tests.support.folders import letters
 
 _RENAMED = [
     ("positional_embedding", "embed_positions.weight"),
@@ -51,10 +52,7 @@ def described(model: Model) -> dict[str, dict[str, object]]:
         "tokenizer.json": _tokenizer(model),
         "tokenizer_config.json": {
             "tokenizer_class": "WhisperTokenizer",
-            "bos_token": "<|endoftext|>",
-            "eos_token": "<|endoftext|>",
-            "unk_token": "<|endoftext|>",
-            "pad_token": "<|endoftext|>",
+            **{f"{each}_token": "<|endoftext|>" for each in ("bos", "eos", "unk", "pad")},
         },
     }
 
@@ -74,34 +72,34 @@ def _config(model: Model, eot: int, sot: int) -> dict[str, object]:
         "vocab_size": d.n_vocab,
         "num_mel_bins": d.n_mels,
         "d_model": d.n_audio_state,
-        "encoder_layers": d.n_audio_layer,
-        "encoder_attention_heads": d.n_audio_head,
-        "encoder_ffn_dim": 4 * d.n_audio_state,
-        "decoder_layers": d.n_text_layer,
-        "decoder_attention_heads": d.n_text_head,
-        "decoder_ffn_dim": 4 * d.n_text_state,
+        **_part("encoder", d.n_audio_layer, d.n_audio_head, d.n_audio_state),
+        **_part("decoder", d.n_text_layer, d.n_text_head, d.n_text_state),
         "max_source_positions": d.n_audio_ctx,
         "max_target_positions": d.n_text_ctx,
         "activation_function": "gelu",
         "is_encoder_decoder": True,
         "tie_word_embeddings": True,
         "scale_embedding": False,
-        "bos_token_id": eot,
-        "eos_token_id": eot,
-        "pad_token_id": eot,
-        "decoder_start_token_id": sot,
+        **_special(eot, sot),
         "begin_suppress_tokens": _first_suppressed(model, eot),
         "torch_dtype": "float16",
     }
 
 
+def _part(name: str, n_layers: int, n_heads: int, width: int) -> dict[str, int]:
+    sizes = {"layers": n_layers, "attention_heads": n_heads, "ffn_dim": 4 * width}
+    return {f"{name}_{size}": value for size, value in sizes.items()}
+
+
+def _special(eot: int, sot: int) -> dict[str, int]:
+    ends = {f"{name}_token_id": eot for name in ("bos", "eos", "pad")}
+    return {**ends, "decoder_start_token_id": sot}
+
+
 def _generation(model: Model, eot: int, sot: int) -> dict[str, object]:
     no_times = model.dims.n_vocab - 1502
     return {
-        "bos_token_id": eot,
-        "eos_token_id": eot,
-        "pad_token_id": eot,
-        "decoder_start_token_id": sot,
+        **_special(eot, sot),
         "no_timestamps_token_id": no_times,
         "is_multilingual": model.language is None,
         "max_length": model.dims.n_text_ctx,
@@ -157,14 +155,10 @@ def _tokenizer(model: Model) -> dict[str, object]:
 def _vocabulary_and_merges(
     tokens: tuple[bytes, ...],
 ) -> tuple[dict[str, int], list[tuple[str, str]]]:
-    letters, ranks = _letters(), {token: i for i, token in enumerate(tokens)}
-
-    def shown(token: bytes) -> str:
-        return "".join(letters[b] for b in token)
-
-    vocabulary = {shown(token): i for token, i in ranks.items()}
+    ranks = {token: i for i, token in enumerate(tokens)}
+    vocabulary = {letters(token): i for token, i in ranks.items()}
     halves = (_halves(token, ranks) for token in tokens if len(token) > 1)
-    return vocabulary, [(shown(left), shown(right)) for left, right in halves]
+    return vocabulary, [(letters(left), letters(right)) for left, right in halves]
 
 
 def _specials(model: Model) -> list[str]:
@@ -174,13 +168,6 @@ def _specials(model: Model) -> list[str]:
     tasks = ["translate", "transcribe", "startoflm", "startofprev", "nospeech", "notimestamps"]
     named = [f"<|{task}|>" for task in tasks]
     return ["<|endoftext|>", "<|startoftranscript|>", *languages, *named, *times]
-
-
-def _letters() -> list[str]:
-    """GPT-2's printable letter for each byte."""
-    shown = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    hidden = iter(range(256, 512))
-    return [chr(b) if b in shown else chr(next(hidden)) for b in range(256)]
 
 
 def _halves(token: bytes, ranks: dict[bytes, int]) -> tuple[bytes, bytes]:

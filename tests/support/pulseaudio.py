@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.programs import lacking
+
 PACKAGES = "libportaudio2 pulseaudio pulseaudio-utils libasound2-plugins"
 SINK = "ramp"
 DEVICE = "streamd_ramp"
@@ -62,10 +64,7 @@ def require_system():
 
 def missing():
     """Say what has to be installed."""
-    reason = f"needs PortAudio and PulseAudio: apt-get install {PACKAGES}"
-    if os.environ.get("STREAMD_REQUIRE_SYSTEM") == "1":
-        pytest.fail(reason)
-    pytest.skip(reason)
+    lacking(f"needs PortAudio and PulseAudio: apt-get install {PACKAGES}")
 
 
 @contextlib.contextmanager

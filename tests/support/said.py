@@ -2,7 +2,7 @@
 
 from msgspec import UNSET
 
-from streamd.events import Final, Gap, TimedWord
+from streamd.events import Final, Gap, Partial, TimedWord
 from streamd.options import CueLayout
 from streamd.sinks.formats import FORMATS
 
@@ -19,6 +19,12 @@ def final(text, *, start_ms=0, end_ms=None, words=(), seq=1, **fields):
         words=words,
         **{"language": "en", "seg": seq} | fields,
     )
+
+
+def partial(text, *, start_ms=0, end_ms=None, stable=0, rev=1, seg=1, **fields):
+    end_ms = start_ms + 300 * len(text.split()) if end_ms is None else end_ms
+    times = {"start_ms": start_ms, "end_ms": end_ms}
+    return Partial(seg=seg, rev=rev, text=text, stable=stable, **times, **fields)
 
 
 def timed(texts, start_ms=0, word_ms=300, *, every_ms=0, prob=0.9, **fields):

@@ -217,6 +217,7 @@ class Client:
 
     def __init__(self, connection: ClientConnection) -> None:
         self.connection = connection
+        self.hello: dict[str, object] = {}
 
     async def get(self) -> dict[str, object]:
         message = json.loads(await self.connection.recv())
@@ -243,6 +244,11 @@ class Client:
         text = isinstance(message, str | bytes)
         await self.connection.send(message if text else json.dumps(message))
 
+    async def stop(self) -> list[dict[str, object]]:
+        """Say that all was said; gives the rest."""
+        await self.say({"type": "stop"})
+        return await self.rest()
+
     @property
     def close_code(self) -> int | None:
         return self.connection.close_code
@@ -258,18 +264,27 @@ async def client(
 
 
 @asynccontextmanager
+async def joined(port: int, query: str = "", **options: object) -> AsyncIterator[Client]:
+    """A client that the server has greeted."""
+    async with client(port, query, **options) as greeted:
+        greeted.hello = await greeted.get()
+        yield greeted
+
+
+@asynccontextmanager
 async def serving(
     streams: CountingStreams,
     *,
     port: int = 0,
     token: str | None = None,
+    wyoming: str = "",
     bind: BindOptions | None = None,
     recordings: Recordings | None = None,
     info: ServerInfo = INFO,
     **limits: int,
 ) -> AsyncIterator[Server]:
     async with Server(
-        bind or BindOptions(port=port, token=token),
+        bind or BindOptions(port=port, token=token, wyoming=wyoming),
         sessions=streams,
         info=info,
         recordings=recordings,

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from streamd.errors import EngineError
 from streamd.events import Final, Partial, TimedWord
 from streamd.translation.translator import Translator
+from tests.support import said
 from tests.support.said import spoken, timed
 
 
@@ -29,8 +30,10 @@ def shouting(*directions: str) -> tuple[Translator, list[str]]:
 
 def words(text: str, start_ms: int, *, n_final: int | None = None) -> tuple[TimedWord, ...]:
     """The words of a text, each 300 ms long."""
-    said = timed(text.split(), start_ms, prob=1.0)
-    return tuple(replace(word, final=n_final is None or i < n_final) for i, word in enumerate(said))
+    known = timed(text.split(), start_ms, prob=1.0)
+    return tuple(
+        replace(word, final=n_final is None or i < n_final) for i, word in enumerate(known)
+    )
 
 
 def final(text: str, *, seg: int = 1, start_ms: int = 0, seq: int = 0, **more: object) -> Final:
@@ -40,13 +43,5 @@ def final(text: str, *, seg: int = 1, start_ms: int = 0, seq: int = 0, **more: o
 def partial(text: str, n_final: int, *, seg: int = 1, start_ms: int = 0, **more: object) -> Partial:
     known = words(text, start_ms, n_final=n_final)
     stable = len(" ".join(text.split()[:n_final]))
-    return Partial(
-        seg=seg,
-        rev=0,
-        start_ms=start_ms,
-        end_ms=known[-1].end_ms,
-        text=text,
-        stable=stable,
-        words=known,
-        **more,
-    )
+    times = {"start_ms": start_ms, "end_ms": known[-1].end_ms}
+    return said.partial(text, seg=seg, rev=0, stable=stable, words=known, **times, **more)

@@ -5,37 +5,16 @@ import pytest
 
 from streamd.options import DecodingOptions
 from streamd.whisper.decode import Context, Decoded, is_silence
-from streamd.whisper.tokenizer import Tokenizer
 from tests.support.decoders import (
-    N_VOCAB,
+    TOKENIZER,
     ContextDecoder,
     decode,
+    decoded,
     hashed,
-    vocabulary,
     with_fallback,
 )
 
 OPTIONS = DecodingOptions(least_evidence=-9.0)
-
-
-def decoded(**known) -> Decoded:
-    values = {
-        "tokens": (1,),
-        "token_probs": (1.0,),
-        "avg_logprob": -0.3,
-        "no_speech_prob": 0.1,
-        "compression_ratio": 1.2,
-        "temperature": 0.0,
-        "language": "en",
-        "drafted": 0,
-        "accepted_draft": 0,
-        "alignment": np.zeros((3, 1, 5), np.float32),
-        "n_given": 2,
-        "frames": (0,),
-        "ended": True,
-        "loop": None,
-    }
-    return Decoded(**(values | known))
 
 
 def fallback(first: Decoded, later: dict[float, Decoded]) -> tuple[Decoded, list[float]]:
@@ -101,7 +80,6 @@ def test_when_nothing_passes_the_best_is_taken():
 
 
 def test_attempts_go_from_greedy_to_samples():
-    tokenizer = Tokenizer(vocabulary(), N_VOCAB, multilingual=False)
     options = DecodingOptions(suppress_tokens=(), logprob_threshold=0.0, temperatures=(0.0, 0.5))
     rng = np.random.default_rng(0)
 
@@ -109,7 +87,7 @@ def test_attempts_go_from_greedy_to_samples():
         decoder = ContextDecoder(hashed(4), 200)
         context = Context(8)
         return decode(
-            decoder, tokenizer, options=options, context=context, temperature=temperature, rng=rng
+            decoder, TOKENIZER, options=options, context=context, temperature=temperature, rng=rng
         )
 
     found = with_fallback(attempt, options)

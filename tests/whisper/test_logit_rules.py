@@ -10,10 +10,16 @@ from hypothesis import strategies as st
 
 from streamd.options import DecodingOptions
 from streamd.whisper.logit_rules import Rules
-from streamd.whisper.tokenizer import Tokenizer
-from tests.support.decoders import EOT, N_TEXT, N_VOCAB, NOSPEECH, SOT, TIMESTAMP_BEGIN, vocabulary
+from tests.support.decoders import (
+    EOT,
+    N_TEXT,
+    N_VOCAB,
+    NOSPEECH,
+    SOT,
+    TIMESTAMP_BEGIN,
+    TOKENIZER,
+)
 
-TOKENIZER = Tokenizer(vocabulary(), N_VOCAB, multilingual=False)
 BLANK = ord(" ")
 
 

@@ -39,6 +39,7 @@ from tests.golden import load
 from tests.support.decoders import (
     EOT,
     N_VOCAB,
+    TOKENIZER,
     ContextDecoder,
     Predict,
     hashed,
@@ -48,7 +49,7 @@ from tests.support.decoders import (
 
 FULL = 1500
 PLAIN = DecodingOptions(suppress_tokens=(), suppress_blank=False, tighten=False)
-TOKENIZER = Tokenizer(vocabulary(), N_VOCAB, multilingual=False)
+
 
 DIMS = ModelDimensions(80, FULL, 1, 1, 1, N_VOCAB, 448, 1, 1, 1)
 

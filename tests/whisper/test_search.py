@@ -23,41 +23,19 @@ from streamd.whisper.tokenizer import Tokenizer
 from tests.golden import load
 from tests.support.decoders import (
     EOT,
+    GREEDY,
     N_VOCAB,
     NOTIMESTAMPS,
     SOT,
+    TOKENIZER,
     CheckedEngine,
     ContextDecoder,
     decode,
     hashed,
+    outcome,
+    run,
     scripted,
-    vocabulary,
 )
-
-TOKENIZER = Tokenizer(vocabulary(), N_VOCAB, multilingual=False)
-GREEDY = DecodingOptions(suppress_tokens=(), suppress_blank=False, temperatures=(0.0,))
-"""One temperature: then a greedy decode has not one slot to spare."""
-
-
-def run(predict, context: Context, options: DecodingOptions = GREEDY, **how) -> Decoded:
-    n_slots = slots_needed(context, options=options, n_text_ctx=448)
-    decoder = ContextDecoder(predict, n_slots)
-    return decode(decoder, TOKENIZER, options=options, context=context, **how)
-
-
-def outcome(decoded: Decoded) -> tuple:
-    """All of a result but how much of a draft there was."""
-    return (
-        decoded.tokens,
-        decoded.token_probs,
-        decoded.avg_logprob,
-        decoded.no_speech_prob,
-        decoded.frames,
-        decoded.ended,
-        decoded.loop,
-        decoded.n_given,
-        [row.tolist() for row in decoded.alignment],
-    )
 
 
 class OneOfSeveral(ContextDecoder):

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamd.options import DecodingOptions
-from streamd.whisper.decode import Context, Decoded, slots_needed
+from streamd.whisper.decode import Context, slots_needed
 from streamd.whisper.tokenizer import Tokenizer
 from streamd.whisper.vocabulary import (
     Expected,
@@ -20,26 +20,14 @@ from streamd.whisper.vocabulary import (
     line_of,
     parse,
 )
-from tests.support.decoders import EOT, N_VOCAB, ContextDecoder, decode, hashed, vocabulary
+from tests.support.decoders import EOT, GREEDY, N_VOCAB, TOKENIZER, hashed, outcome, run, vocabulary
 
-TOKENIZER = Tokenizer(vocabulary(), N_VOCAB, multilingual=False)
-GREEDY = DecodingOptions(suppress_tokens=(), suppress_blank=False, temperatures=(0.0,), loops=False)
-BEAMS = replace(GREEDY, beam_size=4)
+FREE = replace(GREEDY, loops=False)
+BEAMS = replace(FREE, beam_size=4)
 
 
 def phrases(*texts: str, weight: float = 1.0) -> Vocabulary:
     return Vocabulary(TOKENIZER, [Phrase(text, weight) for text in texts])
-
-
-def run(predict, context: Context, options: DecodingOptions = GREEDY, **how) -> Decoded:
-    n_slots = slots_needed(context, options=options, n_text_ctx=448)
-    decoder = ContextDecoder(predict, n_slots)
-    return decode(decoder, TOKENIZER, options=options, context=context, **how)
-
-
-def outcome(decoded: Decoded) -> tuple:
-    rows = [row.tolist() for row in decoded.alignment]
-    return (decoded.tokens, decoded.token_probs, decoded.avg_logprob, decoded.ended, rows)
 
 
 def heard(*ways: tuple[str, float]):
@@ -63,12 +51,12 @@ def heard(*ways: tuple[str, float]):
     return predict
 
 
-def said(predict, vocabulary: Vocabulary | None, options: DecodingOptions = GREEDY) -> str:
+def said(predict, vocabulary: Vocabulary | None, options: DecodingOptions = FREE) -> str:
     context = Context(30, vocabulary=vocabulary)
     return TOKENIZER.decode(run(predict, context, options).tokens)
 
 
-searches = pytest.mark.parametrize("options", [GREEDY, BEAMS], ids=["greedy", "beams"])
+searches = pytest.mark.parametrize("options", [FREE, BEAMS], ids=["greedy", "beams"])
 
 
 @searches
@@ -133,7 +121,7 @@ texts = st.lists(st.integers(1, 255), max_size=6)
 @given(st.integers(0, 10**6), texts, texts, st.sampled_from([1, 3]), st.sampled_from([0.0, 5.0]))
 def test_phrases_without_worth_change_nothing(seed, prefix, draft, beam_size, eot_bias):
     predict = hashed(seed, eot_bias=eot_bias)
-    options = replace(GREEDY, beam_size=beam_size)
+    options = replace(FREE, beam_size=beam_size)
     context = Context(12, prefix=tuple(prefix), draft=tuple(draft))
     worthless = replace(context, vocabulary=phrases("abc", "b", weight=0.0))
     assert outcome(run(predict, worthless, options)) == outcome(run(predict, context, options))
@@ -142,7 +130,7 @@ def test_phrases_without_worth_change_nothing(seed, prefix, draft, beam_size, eo
 
 @given(st.integers(0, 10**6), texts)
 def test_samples_expect_no_phrases(seed, prefix):
-    predict, sampling = hashed(seed), replace(GREEDY, best_of=3, temperatures=(0.7,))
+    predict, sampling = hashed(seed), replace(FREE, best_of=3, temperatures=(0.7,))
 
     def sampled(listed: Vocabulary | None) -> tuple:
         context = Context(12, prefix=tuple(prefix), vocabulary=listed)
@@ -157,10 +145,10 @@ def test_a_draft_changes_nothing_beside_phrases(data, seed, prefix):
     predict, letters = hashed(seed, eot_bias=3.0), st.text("abcde", min_size=1, max_size=3)
     listed = phrases(*data.draw(st.lists(letters, min_size=1, max_size=20)), weight=2.0)
     context = Context(15, prefix=tuple(prefix), vocabulary=listed)
-    plain = run(predict, context)
+    plain = run(predict, context, FREE)
     rest = data.draw(texts)
     draft = (*plain.tokens[: data.draw(st.integers(0, len(plain.tokens)))], *rest)
-    assert outcome(run(predict, replace(context, draft=draft))) == outcome(plain)
+    assert outcome(run(predict, replace(context, draft=draft), FREE)) == outcome(plain)
 
 
 @pytest.mark.parametrize(
@@ -270,7 +258,7 @@ def test_two_lists_count_as_one(own, known, tokens, seed):
 
 @given(FEW, FEW, st.integers(0, 10**6), texts, st.sampled_from([1, 3]))
 def test_a_search_with_two_lists_finds_what_it_finds_with_one(own, known, seed, prefix, beam_size):
-    predict, options = hashed(seed, eot_bias=3.0), replace(GREEDY, beam_size=beam_size)
+    predict, options = hashed(seed, eot_bias=3.0), replace(FREE, beam_size=beam_size)
     apart = Vocabulary(TOKENIZER, own, beside=Vocabulary(TOKENIZER, known))
     joint = Vocabulary(TOKENIZER, [*own, *known])
     found = [
@@ -305,5 +293,5 @@ def test_a_list_of_a_session_costs_only_its_own_phrases():
 
 def test_a_long_phrase_takes_no_more_room_than_a_text_may_have():
     context = Context(20, vocabulary=phrases("a" * 4000))
-    n_more = slots_needed(context, options=GREEDY, n_text_ctx=448)
+    n_more = slots_needed(context, options=FREE, n_text_ctx=448)
     assert n_more < 2 * 448

@@ -12,7 +12,6 @@ from numpy.lib.stride_tricks import sliding_window_view
 from streamd.options import DecodingOptions
 from streamd.types import FRAME, Word
 from streamd.whisper.decode import Context, Decoded
-from streamd.whisper.tokenizer import Tokenizer
 from streamd.whisper.words import (
     attention,
     cumulative,
@@ -24,9 +23,14 @@ from streamd.whisper.words import (
     warp,
     words_as_decoded,
 )
-from tests.support.decoders import EOT, N_VOCAB, ContextDecoder, decode, scripted, vocabulary
+from tests.support.decoders import (
+    EOT,
+    TOKENIZER,
+    ContextDecoder,
+    decode,
+    scripted,
+)
 
-TOKENIZER = Tokenizer(vocabulary(), N_VOCAB, multilingual=False)
 N_CTX = 200
 
 

@@ -16,24 +16,17 @@ from tests.support.checkpoints import checkpoint, huggingface
 
 
 @pytest.fixture
-def cache(tmp_path, monkeypatch):
-    """An empty cache."""
-    monkeypatch.setenv("STREAMD_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
-
-
-@pytest.fixture
 def small(tmp_path) -> str:
     """A tiny model's folder."""
     return str(huggingface.write(checkpoint("few"), tmp_path))
 
 
-def in_cache(cache: Path) -> list[Path]:
+def in_cache(folder: Path) -> list[Path]:
     """Everything that looks like a built model."""
-    return list((cache / "coreml").rglob("meta.json"))
+    return list((folder / "coreml").rglob("meta.json"))
 
 
-def test_what_was_built_is_found_until_the_model_changes(cache, small, capsys):
+def test_what_was_built_is_found_until_the_model_changes(folder, small, capsys):
     assert built_model(small) is None
     assert main(["models", "build", small]) == 0
     *steps, last = capsys.readouterr().err.splitlines()
@@ -52,15 +45,15 @@ def test_what_was_built_is_found_until_the_model_changes(cache, small, capsys):
 
 
 @pytest.mark.coreml
-def test_building_again_replaces_what_was_built(cache, small):
+def test_building_again_replaces_what_was_built(folder, small):
     for _ in range(2):
         build_model(small, lambda done, n, what: None)
     built = built_model(small)
-    assert len(in_cache(cache)) == 1
+    assert len(in_cache(folder)) == 1
     other = built.folder.with_name("built-by-other-code")
     shutil.copytree(built.folder, other)
     assert main(["models", "build", small, "-q"]) == 0
-    assert in_cache(cache) == [built.folder / "meta.json"]
+    assert in_cache(folder) == [built.folder / "meta.json"]
 
 
 @pytest.mark.coreml
@@ -68,7 +61,7 @@ def test_building_again_replaces_what_was_built(cache, small):
     ("sent", "code"),
     [(signal.SIGKILL, -9), (signal.SIGINT, 130)],
 )
-def test_a_build_that_is_killed_leaves_nothing_that_looks_finished(sent, code, cache, small):
+def test_a_build_that_is_killed_leaves_nothing_that_looks_finished(sent, code, folder, small):
     command = [Path(sys.executable).with_name("streamd"), "models", "build", small]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         for line in process.stderr:
@@ -78,13 +71,13 @@ def test_a_build_that_is_killed_leaves_nothing_that_looks_finished(sent, code, c
         process.stderr.read()
     assert process.returncode == code
     assert built_model(small) is None
-    assert in_cache(cache) == []
+    assert in_cache(folder) == []
     if sent == signal.SIGINT:
-        assert list((cache / "coreml").rglob("*.mlpackage")) == []
+        assert list((folder / "coreml").rglob("*.mlpackage")) == []
 
 
 @pytest.mark.coreml
-def test_damage_is_reported(cache, small):
+def test_damage_is_reported(folder, small):
     assert main(["models", "build", small, "-q"]) == 0
     built = built_model(small)
     weights = next(built.folder.rglob("weight.bin"))
@@ -98,14 +91,14 @@ def test_damage_is_reported(cache, small):
         built_model(small)
 
 
-def test_without_coremltools_the_error_names_the_fix(cache, small, monkeypatch, capsys):
+def test_without_coremltools_the_error_names_the_fix(folder, small, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "coremltools", None)
     assert main(["models", "build", small, "-q"]) == 4
     assert "pip install coremltools" in capsys.readouterr().err
-    assert in_cache(cache) == []
+    assert in_cache(folder) == []
 
 
-def test_what_cannot_be_built(cache, small, tmp_path, monkeypatch, capsys):
+def test_what_cannot_be_built(folder, small, tmp_path, monkeypatch, capsys):
     def complaint(*command: str) -> str:
         assert main(["models", "build", *command, "-q"]) in (2, 4)
         return capsys.readouterr().err

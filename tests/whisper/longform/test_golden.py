@@ -18,7 +18,6 @@ from streamd.models import ModelDimensions
 from streamd.models.model import parameter_shapes
 from streamd.system.disk import asset
 from streamd.types import Word
-from streamd.whisper.decode import Decoded
 from streamd.whisper.engine import Search
 from streamd.whisper.longform import reader
 from streamd.whisper.longform.segments import SpokenWord, in_ms
@@ -27,6 +26,7 @@ from streamd.whisper.tokenizer import Tokenizer
 from tests.golden import load, longform
 from tests.golden.compare import transcribe, within
 from tests.golden.scripts import CASES, PUNCTUATION, Script
+from tests.support.decoders import decoded
 
 DOCUMENT = load.document("longform")
 
@@ -119,22 +119,9 @@ class ScriptedSearch:
         yield from ()  # asks for no pass
         self.told.append(zlib.crc32(repr(list(context.prompt)).encode()))
         written = self._script.write(n_columns)
-        return Decoded(
-            tokens=written.tokens,
-            token_probs=(0.5,) * len(written.tokens),
-            avg_logprob=written.avg_logprob,
-            no_speech_prob=written.no_speech_prob,
-            compression_ratio=written.compression_ratio,
-            temperature=temperature,
-            language=context.language,
-            drafted=0,
-            accepted_draft=0,
-            alignment=np.empty((0, 1, 1), np.float32),
-            n_given=0,
-            frames=(),
-            ended=True,
-            loop=None,
-        )
+        names = ("tokens", "avg_logprob", "no_speech_prob", "compression_ratio")
+        known = {name: getattr(written, name) for name in names}
+        return decoded(temperature=temperature, language=context.language, **known)
 
     def align(self, n_columns, tokenizer, tokens, *, language, n_frames) -> Search:
         yield from ()  # asks for no pass

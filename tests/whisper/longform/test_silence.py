@@ -24,8 +24,7 @@ from streamd.whisper.longform.segments import (
     missed_first,
     small_holes,
 )
-from streamd.whisper.tokenizer import Tokenizer
-from tests.support.decoders import vocabulary
+from tests.support.decoders import N_VOCAB, TOKENIZER, decoded
 
 SEEK = 4_000
 STRETCH = Stretch(SEEK, 3_000)
@@ -86,15 +85,10 @@ def test_voice_counts_and_not_time():
     assert kept.seek == SEEK + 200
 
 
-def test_what_comes_behind_a_hole_is_decoded_again():
-    before, after = segment((0.2, 2.0)), segment((9.0, 12.0))
-    kept = before_missed(ends_early(before, after), STRETCH, speech((0.0, 12.0)))
-    assert kept == Split([before], SEEK + 200, complete=False)
-
-
-def test_a_segment_with_a_hole_in_it_is_decoded_again():
-    before, holed = segment((0.2, 2.0)), segment((2.0, 3.0), (9.0, 12.0))
-    kept = before_missed(ends_early(before, holed), STRETCH, speech((0.0, 12.0)))
+@pytest.mark.parametrize("after", [[(9.0, 12.0)], [(2.0, 3.0), (9.0, 12.0)]], ids=["behind", "in"])
+def test_a_segment_behind_a_hole_or_with_one_in_it_is_decoded_again(after):
+    before = segment((0.2, 2.0))
+    kept = before_missed(ends_early(before, segment(*after)), STRETCH, speech((0.0, 12.0)))
     assert kept == Split([before], SEEK + 200, complete=False)
 
 
@@ -179,8 +173,6 @@ def test_what_comes_before_a_hole_in_the_first_segment_is_decoded_alone(words):
     assert missed_first(found, STRETCH, speech((0.0, 30.0))) == Stretch(SEEK, 250)
 
 
-N_VOCAB = 256 + 1608
-TOKENIZER = Tokenizer(vocabulary(), N_VOCAB, multilingual=False)
 N_COLUMNS = 20_000
 
 
@@ -288,23 +280,9 @@ def transcribe(monkeypatch):
             said = write(window, temperature)
             for _ in range(context.max_tokens if said.is_endless else 1):
                 yield Pass(window, *[np.zeros(1)] * 5)
-            tokens = said.tokens
-            return Decoded(
-                tokens=tokens,
-                token_probs=(0.5,) * len(tokens),
-                avg_logprob=said.avg_logprob,
-                no_speech_prob=said.no_speech_prob,
-                compression_ratio=said.compression_ratio,
-                temperature=temperature,
-                language="en",
-                drafted=0,
-                accepted_draft=0,
-                alignment=(),
-                n_given=0,
-                frames=(),
-                ended=True,
-                loop=None,
-            )
+            names = ("tokens", "avg_logprob", "no_speech_prob", "compression_ratio")
+            known = {name: getattr(said, name) for name in names}
+            return decoded(temperature=temperature, **known)
 
         monkeypatch.setattr(reader, "decode", decode)
         engine = Engine()
@@ -326,6 +304,20 @@ def texts(windows: Sequence[TranscribedWindow]) -> list[str]:
     return [segment.text for window in windows for segment in window.segments]
 
 
+def begins(first: Said, then: Said | None = None) -> Write:
+    """Writes one thing at column 1,000, and another everywhere else, to the end of the window."""
+
+    def write(window: Window, temperature: float) -> Said:
+        end = Said("and then it was over", times=((0, window.n_columns / 100),))
+        return first if window.first == 1_000 else then or end
+
+    return write
+
+
+def late(window: Window, temperature: float) -> Said:
+    return Said(f"from {window.first}") if window.first >= 1_900 else SILENCE
+
+
 SILENCE = Said("hm", avg_logprob=-1.7, no_speech_prob=0.8)
 CLIP = Clip(1_000, 2_800, silent_end=True)
 
@@ -343,10 +335,7 @@ def test_where_somebody_speaks_the_models_silence_is_tried_at_other_temperatures
 
 
 def test_speech_that_stays_without_words_is_decoded_by_halves_and_told(transcribe):
-    def write(window: Window, temperature: float) -> Said:
-        return Said(f"from {window.first}") if window.first >= 1_900 else SILENCE
-
-    windows, told, _ = transcribe(write, CLIP)
+    windows, told, _ = transcribe(late, CLIP)
     assert texts(windows) == ["from 2293"]
     lengths = dict.fromkeys(n for first, n, *_ in told if first == 1_000)
     assert list(lengths) == [1_800, 900, 450]
@@ -366,12 +355,9 @@ def test_a_window_costs_at_most_what_the_reader_says(transcribe, monkeypatch):
 
 
 def test_a_part_without_a_voice_is_not_told(transcribe):
-    def write(window: Window, temperature: float) -> Said:
-        return Said(f"from {window.first}") if window.first >= 1_900 else SILENCE
-
     voiced = np.zeros(N_COLUMNS // 2, np.bool_)
     voiced[950:1_400] = True  # from column 1,900 to the end
-    windows, _, _ = transcribe(write, CLIP, voiced=voiced)
+    windows, _, _ = transcribe(late, CLIP, voiced=voiced)
     assert texts(windows) == ["from 1900"]
     assert [window.unheard for window in windows] == [None, None]
 
@@ -393,12 +379,8 @@ def test_text_whose_best_attempt_is_improbable_and_repeats_itself_is_left_out(
     transcribe, said, is_kept
 ):
     """In a crowd it was "the world of the people of the world", for half a minute."""
-
-    def write(window: Window, temperature: float) -> Said:
-        return said if window.first == 1_000 else Said("so it is")
-
     clip = Clip(1_000, 4_800, silent_end=True)
-    windows, told, _ = transcribe(write, clip)
+    windows, told, _ = transcribe(begins(said, Said("so it is")), clip)
     assert texts(windows)[-1] == "so it is"
     assert (len(texts(windows)) == 2) == is_kept
     # all temperatures are tried, but not its halves
@@ -420,11 +402,7 @@ def test_text_is_kept_where_nothing_would_say_that_it_is_missing(transcribe):
 
 
 def test_a_sentence_that_a_window_cuts_off_is_read_by_the_next_one(transcribe):
-    def write(window: Window, temperature: float) -> Said:
-        if window.first == 1_000:
-            return Said("so it is\nand of course", times=((0, 12), (12, 19)))
-        return Said("and then it was over", times=((0, window.n_columns / 100),))
-
+    write = begins(Said("so it is\nand of course", times=((0, 12), (12, 19))))
     windows, told, _ = transcribe(write, Clip(1_000, 4_000, silent_end=True))
     assert texts(windows) == ["so it is", "and then it was over"]
     assert [window for *window, _, _ in told] == [[1_000, 1_900], [2_200, 1_800]]
@@ -456,12 +434,7 @@ def test_text_that_only_completes_the_one_before_is_decoded_again_without_it(tra
 )
 def test_sentences_have_full_stops_in_the_prompt(transcribe, text, prompt):
     """A text without marks was followed by others, which left out turns."""
-
-    def write(window: Window, temperature: float) -> Said:
-        if window.first == 1_000:
-            return Said(text, times=((0, 6), (6, 12), (12, 19)))
-        return Said("and then it was over", times=((0, window.n_columns / 100),))
-
+    write = begins(Said(text, times=((0, 6), (6, 12), (12, 19))))
     long = Clip(1_000, 6_000, silent_end=True)
     windows, told, _ = transcribe(write, long)
     assert texts(windows)[:2] == text.splitlines()[:2]
@@ -481,26 +454,21 @@ def test_a_window_whose_text_ends_at_once_is_decoded_by_halves(transcribe):
     assert [n for _, n, *_ in told] == [1_800, 900, 900]
 
 
+HOLED = Said("so it is\nand of course", times=((0, 6), (9, 18)))
+
+
 @pytest.mark.parametrize(("avg_logprob", "added"), [(-0.9, True), (-1.1, False)])
 def test_a_small_hole_is_read_alone_and_filled_if_that_is_probable(transcribe, avg_logprob, added):
-    def write(window: Window, temperature: float) -> Said:
-        if window.first == 1_000:
-            return Said("so it is\nand of course", times=((0, 6), (9, 18)))
-        return Said("said a quiet voice", avg_logprob, times=((0, 3),))
-
-    windows, told, _ = transcribe(write, CLIP)
+    quiet = Said("said a quiet voice", avg_logprob, times=((0, 3),))
+    windows, told, _ = transcribe(begins(HOLED, quiet), CLIP)
     between = ["said a quiet voice"] * added
     assert texts(windows) == ["so it is", *between, "and of course"]
     assert told == [(1_000, 1_800, 0.0, ""), (1_600, 300, 0.0, "")]
 
 
 def test_what_is_read_in_a_small_hole_has_times_within_it(transcribe):
-    def write(window: Window, temperature: float) -> Said:
-        if window.first == 1_000:
-            return Said("so it is\nand of course", times=((0, 6), (9, 18)))
-        return Said("said a quiet\nvoice\nagain", times=((0, 2), (2, 5), (5, 6)))
-
-    windows, *_ = transcribe(write, CLIP)
+    quiet = Said("said a quiet\nvoice\nagain", times=((0, 2), (2, 5), (5, 6)))
+    windows, *_ = transcribe(begins(HOLED, quiet), CLIP)
     times = [(s.text, s.start_s, s.end_s) for window in windows for s in window.segments]
     assert times == [
         ("so it is", 10, 16),
@@ -536,19 +504,23 @@ def test_small_holes_are_between_and_behind_segments(stretches, holes):
     assert parts == holes
 
 
-@pytest.mark.parametrize("n_words", [3, 13, 20])
-def test_a_clause_that_is_written_again_and_again_is_written_once(transcribe, n_words):
-    clause = " ".join(f"{letter}o" for letter in "abcdefghijklmnopqrst"[:n_words])
+CLAUSES = [" ".join(f"{letter}o" for letter in "abcdefghijklmnopqrst"[:n]) for n in (3, 13, 20)]
 
-    def write(window: Window, temperature: float) -> Said:
-        return Said(" ".join([clause] * max(4, 14 // n_words)))
 
-    windows, told, _ = transcribe(write, CLIP)
-    assert texts(windows) == [clause]
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        *((" ".join([clause] * max(4, 14 // len(clause.split()))), clause) for clause in CLAUSES),
+        ("she said " + "a" * 300, "she said " + "a" * 10),
+    ],
+    ids=["3", "13", "20", "a held vowel"],
+)
+def test_what_is_written_again_and_again_is_written_once(transcribe, text, kept):
+    windows, told, _ = transcribe(lambda *_: Said(text), CLIP)
+    assert texts(windows) == [kept]
     assert len(told) == len(DecodingOptions().temperatures)  # another one may not repeat it
-    again, told, _ = transcribe(write, CLIP, voiced=False)
-    assert texts(again) != [clause]
-    assert len(told) == 1
+    again, told, _ = transcribe(lambda *_: Said(text), CLIP, voiced=False)
+    assert (texts(again), len(told)) == ([text], 1)
 
 
 @pytest.mark.parametrize(
@@ -565,17 +537,6 @@ def test_what_is_written_for_noise_needs_speech(transcribe, text, no_speech_prob
     assert texts(windows) == [text] * is_kept
     again, _, _ = transcribe(lambda window, temperature: said, CLIP, voiced=False)
     assert texts(again) == [text], "openai-whisper keeps it"
-
-
-def test_a_held_vowel_is_no_endless_word(transcribe):
-    def write(window: Window, temperature: float) -> Said:
-        return Said("she said " + "a" * 300)
-
-    windows, told, _ = transcribe(write, CLIP)
-    assert texts(windows) == ["she said " + "a" * 10]
-    assert len(told) == len(DecodingOptions().temperatures)  # another one may not repeat it
-    again, _, _ = transcribe(write, CLIP, voiced=False)
-    assert texts(again) == ["she said " + "a" * 300]
 
 
 def test_clips_are_decoded_at_once_in_order_and_do_not_depend_on_each_other(transcribe):

@@ -6,12 +6,8 @@ from streamd.models import ModelDimensions
 from streamd.options import DecodingOptions, LongformOptions
 from streamd.types import Clip
 from streamd.whisper.longform import Transcriber
-from streamd.whisper.tokenizer import Tokenizer
 from streamd.whisper.vocabulary import Vocabularies
-from tests.support.decoders import NOTIMESTAMPS, ContextDecoder, vocabulary
-
-N_VOCAB = 256 + 1608
-TOKENIZER = Tokenizer(vocabulary(), N_VOCAB, multilingual=False)
+from tests.support.decoders import N_VOCAB, NOTIMESTAMPS, TOKENIZER, ContextDecoder
 
 
 class Engine:

@@ -15,11 +15,7 @@ from streamd.types import Clip
 from streamd.whisper.longform import TranscribedWindow, Transcriber, reader
 from streamd.whisper.longform.reader import LEAST_SILENT_REST
 from streamd.whisper.longform.segments import in_ms, ms_of, small_holes
-from streamd.whisper.tokenizer import Tokenizer
-from tests.support.decoders import TIMESTAMP_BEGIN, ContextDecoder, hashed, vocabulary
-
-N_VOCAB = 256 + 1608
-TOKENIZER = Tokenizer(vocabulary(), N_VOCAB, multilingual=False)
+from tests.support.decoders import N_VOCAB, TIMESTAMP_BEGIN, TOKENIZER, ContextDecoder, hashed
 
 
 @dataclass
