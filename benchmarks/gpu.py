@@ -44,7 +44,7 @@ from streamd.models.silence import SilenceStates, silence_shape
 from streamd.models.store import find, load_model
 from streamd.models.store.cache import places
 from streamd.types import ms_from_frames
-from streamd.whisper.engine import Pass, run_in_order
+from streamd.whisper.engine import Pass, Reuse, run_in_order
 from streamd.whisper.mel import log_mel
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -133,13 +133,7 @@ def mlx_engine(model: Model, form: str) -> Any:  # noqa: ANN401 - MLX may not be
     from streamd.engines.mlx.arithmetic import Arithmetic
     from streamd.engines.mlx.mlx_engine import MlxEngine
 
-    return MlxEngine(
-        model.dims,
-        model.weights,
-        alignment_heads=model.alignment_heads,
-        silence=model.silence,
-        arithmetic=Arithmetic(**FORMS[form]),
-    )
+    return MlxEngine(model, Arithmetic(**FORMS[form]))
 
 
 def memory() -> str:
@@ -192,15 +186,12 @@ def golden(form: str) -> None:
     texts = [golden_clips.transcribed(recognizer, clip) for clip in clips]
     first_s = time.perf_counter() - begun
     same = sum(text == read[clip.name] for text, clip in zip(texts, clips, strict=True))
-    heads = model.alignment_heads
-    reference = ReferenceEngine(
-        model.dims, model.weights, alignment_heads=heads, silence=model.silence
-    )
+    reference = ReferenceEngine(model)
     mel = log_mel(clips[0].samples, model.dims.n_mels)
     found = []
     for each in (engine, reference):
         before = each.encode(mel[:, :300])
-        features = each.encode(mel[:, :400], previous=before, n_reused=75)
+        features = each.encode(mel[:, :400], Reuse(before, 75))
         found.append(run_in_order(each.decoder(features, 64), range(1000, 1020), 0))
     off = [
         float(np.linalg.norm(ours - expected) / np.linalg.norm(expected))
@@ -393,7 +384,7 @@ def turbo(form: str, name: str) -> None:
         again = repeated(partial(engine.encode, mel[:, :columns]), 10)
         say(label, window=f"{columns / 100:.0f} s, new", first_time=ms(first), then=ms(again))
     before = engine.encode(mel[:, :450])
-    step = partial(engine.encode, mel[:, :500], previous=before, n_reused=225 - 75)
+    step = partial(engine.encode, mel[:, :500], Reuse(before, 225 - 75))
     say(label, step="500 ms at 5 s", encoder=ms(repeated(step, 20)))
     full = repeated(partial(engine.encode, mel), 5)
     say(label, window="30 s, which other programs encode in each step", encoder=ms(full))

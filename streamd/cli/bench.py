@@ -43,7 +43,7 @@ from streamd.options import DEFAULT_STEP
 from streamd.streams.auto_step import STEPS_MS
 from streamd.system.processor import fast_cores, machine
 from streamd.types import FRAME, Mel, WindowRecognizer, frames_from_ms, ms_from_frames
-from streamd.whisper.engine import AnyEngine, Decoder, Engine, FeaturesT
+from streamd.whisper.engine import AnyEngine, Decoder, Engine, FeaturesT, Reuse
 
 _BLOCK = 5
 """Frames that are fed at once: 100 ms, as of a file that is played in real time."""
@@ -253,12 +253,10 @@ class _TimedEngine(Generic[FeaturesT]):
         return np.array([time.perf_counter(), time.process_time(), self._encode_s]) * 1000
 
     def encode(
-        self, mel: Mel, *, audio_ctx: int = 0, previous: FeaturesT | None = None, n_reused: int = 0
+        self, mel: Mel, reuse: Reuse[FeaturesT] | None = None, *, audio_ctx: int = 0
     ) -> FeaturesT:
         begun_s = time.perf_counter()
-        features = self._engine.encode(
-            mel, audio_ctx=audio_ctx, previous=previous, n_reused=n_reused
-        )
+        features = self._engine.encode(mel, reuse, audio_ctx=audio_ctx)
         self._encode_s += time.perf_counter() - begun_s
         return features
 

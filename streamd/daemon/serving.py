@@ -50,7 +50,7 @@ def storage(config: Config) -> Iterator[SessionStorage]:
         warn_of_writers("--record", recordings)
     if options.bus:
         bus = _bus(config, resume_s)  # which waits for the clients itself
-        yield SessionStorage(bus, recordings, shared=bus)
+        yield SessionStorage(bus, recordings)
     elif options.keep:
         with library(config) as kept:
             # FFmpeg's libraries and SQLite take megabytes.

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache
 from typing import Literal
 
 import msgspec
@@ -25,12 +25,13 @@ from streamd.engines import Precision
 from streamd.engines.memory import fits
 from streamd.engines.onnx import build
 from streamd.models import ModelDimensions
-from streamd.models.model import parameter_shapes
+from streamd.models.model import Model, parameter_shapes
 from streamd.models.silence import SilenceStates, silence_shape
+from streamd.models.text_tokens import TextTokens
 from streamd.system.disk import cache_folder, put_file
 from streamd.system.processor import instruction_sets, processor_name
 from streamd.whisper.decode import RIGHT_CONTEXT
-from streamd.whisper.engine import Engine, FeaturesT, run_in_order
+from streamd.whisper.engine import Engine, FeaturesT, Reuse, run_in_order
 
 log = logging.getLogger(__name__)
 
@@ -172,10 +173,9 @@ def _measure(dims: ModelDimensions, threads: int) -> ChosenPrecision:
         for name, shape in parameter_shapes(slice_of).items()
     }
     silence = SilenceStates(np.zeros(silence_shape(slice_of), np.float16))
-    make = partial(
-        build, slice_of, weights, alignment_heads=[(0, 0)], silence=silence, threads=threads
-    )
-    engines = make(precision="float32"), make(precision="int8")
+    model = Model("", slice_of, weights, TextTokens(()), ((0, 0),), None, silence)
+    choices: tuple[Precision, ...] = "float32", "int8"
+    engines = [build(model, threads=threads, precision=each) for each in choices]
     timers = [window_timer(engine, LIVE_WINDOW) for engine in engines]
     # By turns, so that other load affects both.
     return chosen_by([[_with_cpu_ms(timed_ms) for timed_ms in timers] for _ in range(_N_TIMES)])
@@ -215,7 +215,7 @@ def window_timer(engine: Engine[FeaturesT], shape: WindowShape) -> Callable[[], 
 
     def window_ms() -> float:
         begun_s = time.perf_counter()
-        decoder = engine.decoder(engine.encode(mel, previous=previous, n_reused=n_reused), n_slots)
+        decoder = engine.decoder(engine.encode(mel, Reuse(previous, n_reused)), n_slots)
         first = shape.n_given if decoder.adopt(before, shape.n_given) else 0
         for n_tokens in (shape.n_given + shape.n_first - first, *shape.passes):
             run_in_order(decoder, [0] * n_tokens, first)

@@ -227,14 +227,7 @@ def open_in_memory(model: Model, *, threads: int, precision: Choice = "auto") ->
     """
     chosen = choose_precision(model.dims, precision, threads=threads).precision
     model = with_silence(model, threads=threads, precision=chosen)
-    engine = build(
-        model.dims,
-        model.weights,
-        alignment_heads=model.alignment_heads,
-        silence=model.silence,
-        threads=threads,
-        precision=chosen,
-    )
+    engine = build(model, threads=threads, precision=chosen)
     return Opened(model, engine, chosen, "not prepared")
 
 
@@ -250,9 +243,7 @@ def with_silence(
         return model
     windows = _windows(bundled_speech(), model.dims.n_mels)
     layers, states = model.dims.n_audio_layer + 1, []
-    for found in make_silence_states(
-        model.dims, model.weights, windows, threads=threads, precision=precision
-    ):
+    for found in make_silence_states(model, windows, threads=threads, precision=precision):
         states.append(found)
         progress(len(states) / layers)
     return replace(model, silence=SilenceStates(np.stack(states)))
@@ -286,14 +277,7 @@ def _write(
     )
     progress(_SILENCE_SHARE)
     trim()  # the graph of the states, before there is another one
-    save(
-        folder,
-        model.dims,
-        model.weights,
-        alignment_heads=model.alignment_heads,
-        silence=model.silence,
-        precision=precision,
-    )
+    save(folder, model, precision)
     if model.silence is not None:
         np.save(folder / _STATES, model.silence.states)
     about = replace(model, weights={}, silence=None)

@@ -3,17 +3,17 @@
 It is written to be read, not to be fast. Source: openai/whisper ``model.py``.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from streamd.models import ModelDimensions, Weights
-from streamd.models.model import OUTPUT
-from streamd.models.silence import Extent, SilenceStates, bias, extend
+from streamd.models import Weights
+from streamd.models.model import OUTPUT, Model
+from streamd.models.silence import Extent, bias, extend
 from streamd.types import Mel
-from streamd.whisper.engine import Decoder
+from streamd.whisper.engine import Answer, Decoder, Pass, Reuse
 
 Array = NDArray[np.float32]
 Notice = Callable[[str, Array], object]
@@ -39,43 +39,26 @@ class ReferenceFeatures:
 class ReferenceEngine:
     """A Whisper model on numpy; an `Engine` (streamd/whisper/engine.py)."""
 
-    def __init__(
-        self,
-        dims: ModelDimensions,
-        weights: Weights,
-        *,
-        alignment_heads: Sequence[tuple[int, int]],
-        silence: SilenceStates | None = None,
-        notice: Notice = lambda where, values: None,
-    ) -> None:
-        """`alignment_heads`: at least one; `step` returns their scores, sorted by layer and head.
+    def __init__(self, model: Model, notice: Notice = lambda where, values: None) -> None:
+        """`notice` gets the output of each block and the hidden values of its feed-forward layers.
 
-        Without `silence` every window is encoded at the full context. `notice` gets the output of
-        each block and the hidden values of its feed-forward layers. The attribute `norm` computes
-        all layer norms; another one can be put there.
+        The attribute `norm` computes all layer norms; another one can be put there.
         """
         self.norm: Norm = layer_norm
-        self.dims = dims
+        self.dims = model.dims
         self.n_cheap = 4
         """As the engines for CPUs, so that the same passes are compared."""
-        self.silence = silence
+        self.silence, self.weights = model.silence, model.weights
         self.notice = notice
-        self.weights = weights
-        self.alignment_heads = sorted(alignment_heads)
+        self.alignment_heads = sorted(model.alignment_heads)
 
     def encode(
-        self,
-        mel: Mel,
-        *,
-        audio_ctx: int = 0,
-        previous: ReferenceFeatures | None = None,
-        n_reused: int = 0,
+        self, mel: Mel, reuse: Reuse[ReferenceFeatures] | None = None, *, audio_ctx: int = 0
     ) -> ReferenceFeatures:
-        """Encode log-mel as `Engine.encode` says."""
         mel, extent = extend(
             mel, self.dims, has_silence=self.silence is not None, audio_ctx=audio_ctx
         )
-        before = None if previous is None else previous.states[:, :n_reused]
+        before = None if reuse is None else reuse.features.states[:, : reuse.n]
         states, weights = self.states(mel, extent, before), self.weights
         cross = [f"decoder.blocks.{i}.cross_attn" for i in range(self.dims.n_text_layer)]
         return ReferenceFeatures(
@@ -130,7 +113,6 @@ class ReferenceEngine:
         return self.silence.states[:, extent.first :].astype(np.float32)
 
     def decoder(self, features: ReferenceFeatures, n_slots: int) -> "ReferenceDecoder":
-        """Give a decoder for these features with an empty pool of `n_slots` cache slots."""
         return ReferenceDecoder(self, features, n_slots)
 
 
@@ -151,16 +133,8 @@ class ReferenceDecoder:
         self.keys = np.zeros(pool, np.float32)
         self.values = np.zeros(pool, np.float32)
 
-    def step(
-        self,
-        tokens: NDArray[np.int64],
-        positions: NDArray[np.int64],
-        slots: NDArray[np.int64],
-        visible: NDArray[np.bool_],
-        want: NDArray[np.int64],
-        among: NDArray[np.int64] | None = None,
-    ) -> tuple[Array, Array]:
-        """Run k tokens in one pass."""
+    def run(self, asked: Pass) -> Answer:
+        _, tokens, positions, slots, visible, want, among = asked
         dims, weights, norm = self._engine.dims, self._engine.weights, self._engine.norm
         mask = np.where(visible, np.float32(0), np.float32(-np.inf))
         scores_of_layer = []
@@ -199,7 +173,6 @@ class ReferenceDecoder:
         return logits, np.stack(heads, axis=1)
 
     def adopt(self, before: Decoder, n: int) -> bool:
-        """Take the first `n` slots of another window's decoder."""
         if not isinstance(before, ReferenceDecoder):
             return False
         self.keys[:, :n], self.values[:, :n] = before.keys[:, :n], before.values[:, :n]

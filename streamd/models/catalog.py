@@ -48,18 +48,9 @@ class CatalogModel:
 
 def _model(name: str, facts: _Facts) -> CatalogModel:
     n_audio_layer, width, n_text_layer = facts.size
-    dims = ModelDimensions(
-        n_mels=facts.mels,
-        n_audio_ctx=_N_AUDIO_CTX,
-        n_audio_state=width,
-        n_audio_head=width // 64,
-        n_audio_layer=n_audio_layer,
-        n_vocab=facts.vocabulary,
-        n_text_ctx=_N_TEXT_CTX,
-        n_text_state=width,
-        n_text_head=width // 64,
-        n_text_layer=n_text_layer,
-    )
+    audio = _N_AUDIO_CTX, width, width // 64, n_audio_layer
+    text = _N_TEXT_CTX, width, width // 64, n_text_layer
+    dims = ModelDimensions(facts.mels, *audio, facts.vocabulary, *text)
     outline = Outline(dims, only_language(dims))
     n_bytes = facts.megabytes * 1_000_000
     return CatalogModel(name, facts.repository, n_bytes, outline, facts.heads, facts.wer)

@@ -9,7 +9,10 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True)
 class ModelDimensions:
-    """openai/whisper's `ModelDimensions`, under its names."""
+    """openai/whisper's `ModelDimensions`, under its names.
+
+    They are the bands; context, width, heads and layers of the encoder; tokens; the decoder's four.
+    """
 
     n_mels: int
     n_audio_ctx: int

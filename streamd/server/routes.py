@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
-from types import MappingProxyType
 from typing import Annotated, Literal
 from urllib.parse import urlencode
 
@@ -26,9 +25,10 @@ METRICS_PATH = "/metrics"
 SHARE_PATH = "/v1/share"
 MODELS_PATH = "/v1/models"
 LIBRARY_PATH = "/v1/library"
-UPLOADS: Mapping[str, Literal["transcribe", "translate"]] = MappingProxyType(
-    {"/v1/audio/transcriptions": "transcribe", "/v1/audio/translations": "translate"}
-)
+UPLOADS: Mapping[str, Literal["transcribe", "translate"]] = {
+    "/v1/audio/transcriptions": "transcribe",
+    "/v1/audio/translations": "translate",
+}
 """Paths to which recordings are sent with POST, and what is then done with them."""
 RECORDED_PATH = "/v1/listen"
 """Where Deepgram's clients send recordings with POST; a websocket there is for live captions."""

@@ -5,7 +5,6 @@ import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from types import MappingProxyType
 
 import msgspec
 from msgspec import Struct
@@ -21,20 +20,18 @@ from streamd.streams import Streams
 from streamd.streams.hub import Hub
 from streamd.streams.journal.journals import JournalError
 
-TYPES: Mapping[str, str] = MappingProxyType(
-    {
-        "txt": "text/plain; charset=utf-8",
-        "md": "text/markdown; charset=utf-8",
-        "srt": "application/x-subrip; charset=utf-8",
-        "vtt": "text/vtt; charset=utf-8",
-        "json": "application/json",
-        "html": "text/html; charset=utf-8",
-        "csv": "text/csv; charset=utf-8",
-        "edl": "text/plain; charset=utf-8",
-        "docx": "application/vnd.openxmlformats-officedocument.wordprocessingml.document",
-        "eaf": "application/xml",
-    }
-)
+TYPES: Mapping[str, str] = {
+    "txt": "text/plain; charset=utf-8",
+    "md": "text/markdown; charset=utf-8",
+    "srt": "application/x-subrip; charset=utf-8",
+    "vtt": "text/vtt; charset=utf-8",
+    "json": "application/json",
+    "html": "text/html; charset=utf-8",
+    "csv": "text/csv; charset=utf-8",
+    "edl": "text/plain; charset=utf-8",
+    "docx": "application/vnd.openxmlformats-officedocument.wordprocessingml.document",
+    "eaf": "application/xml",
+}
 """The formats, with their content types."""
 _NAME = re.compile(r"([1-9][0-9]{0,3}):(.{0,100})", re.DOTALL)
 _AT_ONCE = 100

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from difflib import get_close_matches
 from enum import StrEnum
-from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal, TypeVar, get_args, get_origin, get_type_hints
 from urllib.parse import parse_qs
 
@@ -30,25 +29,23 @@ SESSION: Final = r"\A[A-Za-z0-9_.-]{1,64}\Z"
 _MAX_FIELDS = 200
 """Of a query: Deepgram's clients may name 100 key terms."""
 
-CLOSE_CODES: Final[Mapping[str, int]] = MappingProxyType(
-    {
-        "bad_query": 1008,
-        "no_such_session": 1008,
-        "session_busy": 1008,
-        "too_many_streams": 1013,
-        "storage": 1013,
-        "busy": 1013,
-        "not_ingest": 1003,
-        "bad_message": 1007,
-        "late_start": 1008,
-        "bad_rate": 1008,
-        "bad_option": 1008,
-        "bad_audio": 1007,
-        "slow": 4503,
-        "replaced": 4409,
-        "session_over": 1008,
-    }
-)
+CLOSE_CODES: Final[Mapping[str, int]] = {
+    "bad_query": 1008,
+    "no_such_session": 1008,
+    "session_busy": 1008,
+    "too_many_streams": 1013,
+    "storage": 1013,
+    "busy": 1013,
+    "not_ingest": 1003,
+    "bad_message": 1007,
+    "late_start": 1008,
+    "bad_rate": 1008,
+    "bad_option": 1008,
+    "bad_audio": 1007,
+    "slow": 4503,
+    "replaced": 4409,
+    "session_over": 1008,
+}
 """Error code -> close code. Only a fatal error closes the connection."""
 
 

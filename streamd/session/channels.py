@@ -80,12 +80,10 @@ class SplitSession:
 
     @property
     def now(self) -> int:
-        """Frames fed so far."""
         return max((session.now for session in self.channels), default=0)
 
     @property
     def now_ms(self) -> int:
-        """Duration of the session, its gaps included."""
         return max((session.now_ms for session in self.channels), default=self._begins[0].start_ms)
 
     @property
@@ -95,17 +93,14 @@ class SplitSession:
 
     @property
     def backlog(self) -> int:
-        """Frames of speech that were in no window yet, in the channel that has most of them."""
         return max((session.backlog for session in self.channels), default=0)
 
     @property
     def late(self) -> bool:
-        """Whether that is more than the engine of a live stream should have left."""
         return any(session.late for session in self.channels)
 
     @property
     def idle(self) -> bool:
-        """Whether all speech so far is final."""
         is_told = self._guard is None or self._guard.is_idle
         return is_told and all(session.idle for session in self.channels)
 
@@ -118,12 +113,10 @@ class SplitSession:
 
     @property
     def due(self) -> bool:
-        """Whether `next_window` would return one."""
         return any(session.due for session in self.channels)
 
     @property
     def due_for_final(self) -> bool:
-        """Whether a channel has the last window of an utterance due."""
         return any(session.due_for_final for session in self.channels)
 
     def feed(self, frames: Frames) -> list[SessionEvent]:
@@ -140,14 +133,12 @@ class SplitSession:
         return self._without_echo(told)
 
     def gap(self, duration_ms: int, why: GapReason) -> list[SessionEvent]:
-        """Note that audio of this length was lost before it got here."""
         self._grow(1)
         return self._without_echo(
             self._all(session.gap(duration_ms, why) for session in self.channels)
         )
 
     def flush(self) -> list[SessionEvent]:
-        """End the utterances here; see `Session.flush`."""
         return self._without_echo(self._all(session.flush() for session in self.channels))
 
     def next_window(self) -> Window | None:
@@ -164,7 +155,6 @@ class SplitSession:
         return None
 
     def accept(self, window: Window, hypothesis: Hypothesis) -> list[SessionEvent]:
-        """Take the hypothesis of a window that `next_window` returned."""
         for channel, (out, session) in self._out.items():
             if out is window:
                 del self._out[channel]

@@ -32,7 +32,7 @@ from streamd.events import (
 from streamd.labels import joined, revise, revised, shown
 from streamd.options import Choices
 from streamd.speakers import REMEMBERED, SpokenTurn
-from streamd.streams.journal.journals import Journal, SharedJournal
+from streamd.streams.journal.journals import Journal
 from streamd.streams.journal.lines import Fed
 from streamd.streams.life import HUB, Phase, Turn
 from streamd.streams.subscription import Subscription, outdates
@@ -73,8 +73,6 @@ class Hub:
         """Number of the last final; 0 before the first."""
         self.started = journal.started if journal else datetime.now(UTC)
         self.journal = journal
-        self.shared: SharedJournal | None = None
-        """The same journal, if other machines can go on with the session."""
         self._finals: deque[Final] = deque(maxlen=history)
         self._turns: SpeakerTurns | None = None  # the newest ones
         self._spoken: list[SpokenTurn] = []  # who talks in the last minute
@@ -99,7 +97,7 @@ class Hub:
     @property
     def moves(self) -> bool:
         """Whether the session goes on at another node when this one ends."""
-        return self.shared is not None and not self.closed
+        return self.journal is not None and self.journal.moves and not self.closed
 
     @property
     def listeners(self) -> int:

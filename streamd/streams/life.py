@@ -24,7 +24,6 @@ connections. A connection that is lost ends no stream at once, if its client can
 
 from collections.abc import Mapping
 from enum import Enum, auto
-from types import MappingProxyType
 
 
 class Phase(Enum):
@@ -61,33 +60,27 @@ class Turn(Enum):
 
 Life = Mapping[Phase, Mapping[Turn, Phase]]
 
-STREAM: Life = MappingProxyType(
-    {
-        Phase.WAITING: {Turn.BEGIN: Phase.OPEN, Turn.END: Phase.ENDED, Turn.MOVE: Phase.MOVED},
-        Phase.OPEN: {Turn.END: Phase.ENDED, Turn.MOVE: Phase.MOVED},
-        Phase.ENDED: {Turn.MOVE: Phase.MOVED},  # its end could not be stored
-        Phase.MOVED: {},
-    }
-)
-HUB: Life = MappingProxyType({Phase.OPEN: {Turn.END: Phase.ENDED}, Phase.ENDED: {}})
-SUBSCRIPTION: Life = MappingProxyType(
-    {
-        Phase.OPEN: {Turn.END: Phase.ENDED, Turn.OVERFLOW: Phase.SLOW, Turn.CLOSE: Phase.CLOSED},
-        Phase.ENDED: {Turn.CLOSE: Phase.CLOSED},
-        Phase.SLOW: {Turn.CLOSE: Phase.SLOW},  # which its owner has to tell
-        Phase.CLOSED: {Turn.CLOSE: Phase.CLOSED},
-    }
-)
-CONNECTION: Life = MappingProxyType(
-    {
-        Phase.OPEN: {Turn.REFUSE: Phase.REFUSED, Turn.MOVE: Phase.MOVED, Turn.STICK: Phase.STUCK},
-        Phase.MOVED: {Turn.REFUSE: Phase.REFUSED, Turn.MOVE: Phase.MOVED, Turn.STICK: Phase.STUCK},
-        Phase.REFUSED: {
-            Turn.REFUSE: Phase.REFUSED,
-            Turn.MOVE: Phase.REFUSED,
-            Turn.STICK: Phase.STUCK,
-        },
-        Phase.STUCK: {Turn.REFUSE: Phase.STUCK, Turn.MOVE: Phase.STUCK, Turn.STICK: Phase.STUCK},
-    }
-)
+STREAM: Life = {
+    Phase.WAITING: {Turn.BEGIN: Phase.OPEN, Turn.END: Phase.ENDED, Turn.MOVE: Phase.MOVED},
+    Phase.OPEN: {Turn.END: Phase.ENDED, Turn.MOVE: Phase.MOVED},
+    Phase.ENDED: {Turn.MOVE: Phase.MOVED},  # its end could not be stored
+    Phase.MOVED: {},
+}
+HUB: Life = {Phase.OPEN: {Turn.END: Phase.ENDED}, Phase.ENDED: {}}
+SUBSCRIPTION: Life = {
+    Phase.OPEN: {Turn.END: Phase.ENDED, Turn.OVERFLOW: Phase.SLOW, Turn.CLOSE: Phase.CLOSED},
+    Phase.ENDED: {Turn.CLOSE: Phase.CLOSED},
+    Phase.SLOW: {Turn.CLOSE: Phase.SLOW},  # which its owner has to tell
+    Phase.CLOSED: {Turn.CLOSE: Phase.CLOSED},
+}
+CONNECTION: Life = {
+    Phase.OPEN: {Turn.REFUSE: Phase.REFUSED, Turn.MOVE: Phase.MOVED, Turn.STICK: Phase.STUCK},
+    Phase.MOVED: {Turn.REFUSE: Phase.REFUSED, Turn.MOVE: Phase.MOVED, Turn.STICK: Phase.STUCK},
+    Phase.REFUSED: {
+        Turn.REFUSE: Phase.REFUSED,
+        Turn.MOVE: Phase.REFUSED,
+        Turn.STICK: Phase.STUCK,
+    },
+    Phase.STUCK: {Turn.REFUSE: Phase.STUCK, Turn.MOVE: Phase.STUCK, Turn.STICK: Phase.STUCK},
+}
 """The whole life of each. What is not in these tables is a bug."""

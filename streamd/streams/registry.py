@@ -133,7 +133,7 @@ class Streams:
         It takes the session over for a client that `feeds` it, if another node had it and the
         client has the right to. Raises `WireError` with `slow` if nothing can be learnt now.
         """
-        if (journals := self._storage.shared) is None:
+        if (journals := self._storage.journals) is None:
             return
         hub = self.in_memory(session)
         feeder = Claimant(epoch, secret) if feeds else None
@@ -184,11 +184,10 @@ class Streams:
 
     def _check_free(self, session: str, epoch: str | None) -> None:
         """Raise `WireError` if the session is over or fed, or if too many are."""
-        journal = self._storage.journals
-        if journal and epoch and (audio_ms := journal.audio_ms(session, epoch)) is not None:
+        journals = self._storage.journals
+        if journals and epoch and (audio_ms := journals.audio_ms(session, epoch)) is not None:
             raise WireError("session_over", "the session ended meanwhile", heard_ms=audio_ms)
-        shared = self._storage.shared
-        if shared is not None and shared.is_fed_elsewhere(session):
+        if journals and journals.is_fed_elsewhere(session):
             raise WireError("session_busy", f"session {session!r} is fed at another node")
         if (stream := self._streams.get(session)) and stream.is_fed:
             raise WireError("session_busy", f"another client feeds session {session!r} already")
@@ -245,7 +244,7 @@ class Streams:
     def unready(self) -> list[str]:
         """Return the reasons why new clients should use another server."""
         own = [self._streams[name] for name in self._own]
-        trouble = self._storage.shared.trouble if self._storage.shared else ""
+        trouble = self._storage.journals.trouble if self._storage.journals else ""
         full = self._storage.full
         reasons = {
             trouble: bool(trouble),
@@ -357,8 +356,8 @@ class Streams:
 
     async def kept(self) -> None:
         """Return when everything is kept."""
-        if self._storage.shared is not None:
-            await self._storage.shared.written()
+        if self._storage.journals is not None:
+            await self._storage.journals.written()
 
     async def chores(self) -> None:
         """Publish stats, update metrics and return memory, each second."""
@@ -438,9 +437,8 @@ class Streams:
         hub = Hub(name, _N_RECENT, journal=journal) if journal else Hub(name)
         if journal is not None and name in self._own:
             journal.feed(Fed())  # a client may have fed it in an earlier process
-        if self._storage.shared and (shared := self._storage.shared.shared(name)):
-            hub.shared = shared
-            shared.joined(hub.relay, partial(self._move, name))
+        if journal is not None:
+            journal.joined(hub.relay, partial(self._move, name))
         hub.choices = (journal and journal.fed.choices) or self.choices
         if split:
             hub.choices = replace(hub.choices, split=True)

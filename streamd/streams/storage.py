@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from streamd.streams.journal.journals import Journals, SharedJournals
+from streamd.streams.journal.journals import Journals
 from streamd.streams.wav import Recorder, WavWriter
 from streamd.system.disk import is_nearly_full
 
@@ -15,15 +15,13 @@ class SessionStorage:
     """The journals and the folder for recordings; None: nothing is stored.
 
     For `resume_s` after its start, the daemon keeps the sessions of an earlier process for the
-    clients that can resume them. `disk` is the folder of the journals, if they are in one; `shared`
-    are the same journals, if other machines share them.
+    clients that can resume them. `disk` is the folder of the journals, if they are in one.
     """
 
     journals: Journals | None = None
     recordings: Path | None = None
     resume_s: float = 0.0
     disk: Path | None = None
-    shared: SharedJournals | None = None
     recorder: Callable[[Path], Recorder] = WavWriter
     """Begins a recording under a name without ending; raises `ConfigError`."""
     only: str = ""

@@ -334,7 +334,7 @@ class Stream:
     @property
     def unstored_ms(self) -> int:
         """How long the oldest event has waited to be stored."""
-        return self.hub.shared.lag_ms if self.hub.shared else 0
+        return self.hub.journal.lag_ms if self.hub.journal else 0
 
     def feed(self, frames: Frames) -> None:
         """Take the next frames, unless the session has ended.

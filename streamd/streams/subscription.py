@@ -3,14 +3,13 @@
 import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
-from types import MappingProxyType
 from typing import Self
 
 from streamd.events import Ack, Eos, Final, Partial, SessionEvent, Stats
 from streamd.streams.life import SUBSCRIPTION, Phase, Turn
 from streamd.types import following
 
-_REPLACED: Mapping[type[SessionEvent], int] = MappingProxyType({Ack: 0, Stats: -1, Partial: -2})
+_REPLACED: Mapping[type[SessionEvent], int] = {Ack: 0, Stats: -1, Partial: -2}
 """Events of which only the newest waits in a queue, with their keys; other keys count up from 1.
 Of partials it is the newest of each channel, whose keys count down."""
 

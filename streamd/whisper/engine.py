@@ -27,6 +27,29 @@ Answer = tuple[Logits, Alignment]
 """What a pass of the decoder gives."""
 
 
+class Pass(NamedTuple):
+    """A pass of k tokens through the decoder of a window.
+
+    Attributes
+    ----------
+    tokens : (k,) token ids
+    positions : (k,) places in the text context, 0-based
+    slots : (k,) distinct free slots, into which the pass writes keys and values
+    visible : (k, n_slots), True where a query attends: its past, its own slot, and the slots of
+        earlier queries of the same pass that it continues
+    want : (m,) which of the k rows to project to logits (the vocabulary is most of the work)
+    among : (n,) the tokens whose logits are wanted; all of the vocabulary if None
+    """
+
+    decoder: "Decoder"
+    tokens: NDArray[np.int64]
+    positions: NDArray[np.int64]
+    slots: NDArray[np.int64]
+    visible: NDArray[np.bool_]
+    want: NDArray[np.int64]
+    among: NDArray[np.int64] | None = None
+
+
 class Decoder(Protocol):
     """A model's decoder with the features of one window; for one search, from one thread."""
 
@@ -35,49 +58,18 @@ class Decoder(Protocol):
     n_slots: int
     """Slots in the pool, 0..n_slots-1; all of them are free at first."""
 
-    def step(
-        self,
-        tokens: NDArray[np.int64],
-        positions: NDArray[np.int64],
-        slots: NDArray[np.int64],
-        visible: NDArray[np.bool_],
-        want: NDArray[np.int64],
-        among: NDArray[np.int64] | None = None,
-    ) -> tuple[Logits, Alignment]:
-        """Run k tokens through the decoder in one pass.
+    def run(self, asked: Pass) -> Answer:
+        """Run a pass of this decoder.
 
-        Parameters
-        ----------
-        tokens : (k,) token ids
-        positions : (k,) places in the text context, 0-based
-        slots : (k,) distinct free slots, into which the pass writes keys and values
-        visible : (k, n_slots), True where a query attends: its past, its own slot, and the slots of
-            earlier queries of the same pass that it continues
-        want : (m,) which of the k rows to project to logits (the vocabulary is most of the work)
-        among : (n,) the tokens whose logits are wanted; all of the vocabulary if None
-
-        Returns
-        -------
-        logits (m, n_vocab) or (m, n), float32, in the order of `want` and `among`; they may differ
-        by rounding where only some are wanted. alignment (k, n_heads, n_ctx) float32. The caller
-        may keep both
+        Returns logits (m, n_vocab) or (m, n), float32, in the order of `want` and `among`, which
+        may differ by rounding where only some are wanted; and alignment (k, n_heads, n_ctx)
+        float32. The caller may keep both.
         """
+        ...
 
     def adopt(self, before: "Decoder", n: int) -> bool:
         """Take the first `n` slots of another window's decoder; False if this one cannot."""
         ...
-
-
-class Pass(NamedTuple):
-    """A pass that a search asks for: its decoder, and what `Decoder.step` is called with."""
-
-    decoder: Decoder
-    tokens: NDArray[np.int64]
-    positions: NDArray[np.int64]
-    slots: NDArray[np.int64]
-    visible: NDArray[np.bool_]
-    want: NDArray[np.int64]
-    among: NDArray[np.int64] | None = None
 
 
 ResultT = TypeVar("ResultT")
@@ -93,7 +85,7 @@ def alone(search: Search[ResultT]) -> ResultT:
     try:
         asked = next(search)
         while True:
-            asked = search.send(answer(asked))
+            asked = search.send(asked.decoder.run(asked))
     except StopIteration as done:
         result: ResultT = done.value
         return result
@@ -101,6 +93,13 @@ def alone(search: Search[ResultT]) -> ResultT:
 
 FeaturesT = TypeVar("FeaturesT")
 FeaturesT_co = TypeVar("FeaturesT_co", covariant=True)
+
+
+class Reuse(NamedTuple, Generic[FeaturesT]):
+    """Features of a window that began with the same frames, whose first `n` positions are known."""
+
+    features: FeaturesT
+    n: int = 0
 
 
 class Engine(Protocol, Generic[FeaturesT]):
@@ -114,17 +113,16 @@ class Engine(Protocol, Generic[FeaturesT]):
         ...
 
     def encode(
-        self, mel: Mel, *, audio_ctx: int = 0, previous: FeaturesT | None = None, n_reused: int = 0
+        self, mel: Mel, reuse: Reuse[FeaturesT] | None = None, *, audio_ctx: int = 0
     ) -> FeaturesT:
         """Encode log-mel (n_mels, n_columns) into opaque features, cross-attention K/V included.
 
         The model's full context is encoded, or what stands for it (streamd/models/silence.py): the
         last column of `mel` is silence and repeats to its end. A positive `audio_ctx` cuts the
-        context to that many positions, but not below the length of `mel`. `previous` has the
-        features of a window that began with the same frames: an engine may take its first
-        `n_reused` positions from there instead of computing them, and write the others into its
-        memory: a decoder of those features must not be used any more. Raises `EngineError` if the
-        runtime fails, `ValueError` if `mel` does not fit the model.
+        context to that many positions, but not below the length of `mel`. An engine may take the
+        first positions from what it may `reuse` instead of computing them, and write the others
+        into its memory: a decoder of those features must not be used any more. Raises `EngineError`
+        if the runtime fails, `ValueError` if `mel` does not fit the model.
         """
         ...
 
@@ -142,12 +140,11 @@ class ProjectingEngine(Protocol[FeaturesT]):
         encoded: NDArray[np.float16],
         extent: Extent,
         *,
-        previous: FeaturesT | None = None,
-        n_reused: int = 0,
+        reuse: Reuse[FeaturesT] | None = None,
     ) -> FeaturesT:
-        """Make features of the encoder's output (extent.n - n_reused, n_state), in float16.
+        """Make features of the encoder's output (extent.n - reuse.n, n_state), in float16.
 
-        What is missing of the `extent` are the first `n_reused` positions of `previous`; if it
+        What is missing of the `extent` are the first positions of what is to be reused; if it
         leaves something to silence, the engine adds its own states of it. The next window reuses
         nothing of the encoder from these features, only of what the decoder attends to.
         """
@@ -201,15 +198,16 @@ def on_one_of(engine: AnyEngine, compute: Callable[[Engine[Any]], ResultT]) -> R
 class Together(Protocol[FeaturesT_co]):
     """Runs passes of the decoders of several windows at once, from one thread."""
 
-    def __call__(self, passes: Sequence[Pass]) -> list[Answer]:
+    def run(self, passes: Sequence[Pass]) -> list[Answer]:
         """Run passes, each with another decoder of features that were kept."""
         ...
 
-    def encode(self, mel: Mel) -> FeaturesT_co:
+    def encode_alone(self, mel: Mel) -> FeaturesT_co:
         """Encode a window, as `Engine.encode`, for a decoder whose passes run with others.
 
-        The features serve one decoder at a time, the newest one, and take memory until the last
-        reference to them is gone. There is memory for `BatchEngine.n_together` windows.
+        No later window reuses anything of it. The features serve one decoder at a time, the newest
+        one, and take memory until the last reference to them is gone. There is memory for
+        `BatchEngine.n_together` windows.
         """
         ...
 
@@ -218,10 +216,10 @@ class Together(Protocol[FeaturesT_co]):
 
         One window after the other is encoded like that. What is returned waits for the features,
         or encodes the window itself; while it would wait, it may encode others that were begun. It
-        is called once, or never, and raises what `encode` raises for this window. By default,
-        `encode` begins it.
+        is called once, or never, and raises what `encode_alone` raises for this window. By default,
+        that begins it.
         """
-        features = [self.encode(mel())]
+        features = [self.encode_alone(mel())]
         return features.pop  # so that nothing else keeps them
 
 
@@ -239,18 +237,9 @@ class BatchEngine(Protocol[FeaturesT_co]):
         ...
 
 
-def answer(asked: Pass) -> Answer:
-    """Run one pass alone."""
-    decoder, tokens, positions, slots, visible, want, among = asked
-    return decoder.step(tokens, positions, slots, visible, want, among)
-
-
-def run_in_order(decoder: Decoder, tokens: Sequence[int], first: int) -> tuple[Logits, Alignment]:
-    """Run a part of a text that begins with token `first`; each token sees all before it.
-
-    The result is that of `Decoder.step` for all of them.
-    """
+def run_in_order(decoder: Decoder, tokens: Sequence[int], first: int) -> Answer:
+    """Run a part of a text that begins with token `first`; each token sees all before it."""
     order = np.arange(first, first + len(tokens))
     visible = np.arange(decoder.n_slots) <= order[:, None]
     rows = np.arange(len(tokens))
-    return decoder.step(np.asarray(tokens, np.int64), order, order, visible, rows)
+    return decoder.run(Pass(decoder, np.asarray(tokens, np.int64), order, order, visible, rows))

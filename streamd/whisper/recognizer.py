@@ -25,7 +25,7 @@ from streamd.types import (
 )
 from streamd.whisper.attempts import decoded_again
 from streamd.whisper.decode import RIGHT_CONTEXT, Context, detect_language, spoken
-from streamd.whisper.engine import Engine, EngineSwitch, FeaturesT, on_one_of, urgent
+from streamd.whisper.engine import Engine, EngineSwitch, FeaturesT, Reuse, on_one_of, urgent
 from streamd.whisper.mel import log_mel, window_log_mel
 from streamd.whisper.tokenizer import Tokenizer
 from streamd.whisper.view import Counters, Effort, States, View, WindowText, token_rate
@@ -109,9 +109,8 @@ class Recognizer(Generic[FeaturesT]):
         )
         cached, n_reused = _reusable(window, serving, more)
         self.counters.encoded_frames += window.end - window.start - n_reused
-        features = engine.encode(
-            mel, previous=cast("FeaturesT", cached.features) if cached else None, n_reused=n_reused
-        )
+        reuse = Reuse(cast("FeaturesT", cached.features), n_reused) if cached else None
+        features = engine.encode(mel, reuse)
         tokenizer = self._tokenizer.with_task(window.options.task)
         detected = self._detected(window, engine, features)
         language = self._language(window, detected)

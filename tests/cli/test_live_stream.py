@@ -28,10 +28,10 @@ class Counting:
         self.dims, self.n_cheap, self._engine = engine.dims, engine.n_cheap, engine
         self.n_windows = self.n_reused = 0
 
-    def encode(self, mel, *, audio_ctx=0, previous=None, n_reused=0):
+    def encode(self, mel, reuse=None, **options):
         self.n_windows += 1
-        self.n_reused += n_reused > 0
-        return self._engine.encode(mel, audio_ctx=audio_ctx, previous=previous, n_reused=n_reused)
+        self.n_reused += reuse is not None and reuse.n > 0
+        return self._engine.encode(mel, reuse, **options)
 
     def decoder(self, features, n_slots):
         return self._engine.decoder(features, n_slots)

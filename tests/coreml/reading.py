@@ -20,6 +20,7 @@ from streamd.models.model import Model
 from streamd.types import FRAME, Window, text_of
 from streamd.whisper.engine import Engine
 from streamd.whisper.recognizer import Recognizer
+from tests.support.checkpoints import network
 from tests.support.coreml_runs import arithmetic, core_ml
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -52,7 +53,7 @@ def _recognizer(model: Model, engine: Engine) -> tuple[Config, Recognizer]:
 def cpu_engine(model: Model) -> OnnxEngine:
     """The engine of every machine, in float32."""
     heads = model.alignment_heads
-    return on_onnx(model.dims, model.weights, alignment_heads=heads, silence=model.silence)
+    return on_onnx(network(model.dims, model.weights, alignment_heads=heads, silence=model.silence))
 
 
 def read(model: Model, engine: Engine) -> list[str]:

@@ -23,6 +23,7 @@ from streamd.server import Server
 from streamd.streams import MAX_ENDED, SessionStorage, Streams
 from streamd.streams.journal.database import Database
 from streamd.system.heap import trim
+from streamd.whisper.engine import Pass, Reuse
 from streamd.whisper.mel import RecordingMel
 from tests.support import recorded
 from tests.support.fakes import WORD, ScriptedRecognizer, scripted_audio, scripted_session
@@ -141,8 +142,10 @@ from streamd.models import ModelDimensions
 from streamd.models.model import parameter_shapes
 from streamd.models.silence import SilenceStates, silence_shape
 from streamd.system.heap import return_early
+from streamd.whisper.engine import Pass, Reuse
 from tests.daemon.test_memory import resident
 from tests.golden.random_model import random_weights
+from tests.support.checkpoints import network
 
 dims = ModelDimensions(
     n_mels=80, n_vocab=300,
@@ -153,7 +156,7 @@ weights = random_weights(parameter_shapes(dims))
 silence = SilenceStates(np.zeros(silence_shape(dims), np.float16))
 folder = Path(sys.argv[1])
 heads = [(0, 0)]
-save(folder, dims, weights, alignment_heads=heads, silence=silence, precision="int8")
+save(folder, network(dims, weights, alignment_heads=heads, silence=silence), "int8")
 return_early()
 engine = open_folder(folder, dims, threads=1)
 features, mel = None, np.zeros((80, 3000), np.float32)
@@ -164,7 +167,7 @@ def faults_of(call):
 
 def encode():
     global features
-    features, faults = faults_of(lambda: engine.encode(mel, previous=features))
+    features, faults = faults_of(lambda: engine.encode(mel, features and Reuse(features)))
     return faults
 
 encode()
@@ -173,7 +176,8 @@ decoder, slots = engine.decoder(features, 16), np.arange(16)
 
 def step(at):
     one = slots[at : at + 1]
-    return faults_of(lambda: decoder.step(one, one, one, slots[None] <= at, np.array([0])))[1]
+    asked = Pass(decoder, one, one, one, slots[None] <= at, np.array([0]))
+    return faults_of(lambda: decoder.run(asked))[1]
 
 told += [step(at) for at in range(3)]
 
@@ -207,18 +211,21 @@ from streamd.engines.onnx import build
 from streamd.models import ModelDimensions
 from streamd.models.model import parameter_shapes
 from streamd.system.heap import return_early
+from streamd.whisper.engine import Reuse
 from tests.daemon.test_memory import most_resident, resident
 from tests.golden.random_model import random_weights
+from tests.support.checkpoints import network
 
 dims = ModelDimensions(8, 1500, 1280, 20, 1, 300, 16, 1280, 20, 1)  # one layer of large-v3-turbo
 return_early()
 weights = random_weights(parameter_shapes(dims))
-engine = build(dims, weights, alignment_heads=[(0, 0)], threads=1, precision="int8")
+model = network(dims, weights, alignment_heads=[(0, 0)])
+engine = build(model, threads=1, precision="int8")
 mel = np.zeros((8, 3000), np.float32)
 features = engine.encode(mel)
 Path("/proc/self/clear_refs").write_text("5")
 before = resident()
-engine.encode(mel, previous=features)
+engine.encode(mel, Reuse(features))
 print(most_resident() - before)
 """
 
@@ -272,7 +279,7 @@ def test_windows_have_the_states_of_silence_in_common():
     engine.encode(mel)
     before = private_bytes()
     windows = [engine.encode(mel) for _ in range(8)]
-    windows = [engine.encode(mel, previous=each, n_reused=100) for each in windows]
+    windows = [engine.encode(mel, Reuse(each, 100)) for each in windows]
     taken = (private_bytes() - before) / len(windows)
     n_sound = windows[0].bias.size - windows[0].n_silence
     states = sum(n_sound * view[0, 0].nbytes for view in windows[0].views.values())
@@ -297,12 +304,12 @@ def test_a_long_text_takes_no_memory_for_the_other_windows_of_a_recording():
     _, engine = open_model(load({"model": "tiny.en"}, {}))
     together = engine.together(lambda: False)
     mel = np.zeros((80, 20), np.float32)
-    decoders = [engine.decoder(together.encode(mel), 448) for _ in range(N_TOGETHER)]
+    decoders = [engine.decoder(together.encode_alone(mel), 448) for _ in range(N_TOGETHER)]
 
     def read(decoder, first: int, n: int) -> None:
         tokens = np.arange(first, first + n)
         seen = np.arange(decoder.n_slots) <= tokens[:, np.newaxis]
-        decoder.step(tokens, tokens, tokens, seen, tokens[:0])
+        decoder.run(Pass(decoder, tokens, tokens, tokens, seen, tokens[:0]))
 
     for decoder in decoders:
         read(decoder, 0, 8)
@@ -352,7 +359,7 @@ def test_windows_of_new_shapes_leave_nothing():
         tokens = np.arange(n_frames - 99)
         seen = np.tri(len(tokens), dtype=np.bool_)
         decoder = engine.decoder(features, len(tokens))
-        decoder.step(tokens, tokens, tokens, seen, tokens[-1:])
+        decoder.run(Pass(decoder, tokens, tokens, tokens, seen, tokens[-1:]))
 
     grown = []
     for first in range(100, 220, 30):

@@ -95,18 +95,18 @@ class LosingEngine:
 
     def decoder(self, features, n_slots: int):
         decoder = self._engine.decoder(features, n_slots)
-        step = decoder.step
-        decoder.step = lambda *asked: self._count() or step(*asked)
+        run = decoder.run
+        decoder.run = lambda asked: self._count() or run(asked)
         return decoder
 
     def _together(self, is_alone):
         together = self._engine.together(is_alone)
-        encode = together.encode
+        encode = together.encode_alone
 
         class Counted:
-            __call__ = staticmethod(lambda passes: self._count() or together(passes))
-            encode = staticmethod(lambda mel: self._count() or encode(mel))
-            begin = staticmethod(lambda mel: lambda: Counted.encode(mel()))
+            run = staticmethod(lambda passes: self._count() or together.run(passes))
+            encode_alone = staticmethod(lambda mel: self._count() or encode(mel))
+            begin = staticmethod(lambda mel: lambda: Counted.encode_alone(mel()))
 
         return Counted()
 

@@ -15,6 +15,8 @@ from streamd.engines.reference import ReferenceEngine
 from streamd.models.model import OUTPUT
 from streamd.whisper.mel import log_mel
 from tests.golden import load
+from tests.support.checkpoints import network
+from tests.support.decoders import run_pass
 
 N_CTX = 64
 both_precisions = pytest.mark.parametrize("precision", ["float32", "int8"])
@@ -26,9 +28,7 @@ def prepared(name: str, precision: str, threads: int = 1):
     """An engine, and the features of one clip."""
     model = load.model(name)
     engine = build(
-        model.dims,
-        model.weights,
-        alignment_heads=model.alignment_heads,
+        network(model.dims, model.weights, alignment_heads=model.alignment_heads),
         threads=threads,
         precision=precision,
     )
@@ -43,7 +43,7 @@ def in_passes(decoder, tokens, ends) -> tuple[np.ndarray, np.ndarray]:
         order = np.arange(start, end)
         visible = np.arange(decoder.n_slots) <= order[:, None]
         run = np.array(tokens[start:end])
-        results.append(decoder.step(run, order, order, visible, np.arange(end - start)))
+        results.append(run_pass(decoder, run, order, order, visible, np.arange(end - start)))
     return tuple(np.concatenate(parts) for parts in zip(*results, strict=True))
 
 
@@ -76,7 +76,7 @@ def test_many_logits_are_computed_in_parts_in_the_order_that_is_asked_for(n):
     expected, alignment = in_passes(engine.decoder(features, n), tokens, range(n + 1))
     want = np.array([n - 3, *range(2, n - 3), 0])
     visible = np.tri(n, dtype=np.bool_)
-    found = engine.decoder(features, n).step(tokens, order, order, visible, want)
+    found = run_pass(engine.decoder(features, n), tokens, order, order, visible, want)
     np.testing.assert_array_equal(found[0], expected[want])
     np.testing.assert_array_equal(found[1], alignment)
 
@@ -96,19 +96,18 @@ def test_the_logits_of_some_tokens_are_theirs_among_all(tmp_path, precision, tie
         rows = np.random.default_rng(3).normal(size=weights["decoder.token_embedding.weight"].shape)
         weights = weights | {OUTPUT: rows.astype(np.float32)}
     if kind == "reference":
-        engine = ReferenceEngine(model.dims, weights, alignment_heads=heads)
+        engine = ReferenceEngine(network(model.dims, weights, alignment_heads=heads))
     elif kind == "in memory":
-        engine = build(model.dims, weights, alignment_heads=heads, precision=precision)
+        engine = build(network(model.dims, weights, alignment_heads=heads), precision=precision)
     else:
-        about = {"alignment_heads": heads, "silence": None, "precision": precision}
-        save(tmp_path, model.dims, weights, **about)
+        save(tmp_path, network(model.dims, weights, alignment_heads=heads), precision)
         engine = open_folder(tmp_path, model.dims, threads=1)
     mel = log_mel(load.samples("lamp", 192), model.dims.n_mels)[:, : 2 * N_CTX]
     order, want, among = np.arange(n), np.arange(3, n), np.array([7, 1500, 2, 7])
     visible = np.tri(n, dtype=np.bool_)
     features = engine.encode(mel, audio_ctx=N_CTX)
-    every, alignment = engine.decoder(features, n).step(order, order, order, visible, want)
-    some = engine.decoder(features, n).step(order, order, order, visible, want, among)
+    every, alignment = run_pass(engine.decoder(features, n), order, order, order, visible, want)
+    some = run_pass(engine.decoder(features, n), order, order, order, visible, want, among)
     assert some[0].dtype == np.float32
     assert relative(some[0], every[:, among]) < (1e-5 if precision == "float32" else 0.02)
     np.testing.assert_array_equal(some[1], alignment)
@@ -159,7 +158,7 @@ def test_a_row_of_zeros_is_no_accident():
     for part in ("weight", "bias"):
         weights[f"decoder.blocks.0.attn_ln.{part}"] = np.zeros(48, np.float32)
     heads = model.alignment_heads
-    engine = build(model.dims, weights, alignment_heads=heads, precision="int8")
+    engine = build(network(model.dims, weights, alignment_heads=heads), precision="int8")
     features = engine.encode(np.zeros((128, 2 * N_CTX), np.float32), audio_ctx=N_CTX)
     logits, _ = in_passes(engine.decoder(features, 3), [1, 2, 3], [0, 3])
     assert np.isfinite(logits).all()

@@ -4,6 +4,7 @@ import gc
 import re
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from threading import Event, Timer, current_thread
 from threading import enumerate as enumerate_threads
@@ -27,11 +28,12 @@ from streamd.models.model import Model, parameter_shapes
 from streamd.models.silence import Extent, SilenceStates, extend, silence_shape
 from streamd.system.stdio import ENGINE_THREAD
 from streamd.types import Mel
-from streamd.whisper.engine import Pass
+from streamd.whisper.engine import Pass, Reuse
 from streamd.whisper.mel import log_mel
 from tests.golden import load
 from tests.golden.random_model import random_weights
-from tests.support.checkpoints import checkpoint
+from tests.support.checkpoints import checkpoint, network
+from tests.support.decoders import run_pass
 
 TOLERANCE = 1e-5
 """Relative error (rms), as in test_reference.py; measured: up to 2.3e-6."""
@@ -39,7 +41,9 @@ TOLERANCE = 1e-5
 
 def engine_of(name: str, threads: int = 1) -> build:
     model = load.model(name)
-    return build(model.dims, model.weights, alignment_heads=model.alignment_heads, threads=threads)
+    return build(
+        network(model.dims, model.weights, alignment_heads=model.alignment_heads), threads=threads
+    )
 
 
 def forward(engine, mel, tokens) -> tuple[np.ndarray, np.ndarray]:
@@ -47,7 +51,7 @@ def forward(engine, mel, tokens) -> tuple[np.ndarray, np.ndarray]:
     order = np.arange(len(tokens))
     visible = np.tri(len(tokens), dtype=np.bool_)
     decoder = engine.decoder(engine.encode(mel, audio_ctx=mel.shape[1] // 2), n_slots=len(tokens))
-    return decoder.step(tokens, order, order, visible, order)
+    return run_pass(decoder, tokens, order, order, visible, order)
 
 
 def assert_close(found: np.ndarray, expected: np.ndarray) -> None:
@@ -65,7 +69,9 @@ def assert_close(found: np.ndarray, expected: np.ndarray) -> None:
 )
 def test_equals_the_reference(name, n_ctx, threads):
     model = load.model(name)
-    reference = ReferenceEngine(model.dims, model.weights, alignment_heads=model.alignment_heads)
+    reference = ReferenceEngine(
+        network(model.dims, model.weights, alignment_heads=model.alignment_heads)
+    )
     mel = log_mel(load.samples("lamp", 1500), model.dims.n_mels)[:, : 2 * n_ctx]
     tokens = load.arrays()[f"{name}_tokens"]
     found = forward(engine_of(name, threads), mel, tokens)
@@ -81,11 +87,11 @@ def test_a_wide_encoder_computes_the_same_in_pieces(n_ctx):
     dims = ModelDimensions(8, 1_500, 1_024, 16, 1, 300, 16, 1_024, 16, 1)
     weights = random_weights(parameter_shapes(dims))
     mel = np.random.default_rng(1).standard_normal((8, 2 * n_ctx), np.float32)
-    reference = ReferenceEngine(dims, weights, alignment_heads=[(0, 0)])
+    reference = ReferenceEngine(network(dims, weights, alignment_heads=[(0, 0)]))
     tokens = np.arange(6)
     expected = forward(reference, mel, tokens)
     for precision, tolerance in (("float32", TOLERANCE), ("int8", 0.05)):
-        made = build(dims, weights, alignment_heads=[(0, 0)], precision=precision)
+        made = build(network(dims, weights, alignment_heads=[(0, 0)]), precision=precision)
         for found, exact in zip(forward(made, mel, tokens), expected, strict=True):
             assert np.linalg.norm(found - exact) < tolerance * np.linalg.norm(exact)
 
@@ -104,9 +110,12 @@ def test_what_another_encoder_computed_is_projected_as_its_own(precision, n_reus
     states = np.random.default_rng(1).standard_normal(silence_shape(model.dims))
     silence = SilenceStates(states.astype(np.float16))
     heads = model.alignment_heads
-    reference = ReferenceEngine(model.dims, model.weights, alignment_heads=heads, silence=silence)
+    reference = ReferenceEngine(
+        network(model.dims, model.weights, alignment_heads=heads, silence=silence)
+    )
     engine = build(
-        model.dims, model.weights, alignment_heads=heads, silence=silence, precision=precision
+        network(model.dims, model.weights, alignment_heads=heads, silence=silence),
+        precision=precision,
     )
     mel = log_mel(load.samples("lamp", 1500), model.dims.n_mels)[:, :400]
     earlier, before, projected = None, None, None
@@ -114,11 +123,11 @@ def test_what_another_encoder_computed_is_projected_as_its_own(precision, n_reus
         before = engine.encode(mel[:, :200])
         earlier = reference.encode(mel[:, :200])
         projected = engine.project(*output(reference, earlier, mel[:, :200]))
-    expected = engine.encode(mel, previous=before, n_reused=n_reused)
-    exact = reference.encode(mel, previous=earlier, n_reused=n_reused)
+    expected = engine.encode(mel, before and Reuse(before, n_reused))
+    exact = reference.encode(mel, earlier and Reuse(earlier, n_reused))
     found, extent = output(reference, exact, mel)
     found = found[n_reused:].astype(np.float16)
-    features = engine.project(found, extent, previous=projected, n_reused=n_reused)
+    features = engine.project(found, extent, reuse=projected and Reuse(projected, n_reused))
     assert features.n_silence == expected.n_silence
     np.testing.assert_array_equal(features.bias, expected.bias)
     tolerance = {"float32": 1e-3, "int8": 0.05}[precision]
@@ -132,7 +141,7 @@ def test_alignment_heads_come_sorted():
     model = load.model("random")
     mixed = [model.alignment_heads[i] for i in (2, 0, 1)]
     engines = [
-        kind(model.dims, model.weights, alignment_heads=heads)
+        kind(network(model.dims, model.weights, alignment_heads=heads))
         for kind in (build, ReferenceEngine)
         for heads in (mixed, model.alignment_heads)
     ]
@@ -146,9 +155,8 @@ def test_alignment_heads_come_sorted():
 @pytest.mark.parametrize("kind", Linear)
 def test_graphs_hold_no_weights_and_share_none(kind):
     model = load.model("random")
-    encoder = encoder_graph(model.dims, model.weights, kind, biased=True)
-    heads = model.alignment_heads
-    decoder = decoder_graph(model.dims, model.weights, kind, alignment_heads=heads)
+    encoder = encoder_graph(model, kind)
+    decoder = decoder_graph(model, kind)
     assert len(encoder.model) < 50_000
     assert len(decoder.model) < 50_000
     assert not encoder.tensors.keys() & decoder.tensors.keys()
@@ -170,8 +178,8 @@ def test_results_stay_when_the_decoder_goes_on():
     features = engine.encode(log_mel(load.samples("lamp", 192), 128), audio_ctx=192)
     decoder = engine.decoder(features, n_slots=8)
     step = (np.zeros(1, np.int64), np.zeros(1, np.int64), np.eye(1, 8, dtype=np.bool_))
-    first = [decoder.step(np.array([t]), *step, np.zeros(1, np.int64)) for t in range(40)]
-    again = [decoder.step(np.array([t]), *step, np.zeros(1, np.int64)) for t in range(40)]
+    first = [run_pass(decoder, np.array([t]), *step, np.zeros(1, np.int64)) for t in range(40)]
+    again = [run_pass(decoder, np.array([t]), *step, np.zeros(1, np.int64)) for t in range(40)]
     for (logits, alignment), (same_logits, same_alignment) in zip(first, again, strict=True):
         np.testing.assert_array_equal(logits, same_logits)
         np.testing.assert_array_equal(alignment, same_alignment)
@@ -200,7 +208,7 @@ def test_a_refused_graph_is_an_engine_error():
     model = load.model("random")
     weights = {name: values.astype(np.int32) for name, values in model.weights.items()}
     with pytest.raises(EngineError, match="ONNX Runtime failed"):
-        build(model.dims, weights, alignment_heads=model.alignment_heads)
+        build(network(model.dims, weights, alignment_heads=model.alignment_heads))
 
 
 @pytest.mark.parametrize("shape", [(80, 42), (128, 0), (128, 3001)])
@@ -214,9 +222,7 @@ def test_encoder_refuses_the_wrong_shape(shape):
 def test_the_onnx_package_reads_and_accepts_our_graphs(tmp_path, precision):
     model = checkpoint("few")
     silence = SilenceStates(np.zeros(silence_shape(model.dims), np.float16))
-    heads = [(0, 1)]
-    of_model = model.dims, model.weights
-    made = graphs(*of_model, alignment_heads=heads, silence=silence, precision=precision)
+    made = graphs(replace(model, alignment_heads=((0, 1),), silence=silence), precision)
     for graph in (make() for make in made):
         path = graph.write(tmp_path)
         read = onnx.load_model_from_string(graph.model)
@@ -262,10 +268,12 @@ def with_silence(model: Model, precision: str) -> OnnxEngine:
     """Its windows have the positions of their sound, and the same ones of silence."""
     states = np.random.default_rng(1).standard_normal(silence_shape(model.dims)) / 10
     return build(
-        model.dims,
-        model.weights,
-        alignment_heads=model.alignment_heads,
-        silence=SilenceStates(states.astype(np.float16)),
+        network(
+            model.dims,
+            model.weights,
+            alignment_heads=model.alignment_heads,
+            silence=SilenceStates(states.astype(np.float16)),
+        ),
         precision=precision,
     )
 
@@ -283,7 +291,7 @@ def test_windows_at_once_are_what_they_are_one_after_the_other(precision):
     for first, slots in ((0, order[0]), (4, order[1]), (5, order[2]), (7, order[3])):
         seen[slots] = [[*[True] * first, *[False] * (8 - first)]] * len(slots)
         seen[slots, slots] = True
-    kept = [together.encode(mel[:, : 2 * n]) for n in (192, 40, 300)]
+    kept = [together.encode_alone(mel[:, : 2 * n]) for n in (192, 40, 300)]
     alone, joint = ([engine.decoder(each, n_slots=8) for each in both] for both in (features, kept))
     for at in range(len(order) + 2):  # each begins a pass later than the one before
         steps = [order[at - i] if 0 <= at - i < len(order) else None for i in range(3)]
@@ -293,9 +301,9 @@ def test_windows_at_once_are_what_they_are_one_after_the_other(precision):
                 tokens = rng.integers(0, 300, len(slots))
                 want, among = np.arange(len(slots)), np.array([5, 299]) if i else None
                 asked.append((i, (tokens, slots, slots, seen[slots], want, among)))
-        answers = together([Pass(joint[i], *about) for i, about in asked])
+        answers = together.run([Pass(joint[i], *about) for i, about in asked])
         for (i, about), found in zip(asked, answers, strict=True):
-            for ours, expected in zip(found, alone[i].step(*about), strict=True):
+            for ours, expected in zip(found, run_pass(alone[i], *about), strict=True):
                 # int8: the keys and values of the sound, too
                 close = 1e-5 if precision == "float32" else 0.1
                 assert np.linalg.norm(ours - expected) <= close * np.linalg.norm(expected)
@@ -317,14 +325,14 @@ def test_what_a_window_says_does_not_depend_on_the_others():
     for _ in range(2):  # the second time in seats that are free again, in another order
         lengths.reverse()
         begun = [together.begin(partial(mel.__getitem__, np.s_[:, : 2 * n])) for n in lengths[::2]]
-        kept = [together.encode(mel[:, : 2 * n]) for n in lengths[1::2]]
+        kept = [together.encode_alone(mel[:, : 2 * n]) for n in lengths[1::2]]
         kept += [wait() for wait in begun]
         del begun
         assert sorted(each.seat for each in kept) == list(range(N_TOGETHER))
         passes = [one_token(engine.decoder(each, n_slots=8)) for each in kept]
-        answers = together(passes)
+        answers = together.run(passes)
         for asked, answer in zip(passes, answers, strict=True):
-            (alone,) = together([one_token(engine.decoder(asked.decoder.features, n_slots=8))])
+            (alone,) = together.run([one_token(engine.decoder(asked.decoder.features, n_slots=8))])
             for ours, expected in zip(answer, alone, strict=True):
                 np.testing.assert_array_equal(ours, expected)
         del kept, passes, answers, asked, answer
@@ -333,7 +341,7 @@ def test_what_a_window_says_does_not_depend_on_the_others():
 def with_another_thread() -> tuple[OnnxEngine, Mel]:
     """An engine that may encode in another thread, and a second of log-mel."""
     model = load.model("random")
-    engine = build(model.dims, model.weights, alignment_heads=model.alignment_heads)
+    engine = build(network(model.dims, model.weights, alignment_heads=model.alignment_heads))
     engine.urgent = engine
     return engine, log_mel(load.samples("lamp", 192), model.dims.n_mels)[:, :100]
 
@@ -343,7 +351,7 @@ def test_no_other_thread_is_used_while_others_need_the_engine(monkeypatch):
     monkeypatch.setattr("streamd.engines.onnx.batch.in_thread", begun.append)
     together = engine.together(lambda: False)
     wait = together.begin(lambda: mel)
-    np.testing.assert_array_equal(wait().bias, together.encode(mel).bias)
+    np.testing.assert_array_equal(wait().bias, together.encode_alone(mel).bias)
     assert begun == []
 
 
@@ -366,7 +374,7 @@ def test_whoever_waits_for_a_late_thread_encodes_what_comes_after():
     waits = [together.begin(partial(begun, number)) for number in range(4)]
     assert is_first.wait(60)
     first = waits[0]()
-    np.testing.assert_array_equal(first.bias, together.encode(mel).bias)
+    np.testing.assert_array_equal(first.bias, together.encode_alone(mel).bias)
     assert threads[0] is not current_thread()
     assert threads[2] is threads[3] is current_thread()
     # Only who needs it has its error.
@@ -404,12 +412,12 @@ def test_no_window_is_encoded_ahead_if_others_need_the_engine_or_nobody_waits_fo
 
 def test_what_runs_windows_together_goes_with_its_last_reference():
     model = load.model("random")
-    engine = build(model.dims, model.weights, alignment_heads=model.alignment_heads)
+    engine = build(network(model.dims, model.weights, alignment_heads=model.alignment_heads))
     together = engine.together(lambda: True)
     mel = log_mel(load.samples("lamp", 192), model.dims.n_mels)[:, :100]
-    kept = together.encode(mel)
+    kept = together.encode_alone(mel)
     decoder, gone = engine.decoder(kept, n_slots=8), weakref.ref(together)
-    together([one_token(decoder)])
+    together.run([one_token(decoder)])
     gc.disable()
     try:
         del together, kept, decoder

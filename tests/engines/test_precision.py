@@ -114,9 +114,8 @@ class Noted:
         self.encoded: list[tuple[int, int]] = []
         self.passes: list[list[int]] = []
 
-    def encode(self, mel, *, audio_ctx=0, previous=None, n_reused=0):
-        assert (previous is not None) == (n_reused > 0)
-        self.encoded.append((mel.shape[1] // 2, n_reused))
+    def encode(self, mel, reuse=None):
+        self.encoded.append((mel.shape[1] // 2, reuse.n if reuse else 0))
         return self
 
     def decoder(self, features, n_slots):
@@ -126,8 +125,8 @@ class Noted:
     def adopt(self, before, n):
         return self.adopts
 
-    def step(self, tokens, positions, slots, visible, want):
-        self.passes.append(slots.tolist())
+    def run(self, asked):
+        self.passes.append(asked.slots.tolist())
 
 
 @pytest.mark.parametrize(("adopts", "first"), [(True, [3, 4]), (False, [0, 1, 2, 3, 4])])

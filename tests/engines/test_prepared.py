@@ -24,10 +24,12 @@ from streamd.models.model import Model
 from streamd.models.silence import Extent, kept_positions
 from streamd.models.store import load_model, opened_model
 from streamd.system.disk import cache_folder, prune, put_file, put_folder
+from streamd.whisper.engine import Reuse
 from streamd.whisper.mel import log_mel
 from tests.golden import load
 from tests.support import huggingface_folder
 from tests.support.checkpoints import checkpoint
+from tests.support.decoders import run_pass
 
 
 @pytest.fixture(scope="module")
@@ -70,11 +72,10 @@ def entries(folder: Path) -> list[Path]:
 
 def logits(opened, *before) -> np.ndarray:
     mel = log_mel(load.samples("lamp", 192), 80)[:, :200]
-    features = before[0].encode(mel, audio_ctx=100) if before else None
-    known = {"previous": features, "n_reused": 20} if before else {}
-    decoder = opened.decoder(opened.encode(mel, audio_ctx=100, **known), 4)
+    known = Reuse(before[0].encode(mel, audio_ctx=100), 20) if before else None
+    decoder = opened.decoder(opened.encode(mel, known, audio_ctx=100), 4)
     order = np.arange(4)
-    return decoder.step(order, order, order, np.tri(4, dtype=np.bool_), order)[0]
+    return run_pass(decoder, order, order, order, np.tri(4, dtype=np.bool_), order)[0]
 
 
 def projected(engine) -> np.ndarray:
@@ -395,6 +396,7 @@ from streamd.engines.onnx import save
 from streamd.models import ModelDimensions
 from streamd.models.model import parameter_shapes
 from tests.daemon.test_memory import most_resident
+from tests.support.checkpoints import network
 
 dims = ModelDimensions(80, 64, 512, 8, int(sys.argv[2]), 300, 64, 512, 8, 1)
 shapes = parameter_shapes(dims)
@@ -411,9 +413,7 @@ class Zeros(Mapping):
         return len(shapes)
 
 
-save(
-    Path(sys.argv[1]), dims, Zeros(), alignment_heads=[(0, 0)], silence=None, precision="int8"
-)
+save(Path(sys.argv[1]), network(dims, Zeros(), alignment_heads=[(0, 0)]), "int8")
 print(most_resident())
 """
 

@@ -13,6 +13,8 @@ from streamd.system.disk import asset
 from streamd.whisper.mel import log_mel
 from tests.golden import load
 from tests.golden.random_model import thinned
+from tests.support.checkpoints import network
+from tests.support.decoders import run_pass
 
 TOLERANCE = 1e-5
 """Relative error (rms). float32 rounding makes up to 3e-6; a dropped bias makes 5e-2, swapped
@@ -30,7 +32,9 @@ def relative_error(found: np.ndarray, expected: np.ndarray) -> float:
 def run(name: str, n_ctx: int) -> dict[str, np.ndarray]:
     """Everything that golden.npz has of a model and a context, thinned out in the same way."""
     model = load.model(name)
-    engine = ReferenceEngine(model.dims, model.weights, alignment_heads=model.alignment_heads)
+    engine = ReferenceEngine(
+        network(model.dims, model.weights, alignment_heads=model.alignment_heads)
+    )
     features = engine.encode(
         log_mel(load.samples("lamp", n_ctx), model.dims.n_mels), audio_ctx=n_ctx
     )
@@ -38,7 +42,7 @@ def run(name: str, n_ctx: int) -> dict[str, np.ndarray]:
     k = len(tokens)
     decoder = engine.decoder(features, n_slots=k)
     order = np.arange(k)
-    logits, alignment = decoder.step(tokens, order, order, np.tri(k, dtype=np.bool_), order)
+    logits, alignment = run_pass(decoder, tokens, order, order, np.tri(k, dtype=np.bool_), order)
     return thinned(features.states[-1], logits, alignment)
 
 
@@ -86,6 +90,8 @@ def test_erf():
 @pytest.mark.parametrize("shape", [(80, 42), (128, 0), (128, 3001)])
 def test_encoder_refuses_the_wrong_shape(shape):
     model = load.model("random")
-    engine = ReferenceEngine(model.dims, model.weights, alignment_heads=model.alignment_heads)
+    engine = ReferenceEngine(
+        network(model.dims, model.weights, alignment_heads=model.alignment_heads)
+    )
     with pytest.raises(ValueError, match=f"log-mel of shape {re.escape(str(shape))}"):
         engine.encode(np.zeros(shape, np.float32))

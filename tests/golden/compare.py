@@ -26,6 +26,7 @@ from streamd.whisper.mel import RecordingMel, log_mel
 from streamd.whisper.tokenizer import Tokenizer
 from tests.golden import load
 from tests.golden.shapes import SHAPES, shaped_weights
+from tests.support.checkpoints import network
 from tests.support.decoders import CheckedEngine, decode
 
 DOCUMENTS = {"golden": ("tiny.en", "random"), "shapes": tuple(SHAPES)}
@@ -63,8 +64,8 @@ class Subject:
     def engine(self) -> Any:
         model, heads = self.model, self.model.alignment_heads
         if self.is_reference:
-            return CheckedEngine(model.dims, model.weights, alignment_heads=heads)
-        return build(model.dims, model.weights, alignment_heads=heads, threads=1)
+            return CheckedEngine(network(model.dims, model.weights, alignment_heads=heads))
+        return build(network(model.dims, model.weights, alignment_heads=heads), threads=1)
 
     def tokenizer(self, task: str = "transcribe") -> Tokenizer:
         if task not in self._tokenizers:

@@ -28,6 +28,7 @@ from streamd.engines.supervised.worker import Worker
 from streamd.errors import EngineError
 from streamd.sources.microphone import Microphone, list_devices
 from streamd.types import FRAME, Mel, Window, text_of
+from streamd.whisper.engine import Reuse
 from tests.macos.conftest import CORE_ML, MODEL, is_virtual
 
 pytestmark = [pytest.mark.macos, pytest.mark.timeout(3600)]
@@ -112,7 +113,7 @@ def _steps(engine: HybridEngine, mel: Mel) -> Callable[[], object]:
     known = [engine.encode(mel[:, :1200])]
 
     def step() -> None:
-        known.append(engine.encode(mel[:, :1250], previous=known.pop(), n_reused=525))
+        known.append(engine.encode(mel[:, :1250], Reuse(known.pop(), 525)))
 
     return step
 

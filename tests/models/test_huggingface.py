@@ -21,10 +21,12 @@ from tests.support.checkpoints import (
     damaged_copy,
     huggingface,
     load_damaged,
+    network,
     read_model,
     refusal,
     transcribe,
 )
+from tests.support.decoders import run_pass
 
 MODEL, INDEX = "model.safetensors", "model.safetensors.index.json"
 
@@ -131,10 +133,10 @@ def test_an_output_of_its_own(folder):
     logits = []
     for kind in (ReferenceEngine, build):
         for each in (model, tied):
-            engine = kind(each.dims, each.weights, alignment_heads=each.alignment_heads)
+            engine = kind(network(each.dims, each.weights, alignment_heads=each.alignment_heads))
             decoder = engine.decoder(engine.encode(mel, audio_ctx=128), 1)
             zero, one = np.zeros(1, np.int64), np.ones((1, 1), np.bool_)
-            logits.append(decoder.step(zero + 7, zero, zero, one, zero)[0])
+            logits.append(run_pass(decoder, zero + 7, zero, zero, one, zero)[0])
     own, usual, own_onnx, usual_onnx = logits
     np.testing.assert_allclose(own[:, ::-1], usual, atol=1e-4)
     np.testing.assert_allclose(own_onnx, own, atol=1e-4)

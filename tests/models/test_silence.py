@@ -26,7 +26,9 @@ from streamd.models.silence import (
 )
 from streamd.models.store import load_model
 from streamd.types import FRAME, Mel, Samples
+from streamd.whisper.engine import Reuse
 from streamd.whisper.mel import log_mel, window_log_mel
+from tests.support.checkpoints import network
 
 FULL = 1500
 DIMS = ModelDimensions(80, FULL, 8, 2, 3, 51864, 448, 8, 2, 3)
@@ -107,7 +109,9 @@ def test_an_average_has_every_position_from_the_windows_that_were_silent_there()
 @cache
 def reference_engine() -> ReferenceEngine:
     model, heads = tiny(), tiny().alignment_heads
-    return ReferenceEngine(model.dims, model.weights, alignment_heads=heads, silence=model.silence)
+    return ReferenceEngine(
+        network(model.dims, model.weights, alignment_heads=heads, silence=model.silence)
+    )
 
 
 @cache
@@ -120,8 +124,8 @@ def onnx_engine(precision: Precision) -> OnnxEngine:
 def test_the_graphs_compute_what_the_reference_does(precision, n_reused):
     model, reference, engine = tiny(), reference_engine(), onnx_engine(precision)
     shorter, mel = window(speech(2.0)), window(speech(2.5))
-    wanted = reference.encode(mel, previous=reference.encode(shorter), n_reused=n_reused)
-    found = engine.encode(mel, previous=engine.encode(shorter), n_reused=n_reused)
+    wanted = reference.encode(mel, Reuse(reference.encode(shorter), n_reused))
+    found = engine.encode(mel, Reuse(engine.encode(shorter), n_reused))
     in_front = found.n_silence  # which the reference has behind the window
     np.testing.assert_allclose(np.roll(found.bias, -in_front), wanted.bias, rtol=1e-6)
     for layer in range(model.dims.n_text_layer):
@@ -135,7 +139,7 @@ def test_the_rest_of_a_window_is_computed_as_with_it_all():
     reference, mel = reference_engine(), window(speech(2.5))
     whole = reference.encode(mel)
     for n_reused in (1, 60, 125):
-        again = reference.encode(mel, previous=whole, n_reused=n_reused)
+        again = reference.encode(mel, Reuse(whole, n_reused))
         np.testing.assert_allclose(again.states, whole.states, atol=1e-4)
 
 
@@ -152,7 +156,7 @@ def test_known_positions_are_not_computed_again():
     previous = engine.encode(window(speech(2.0)))
     for rows in previous.views.values():
         rows[:] = 0
-    found = engine.encode(window(speech(2.5)), previous=previous, n_reused=60)
+    found = engine.encode(window(speech(2.5)), Reuse(previous, 60))
     values = found.views["cross_value_0"][0, found.n_silence :]
     assert (values[:60] == 0).all()
     assert (values[60:] != 0).any(axis=1).all()
@@ -160,12 +164,10 @@ def test_known_positions_are_not_computed_again():
 
 def test_streams_take_turns_without_seeing_each_others_states():
     engine, other = onnx_engine("float32"), window(speech(3.0)[::-1].copy())
-    alone = engine.encode(
-        window(speech(2.5)), previous=engine.encode(window(speech(2.0))), n_reused=60
-    )
+    alone = engine.encode(window(speech(2.5)), Reuse(engine.encode(window(speech(2.0))), 60))
     previous, of_other = engine.encode(window(speech(2.0))), engine.encode(other)
-    engine.encode(other, previous=of_other, n_reused=90)
-    found = engine.encode(window(speech(2.5)), previous=previous, n_reused=60)
+    engine.encode(other, Reuse(of_other, 90))
+    found = engine.encode(window(speech(2.5)), Reuse(previous, 60))
     for name, rows in alone.views.items():
         np.testing.assert_array_equal(found.views[name], rows)
 
@@ -187,12 +189,12 @@ def test_a_bank_is_made_from_windows_at_the_full_context():
     model, samples = tiny(), speech(1.0)
     n = len(samples) // FRAME
     mel = log_mel(np.pad(samples, (0, FULL * FRAME - len(samples))))
-    made = make_silence_states(
-        model.dims, model.weights, [(n, mel)], threads=2, precision="float32"
-    )
+    made = make_silence_states(model, [(n, mel)], threads=2, precision="float32")
     silence = np.stack([*made])
     assert silence.shape == silence_shape(model.dims)
-    reference = ReferenceEngine(model.dims, model.weights, alignment_heads=model.alignment_heads)
+    reference = ReferenceEngine(
+        network(model.dims, model.weights, alignment_heads=model.alignment_heads)
+    )
     kept = kept_positions(FULL)
     ours = kept >= n + 16
     encoded = reference.encode(mel).states[-1]

@@ -21,6 +21,7 @@ from streamd.whisper.engine import Engine, run_in_order
 from streamd.whisper.mel import log_mel
 from tests.golden import load
 from tests.real import shapes
+from tests.support.checkpoints import network
 
 MODELS = os.environ.get("STREAMD_TEST_MODELS", "")
 ASKED = os.environ.get("STREAMD_TEST_SIZES", "small,large-v3-turbo").split(",")
@@ -47,10 +48,12 @@ def engine(name: str, model: Model) -> Engine:
         from streamd.engines.mlx.mlx_engine import MlxEngine
 
         exact = Arithmetic("float32")
-        return MlxEngine(model.dims, model.weights, alignment_heads=heads, arithmetic=exact)
+        return MlxEngine(
+            network(model.dims, model.weights, alignment_heads=heads), arithmetic=exact
+        )
     if name == "reference":
-        return ReferenceEngine(model.dims, model.weights, alignment_heads=heads)
-    return onnx.build(model.dims, model.weights, alignment_heads=heads, precision=name)
+        return ReferenceEngine(network(model.dims, model.weights, alignment_heads=heads))
+    return onnx.build(network(model.dims, model.weights, alignment_heads=heads), precision=name)
 
 
 def given(model: Model) -> tuple[np.ndarray, np.ndarray]:

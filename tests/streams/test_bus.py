@@ -53,7 +53,7 @@ class Node:
             lambda _: scripted_session(),
             max_backlog=500,
             max_ingest=8,
-            storage=SessionStorage(self.bus, shared=self.bus),
+            storage=SessionStorage(self.bus),
         )
 
     async def __aenter__(self):

@@ -1,7 +1,7 @@
 """Small checkpoints of the shapes that Whisper models come in, and the formats to write them."""
 
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import cache
@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from streamd.engines.onnx import build
 from streamd.errors import ModelError
-from streamd.models import ModelDimensions
+from streamd.models import ModelDimensions, Weights
 from streamd.models.model import Model, only_language, openai_vocabulary, parameter_shapes
+from streamd.models.silence import SilenceStates
 from streamd.models.store.layouts import layout_of, opened
 from streamd.models.text_tokens import TextTokens
 from streamd.options import DecodingOptions
@@ -79,6 +80,18 @@ def checkpoint(shape: str) -> Model:
     )
 
 
+def network(
+    dims: ModelDimensions,
+    weights: Weights,
+    *,
+    alignment_heads: Iterable[tuple[int, int]],
+    silence: SilenceStates | None = None,
+) -> Model:
+    """What an engine needs of a model."""
+    heads = tuple(alignment_heads)
+    return Model("", dims, weights, TextTokens(()), heads, None, silence)
+
+
 @cache
 def openai_tokenizer(n_vocab: int = 51_864) -> Tokenizer:
     """The tokenizer of OpenAI's models of that many tokens: 51,865 know many languages."""
@@ -95,7 +108,7 @@ def write_openai(model: Model, out: Path) -> Path:
 def transcribe(model: Model) -> Hypothesis:
     """What the model makes of a second of speech."""
     heads = model.alignment_heads
-    engine = build(model.dims, model.weights, alignment_heads=heads, threads=1)
+    engine = build(network(model.dims, model.weights, alignment_heads=heads), threads=1)
     tokenizer = Tokenizer(model.vocabulary, model.dims.n_vocab, multilingual=model.language is None)
     # random weights find nothing probable
     options = DecodingOptions(temperatures=(0.0,), least_evidence=-100.0)

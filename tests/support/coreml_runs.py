@@ -27,6 +27,7 @@ from streamd.models.silence import SilenceStates, silence_shape
 from streamd.models.text_tokens import TextTokens
 from tests.golden.shapes import Shape, shaped_weights
 from tests.support import coreml_stand_in
+from tests.support.checkpoints import network
 
 DIMS = ModelDimensions(
     n_mels=80,
@@ -114,7 +115,8 @@ def on_cpu() -> OnnxEngine:
     """The model as the CPU runs it, in float32."""
     heads = model().alignment_heads
     return build(
-        model().dims, model().weights, alignment_heads=heads, silence=model().silence, threads=1
+        network(model().dims, model().weights, alignment_heads=heads, silence=model().silence),
+        threads=1,
     )
 
 
@@ -148,7 +150,7 @@ def held_reference(
     """
     meta, weights = built.meta, HeldWeights(model.dims, model.weights, built.meta.bits)
     engine = ReferenceEngine(
-        meta.dims, weights, alignment_heads=(), silence=model.silence, notice=notice
+        network(meta.dims, weights, alignment_heads=(), silence=model.silence), notice=notice
     )
 
     def held(x, weights, name):

@@ -14,7 +14,7 @@ from streamd.models.text_tokens import TextTokens
 from streamd.options import DecodingOptions
 from streamd.whisper import decode as searches
 from streamd.whisper.decode import Context, Decoded, slots_needed
-from streamd.whisper.engine import Search, alone
+from streamd.whisper.engine import Answer, Decoder, Pass, Search, alone
 from streamd.whisper.tokenizer import Tokenizer
 
 N_TEXT = 256
@@ -44,7 +44,8 @@ class ContextDecoder:
         self._predict = predict
         self._slots: list[tuple[int, int] | None] = [None] * n_slots
 
-    def step(self, tokens, positions, slots, visible, want, among=None):
+    def run(self, asked):
+        _, tokens, positions, slots, visible, want, among = asked
         assert len(set(slots.tolist())) == len(slots), "a slot is written twice"
         self.passes.append(len(tokens))
         for slot, position, token in zip(slots, positions, tokens, strict=True):
@@ -127,7 +128,8 @@ class CheckedDecoder(ReferenceDecoder):
         super().__init__(engine, features, n_slots)
         self._written = np.zeros(n_slots, np.bool_)
 
-    def step(self, tokens, positions, slots, visible, want, among=None):
+    def run(self, asked):
+        _, tokens, positions, slots, visible, *_ = asked
         k = len(tokens)
         if positions.shape != (k,) or slots.shape != (k,) or visible.shape != (k, self.n_slots):
             raise ValueError(f"{k} tokens, {positions.shape}, {slots.shape}, {visible.shape}")
@@ -147,11 +149,16 @@ class CheckedDecoder(ReferenceDecoder):
         self._written[slots] = True
         if visible[:, ~self._written].any():
             raise ValueError("a query attends to a slot that was never written")
-        return super().step(tokens, positions, slots, visible, want, among)
+        return super().run(asked)
 
     def adopt(self, before, n):
         self._written[:n] = True
         return super().adopt(before, n)
+
+
+def run_pass(decoder: Decoder, *asked: np.ndarray) -> Answer:
+    """The answer to a pass of this decoder."""
+    return decoder.run(Pass(decoder, *asked))
 
 
 def decode(*args: Any, **how: Any) -> Decoded:

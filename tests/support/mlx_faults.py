@@ -7,14 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from streamd.engines.mlx import gpu
-from streamd.engines.supervised.remote import ServedEngine
 
 FOLDER = "STREAMD_TEST_FAULTS"
 FAULTS = ("raise", "hang", "kill", "nan")
 _serve = gpu.serve
 
 
-def serve(*given) -> ServedEngine:
+def serve(*given):
     """In place of `gpu.serve`, with another ``mlx.core.eval``."""
     import mlx.core as mx
 

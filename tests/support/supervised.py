@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 
 from streamd.engines.reference import ReferenceEngine
-from streamd.engines.supervised.remote import RemoteEngine, ServedEngine
+from streamd.engines.supervised.remote import RemoteEngine
 from streamd.engines.supervised.worker import PROCESS_NAME, Job, Report, Worker
 from streamd.errors import EngineError
 from streamd.models import ModelDimensions
 from streamd.models.model import parameter_shapes
-from streamd.whisper.longform.schedule import OneByOne
+from tests.support.checkpoints import network
 
 FAULTS = ("raise", "hang", "kill", "nan", "grow")
 
@@ -41,7 +41,7 @@ def reference(kind: type[ReferenceEngine] = ReferenceEngine) -> ReferenceEngine:
     rng = np.random.default_rng(0)
     shapes = parameter_shapes(DIMS).items()
     weights = {name: rng.normal(size=shape, scale=0.1).astype(np.float32) for name, shape in shapes}
-    return kind(DIMS, weights, alignment_heads=[(0, 0)])
+    return kind(network(DIMS, weights, alignment_heads=[(0, 0)]))
 
 
 def workers() -> list[int]:
@@ -80,25 +80,28 @@ class FaultyEngine(ReferenceEngine):
     folder: Path
     n_together = 4
 
-    def together(self, is_alone):
-        return OneByOne(self)
+    def run(self, passes):
+        return [each.decoder.run(each) for each in passes]
 
-    def encode(self, mel, **options):
+    def encode_alone(self, mel):
+        return self.encode(mel)
+
+    def encode(self, mel, *reuse, **options):
         fail(is_due(self.folder, "encode"))
-        return super().encode(mel, **options)
+        return super().encode(mel, *reuse, **options)
 
     def decoder(self, features, n_slots):
         fail(is_due(self.folder, "decoder"))
         decoder = super().decoder(features, n_slots)
-        step = decoder.step
+        run = decoder.run
 
-        def faulty_step(*asked):
-            fault = is_due(self.folder, "step")
+        def faulty_run(asked):
+            fault = is_due(self.folder, "run")
             fail(fault)
-            logits, alignment = step(*asked)
+            logits, alignment = run(asked)
             return (logits * np.nan if fault == "nan" else logits), alignment
 
-        decoder.step = faulty_step
+        decoder.run = faulty_run
         return decoder
 
 
@@ -115,13 +118,13 @@ def fail(fault: str) -> None:
             globals()["held"] = np.ones(1 << 27, np.uint8)
 
 
-def serve(folder: Path, report: Report) -> ServedEngine:
+def serve(folder: Path, report: Report) -> FaultyEngine:
     """What the worker runs."""
     report("reading the weights")
     fail(is_due(folder, "load"))
     engine = reference(FaultyEngine)
     engine.folder = folder
-    return ServedEngine(engine)
+    return engine
 
 
 @dataclass

@@ -26,6 +26,7 @@ from streamd.whisper.recognizer import Recognizer
 from streamd.whisper.tokenizer import Tokenizer
 from tests.golden import load, random_model
 from tests.golden.random_model import N_TEXT_TOKENS, random_weights
+from tests.support.checkpoints import network
 from tests.support.loop import turn
 
 N_CTX = 512
@@ -54,7 +55,9 @@ def engine(end: float = 0.5) -> ReferenceEngine:
     weights["decoder.ln.weight"][0], weights["decoder.ln.bias"][0] = 0, 8
     weights["decoder.token_embedding.weight"][:, 0] = 0
     weights["decoder.token_embedding.weight"][N_TEXT_TOKENS, 0] = end
-    return ReferenceEngine(DIMS, weights, alignment_heads=load.model("random").alignment_heads)
+    return ReferenceEngine(
+        network(DIMS, weights, alignment_heads=load.model("random").alignment_heads)
+    )
 
 
 @dataclass
@@ -65,8 +68,8 @@ class Counting:
     dims = DIMS
     n_cheap = 4
 
-    def encode(self, mel: np.ndarray, **known) -> ReferenceFeatures:
-        return engine().encode(mel, **known)
+    def encode(self, mel: np.ndarray, *reuse) -> ReferenceFeatures:
+        return engine().encode(mel, *reuse)
 
     def decoder(self, features: ReferenceFeatures, n_slots: int) -> ReferenceDecoder:
         self.n_detections += n_slots == 1

@@ -32,6 +32,7 @@ from streamd.types import (
     text_of,
 )
 from streamd.whisper.decode import RIGHT_CONTEXT
+from streamd.whisper.engine import Reuse
 from streamd.whisper.recognizer import Recognizer
 from streamd.whisper.tokenizer import Tokenizer
 from streamd.whisper.turns import EndOfTurn, TurnJudge
@@ -68,10 +69,10 @@ class ScriptedEngine:
     n_cheap: int = 4
 
     def encode(
-        self, mel: Mel, *, audio_ctx: int = 0, previous: Predict | None = None, n_reused: int = 0
+        self, mel: Mel, reuse: Reuse[Predict] | None = None, *, audio_ctx: int = 0
     ) -> Predict:
         self.encoded.append((mel.shape[1], audio_ctx))
-        self.reused.append((previous, n_reused))
+        self.reused.append(reuse or (None, 0))
 
         def predict(context: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
             self.given.append(context)
@@ -196,9 +197,9 @@ def test_the_end_of_a_turn_is_judged_while_the_words_are_decoded():
 
     @dataclass
     class Waiting(ScriptedEngine):
-        def encode(self, mel: Mel, **known) -> Predict:
+        def encode(self, mel: Mel, *reuse) -> Predict:
             assert asked.wait(30), "it comes before the words, or beside them"
-            return super().encode(mel, **known)
+            return super().encode(mel, *reuse)
 
     def judge(speech: np.ndarray) -> float:
         heard.append(len(speech))

@@ -14,13 +14,14 @@ from streamd.engines.onnx import OnnxEngine, build
 from streamd.options import DecodingOptions
 from streamd.whisper.beam import beam_search, best
 from streamd.whisper.decode import Context, Decoded, slots_needed
-from streamd.whisper.engine import Decoder, alone
+from streamd.whisper.engine import Answer, Decoder, Pass, alone
 from streamd.whisper.greedy import Sampler, draw, sample
 from streamd.whisper.logit_rules import Rules
 from streamd.whisper.mel import log_mel
 from streamd.whisper.paths import Cache, Path, log_softmax
 from streamd.whisper.tokenizer import Tokenizer
 from tests.golden import load
+from tests.support.checkpoints import network
 from tests.support.decoders import (
     EOT,
     GREEDY,
@@ -34,6 +35,7 @@ from tests.support.decoders import (
     hashed,
     outcome,
     run,
+    run_pass,
     scripted,
 )
 
@@ -45,9 +47,9 @@ class OneOfSeveral(ContextDecoder):
         super().__init__(*arguments)
         self.arrays: list[weakref.ref[np.ndarray]] = []
 
-    def step(self, *asked: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def run(self, asked: Pass) -> Answer:
         assert sum(array() is not None for array in self.arrays) <= 1
-        logits, alignment = super().step(*asked)
+        logits, alignment = super().run(asked)
         both = np.concatenate([logits, logits])
         self.arrays.append(weakref.ref(both))
         return both[: len(logits)], alignment
@@ -503,7 +505,7 @@ def test_a_prefix_that_fills_the_context_is_refused():
 @pytest.fixture(scope="module")
 def engine() -> CheckedEngine:
     model = load.model("random")
-    return CheckedEngine(model.dims, model.weights, alignment_heads=model.alignment_heads)
+    return CheckedEngine(network(model.dims, model.weights, alignment_heads=model.alignment_heads))
 
 
 @pytest.fixture(scope="module")
@@ -516,7 +518,7 @@ def full_forward(decoder: Decoder, context: Sequence[int]) -> tuple[np.ndarray, 
     order = np.arange(len(context))
     visible = np.zeros((len(context), decoder.n_slots), np.bool_)
     visible[:, : len(context)] = np.tri(len(context), dtype=np.bool_)
-    logits, alignment = decoder.step(np.array(context), order, order, visible, order[-1:])
+    logits, alignment = run_pass(decoder, np.array(context), order, order, visible, order[-1:])
     return logits[0], alignment
 
 
@@ -541,7 +543,9 @@ def test_cached_steps_are_full_forward_passes(engine, features, seed):
 @pytest.mark.parametrize(("name", "beam_size"), [("tiny.en", 3), ("random", 2), ("random", 5)])
 def test_beam_search_on_a_model_is_the_textbook_s(name, beam_size):
     model = load.model(name)
-    engine = CheckedEngine(model.dims, model.weights, alignment_heads=model.alignment_heads)
+    engine = CheckedEngine(
+        network(model.dims, model.weights, alignment_heads=model.alignment_heads)
+    )
     features = engine.encode(log_mel(load.samples("cards", 192), model.dims.n_mels), audio_ctx=192)
     tokenizer = Tokenizer(model.vocabulary, model.dims.n_vocab, multilingual=model.language is None)
     options = DecodingOptions(beam_size=beam_size)
@@ -561,7 +565,7 @@ def test_beam_search_on_a_model_is_the_textbook_s(name, beam_size):
 @cache
 def on_the_cpu() -> OnnxEngine:
     model = load.model("tiny.en")
-    return build(model.dims, model.weights, alignment_heads=model.alignment_heads)
+    return build(network(model.dims, model.weights, alignment_heads=model.alignment_heads))
 
 
 @pytest.mark.parametrize("clip", ["cards", "digits"])

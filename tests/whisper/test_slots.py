@@ -15,7 +15,8 @@ from streamd.engines.onnx import build
 from streamd.whisper.engine import Decoder
 from streamd.whisper.mel import log_mel
 from tests.golden import load
-from tests.support.decoders import CheckedEngine
+from tests.support.checkpoints import network
+from tests.support.decoders import CheckedEngine, run_pass
 
 N_CTX = 64
 N_SLOTS = 150
@@ -30,7 +31,7 @@ tokens_of = st.lists(st.integers(0, 1907), min_size=1, max_size=12)
 def prepared(kind: str):
     """An engine with the random model, and the features of one clip."""
     model = load.model("random")
-    engine = KINDS[kind](model.dims, model.weights, alignment_heads=model.alignment_heads)
+    engine = KINDS[kind](network(model.dims, model.weights, alignment_heads=model.alignment_heads))
     mel = log_mel(load.samples("lamp", 192), model.dims.n_mels)[:, : 2 * N_CTX]
     return engine, engine.encode(mel, audio_ctx=N_CTX)
 
@@ -46,7 +47,7 @@ def oracle(path: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
     k = len(path)
     order = np.arange(k)
     decoder = new_decoder("reference", n_slots=k)
-    return decoder.step(np.array(path), order, order, np.tri(k, dtype=np.bool_), order)
+    return run_pass(decoder, np.array(path), order, order, np.tri(k, dtype=np.bool_), order)
 
 
 @both_engines
@@ -83,7 +84,7 @@ def feed(
     for row, of_row in enumerate(seen):
         visible[row, [*of_row, slots[row]]] = True
     rows = np.arange(len(nodes)) if want is None else np.array(want)
-    return decoder.step(tokens, positions, slots, visible, rows)
+    return run_pass(decoder, tokens, positions, slots, visible, rows)
 
 
 def chain(decoder: Decoder, tokens: list[int], slots: list[int], cuts: list[int]):
@@ -209,4 +210,4 @@ def test_the_reference_refuses_a_pass_that_makes_no_sense(nodes, seen, complaint
 def test_the_reference_wants_every_query_to_see_itself():
     one = np.zeros(1, np.int64)
     with pytest.raises(ValueError, match="attend to itself"):
-        new_decoder("reference", 2).step(one, one, one, np.zeros((1, 2), np.bool_), one)
+        run_pass(new_decoder("reference", 2), one, one, one, np.zeros((1, 2), np.bool_), one)

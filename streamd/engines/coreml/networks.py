@@ -183,15 +183,8 @@ def encode(function: Function, layers: Layers, inputs: Mapping[str, Var]) -> dic
     return {"encoded": x, **{name: concat(each, axis=0) for name, each in new.items()}}
 
 
-def save_package(
-    path: Path,
-    functions: Sequence[Function],
-    meta: Meta,
-    weights: HeldWeights,
-    silence: SilenceStates | None,
-) -> None:
+def save_package(path: Path, functions: Sequence[Function], layers: Layers) -> None:
     """Write one package. Raises `ModelError` if float16 cannot hold a weight, or `OSError`."""
-    layers = Layers(meta, weights, silence)
     program = Program()
     for function in functions:
         given = {name: mb.placeholder(of, dtype=types.fp16) for name, of in function.inputs.items()}

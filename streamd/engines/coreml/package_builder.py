@@ -100,7 +100,7 @@ def write(
     written.
     """
     tools = coremltools()
-    from streamd.engines.coreml.networks import save_package  # imports coremltools
+    from streamd.engines.coreml.networks import Layers, save_package  # imports coremltools
 
     dims = model.dims
     is_large = 12 * dims.n_audio_layer * dims.n_audio_state**2 > _LARGE
@@ -118,13 +118,13 @@ def write(
     on_progress(0, n_steps, "states of silence and golden vectors")
     silence = with_silence(model, threads=2, precision="int8").silence
     weights = HeldWeights(dims, model.weights, meta.bits)
-    reference = ReferenceEngine(dims, weights, alignment_heads=(), silence=silence)
-    norms = write_golden(folder, meta, reference)
+    held = replace(model, weights=weights, silence=silence)
+    norms = write_golden(folder, meta, ReferenceEngine(held))
     np.save(folder / POSITIONS, weights["encoder.positional_embedding"].astype(np.float16))
     meta = msgspec.structs.replace(meta, norms=norms)
     for done, (name, of) in enumerate(packages, 1):
         on_progress(done, n_steps, name)
-        save_package(folder / name, of, meta, weights, silence)
+        save_package(folder / name, of, Layers(meta, weights, silence))
         weights.drop(meta.layers[done - 1])
     files = {
         str(path.relative_to(folder)): (path.stat().st_size, sha256(path).hex())

@@ -2,20 +2,24 @@
 
 import platform
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from streamd.engines.mlx.arithmetic import AUTO, Arithmetic
-from streamd.engines.supervised.remote import RemoteEngine, ServedEngine
+from streamd.engines.supervised.remote import RemoteEngine
 from streamd.engines.supervised.worker import Job, Report, Worker
 from streamd.errors import EngineError, how_to_install
 from streamd.models.silence import SilenceStates
 from streamd.models.store import load_model
 from streamd.system.processor import memory_bytes
 from streamd.whisper.engine import run_in_order
+
+if TYPE_CHECKING:
+    from streamd.engines.mlx.mlx_engine import MlxEngine
 
 _START_S = 120.0
 """Limit for reading the weights, and for the first window: CUDA compiles kernels for 12 s."""
@@ -73,7 +77,7 @@ def serve(
     arithmetic: Arithmetic,
     on_cpu: bool,
     report: Report,
-) -> ServedEngine:
+) -> "MlxEngine":
     """Load a model in a worker. Raises `EngineError` without a GPU, unless it may be `on_cpu`."""
     import mlx.core as mx
 
@@ -82,13 +86,4 @@ def serve(
     if mx.default_device().type == mx.cpu and not on_cpu:
         raise EngineError("MLX finds no GPU here")
     report("reading the weights")
-    model = load_model(name)
-    return ServedEngine(
-        MlxEngine(
-            model.dims,
-            model.weights,
-            alignment_heads=model.alignment_heads,
-            silence=silence,
-            arithmetic=arithmetic,
-        )
-    )
+    return MlxEngine(replace(load_model(name), silence=silence), arithmetic)

@@ -38,11 +38,11 @@ from streamd.engines.mlx.layers import (
 )
 from streamd.engines.supervised.remote import Figures
 from streamd.errors import EngineError
-from streamd.models import ModelDimensions, Weights
-from streamd.models.model import OUTPUT
+from streamd.models import ModelDimensions
+from streamd.models.model import OUTPUT, Model
 from streamd.models.silence import Extent, SilenceStates, bias, extend
 from streamd.types import Mel
-from streamd.whisper.engine import Answer, Decoder, Pass, Together
+from streamd.whisper.engine import Answer, Decoder, Pass, Reuse, Together
 
 N_TOGETHER = 16
 """Windows in one pass of the decoder for several."""
@@ -65,23 +65,16 @@ class MlxFeatures:
     n: int
 
 
-class MlxEngine:
+class MlxEngine(Together[MlxFeatures]):
     """A Whisper model on MLX; an `Engine` and a `BatchEngine` (streamd/whisper/engine.py)."""
 
-    def __init__(
-        self,
-        dims: ModelDimensions,
-        weights: Weights,
-        *,
-        alignment_heads: Sequence[tuple[int, int]],
-        silence: SilenceStates | None = None,
-        arithmetic: Arithmetic = AUTO,
-    ) -> None:
+    def __init__(self, model: Model, arithmetic: Arithmetic = AUTO) -> None:
         """Move the weights to the GPU, or to the CPU if there is none, one at a time.
 
         Raises `EngineError` if MLX fails, as it does without memory for them.
         """
-        self.dims, self.n_together = dims, N_TOGETHER
+        self.dims = dims = model.dims
+        self.n_together = N_TOGETHER
         self.n_cheap = device.n_cheap(str(mx.device_info()["architecture"]))
         on_gpu = mx.default_device().type == mx.gpu
         self.pads = on_gpu if arithmetic.pads is None else arithmetic.pads
@@ -90,9 +83,9 @@ class MlxEngine:
         self._lock, self._graph_s = Lock(), 0.0
         self._beside = mx.new_thread_local_stream(mx.default_device())
         with self.computing():
-            moved = WeightsOnDevice(weights, self.dtype)
-            self._encoder = _EncoderLayers(dims, moved, silence)
-            self._decoder = _DecoderLayers(dims, moved, alignment_heads, arithmetic.bits)
+            moved = WeightsOnDevice(model.weights, self.dtype)
+            self._encoder = _EncoderLayers(dims, moved, model.silence)
+            self._decoder = _DecoderLayers(dims, moved, model.alignment_heads, arithmetic.bits)
             self._silent_cross = self._decoder.cross_of(self._encoder.silent)
             mx.eval(self._silent_cross)
             # What stands for the window before where there is none: nothing of it is reused.
@@ -113,33 +106,32 @@ class MlxEngine:
     def encode(
         self,
         mel: Mel,
+        reuse: Reuse[MlxFeatures] | None = None,
         *,
         audio_ctx: int = 0,
-        previous: MlxFeatures | None = None,
-        n_reused: int = 0,
         begins: bool = False,
     ) -> MlxFeatures:
         """Encode log-mel as `Engine.encode` says, or only begin to."""
         mel, extent = extend(
             mel, self.dims, has_silence=len(self._encoder.silent) > 0, audio_ctx=audio_ctx
         )
-        if previous is None or not previous.sound or not len(self._encoder.silent):
-            previous, n_reused = self._nothing, 0
-        n_new = extent.n - n_reused
+        if reuse is None or not reuse.features.sound or not len(self._encoder.silent):
+            reuse = Reuse(self._nothing)
+        n_new = extent.n - reuse.n
         if self.pads:
             n_new = device.padded(n_new, device.POSITIONS)
         with self.computing():
             begun_s = time.perf_counter()
             added, n_silence = mask = self._mask(extent)
-            before = [each[:, :, :n_reused] for each in previous.sound]
+            before = [each[:, :, : reuse.n] for each in reuse.features.sound]
             x, sound = self._encoder(mel, before, n_new, added, n_silence)
-            features = replace(self._features(x, extent.n, mask, previous, n_reused), sound=sound)
+            features = replace(self._features(x, extent.n, mask, reuse), sound=sound)
             self._graph_s += time.perf_counter() - begun_s
             (mx.async_eval if begins else mx.eval)(sound, features.cross, features.added)
         return features
 
-    def begin(self, mel: Mel) -> MlxFeatures:
-        """Begin to encode a window of which nothing is reused, beside what else is computed."""
+    def encode_alone(self, mel: Mel) -> MlxFeatures:
+        """Begin to encode a window beside what else is computed; the first pass waits for it."""
         with mx.stream(self._beside):
             return replace(self.encode(mel, begins=True), sound=[])
 
@@ -148,18 +140,16 @@ class MlxEngine:
         encoded: NDArray[np.float16],
         extent: Extent,
         *,
-        previous: MlxFeatures | None = None,
-        n_reused: int = 0,
+        reuse: Reuse[MlxFeatures] | None = None,
     ) -> MlxFeatures:
-        """Go on from another encoder's output, as `ProjectingEngine.project` says."""
-        n_new = extent.n - n_reused
+        reuse = reuse or Reuse(self._nothing)
+        n_new = extent.n - reuse.n
         if self.pads:
             n_new = device.padded(n_new, device.POSITIONS)
             encoded = np.pad(encoded, ((0, n_new - len(encoded)), (0, 0)))
         with self.computing():
             x = mx.array(encoded).astype(self.dtype)
-            mask, before = self._mask(extent), previous or self._nothing
-            features = self._features(x, extent.n, mask, before, n_reused)
+            features = self._features(x, extent.n, self._mask(extent), reuse)
             mx.eval(features.cross, features.added)
         return features
 
@@ -175,19 +165,14 @@ class MlxEngine:
         return mx.array(scores).astype(self.dtype), n_silence
 
     def _features(
-        self,
-        x: mx.array,
-        n: int,
-        mask: tuple[mx.array, int],
-        previous: MlxFeatures,
-        n_reused: int,
+        self, x: mx.array, n: int, mask: tuple[mx.array, int], reuse: Reuse[MlxFeatures]
     ) -> MlxFeatures:
         """Return what the decoder attends to, for the encoder's output, which is not computed yet.
 
-        The first `n_reused` of the window's `n` positions are those of `previous`.
+        The first of the window's `n` positions are those that are reused.
         """
-        added, n_silence = mask
-        known = slice(previous.n_silence, previous.n_silence + n_reused)
+        (added, n_silence), previous = mask, reuse.features
+        known = slice(previous.n_silence, previous.n_silence + reuse.n)
         n_kept = len(self._encoder.silent)
         parts = zip(self._silent_cross, previous.cross, self._decoder.cross_of(x), strict=True)
         cross = [
@@ -210,12 +195,10 @@ class MlxEngine:
         }
 
     def decoder(self, features: MlxFeatures, n_slots: int) -> "MlxDecoder":
-        """Give a decoder for these features with an empty pool of `n_slots` cache slots."""
         return MlxDecoder(self, features, n_slots)
 
-    def together(self, is_alone: Callable[[], bool]) -> "MlxTogether":
-        """Give what runs passes of several decoders at once."""
-        return MlxTogether(self)
+    def together(self, is_alone: Callable[[], bool]) -> Together[MlxFeatures]:
+        return self
 
     def run(self, passes: Sequence[Pass]) -> list[Answer]:
         """Run passes, each of another decoder: all rows in one product, attention by the window.
@@ -368,17 +351,8 @@ class MlxDecoder:
             self.pool = [mx.zeros(shape, engine.dtype) for _ in range(dims.n_text_layer)]
             mx.eval(self.pool)
 
-    def step(
-        self,
-        tokens: NDArray[np.int64],
-        positions: NDArray[np.int64],
-        slots: NDArray[np.int64],
-        visible: NDArray[np.bool_],
-        want: NDArray[np.int64],
-        among: NDArray[np.int64] | None = None,
-    ) -> Answer:
-        """Run k tokens in one pass. Raises `EngineError` if MLX fails."""
-        (answer,) = self._engine.run([Pass(self, tokens, positions, slots, visible, want, among)])
+    def run(self, asked: Pass) -> Answer:
+        (answer,) = self._engine.run([asked])
         return answer
 
     def adopt(self, before: Decoder, n: int) -> bool:
@@ -424,18 +398,3 @@ class _PlacedPass:
         features = self.decoder.features
         own = scores[..., features.n_silence :][..., : features.n]
         return np.concatenate([own, scores[..., : features.n_silence]], axis=-1)
-
-
-class MlxTogether(Together[MlxFeatures]):
-    """Passes of several windows at once."""
-
-    def __init__(self, engine: MlxEngine) -> None:
-        self._engine = engine
-
-    def __call__(self, passes: Sequence[Pass]) -> list[Answer]:
-        """Run passes, each of another window."""
-        return self._engine.run(passes)
-
-    def encode(self, mel: Mel) -> MlxFeatures:
-        """Begin to encode a window; the first pass that needs it waits for it."""
-        return self._engine.begin(mel)

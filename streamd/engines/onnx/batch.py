@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnxruntime import OrtValue
 
-from streamd.engines.onnx.onnx_engine import OnnxEngine, OnnxFeatures, TokenRows, sound_first
+from streamd.engines.onnx.onnx_engine import OnnxEngine, OnnxFeatures, sound_first
 from streamd.engines.onnx.sessions import Open, keep_arena, n_heads, new_session, run, run_options
 from streamd.engines.onnx.slots import (
     LEAST_ROWS,
@@ -49,7 +49,6 @@ class JointFeatures:
     n_silence: int
 
     def new_decoder(self, n_slots: int) -> "JointDecoder":
-        """Return a decoder, as `Engine.decoder` does."""
         return JointDecoder(self, self.together.dims, n_slots)
 
 
@@ -62,18 +61,8 @@ class JointDecoder:
         self.features = features
         self.pool = features.together.new_pool(features.seat)
 
-    def step(
-        self,
-        tokens: NDArray[np.int64],
-        positions: NDArray[np.int64],
-        slots: NDArray[np.int64],
-        visible: NDArray[np.bool_],
-        want: NDArray[np.int64],
-        among: NDArray[np.int64] | None = None,
-    ) -> Answer:
-        """Run k tokens in a pass of their own."""
-        asked = Pass(self, tokens, positions, slots, visible, want, among)
-        (answer,) = self.features.together([asked])
+    def run(self, asked: Pass) -> Answer:
+        (answer,) = self.features.together.run([asked])
         return answer
 
     def adopt(self, before: Decoder, n: int) -> bool:
@@ -109,22 +98,15 @@ class OnnxTogether:
     Seats are contiguous, as the graph reads them.
     """
 
-    def __init__(
-        self,
-        engine: OnnxEngine,
-        is_alone: Callable[[], bool],
-        *,
-        many: Open,
-        rows: TokenRows,
-    ) -> None:
-        """`many` opens the batched decoder's session; `rows` are the engine's.
+    def __init__(self, engine: OnnxEngine, is_alone: Callable[[], bool], *, many: Open) -> None:
+        """`many` opens the batched decoder's session.
 
         A second thread is used if there is an urgent engine, and only while `is_alone` holds.
         """
         self._is_alone = is_alone
         engine.open_encoder()  # which two threads will need
         session = many()
-        self._engine, self._session, self._rows = engine, session, rows
+        self._engine, self._session, self._rows = engine, session, engine.rows
         self.dims = engine.dims
         # The last window: nothing of it is known, but its memory is taken.
         self._spare: OnnxFeatures | None = None
@@ -146,8 +128,8 @@ class OnnxTogether:
         self._sound = self._no_sound()
         self._bound: tuple[int, int] | None = None
 
-    def encode(self, mel: Mel) -> JointFeatures:
-        """Encode a window into a seat (`Together.encode`)."""
+    def encode_alone(self, mel: Mel) -> JointFeatures:
+        """Encode a window into a seat (`Together.encode_alone`)."""
         with self._taking:
             before, self._spare = self._spare, None
         features = self._engine.encode_alone(mel, before)
@@ -158,8 +140,8 @@ class OnnxTogether:
     def begin(self, mel: Callable[[], Mel]) -> Callable[[], JointFeatures]:
         """Queue a window for encoding in another thread (`Together.begin`)."""
         if self._engine.urgent is None or not self._is_alone():
-            return lambda: self.encode(mel())
-        window = _QueuedWindow(lambda: self.encode(mel()))
+            return lambda: self.encode_alone(mel())
+        window = _QueuedWindow(lambda: self.encode_alone(mel()))
         with self._taking:
             self._queue.append(weakref.ref(window))
         in_thread(self._encode_next)
@@ -241,7 +223,7 @@ class OnnxTogether:
             for what, (shape, dtype) in shapes.items()
         }
 
-    def __call__(self, passes: Sequence[Pass]) -> list[Answer]:
+    def run(self, passes: Sequence[Pass]) -> list[Answer]:
         """Run passes of different windows in one batch, those of many tokens by themselves."""
         few = [at for at, each in enumerate(passes) if len(each.tokens) <= _MOST_ROWS]
         others = ([at] for at, each in enumerate(passes) if len(each.tokens) > _MOST_ROWS)

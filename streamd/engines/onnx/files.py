@@ -31,8 +31,9 @@ from streamd.engines.onnx.sessions import (
     save_optimised,
 )
 from streamd.errors import EngineError
-from streamd.models import ModelDimensions, Weights
-from streamd.models.silence import Average, SilenceStates
+from streamd.models import ModelDimensions
+from streamd.models.model import Model
+from streamd.models.silence import Average
 from streamd.system.disk import discard, sha256
 from streamd.system.heap import trim
 from streamd.types import Mel
@@ -77,21 +78,13 @@ class _InFile:
         return found.astype(np.float32)
 
 
-def build(
-    dims: ModelDimensions,
-    weights: Weights,
-    *,
-    alignment_heads: Sequence[tuple[int, int]],
-    silence: SilenceStates | None = None,
-    threads: int = 2,
-    precision: Precision = "float32",
-) -> OnnxEngine:
-    """Make an engine in memory; `weights` must not change any more.
+def build(model: Model, *, threads: int = 2, precision: Precision = "float32") -> OnnxEngine:
+    """Make an engine in memory; the weights must not change any more.
 
-    Without `silence` every window is encoded at the full context. There must be at least one of
-    `alignment_heads`; `step` returns their scores, sorted by layer and head. Two `threads` suit one
-    stream; a server does better with 1 and several inference threads. Raises `EngineError` if ONNX
-    Runtime refuses the graphs.
+    Without states of silence every window is encoded at the full context. Decoders give the scores
+    of the alignment heads, at least one, sorted by layer and head. Two `threads` suit one stream; a
+    server does better with 1 and several inference threads. Raises `EngineError` if ONNX Runtime
+    refuses the graphs.
     """
     # here because few starts need to write graphs
     from streamd.engines.onnx import graphs
@@ -103,34 +96,23 @@ def build(
         arrays.extend(made.tensors.values())
         return new_session(made.model, threads, tensors=made.tensors)
 
-    made = graphs.graphs(
-        dims, weights, alignment_heads=alignment_heads, silence=silence, precision=precision
-    )
+    made = graphs.graphs(model, precision)
     encoder, decoder = map(open_graph, (made.encoder, made.decoder))
-    embeddings, outputs = graphs.embedding(weights, precision), graphs.output(weights, precision)
-    if outputs is None:
-        outputs = embeddings
-    rows = TokenRows(_in_memory(embeddings), _in_memory(outputs))
+    embeddings = graphs.embedding(model.weights, precision)
+    outputs = graphs.output(model.weights, precision)
+    rows = TokenRows(_in_memory(embeddings), _in_memory(embeddings if outputs is None else outputs))
     # one batched decoder for all batches
-    batch = partial(OnnxTogether, many=cache(partial(open_graph, made.many)), rows=rows)
+    batch = partial(OnnxTogether, many=cache(partial(open_graph, made.many)))
     opened = (lambda: encoder, lambda: decoder, partial(open_graph, made.cross))
     return OnnxEngine(
-        dims,
+        model.dims,
         EngineSessions(*opened, batch=batch, arrays=arrays),
         rows=rows,
-        buffers=Buffers(graphs.silence_rows(dims, weights, silence, precision), dims.n_audio_ctx),
+        buffers=Buffers(graphs.silence_rows(model, precision), model.dims.n_audio_ctx),
     )
 
 
-def save(
-    folder: Path,
-    dims: ModelDimensions,
-    weights: Weights,
-    *,
-    alignment_heads: Sequence[tuple[int, int]],
-    silence: SilenceStates | None,
-    precision: Precision,
-) -> None:
+def save(folder: Path, model: Model, precision: Precision) -> None:
     """Write the files from which `open_folder` makes the same engine as `build` does.
 
     Raises `EngineError` if ONNX Runtime refuses the graphs, or cannot write there.
@@ -138,9 +120,7 @@ def save(
     # for the reason above
     from streamd.engines.onnx import graphs
 
-    made = graphs.graphs(
-        dims, weights, alignment_heads=alignment_heads, silence=silence, precision=precision
-    )
+    made = graphs.graphs(model, precision)
     for name, make in zip(_GRAPHS, (made.encoder, made.decoder), strict=True):
         _save(make, folder / name)
     # Its weights are those of the other decoder, in the same order: they share a file, whose pages
@@ -151,12 +131,12 @@ def save(
     _save(made.cross, folder / _CROSS)
     if sha256(shared) != before:
         raise EngineError("the graphs of the decoder do not agree on their weights")
-    np.save(folder / _EMBEDDING, graphs.embedding(weights, precision))
-    if (outputs := graphs.output(weights, precision)) is not None:
+    np.save(folder / _EMBEDDING, graphs.embedding(model.weights, precision))
+    if (outputs := graphs.output(model.weights, precision)) is not None:
         np.save(folder / _OUTPUT, outputs)
     with (folder / _SILENCE).open("wb") as file:
         # The stubs of numpy take a name that they do not know for `allow_pickle`, a bool.
-        np.savez(file, **graphs.silence_rows(dims, weights, silence, precision))  # type: ignore[arg-type]
+        np.savez(file, **graphs.silence_rows(model, precision))  # type: ignore[arg-type]
 
 
 def _save(make: "Callable[[], Graph]", place: Path, *, weights: str = "") -> None:
@@ -172,12 +152,7 @@ def _save(make: "Callable[[], Graph]", place: Path, *, weights: str = "") -> Non
 
 
 def make_silence_states(
-    dims: ModelDimensions,
-    weights: Weights,
-    windows: Sequence[tuple[int, Mel]],
-    *,
-    threads: int,
-    precision: Precision,
+    model: Model, windows: Sequence[tuple[int, Mel]], *, threads: int, precision: Precision
 ) -> Iterator[NDArray[np.float16]]:
     """Encode windows of speech at the full context; yield the average states of each layer.
 
@@ -188,9 +163,9 @@ def make_silence_states(
     """
     from streamd.engines.onnx.graphs import layer_graphs  # here for the reason above
 
-    average = Average([n for n, _ in windows], dims)
+    average = Average([n for n, _ in windows], model.dims)
     carried = [{"mel": mel[None]} for _, mel in windows]
-    for graph in layer_graphs(dims, weights, precision):
+    for graph in layer_graphs(model, precision):
         session = new_session(graph.model, threads, tensors=graph.tensors)
         names = [each.name for each in session.get_outputs()]
         options = run_options(shrinks="next" not in names)
@@ -236,7 +211,7 @@ def open_folder(
         encoder, decoder, cross, many = (
             partial(_open_file, folder / name, n) for name in (*_GRAPHS, _CROSS, _MANY)
         )
-        batch = partial(OnnxTogether, many=cache(many), rows=rows)
+        batch = partial(OnnxTogether, many=cache(many))
         sessions = EngineSessions(encoder, decoder, cross, batch=batch)
         return OnnxEngine(dims, sessions, rows=rows, buffers=buffers)
 

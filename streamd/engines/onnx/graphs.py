@@ -25,9 +25,9 @@ from streamd.engines.onnx.builder import (
     row_offset,
 )
 from streamd.engines.onnx.proto import ElementType, Shape
-from streamd.models import ModelDimensions, Weights
-from streamd.models.model import OUTPUT
-from streamd.models.silence import SilenceStates, bias, silence_shape
+from streamd.models import Weights
+from streamd.models.model import OUTPUT, Model
+from streamd.models.silence import bias, silence_shape
 
 _END = np.iinfo(np.int64).max
 _ENCODER: dict[Precision, Linear] = {"float32": Linear.FLOAT32, "int8": Linear.TENSOR}
@@ -49,25 +49,18 @@ class Graphs(NamedTuple):
     cross: Callable[[], Graph]
 
 
-def graphs(
-    dims: ModelDimensions,
-    weights: Weights,
-    *,
-    alignment_heads: Sequence[tuple[int, int]],
-    silence: SilenceStates | None,
-    precision: Precision,
-) -> Graphs:
+def graphs(model: Model, precision: Precision) -> Graphs:
     """Return what builds the encoder, the decoder for one window and for many, `cross_graph`."""
-    kinds, heads = (_ENCODER[precision], _DECODER[precision]), sorted(alignment_heads)
+    of_encoder, of_decoder = _ENCODER[precision], _DECODER[precision]
     return Graphs(
-        partial(encoder_graph, dims, weights, kinds[0], biased=silence is not None),
-        partial(decoder_graph, dims, weights, kinds[1], alignment_heads=heads),
-        partial(joint_decoder_graph, dims, weights, kinds[1], alignment_heads=heads),
-        partial(cross_graph, dims, weights, kinds[0]),
+        partial(encoder_graph, model, of_encoder),
+        partial(decoder_graph, model, of_decoder),
+        partial(joint_decoder_graph, model, of_decoder),
+        partial(cross_graph, model, of_encoder),
     )
 
 
-def encoder_graph(dims: ModelDimensions, weights: Weights, kind: Linear, *, biased: bool) -> Graph:
+def encoder_graph(model: Model, kind: Linear) -> Graph:
     """Build the encoder: from log-mel to the cross-attention keys and values of all layers.
 
     Inputs ``mel`` (1, n_mels, 2 * k) of the k positions to compute, one position more in front
@@ -76,10 +69,11 @@ def encoder_graph(dims: ModelDimensions, weights: Weights, kind: Linear, *, bias
     (1, n_ctx, n_head * width) of the encoder's own attention and ``cross_key_<layer>``,
     ``cross_value_<layer>`` (1, n_ctx, n_text_state), which hold what is known of other positions,
     beside int8 in half precision, as the decoder reads them.
-    Outputs ``new_<input>`` for each of these, which must be bound to the memory of the input. If
-    `biased`, each head of ``key_<layer>`` has a column more: see `_attention_inputs`.
+    Outputs ``new_<input>`` for each of these, which must be bound to the memory of the input. With
+    states of silence, each head of ``key_<layer>`` has a column more: see `_attention_inputs`.
     """
-    g = GraphBuilder(dims, weights, kind)
+    dims, biased = model.dims, model.silence is not None
+    g = GraphBuilder(dims, model.weights, kind)
     x = _convolutions(g, g.input("mel", [1, dims.n_mels, "n_columns"]))
     start = g.input("first", [1], ElementType.INT64)
     g.input("rows", ["k", 2], ElementType.INT64)
@@ -94,14 +88,14 @@ def encoder_graph(dims: ModelDimensions, weights: Weights, kind: Linear, *, bias
     return g.graph()
 
 
-def cross_graph(dims: ModelDimensions, weights: Weights, kind: Linear) -> Graph:
+def cross_graph(model: Model, kind: Linear) -> Graph:
     """Build the end of the encoder alone: an encoder's output to cross-attention keys and values.
 
     Inputs ``encoded`` (k, n_state), and ``rows``, ``cross_key_<layer>``, ``cross_value_<layer>`` as
     those of `encoder_graph`; so are the outputs.
     """
-    g = GraphBuilder(dims, weights, kind)
-    encoded = g.input("encoded", ["k", dims.n_audio_state])
+    g = GraphBuilder(model.dims, model.weights, kind)
+    encoded = g.input("encoded", ["k", model.dims.n_audio_state])
     g.input("rows", ["k", 2], ElementType.INT64)
     _write_cross(g, encoded)
     return g.graph()
@@ -113,13 +107,12 @@ def _write_cross(g: GraphBuilder, encoded: str) -> None:
         _write(g, values, f"cross_{leaf}_{layer}", g.dims.n_text_state)
 
 
-def silence_rows(
-    dims: ModelDimensions, weights: Weights, silence: SilenceStates | None, precision: Precision
-) -> dict[str, NDArray[Any]]:
+def silence_rows(model: Model, precision: Precision) -> dict[str, NDArray[Any]]:
     """Return keys and values of silence by the names of the encoder's inputs, (n_positions, width).
 
-    They are what the inputs are stored in. Without `silence` they have no rows.
+    They are what the inputs are stored in. Without states of silence they have no rows.
     """
+    dims, weights, silence = model.dims, model.weights, model.silence
     states = np.zeros(silence_shape(dims), np.float32)[:, :0]
     if silence is not None:
         states = silence.states.astype(np.float32)
@@ -143,7 +136,7 @@ def silence_rows(
     return rows if precision == "float32" else {n: r.astype(np.float16) for n, r in rows.items()}
 
 
-def layer_graphs(dims: ModelDimensions, weights: Weights, precision: Precision) -> Iterator[Graph]:
+def layer_graphs(model: Model, precision: Precision) -> Iterator[Graph]:
     """Yield an encoder for the full context in parts, whose outputs are of what it has of silence.
 
     The first part has the input ``mel`` (1, n_mels, 2 * n_audio_ctx) and the output ``next``
@@ -151,6 +144,7 @@ def layer_graphs(dims: ModelDimensions, weights: Weights, precision: Precision) 
     outputs ``state``, the normalised input of its attention, and ``next``; the last part has only
     ``state``, the encoder's output. All are of this shape.
     """
+    dims, weights = model.dims, model.weights
     shape: Shape = [dims.n_audio_ctx, dims.n_audio_state]
     g = GraphBuilder(dims, weights, _ENCODER[precision])
     x = _convolutions(g, g.input("mel", [1, dims.n_mels, 2 * dims.n_audio_ctx]))
@@ -168,13 +162,7 @@ def layer_graphs(dims: ModelDimensions, weights: Weights, precision: Precision) 
     yield g.graph()
 
 
-def decoder_graph(
-    dims: ModelDimensions,
-    weights: Weights,
-    kind: Linear,
-    *,
-    alignment_heads: Sequence[tuple[int, int]],
-) -> Graph:
+def decoder_graph(model: Model, kind: Linear) -> Graph:
     """Build the decoder: a pass of k tokens, which are written to consecutive cache slots.
 
     Inputs: ``embedded`` (k, n_text_state), the tokens' rows of `embedding`; ``positions`` (k,);
@@ -186,28 +174,22 @@ def decoder_graph(
     ``cross_key_<layer>``, ``cross_value_<layer>`` (n_ctx, n_head, d_head), and ``cross_bias``
     (n_ctx,), which is added to the scores of the keys.
     Outputs: ``logits`` (m, n_vocab); ``some_logits`` (p, n), in int8 without the rounding of the
-    others; ``alignment`` (k, n_heads, n_ctx), heads in the order given, which must be sorted;
+    others; ``alignment`` (k, n_heads, n_ctx), heads sorted by layer and head;
     ``new_key_<layer>``, ``new_value_<layer>``, which must be bound to the memory of the inputs
     ``key_<layer>``, ``value_<layer>``.
     """
-    g = GraphBuilder(dims, weights, kind)
+    g, heads = GraphBuilder(model.dims, model.weights, kind), sorted(model.alignment_heads)
     x = _text(g)
     windows = _OneWindow(g)
-    alignment = g.output("alignment", ["k", len(alignment_heads), "n_ctx"])
-    x, found = _decoder_blocks(g, x, windows, alignment_heads)
+    alignment = g.output("alignment", ["k", len(heads), "n_ctx"])
+    x, found = _decoder_blocks(g, x, windows, heads)
     _project_to_logits(g, x)
     _project_to_some(g, x)
     g.transpose(g.op("Concat", found, {"axis": 0}), [1, 0, 2], to=alignment)
     return g.graph()
 
 
-def joint_decoder_graph(
-    dims: ModelDimensions,
-    weights: Weights,
-    kind: Linear,
-    *,
-    alignment_heads: Sequence[tuple[int, int]],
-) -> Graph:
+def joint_decoder_graph(model: Model, kind: Linear) -> Graph:
     """Build the decoder for passes of several windows, which read every weight once for all.
 
     Only attention tells the windows apart. It has the tokens of each in a row of places, of which
@@ -226,11 +208,11 @@ def joint_decoder_graph(
     does not depend on; ``alignment`` (n_windows, n_heads, n_most, n_frames), with the
     mask; ``new_<name>`` for all keys and values, which must be bound to the memory of the inputs.
     """
-    g = GraphBuilder(dims, weights, kind)
+    g, heads = GraphBuilder(model.dims, model.weights, kind), sorted(model.alignment_heads)
     x = _text(g)
     windows = _JointWindows(g)
-    alignment = g.output("alignment", ["n_windows", len(alignment_heads), "n_most", "n_frames"])
-    x, found = _decoder_blocks(g, x, windows, alignment_heads)
+    alignment = g.output("alignment", ["n_windows", len(heads), "n_most", "n_frames"])
+    x, found = _decoder_blocks(g, x, windows, heads)
     _project_to_logits(g, x, exact=False)
     g.op("Concat", found, {"axis": 1}, to=alignment)
     return g.graph()

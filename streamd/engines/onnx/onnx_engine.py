@@ -21,7 +21,7 @@ from streamd.models import ModelDimensions
 from streamd.models.silence import Extent, bias, extend
 from streamd.system.pages import Template, whole_pages, zeros
 from streamd.types import Mel
-from streamd.whisper.engine import Answer, Decoder, Pass, Together
+from streamd.whisper.engine import Answer, Decoder, Pass, Reuse, Together
 
 _N_CHEAP = 4
 """On a CPU the weights are read once for the tokens of a pass: one of four takes hardly longer."""
@@ -104,9 +104,9 @@ class OnnxEngine:
         self.urgent: OnnxEngine | None = None
         """The same engine on more threads, or None; set by the code that opens the engine."""
         self._sessions = sessions
-        self._encoder, self._decoder = cache(sessions.encoder), cache(sessions.decoder)
+        self._encoder, self.open_decoder = cache(sessions.encoder), cache(sessions.decoder)
         self._cross = cache(sessions.cross)
-        self._rows = rows
+        self.rows = rows
         self._buffers = buffers
         self._n_kept = buffers.n_silence
         self._bias = np.zeros(self._n_kept + dims.n_audio_ctx, np.float32)
@@ -116,7 +116,7 @@ class OnnxEngine:
     def open(self) -> None:
         """Open what live captions need. Raises `EngineError` if ONNX Runtime refuses it."""
         self.open_encoder()
-        self._decoder()
+        self.open_decoder()
 
     def open_encoder(self) -> None:
         """Open the encoder's session, unless it is open. Raises `EngineError`."""
@@ -133,18 +133,11 @@ class OnnxEngine:
         return len(self._bias)
 
     def encode(
-        self,
-        mel: Mel,
-        *,
-        audio_ctx: int = 0,
-        previous: OnnxFeatures | None = None,
-        n_reused: int = 0,
+        self, mel: Mel, reuse: Reuse[OnnxFeatures] | None = None, *, audio_ctx: int = 0
     ) -> OnnxFeatures:
-        """Encode log-mel as `Engine.encode` says."""
-        if previous is None or not self.has_silence:
-            previous, n_reused = None, 0
-        buffers = previous.buffers if previous else self._buffers.new()
-        return self._encode(mel, buffers, audio_ctx=audio_ctx, n_reused=n_reused)
+        if reuse is None or not self.has_silence:
+            return self._encode(mel, self._buffers.new(), audio_ctx=audio_ctx)
+        return self._encode(mel, reuse.features.buffers, audio_ctx=audio_ctx, n_reused=reuse.n)
 
     def encode_alone(self, mel: Mel, before: OnnxFeatures | None) -> OnnxFeatures:
         """Encode log-mel of which no later window uses anything; it needs far less memory.
@@ -172,13 +165,11 @@ class OnnxEngine:
         encoded: NDArray[np.float16],
         extent: Extent,
         *,
-        previous: OnnxFeatures | None = None,
-        n_reused: int = 0,
+        reuse: Reuse[OnnxFeatures] | None = None,
     ) -> OnnxFeatures:
-        """Make features of an encoder's output, as `ProjectingEngine.project` says."""
-        features = self._features(extent, previous.buffers if previous else self._buffers.new())
+        features = self._features(extent, reuse.features.buffers if reuse else self._buffers.new())
         inputs = {"encoded": np.ascontiguousarray(encoded, np.float32)}
-        self._write_rows(self._cross(), inputs, features, n_reused)
+        self._write_rows(self._cross(), inputs, features, reuse.n if reuse else 0)
         return features
 
     def _features(self, extent: Extent, buffers: Mapping[str, Stored]) -> OnnxFeatures:
@@ -209,15 +200,11 @@ class OnnxEngine:
         run(session, io, {**inputs, "rows": rows}, {}, shrinks=True)
 
     def decoder(self, features: OnnxFeatures | BatchFeatures, n_slots: int) -> Decoder:
-        """Return a decoder for these features, with an empty pool of `n_slots` cache slots."""
         if not isinstance(features, OnnxFeatures):
             return features.new_decoder(n_slots)
-        return OnnxDecoder(
-            self._decoder(), self.dims, rows=self._rows, features=features, n_slots=n_slots
-        )
+        return OnnxDecoder(self, features, n_slots)
 
     def together(self, is_alone: Callable[[], bool]) -> Together[BatchFeatures]:
-        """Return a runner of batched passes (`BatchEngine.together`)."""
         return self._sessions.batch(self, is_alone)
 
 
@@ -276,48 +263,29 @@ class Buffers:
 class OnnxDecoder:
     """A `Decoder` (streamd/whisper/engine.py) on ONNX Runtime."""
 
-    def __init__(
-        self,
-        session: InferenceSession,
-        dims: ModelDimensions,
-        *,
-        rows: TokenRows,
-        features: OnnxFeatures,
-        n_slots: int,
-    ) -> None:
-        """`session` may serve other decoders too."""
-        self.n_vocab = dims.n_vocab
-        self.n_text_ctx = dims.n_text_ctx
-        self.n_slots = n_slots
-        self.features = features
-        self._session = session
-        self._rows = rows
-        self._dims = dims
+    def __init__(self, engine: OnnxEngine, features: OnnxFeatures, n_slots: int) -> None:
+        dims = engine.dims
+        self.n_vocab, self.n_text_ctx, self.n_slots = dims.n_vocab, dims.n_text_ctx, n_slots
+        self.features, self._dims, self._rows = features, dims, engine.rows
+        self._session = session = engine.open_decoder()  # which may serve other decoders, too
         self._io: IOBinding | None = None
         self._bound: NDArray[np.float32] | None = None
         self._n_heads = n_heads(session)
         self._pool = Pool(no_slots(dims, 1))
 
-    def step(
-        self,
-        tokens: NDArray[np.int64],
-        positions: NDArray[np.int64],
-        slots: NDArray[np.int64],
-        visible: NDArray[np.bool_],
-        want: NDArray[np.int64],
-        among: NDArray[np.int64] | None = None,
-    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Run k tokens in one pass. Raises `EngineError` if ONNX Runtime fails."""
+    def run(self, asked: Pass) -> Answer:
+        """Run a pass, as `Decoder.run` says. Raises `EngineError` if ONNX Runtime fails."""
+        _, tokens, positions, slots, visible, want, among = asked
         if among is not None or len(want) <= _MOST_LOGITS:
-            return self._run(Pass(self, tokens, positions, slots, visible, want, among))
+            return self._run(asked)
         logits = np.empty((len(want), self.n_vocab), np.float32)
         alignments = []
         begins = [0, *np.sort(want)[_MOST_LOGITS::_MOST_LOGITS], len(tokens)]
         for begin, end in pairwise(begins):
             here = slice(begin, end)
             wanted = np.flatnonzero((want >= begin) & (want < end))
-            asked = (tokens[here], positions[here], slots[here], visible[here])
-            logits[wanted], alignment = self._run(Pass(self, *asked, want[wanted] - begin))
+            part = (tokens[here], positions[here], slots[here], visible[here])
+            logits[wanted], alignment = self._run(Pass(self, *part, want[wanted] - begin))
             alignments.append(alignment)
         return logits, np.concatenate(alignments)
 
@@ -359,7 +327,6 @@ class OnnxDecoder:
         io.bind_ortvalue_input("cross_bias", OrtValue.ortvalue_from_numpy(self.features.bias))
 
     def adopt(self, before: Decoder, n: int) -> bool:
-        """Take the first `n` slots of another window's decoder."""
         if not isinstance(before, OnnxDecoder):
             return False
         self._pool.adopt(before._pool, n)

@@ -5,21 +5,25 @@ below 1 MB, which takes 0.2 ms (measured on Linux), and nothing is shared that a
 process could leave behind.
 """
 
+import io
 import logging
 import math
 import os
+import pickle
 import select
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from itertools import count
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from subprocess import DEVNULL, Popen, TimeoutExpired
 from threading import Lock, Thread
-from typing import Literal
+from typing import Literal, NamedTuple, TypeVar
 from weakref import finalize
 
 from streamd.errors import EngineError, StreamdError
@@ -67,6 +71,41 @@ Reply = (
 a method returned, or ``raised``; ``failed`` with any other error, after which the worker ends."""
 
 
+@dataclass(frozen=True, eq=False)
+class Kept:
+    """Stands for an object that a worker keeps under a number, until nobody has this any more.
+
+    In the arguments of a call there, it is that object.
+    """
+
+    number: int
+
+
+class _Request(NamedTuple):
+    """A call of an object's method; what it returns is kept under a number, unless that is 0."""
+
+    on: object
+    method: str
+    arguments: tuple[object, ...]
+    options: Mapping[str, object]
+    keeps: int
+    dropped: list[int]
+
+
+class _RequestPickler(pickle.Pickler):
+    def persistent_id(self, obj: object) -> int | None:
+        return obj.number if isinstance(obj, Kept) else None
+
+
+class _RequestUnpickler(pickle.Unpickler):
+    def __init__(self, data: bytes, kept: Mapping[int, object]) -> None:
+        super().__init__(io.BytesIO(data))
+        self._kept = kept
+
+    def persistent_load(self, pid: int) -> object:
+        return self._kept[pid]
+
+
 # -- in the worker --------------------------------------------------------------------------------
 
 
@@ -112,14 +151,29 @@ def _end_with_program(number: int) -> None:
 def _serve(job: Job, connection: Connection) -> None:
     if job.background:
         _give_way()
-    target = job.make(lambda text: connection.send(("progress", text)))
+    kept = {_TARGET.number: job.make(lambda text: connection.send(("progress", text)))}
     connection.send(("done", None))
     while True:
-        method, arguments = connection.recv()
+        request = connection.recv_bytes()
         try:
-            connection.send(("done", getattr(target, method)(*arguments)))
+            connection.send(("done", answered(request, kept)))
         except StreamdError as error:
             connection.send(("raised", error))
+
+
+def answered(request: bytes, kept: dict[int, object]) -> object:
+    """Call what is asked for on one of the objects that are kept; return what it returns.
+
+    A function, so that no name here refers to an object after it was dropped.
+    """
+    asked: _Request = _RequestUnpickler(request, kept).load()
+    for number in asked.dropped:
+        kept.pop(number, None)
+    found: object = getattr(asked.on, asked.method)(*asked.arguments, **asked.options)
+    if not asked.keeps:
+        return found
+    kept[asked.keeps] = found
+    return None
 
 
 def _give_way() -> None:
@@ -133,8 +187,33 @@ def _give_way() -> None:
 # -- in the program -------------------------------------------------------------------------------
 
 
+StandInT = TypeVar("StandInT")
+_TARGET = Kept(0)
+"""What `Job.make` has returned."""
+
+
 class WorkerLostError(EngineError):
     """The worker has ended, with all that it held; another one can replace it."""
+
+
+class DroppedNumbers:
+    """The numbers in a worker of what the program has dropped. Any thread may call."""
+
+    def __init__(self, *numbers: int) -> None:
+        self._dropped = deque(numbers)
+
+    def watched(self, stand_in: StandInT, number: int) -> StandInT:
+        """Return what stands for a number in the program; that is dropped with it."""
+        finalize(stand_in, self._dropped.append, number).atexit = False
+        return stand_in
+
+    def taken(self) -> list[int]:
+        """Return the numbers that were dropped since this was last called."""
+        taken = []
+        with suppress(IndexError):  # until there are no more: several threads take some
+            while True:
+                taken.append(self._dropped.popleft())
+        return taken
 
 
 class Worker:
@@ -152,6 +231,7 @@ class Worker:
         self.answer_s = self.most_bytes = math.inf
         self._name, self._connection, self._lock = job.name, ours, Lock()
         self._why_lost, self._told = "", told
+        self._numbers, self._dropped = count(1), DroppedNumbers()
         self.exit_code: int | None = None
         """With what it ended by itself; a negative number is that of a signal."""
         # Not by `multiprocessing`, which would run the program's own script again.
@@ -177,13 +257,30 @@ class Worker:
                 self._end()
                 raise
 
-    def call(self, method: str, *arguments: object) -> object:
-        """Call a method of what `Job.make` returned; return what it returns."""
+    def call(self, method: str, *arguments: object, on: Kept = _TARGET) -> object:
+        """Call a method of what `Job.make` returned, or of another object; return what it does."""
+        return self._send(_Request(on, method, arguments, {}, 0, []))
+
+    def keep(
+        self,
+        method: str,
+        *arguments: object,
+        options: Mapping[str, object] | None = None,
+        on: Kept = _TARGET,
+    ) -> Kept:
+        """Call a method; what it returns stays in the worker as long as what this returns."""
+        kept = Kept(next(self._numbers))
+        self._send(_Request(on, method, arguments, options or {}, kept.number, []))
+        return self._dropped.watched(kept, kept.number)
+
+    def _send(self, request: _Request) -> object:
         with self._lock:
             if not self._end.alive:
                 raise WorkerLostError(self._why_lost or "was ended")
+            data = io.BytesIO()
+            _RequestPickler(data).dump(request._replace(dropped=self._dropped.taken()))
             try:
-                self._connection.send((method, arguments))
+                self._connection.send_bytes(data.getbuffer())
             except OSError as error:
                 raise self._lost(self._exit()) from error
             return self._answer(self.answer_s, "did not answer")

@@ -57,6 +57,7 @@ _SCALE_TYPES = ("F16", "BF16", "F32")
 _FIXED = {"decoder/activation": 3, "decoder/scale_embeddings": 0}
 """Values of Whisper; the same parameters with others are another model. 3 is GELU."""
 
+_PARTS = "encoder", "decoder"
 _LAYER = re.compile(r"(encoder|decoder)/layer_(\d+)/(.+)", re.ASCII)
 _IN_LAYER = {
     "self_attention/linear_0": ("attn.query", "attn.key", "attn.value"),
@@ -200,19 +201,14 @@ def _dims(path: Path, variables: _Variables) -> ModelDimensions:
         }
         n_state, n_mels, _ = variables["encoder/conv1/weight"].shape
         n_vocab, n_text_state = variables["decoder/embeddings/weight"].shape
-        n_text_head = numbers["decoder/num_heads"]
-        dims = ModelDimensions(
-            n_mels=n_mels,
-            n_audio_ctx=variables["encoder/position_encodings/encodings"].shape[0],
-            n_audio_state=n_state,
-            n_audio_head=numbers.get("encoder/num_heads", n_text_head),
-            n_audio_layer=_n_layers(variables, "encoder"),
-            n_vocab=n_vocab,
-            n_text_ctx=variables["decoder/position_encodings/encodings"].shape[0],
-            n_text_state=n_text_state,
-            n_text_head=n_text_head,
-            n_text_layer=_n_layers(variables, "decoder"),
+        n_head = numbers["decoder/num_heads"]
+        (n_audio_ctx, *_), (n_text_ctx, *_) = (
+            variables[f"{part}/position_encodings/encodings"].shape for part in _PARTS
         )
+        n_audio_layer, n_text_layer = (_n_layers(variables, part) for part in _PARTS)
+        audio = n_audio_ctx, n_state, numbers.get("encoder/num_heads", n_head), n_audio_layer
+        text = n_text_ctx, n_text_state, n_head, n_text_layer
+        dims = ModelDimensions(n_mels, *audio, n_vocab, *text)
     except (KeyError, ValueError, IndexError) as error:  # the last two: of another rank
         raise bad_file(path, f"damaged ({shown(str(error))})") from error
     usual = all(numbers.get(name, value) == value for name, value in _FIXED.items())

@@ -204,18 +204,10 @@ def read_dimensions(path: Path) -> ModelDimensions:
             "which streamd does not read; get the same model in float16"
         )
     config = read_json(path, _HfConfig)
-    dims = ModelDimensions(
-        n_mels=config.num_mel_bins,
-        n_audio_ctx=config.max_source_positions,
-        n_audio_state=config.d_model,
-        n_audio_head=config.encoder_attention_heads,
-        n_audio_layer=config.encoder_layers,
-        n_vocab=config.vocab_size,
-        n_text_ctx=config.max_target_positions,
-        n_text_state=config.d_model,
-        n_text_head=config.decoder_attention_heads,
-        n_text_layer=config.decoder_layers,
-    )
+    c, width = config, config.d_model
+    audio = c.max_source_positions, width, c.encoder_attention_heads, c.encoder_layers
+    text = c.max_target_positions, width, c.decoder_attention_heads, c.decoder_layers
+    dims = ModelDimensions(c.num_mel_bins, *audio, c.vocab_size, *text)
     usual = (
         config.encoder_ffn_dim == config.decoder_ffn_dim == 4 * config.d_model
         and config.activation_function == "gelu"

@@ -1,7 +1,6 @@
 """AssemblyAI's streaming API, version 3 (https://www.assemblyai.com/docs/api-reference/streaming-api)."""
 
 from collections.abc import Iterator, Mapping
-from types import MappingProxyType
 from typing import Annotated, Literal
 from typing import Final as Constant
 
@@ -35,9 +34,12 @@ from streamd.server.dialects.dialect import (
 from streamd.server.dialects.results import confidence
 from streamd.server.wire import Command, Flush, Hello, Query, Stop, decoded
 
-_CLOSE_CODES: Constant[Mapping[str, int]] = MappingProxyType(
-    {"too_many_streams": 3009, "storage": 3005, "internal": 3005, "slow": 3005}
-)
+_CLOSE_CODES: Constant[Mapping[str, int]] = {
+    "too_many_streams": 3009,
+    "storage": 3005,
+    "internal": 3005,
+    "slow": 3005,
+}
 """What its clients know our errors as; the others are `_INVALID`."""
 _INVALID = 3006
 

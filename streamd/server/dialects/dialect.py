@@ -5,7 +5,6 @@ from base64 import b64decode
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from io import BytesIO
-from types import MappingProxyType
 from typing import Final as Constant
 from typing import Literal, Protocol, TypeVar
 
@@ -142,9 +141,12 @@ def changes(before: Start, after: Start) -> Update:
     return msgspec.convert({**new, **undone}, Update)
 
 
-_NONE: Constant[Mapping[str, str]] = MappingProxyType(
-    {"language": "auto", "prompt": "", "hotwords": "", "endpoint": "silence"}
-)
+_NONE: Constant[Mapping[str, str]] = {
+    "language": "auto",
+    "prompt": "",
+    "hotwords": "",
+    "endpoint": "silence",
+}
 """What stands for a choice that is taken back; there is nothing for a pause."""
 
 
@@ -219,17 +221,15 @@ Encodings = Literal["container", "opus", "ogg-opus", "linear16", "linear32", "mu
 """Deepgram's names; a container needs none, and Opus comes in Ogg."""
 Law = Literal["ULAW", "ALAW"]
 """libsndfile's names of the telephone encodings (ITU-T G.711)."""
-_FORMATS: Constant[Mapping[str, tuple[Encoding, Law | None]]] = MappingProxyType(
-    {
-        **dict.fromkeys(("int16", "linear16", "pcm_s16le"), (Encoding.S16, None)),
-        **dict.fromkeys(("float32", "linear32"), (Encoding.F32, None)),
-        **dict.fromkeys(("mulaw", "pcm_mulaw"), (Encoding.S16, "ULAW")),
-        "alaw": (Encoding.S16, "ALAW"),
-        **dict.fromkeys(
-            ("container", "opus", "ogg-opus", "ogg_opus", "aac"), (Encoding.CONTAINER, None)
-        ),
-    }
-)
+_FORMATS: Constant[Mapping[str, tuple[Encoding, Law | None]]] = {
+    **dict.fromkeys(("int16", "linear16", "pcm_s16le"), (Encoding.S16, None)),
+    **dict.fromkeys(("float32", "linear32"), (Encoding.F32, None)),
+    **dict.fromkeys(("mulaw", "pcm_mulaw"), (Encoding.S16, "ULAW")),
+    "alaw": (Encoding.S16, "ALAW"),
+    **dict.fromkeys(
+        ("container", "opus", "ogg-opus", "ogg_opus", "aac"), (Encoding.CONTAINER, None)
+    ),
+}
 """What the encodings are that other protocols name."""
 
 

@@ -5,7 +5,6 @@ At `ROOT_PATH`, the first message tells them apart.
 
 from collections.abc import Mapping
 from contextlib import suppress
-from types import MappingProxyType
 
 import msgspec
 
@@ -22,16 +21,14 @@ from streamd.server.wire import STREAM_PATH, Role, decoded
 
 ROOT_PATH = "/"
 
-DIALECTS: Mapping[str, type[Dialect]] = MappingProxyType(
-    {
-        STREAM_PATH: Native,
-        "/v1/realtime": OpenAIRealtime,
-        "/v1/listen": Deepgram,
-        "/v2/listen": Flux,
-        "/v3/ws": AssemblyAI,
-        ROOT_PATH: Vosk,
-    }
-)
+DIALECTS: Mapping[str, type[Dialect]] = {
+    STREAM_PATH: Native,
+    "/v1/realtime": OpenAIRealtime,
+    "/v1/listen": Deepgram,
+    "/v2/listen": Flux,
+    "/v3/ws": AssemblyAI,
+    ROOT_PATH: Vosk,
+}
 """The dialects by path."""
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import ceil
-from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import msgspec
@@ -135,14 +134,12 @@ class Eagerness(NamedTuple):
     longest_ms: int
 
 
-_EAGERNESS: Final[Mapping[str, Eagerness]] = MappingProxyType(
-    {
-        "low": Eagerness(0.7, 4_000),
-        "medium": Eagerness(0.5, 2_000),
-        "auto": Eagerness(0.5, 2_000),
-        "high": Eagerness(0.3, 1_000),
-    }
-)
+_EAGERNESS: Final[Mapping[str, Eagerness]] = {
+    "low": Eagerness(0.7, 4_000),
+    "medium": Eagerness(0.5, 2_000),
+    "auto": Eagerness(0.5, 2_000),
+    "high": Eagerness(0.3, 1_000),
+}
 """OpenAI waits 8, 4 and 2 s at most; of our pauses of 1.5 s every one ended a turn."""
 _SEMANTIC_PAUSE_MS = 200
 

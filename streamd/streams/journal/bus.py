@@ -229,6 +229,8 @@ class BusJournal:
     `is_new`: it is to be begun here. Otherwise `catch_up` reads what is stored.
     """
 
+    moves = True
+
     def __init__(self, channel: Channel, head: Head, *, is_new: bool = False) -> None:
         self.session, self.epoch, self.started = head.session, head.epoch, head.started
         self.seq, self.seg, self.end_ms, self.fed = 0, 0, 0, Fed()
@@ -634,10 +636,6 @@ class Bus:
     def recall(self, session: str) -> BusJournal | None:
         channel = self._channels.get(session)
         return channel.journal if channel and channel.journal and channel.journal.at else None
-
-    def shared(self, session: str) -> BusJournal | None:
-        channel = self._channels.get(session)
-        return channel.journal if channel else None
 
     def audio_ms(self, session: str, epoch: str) -> int | None:
         channel = self._channel(session)

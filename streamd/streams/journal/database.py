@@ -29,7 +29,7 @@ from msgspec.structs import replace
 from streamd.errors import ConfigError, StreamdError
 from streamd.events import Final, Note, SessionEvent
 from streamd.options import JournalOptions
-from streamd.streams.journal.journals import JournalError, Release
+from streamd.streams.journal.journals import JournalError, Journals, Moved, Release
 from streamd.streams.journal.lines import Fed, contradiction
 from streamd.streams.journal.tables import (
     JOURNAL,
@@ -76,6 +76,8 @@ class DatabaseJournal:
     cannot be written.
     """
 
+    moves, lag_ms = False, 0
+
     def __init__(self, database: "Database", run: Run, number: int | None = None) -> None:
         self._database, self.number = database, number
         self.finalised_ms, self.resume_state = run.finalised_ms, run.resume_state
@@ -107,6 +109,9 @@ class DatabaseJournal:
             event = event_of(data)
             if isinstance(event, Note):
                 yield event
+
+    def joined(self, relay: Callable[[Fed | SessionEvent], None], moved: Moved) -> None:
+        """There are no other nodes."""
 
     def attach(self, sound: str, start_ms: int, at_ms: int) -> None:
         if (attach := self._database.attach) is not None:
@@ -185,7 +190,7 @@ def place(wanted: str, environ: Mapping[str, str]) -> Path:
     return user_folder("state", environ) / "journal"
 
 
-class Database:
+class Database(Journals):
     """The journals of all sessions of a daemon; a context manager, which locks their folder.
 
     If `folder` does not exist, it is made, readable only by its owner. Its file has the tables of

@@ -1,7 +1,6 @@
 """What the sessions demand of a store of finals.
 
-`Journals` is what any store does. One that several machines share does more, since another of them
-may take a session over at any time: `SharedJournals`.
+Of a store that several machines (nodes) share, another one may take a session over at any time.
 """
 
 from collections.abc import Callable, Iterator
@@ -45,6 +44,12 @@ class Journal(Protocol):
     """
     resume_state: ResumeState | None
     """What another session needs to go on there; set it with `finalised_ms`."""
+    moves: bool
+    """Whether another node can go on with the run."""
+
+    @property
+    def lag_ms(self) -> int:
+        """How long the oldest of the events that are not stored yet has waited."""
 
     @property
     def kept_ms(self) -> int:
@@ -92,9 +97,12 @@ class Journal(Protocol):
     def read(self, after: int, upto: int) -> Iterator[Final]:
         """Give the finals with ``after < seq <= upto`` that are still kept."""
 
+    def joined(self, relay: Callable[[Fed | SessionEvent], None], moved: Moved) -> None:
+        """Say where events of other nodes go, and what to call when one takes the session."""
+
 
 class Journals(Protocol):
-    """The journals of all sessions."""
+    """The journals of all sessions; without other nodes, unless the store says otherwise."""
 
     async def run(self) -> None:
         """Do what storing takes besides, until cancelled. Raises `JournalError` if that fails."""
@@ -114,23 +122,9 @@ class Journals(Protocol):
     def audio_ms(self, session: str, epoch: str) -> int | None:
         """Return the length of a run that has ended; None if it has not, or is unknown."""
 
-
-class SharedJournal(Journal, Protocol):
-    """The journal of a run that other machines (nodes) can go on with."""
-
-    @property
-    def lag_ms(self) -> int:
-        """How long the oldest of the events that are not stored yet has waited."""
-
-    def joined(self, relay: Callable[[Fed | SessionEvent], None], moved: Moved) -> None:
-        """Say where events of other nodes go, and what to call when one takes the session."""
-
-
-class SharedJournals(Journals, Protocol):
-    """The journals of all sessions of several nodes."""
-
     async def written(self) -> None:
         """Return when all is stored that was to be."""
+        return
 
     async def prepare(self, session: str, claimant: Claimant | None, *, have: str) -> str | None:
         """Learn what other nodes have stored; await it before `recall` and `open`.
@@ -139,13 +133,13 @@ class SharedJournals(Journals, Protocol):
         Returns the epoch of the last run, None if there is none or no other node. Raises
         `JournalError` if nothing can be learnt now.
         """
-
-    def shared(self, session: str) -> SharedJournal | None:
-        """Return the journal that `open` or `recall` has returned for a session."""
+        return None
 
     def is_fed_elsewhere(self, session: str) -> bool:
         """Whether another node has the session, so that no client can feed it here."""
+        return False
 
     @property
     def trouble(self) -> str:
         """Why nothing is stored at the moment; empty if it is."""
+        return ""

@@ -22,8 +22,8 @@ from streamd.whisper.engine import (
     FeaturesT,
     Pass,
     ResultT,
+    Reuse,
     Together,
-    answer,
 )
 from streamd.whisper.longform.segments import Stretch, TimedSegment
 
@@ -77,23 +77,23 @@ class OneByOne(Generic[FeaturesT]):
         self._engine = engine
         self._latest: FeaturesT | None = None
 
-    def __call__(self, passes: Sequence[Pass]) -> list[Answer]:
+    def run(self, passes: Sequence[Pass]) -> list[Answer]:
         """Run passes one after the other."""
-        return [answer(each) for each in passes]
+        return [each.decoder.run(each) for each in passes]
 
-    def encode(self, mel: Mel) -> FeaturesT:
-        """Encode a window, as `Together.encode` does."""
+    def encode_alone(self, mel: Mel) -> FeaturesT:
+        """Encode a window, as `Together.encode_alone` does."""
         engine = self._engine
         if not isinstance(engine, BatchEngine):
             return engine.encode(mel)
         # Nothing of the window before is known, but its memory is taken.
-        features: FeaturesT = engine.encode(mel, previous=self._latest)
+        features = engine.encode(mel, None if self._latest is None else Reuse(self._latest))
         self._latest = features
         return features
 
     def begin(self, mel: Callable[[], Mel]) -> Callable[[], FeaturesT]:
         """Encode a window when it is waited for."""
-        return lambda: self.encode(mel())
+        return lambda: self.encode_alone(mel())
 
 
 def read_in_order(
@@ -147,7 +147,7 @@ class _Schedule:
         if waiting and len(passes) < self._n_enough:
             self._encode(waiting.popleft())
         elif passes:
-            answers = dict(zip(passes, self._together(list(passes.values())), strict=True))
+            answers = dict(zip(passes, self._together.run(list(passes.values())), strict=True))
             self._now += 1
         else:
             ready = [each.ready_at for each in asked if each.ready_at is not None]
@@ -168,7 +168,7 @@ class _Schedule:
 
     def _encode(self, encoding: EncoderPass[Any]) -> None:
         """Encode a window in this thread."""
-        features = [self._together.encode(encoding.mel())]
+        features = [self._together.encode_alone(encoding.mel())]
         encoding.wait = features.pop
         self._now += _n_passes(encoding)
         encoding.ready_at = self._now

@@ -13,7 +13,7 @@ from streamd.models.silence import extend
 from streamd.options import DecodingOptions
 from streamd.types import FRAME, Window, text_of
 from streamd.whisper.decode import RIGHT_CONTEXT
-from streamd.whisper.engine import run_in_order
+from streamd.whisper.engine import Reuse, run_in_order
 from streamd.whisper.mel import log_mel
 from streamd.whisper.recognizer import Recognizer
 from streamd.whisper.tokenizer import Tokenizer
@@ -66,7 +66,7 @@ def encoded(engine) -> list[str]:
 def step(engine, name: str, n: int, previous=None, n_before: int = 0):
     """The window's first `n` frames, after another step with fewer."""
     n_reused = max(0, n_before - RIGHT_CONTEXT)
-    return engine.encode(sound(name, n), previous=previous if n_reused else None, n_reused=n_reused)
+    return engine.encode(sound(name, n), Reuse(previous, n_reused) if n_reused else None)
 
 
 @pytest.mark.parametrize(

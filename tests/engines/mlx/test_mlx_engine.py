@@ -25,10 +25,11 @@ from streamd.models import ModelDimensions
 from streamd.models.model import Model
 from streamd.models.silence import SilenceStates, extend, silence_shape
 from streamd.types import Mel
-from streamd.whisper.engine import Engine, Pass
+from streamd.whisper.engine import Engine, Pass, Reuse
 from streamd.whisper.mel import log_mel
 from tests.golden import load
-from tests.support.checkpoints import checkpoint
+from tests.support.checkpoints import checkpoint, network
+from tests.support.decoders import run_pass
 
 pytestmark = pytest.mark.mlx
 TOLERANCE = 3e-5 if mx.default_device().type == mx.cpu else 1e-2
@@ -48,10 +49,12 @@ def silence_of(model: Model) -> SilenceStates:
 def engine_of(name: str, arithmetic: Arithmetic = PLAIN) -> MlxEngine:
     model = load.model(name)
     return MlxEngine(
-        model.dims,
-        model.weights,
-        alignment_heads=model.alignment_heads,
-        silence=silence_of(model),
+        network(
+            model.dims,
+            model.weights,
+            alignment_heads=model.alignment_heads,
+            silence=silence_of(model),
+        ),
         arithmetic=arithmetic,
     )
 
@@ -61,7 +64,9 @@ def reference_of(name: str) -> ReferenceEngine:
     model = load.model(name)
     heads = model.alignment_heads
     silence = silence_of(model)
-    return ReferenceEngine(model.dims, model.weights, alignment_heads=heads, silence=silence)
+    return ReferenceEngine(
+        network(model.dims, model.weights, alignment_heads=heads, silence=silence)
+    )
 
 
 @cache
@@ -90,12 +95,12 @@ def answers(engine: Engine) -> Iterator[np.ndarray]:
     """Of passes over a first window, one that resumes it, and one with a given context."""
     mel = mel_of(engine.dims.n_mels)
     first = engine.encode(mel[:, :400])
-    resumed = engine.encode(mel[:, :520], previous=first, n_reused=125)
-    again = engine.encode(mel[:, :620], previous=resumed, n_reused=180)
+    resumed = engine.encode(mel[:, :520], Reuse(first, 125))
+    again = engine.encode(mel[:, :620], Reuse(resumed, 180))
     for features in (first, resumed, again, engine.encode(mel[:, :520], audio_ctx=300)):
         decoder = engine.decoder(features, 80)
         for asked in some_passes(engine.dims):
-            yield from decoder.step(*asked)
+            yield from run_pass(decoder, *asked)
 
 
 def off(found: np.ndarray, expected: np.ndarray) -> float:
@@ -128,8 +133,8 @@ def test_what_pads_a_window_changes_nothing(n):
     for arithmetic in (PLAIN, PADDED):
         engine = engine_of("random", arithmetic)
         before = engine.encode(mel[:, : max(40, n)])
-        features = engine.encode(mel, previous=before, n_reused=n // 4)
-        found.append([engine.decoder(features, 80).step(*some_passes(engine.dims)[0])])
+        features = engine.encode(mel, Reuse(before, n // 4))
+        found.append([run_pass(engine.decoder(features, 80), *some_passes(engine.dims)[0])])
     (plain,), (padded,) = found
     assert plain[1].shape == padded[1].shape
     for ours, expected in zip(padded, plain, strict=True):
@@ -144,22 +149,22 @@ def test_what_another_encoder_computed_is_decoded_the_same(arithmetic):
     for n_frames, n_reused in ((200, 0), (260, 125)):
         window = mel[:, : 2 * n_frames]
         _, extent = extend(window, reference.dims, has_silence=True)
-        theirs = reference.encode(window, previous=features[1], n_reused=n_reused)
+        theirs = reference.encode(window, features[1] and Reuse(features[1], n_reused))
         output = theirs.states[-1][n_reused : extent.n].astype(np.float16)
-        ours = engine.project(output, extent, previous=features[0], n_reused=n_reused)
+        ours = engine.project(output, extent, reuse=features[0] and Reuse(features[0], n_reused))
         features = [ours, theirs]
         for each, kind, parts in zip(features, (engine, reference), decoded, strict=True):
             decoder = kind.decoder(each, 80)
             for asked in some_passes(engine.dims):
-                parts += decoder.step(*asked)
+                parts += run_pass(decoder, *asked)
     assert max(off(*pair) for pair in zip(*decoded, strict=True)) < 2e-3
 
 
 def test_without_states_of_silence_the_full_context_is_computed():
     model = load.model("random")
     heads = model.alignment_heads
-    reference = ReferenceEngine(model.dims, model.weights, alignment_heads=heads)
-    engine = MlxEngine(model.dims, model.weights, alignment_heads=heads, arithmetic=PLAIN)
+    reference = ReferenceEngine(network(model.dims, model.weights, alignment_heads=heads))
+    engine = MlxEngine(network(model.dims, model.weights, alignment_heads=heads), arithmetic=PLAIN)
     pairs = zip(answers(engine), answers(reference), strict=True)
     assert max(off(found, expected) for found, expected in pairs) < TOLERANCE
 
@@ -169,9 +174,11 @@ def test_an_output_layer_of_its_own_is_used():
     outputs = {"proj_out.weight": np.flip(model.weights["decoder.token_embedding.weight"], 0)}
     found = []
     for kind, more in ((MlxEngine, {"arithmetic": PLAIN}), (ReferenceEngine, {})):
-        engine = kind(model.dims, model.weights | outputs, alignment_heads=[(0, 0)], **more)
+        engine = kind(
+            network(model.dims, model.weights | outputs, alignment_heads=[(0, 0)]), **more
+        )
         decoder = engine.decoder(engine.encode(np.zeros((model.dims.n_mels, 50), np.float32)), 8)
-        found.append(decoder.step(*first_token(8))[0])
+        found.append(run_pass(decoder, *first_token(8))[0])
     assert off(*found) < TOLERANCE
 
 
@@ -186,9 +193,9 @@ def test_logits_of_some_tokens_are_those_of_all():
     tokens, positions, slots, visible, _ = some_passes(engine.dims)[0]
     asked = tokens, positions, slots, visible, np.array([4, 1])
     among = np.array([299, 5, 7])
-    all_of_them, alignment = engine.decoder(features, 80).step(*asked)
-    some, same = engine.decoder(features, 80).step(*asked, among)
-    none, _ = engine.decoder(features, 80).step(*asked[:4], np.zeros(0, np.int64))
+    all_of_them, alignment = run_pass(engine.decoder(features, 80), *asked)
+    some, same = run_pass(engine.decoder(features, 80), *asked, among)
+    none, _ = run_pass(engine.decoder(features, 80), *asked[:4], np.zeros(0, np.int64))
     assert none.shape == (0, engine.dims.n_vocab)
     np.testing.assert_array_equal(some, all_of_them[:, among])
     np.testing.assert_array_equal(same, alignment)
@@ -216,9 +223,9 @@ def test_windows_at_once_are_what_they_are_one_after_the_other(arithmetic):
             want, among = np.arange(at % 2, k), np.array([3, 1]) if at == 4 else None
             tokens, visible = rng.integers(0, 300, k), np.arange(96) <= order[:, None]
             asked.append((at, (tokens, order, order, visible, want, among)))
-        found = together([Pass(decoders[0][at], *about) for at, about in asked])
+        found = together.run([Pass(decoders[0][at], *about) for at, about in asked])
         for (at, about), ours in zip(asked, found, strict=True):
-            for each, expected in zip(ours, decoders[1][at].step(*about), strict=True):
+            for each, expected in zip(ours, run_pass(decoders[1][at], *about), strict=True):
                 assert each.shape == expected.shape
                 assert np.linalg.norm(each - expected) <= TOLERANCE * np.linalg.norm(expected)
 
@@ -239,20 +246,20 @@ def test_nothing_is_left_to_be_computed_by_the_thread_that_began_it(name, arithm
     mel, make = mel_of(model.dims.n_mels), engine_of.__wrapped__
     engine = elsewhere(lambda: make(name, arithmetic))
     first = elsewhere(lambda: engine.encode(mel[:, :400]))
-    second = elsewhere(lambda: engine.encode(mel[:, :520], previous=first, n_reused=125))
+    second = elsewhere(lambda: engine.encode(mel[:, :520], Reuse(first, 125)))
     before = elsewhere(lambda: engine.decoder(first, 80))
     prompt, tree, behind = some_passes(model.dims)
-    elsewhere(lambda: before.step(*prompt))
+    elsewhere(lambda: run_pass(before, *prompt))
     decoder = elsewhere(lambda: engine.decoder(second, 80))
     assert elsewhere(lambda: decoder.adopt(before, 5))
-    found = [elsewhere(lambda step=step: decoder.step(*step)) for step in (tree, behind)]
+    found = [elsewhere(lambda step=step: run_pass(decoder, *step)) for step in (tree, behind)]
     same = engine.decoder(second, 80)
     same.adopt(before, 5)
     for ours, step in zip(found, (tree, behind), strict=True):
-        for each, expected in zip(ours, same.step(*step), strict=True):
+        for each, expected in zip(ours, run_pass(same, *step), strict=True):
             np.testing.assert_array_equal(each, expected)
     begun = elsewhere(lambda: engine.begin(mel[:, :400]))
-    both = [engine.decoder(each, 80).step(*prompt) for each in (begun, first)]
+    both = [run_pass(engine.decoder(each, 80), *prompt) for each in (begun, first)]
     for each, expected in zip(*both, strict=True):
         np.testing.assert_array_equal(each, expected)
 
@@ -263,7 +270,7 @@ def test_one_engine_serves_several_threads():
 
     def forward(mel: Mel) -> np.ndarray:
         decoder = engine.decoder(engine.encode(mel), 80)
-        return np.concatenate([decoder.step(*each)[0] for each in some_passes(engine.dims)])
+        return np.concatenate([run_pass(decoder, *each)[0] for each in some_passes(engine.dims)])
 
     one_by_one = [forward(mel) for mel in mels]
     with ThreadPoolExecutor(3) as pool:
@@ -276,11 +283,11 @@ def test_a_decoder_that_takes_over_slots_leaves_the_other_one_as_it_is():
     features = engine.encode(mel_of(128)[:, :400])
     before, twin = (engine.decoder(features, 80) for _ in range(2))
     prompt, tree, _ = some_passes(engine.dims)
-    before.step(*prompt), twin.step(*prompt)
+    run_pass(before, *prompt), run_pass(twin, *prompt)
     after = engine.decoder(engine.encode(mel_of(128)[:, :500]), 80)
     assert after.adopt(before, 3)
-    after.step(*first_token(80, 9))  # over the first slot
-    for found, expected in zip(before.step(*tree), twin.step(*tree), strict=True):
+    run_pass(after, *first_token(80, 9))  # over the first slot
+    for found, expected in zip(run_pass(before, *tree), run_pass(twin, *tree), strict=True):
         np.testing.assert_array_equal(found, expected)
     assert not after.adopt(engine_of("random", PADDED).decoder(features, 80), 3)
 
@@ -307,11 +314,11 @@ def test_two_hundred_lengths_make_few_shapes_and_take_bounded_memory(monkeypatch
     n_lengths = 0
     for n in range(8, 1500, 7):
         n_reused = max(0, n_before - 75) // 8 * 8
-        features = engine.encode(mel[:, : 2 * n], previous=previous, n_reused=n_reused)
+        features = engine.encode(mel[:, : 2 * n], previous and Reuse(previous, n_reused))
         previous, n_before = (None, 0) if n % 5 == 0 else (features, n)
         decoder, k = engine.decoder(features, 96), 2 + n % 90
         order = np.arange(k)
-        decoder.step(order, order, order, np.tri(k, 96, dtype=np.bool_), np.array([k - 1]))
+        run_pass(decoder, order, order, order, np.tri(k, 96, dtype=np.bool_), np.array([k - 1]))
         n_lengths += 1
         assert mx.get_cache_memory() <= limit
     assert n_lengths > 200
@@ -382,7 +389,7 @@ def test_a_failure_of_mlx_is_an_engine_error_and_the_engine_goes_on(monkeypatch,
     def failing(*arrays: object) -> None:
         raise kind("[metal::malloc] Attempting\nto allocate")
 
-    for call in (lambda: engine.encode(mel), lambda: decoder.step(*first_token(80))):
+    for call in (lambda: engine.encode(mel), lambda: run_pass(decoder, *first_token(80))):
         with monkeypatch.context() as patch:
             patch.setattr(mx, "eval", failing)
             with pytest.raises(EngineError, match=r"MLX failed: \[metal::malloc\] Attempting to"):

@@ -25,6 +25,7 @@ from streamd.types import SAMPLE_RATE, TextOptions, Window
 from streamd.whisper.engine import Engine
 from tests.golden.load import samples
 from tests.support import recorded
+from tests.support.checkpoints import network
 
 pytestmark = pytest.mark.mlx
 
@@ -37,10 +38,7 @@ def opened(kind: str) -> tuple[Model, Engine[Any]]:
     heads, arithmetic = model.alignment_heads, Arithmetic("float32", pads=kind == "padded")
     silence = model.silence
     return model, MlxEngine(
-        model.dims,
-        model.weights,
-        alignment_heads=heads,
-        silence=silence,
+        network(model.dims, model.weights, alignment_heads=heads, silence=silence),
         arithmetic=arithmetic,
     )
 

@@ -109,13 +109,13 @@ def test_captions_are_the_same(engine, expected, caplog, tmp_path, fault):
 @pytest.mark.skipif(mx.default_device().type != mx.cpu, reason="a GPU rounds otherwise")
 def test_windows_of_a_recording_run_together_in_the_worker(engine, monkeypatch):
     calls = []
-    call_worker = Worker.call
+    send = Worker._send
 
-    def counted(worker, method, *given):
-        calls.append((method, len(given[0]) if method == "step_together" else 1))
-        return call_worker(worker, method, *given)
+    def counted(worker, asked):
+        calls.append((asked.method, asked.arguments, asked.options))
+        return send(worker, asked)
 
-    monkeypatch.setattr(Worker, "call", counted)
+    monkeypatch.setattr(Worker, "_send", counted)
     config = load(GIVEN | {"compute": "cpu"}, {})
     model, cpu = open_model(config)
     texts = []
@@ -126,9 +126,10 @@ def test_windows_of_a_recording_run_together_in_the_worker(engine, monkeypatch):
         windows = list(transcriber.transcribe(recording))
         texts.append([final.text for window in windows for final in window.finals])
     assert texts[0] == texts[1]
-    assert max(n for method, n in calls if method == "step_together") > 1
-    assert "encode_together" in dict(calls)
-    assert "features" not in dict(calls), "nothing of these windows is kept for others"
+    assert max(len(given[0]) for method, given, _ in calls if method == "run") > 1
+    encoded = [options for method, _, options in calls if method == "encode"]
+    assert encoded
+    assert not any(encoded), "nothing of these windows is kept for others"
 
 
 def test_on_a_machine_without_a_gpu_the_cpu_goes_on(caplog):
@@ -158,8 +159,8 @@ class _Deaf:
     def __init__(self, engine) -> None:
         self._engine, self.dims, self.n_cheap = engine, engine.dims, engine.n_cheap
 
-    def encode(self, mel, **options):
-        return self._engine.encode(np.zeros_like(mel), **options)
+    def encode(self, mel, *reuse, **options):
+        return self._engine.encode(np.zeros_like(mel), *reuse, **options)
 
     def decoder(self, features, n_slots):
         return self._engine.decoder(features, n_slots)

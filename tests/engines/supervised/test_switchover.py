@@ -1,6 +1,7 @@
 """Captions move to a fast engine and back without a difference, whatever that engine does."""
 
 import gc
+import io
 import logging
 import threading
 from collections.abc import Iterator
@@ -10,10 +11,12 @@ import numpy as np
 import pytest
 
 from streamd.engines.reference import ReferenceEngine
-from streamd.engines.supervised.remote import DroppedNumbers, RemoteEngine, ServedEngine
+from streamd.engines.supervised.remote import RemoteEngine
 from streamd.engines.supervised.switchover import NotFasterError, Patience, Switchover
+from streamd.engines.supervised.worker import DroppedNumbers, Worker, _RequestPickler, answered
 from streamd.errors import EngineError
-from streamd.whisper.engine import on_one_of, run_in_order
+from streamd.whisper.engine import Reuse, on_one_of, run_in_order
+from tests.support.decoders import run_pass
 from tests.support.supervised import FaultyCandidate, FaultyEngine, left, reference, workers
 
 pytestmark = pytest.mark.timeout(200)
@@ -50,8 +53,7 @@ def window(engine, n: int, known: list, *, adopts: bool) -> list[np.ndarray]:
     """
     mel = np.random.default_rng(0).normal(size=(80, 240)).astype(np.float32)[:, : 2 * n]
     before = known[1:] if known and known[0] is engine else None
-    reused = {"previous": before[0], "n_reused": 60} if before else {}
-    features = engine.encode(mel, **reused)
+    features = engine.encode(mel, Reuse(before[0], 60) if before else None)
     decoder, found = engine.decoder(features, 40), []
     if not (adopts and before and decoder.adopt(before[1], 5)):
         found += run_in_order(decoder, [3, 1, 4, 1, 5], 0)
@@ -59,11 +61,11 @@ def window(engine, n: int, known: list, *, adopts: bool) -> list[np.ndarray]:
     tree[:, :5] = True
     tree[0, 30] = tree[1, 7] = True
     order = np.array([1, 0])
-    found += decoder.step(np.array([9, 2]), np.array([5, 5]), np.array([30, 7]), tree, order)
+    found += run_pass(decoder, np.array([9, 2]), np.array([5, 5]), np.array([30, 7]), tree, order)
     one = np.zeros((1, 40), np.bool_)
     one[:, [0, 1, 2, 3, 4, 7, 12]] = True
     asked = np.array([6]), np.array([6]), np.array([12]), one, np.array([0])
-    found += decoder.step(*asked, np.array([9, 1, 7]))
+    found += run_pass(decoder, *asked, np.array([9, 1, 7]))
     known[:] = engine, features, decoder
     return found
 
@@ -105,10 +107,10 @@ def test_a_candidate_that_is_right_takes_over(switching, candidate, caplog):
         ("encode", "hang", "did not answer within 2 s"),
         ("decoder", "raise", "the device is gone"),
         ("decoder", "kill", "ended by SIGKILL"),
-        ("step", "raise", "the device is gone"),
-        ("step", "kill", "ended by SIGKILL"),
-        ("step", "hang", "did not answer within 2 s"),
-        ("step", "nan", "computed infinity or NaN"),
+        ("run", "raise", "the device is gone"),
+        ("run", "kill", "ended by SIGKILL"),
+        ("run", "hang", "did not answer within 2 s"),
+        ("run", "nan", "computed infinity or NaN"),
     ],
 )
 def test_the_cpu_computes_the_window_of_an_engine_that_fails(
@@ -340,7 +342,7 @@ def test_the_worker_ends_when_it_is_closed(switching, candidate, caplog):
 
 def test_several_threads_share_an_engine_that_dies(switching, candidate):
     started(switching, candidate)
-    candidate.add("step", "kill")
+    candidate.add("run", "kill")
     wrong = []
 
     def caption() -> None:
@@ -356,16 +358,6 @@ def test_several_threads_share_an_engine_that_dies(switching, candidate):
     for thread in threads:
         thread.join(100)
     assert wrong == []
-
-
-class InProcess:
-    """A worker without a process."""
-
-    def __init__(self, served: ServedEngine) -> None:
-        self.served = served
-
-    def call(self, method, *arguments):
-        return getattr(self.served, method)(*arguments)
 
 
 def test_threads_may_encode_at_once_while_others_drop():
@@ -387,14 +379,21 @@ def test_threads_may_encode_at_once_while_others_drop():
     assert wrong == []
 
 
-def test_what_the_program_drops_the_worker_drops(tmp_path):
-    there = reference(FaultyEngine)
-    there.folder = tmp_path
-    served = ServedEngine(there)
-    engine = RemoteEngine(InProcess(served))
+def test_what_the_program_drops_the_worker_drops(candidate, monkeypatch):
+    engine, kept = candidate.load(), {}
+    kept[0] = reference(FaultyEngine)
+    kept[0].folder = candidate.folder
+
+    def send(worker, request):
+        data = io.BytesIO()
+        dropped = worker._dropped.taken()
+        _RequestPickler(data).dump(request._replace(dropped=dropped))
+        return answered(data.getvalue(), kept)
+
+    engine.close()
+    monkeypatch.setattr(Worker, "_send", send)  # what the process would do, in this one
     for _ in range(3):
         list(answers(engine))
     gc.collect()
     engine.encode(np.zeros((80, 40), np.float32))
-    assert len(served._features) <= 2
-    assert len(served._decoders) == 0
+    assert len(kept) <= 3

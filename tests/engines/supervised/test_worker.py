@@ -1,5 +1,6 @@
 """A worker ends with its program, and only with that."""
 
+import gc
 import multiprocessing
 import os
 import signal
@@ -20,6 +21,17 @@ class Echo:
 
     def say(self, what: object) -> object:
         return what
+
+    def another(self) -> "Echo":
+        return Echo()
+
+    def is_other(self, others: list["Echo"]) -> bool:
+        """Whether all of them are one object here, and not this one."""
+        return all(each is others[0] and each is not self for each in others)
+
+    def alive(self) -> int:
+        """How many there are."""
+        return sum(isinstance(each, Echo) for each in gc.get_objects())
 
     def compute(self) -> None:
         signal.pause()
@@ -53,6 +65,20 @@ def test_it_answers(capfd):
     assert capfd.readouterr().out == "", "stdout has captions"
     with pytest.raises(WorkerLostError, match="was ended"):
         echo.call("say", 1)
+
+
+def test_what_it_keeps_stays_there_until_it_is_dropped_here():
+    echo = ready()
+    kept = echo.keep("another")
+    same = echo.keep("say", kept)
+    assert echo.call("is_other", [kept, same]) is True
+    assert echo.call("is_other", [kept, same], on=kept) is False
+    assert echo.call("alive") == 2
+    del kept
+    assert echo.call("alive") == 2, "it has another name"
+    del same
+    assert echo.call("alive") == 1
+    echo.close()
 
 
 def test_an_error_ends_it_and_is_what_later_calls_raise():

@@ -26,6 +26,7 @@ from streamd.whisper.tokenizer import Tokenizer
 from tests.golden import load, longform
 from tests.golden.compare import transcribe, within
 from tests.golden.scripts import CASES, PUNCTUATION, Script
+from tests.support.checkpoints import network
 from tests.support.decoders import decoded
 
 DOCUMENT = load.document("longform")
@@ -37,7 +38,7 @@ def engine(name: str) -> OnnxEngine:
     weights = model.weights
     if name == "random":
         weights = longform.long_weights(parameter_shapes(model.dims))
-    return build(model.dims, weights, alignment_heads=model.alignment_heads)
+    return build(network(model.dims, weights, alignment_heads=model.alignment_heads))
 
 
 @cache

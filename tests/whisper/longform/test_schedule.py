@@ -31,11 +31,11 @@ class Together:
         self.here: list[int] = []
         self._delays_s, self._other, self._never = delays_s, threading.Lock(), threading.Event()
 
-    def __call__(self, passes: Sequence[Pass]) -> list[int]:
+    def run(self, passes: Sequence[Pass]) -> list[int]:
         self.passes.append([each.decoder.number for each in passes])
         return [each.decoder.number for each in passes]
 
-    def encode(self, mel: int) -> Features:
+    def encode_alone(self, mel: int) -> Features:
         self.here.append(mel)
         return Features(mel)
 

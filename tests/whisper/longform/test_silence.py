@@ -182,7 +182,7 @@ class Window(NamedTuple):
     first: int
     n_columns: int
 
-    def step(self, *_: object) -> None:
+    def run(self, asked: Pass) -> None:
         """Answer a pass that says nothing."""
 
 
@@ -223,7 +223,7 @@ class Engine:
     def __init__(self) -> None:
         self.ran: list[int] = []
 
-    def encode(self, mel: Window, *, previous: Window | None = None) -> Window:
+    def encode(self, mel: Window, reuse: object = None) -> Window:
         return mel
 
     def decoder(self, features: Window, n_slots: int) -> Window:
@@ -237,11 +237,11 @@ class Together:
     def __init__(self, ran: list[int]) -> None:
         self._ran = ran
 
-    def __call__(self, passes: Sequence[Pass]) -> list[None]:
+    def run(self, passes: Sequence[Pass]) -> list[None]:
         self._ran.append(len(passes))
         return [None] * len(passes)
 
-    def encode(self, mel: Window) -> Window:
+    def encode_alone(self, mel: Window) -> Window:
         return mel
 
     def begin(self, mel: Callable[[], Window]) -> Callable[[], Window]:
@@ -347,7 +347,7 @@ def test_speech_that_stays_without_words_is_decoded_by_halves_and_told(transcrib
 def test_a_window_costs_at_most_what_the_reader_says(transcribe, monkeypatch):
     """In babble of seven voices, one took 2,014 passes."""
     n_passes = Counter[int]()
-    monkeypatch.setattr(Window, "step", lambda window, *_: n_passes.update([window.first]))
+    monkeypatch.setattr(Window, "run", lambda window, *_: n_passes.update([window.first]))
     clip = Clip(0, 1_900, silent_end=True)
     _, told, _ = transcribe(lambda *_: SILENCE._replace(is_endless=True), clip)
     assert n_passes[0] <= 148 + 371 + 148

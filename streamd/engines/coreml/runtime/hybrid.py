@@ -15,15 +15,15 @@ from typing import Any, Protocol
 from streamd.engines.coreml.golden import NUMBER, check_golden
 from streamd.engines.coreml.package import LIBRARY, BuiltModel
 from streamd.engines.coreml.runtime.encoder import CoreMLEncoder, Devices, make_compiled_folder
-from streamd.engines.supervised.remote import DroppedNumbers, RemoteEngine
+from streamd.engines.supervised.remote import RemoteEngine
 from streamd.engines.supervised.switchover import Candidate
-from streamd.engines.supervised.worker import Job, Worker
+from streamd.engines.supervised.worker import DroppedNumbers, Job, Worker
 from streamd.errors import EngineError, ModelError
 from streamd.models.silence import extend
 from streamd.system.disk import megabytes
 from streamd.system.processor import memory_bytes
 from streamd.types import Mel
-from streamd.whisper.engine import Decoder, Engine, ProjectingEngine
+from streamd.whisper.engine import Decoder, Engine, ProjectingEngine, Reuse
 
 log = logging.getLogger(__name__)
 
@@ -63,33 +63,24 @@ class HybridEngine:
         self._numbers, self._dropped = count(), DroppedNumbers(NUMBER)
 
     def encode(
-        self,
-        mel: Mel,
-        *,
-        audio_ctx: int = 0,
-        previous: HybridFeatures | None = None,
-        n_reused: int = 0,
+        self, mel: Mel, reuse: Reuse[HybridFeatures] | None = None, *, audio_ctx: int = 0
     ) -> HybridFeatures:
         """Encode log-mel as `Engine.encode` says. Raises `EngineError` if Core ML failed.
 
         The functions have fixed shapes: more positions may be computed than have to be.
         """
         mel, extent = extend(mel, self.dims, has_silence=self._has_silence, audio_ctx=audio_ctx)
-        before, number = None if previous is None else previous.number, next(self._numbers)
-        given = number, mel, extent, before, n_reused, self._dropped.taken()
+        before, n_reused = (reuse.features, reuse.n) if reuse else (None, 0)
+        number = next(self._numbers)
+        given = number, mel, extent, before and before.number, n_reused, self._dropped.taken()
         encoded: Any = self.worker.call("encode", *given)
         # Fewer than that, if the worker knew less of the window before.
         n_known = extent.n - len(encoded)
-        decoded = self._decoding.project(
-            encoded,
-            extent,
-            previous=previous.decoded if previous and n_known else None,
-            n_reused=n_known,
-        )
+        known = Reuse(before.decoded, n_known) if before and n_known else None
+        decoded = self._decoding.project(encoded, extent, reuse=known)
         return self._dropped.watched(HybridFeatures(number, decoded), number)
 
     def decoder(self, features: HybridFeatures, n_slots: int) -> Decoder:
-        """Return a decoder for these features with an empty pool of `n_slots` slots."""
         return self._decoding.decoder(features.decoded, n_slots)
 
     def close(self) -> None:
