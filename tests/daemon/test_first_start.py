@@ -166,7 +166,7 @@ class Started:
         self.recognizers, self.chooser = self.first.open()
 
     def opened(self, model) -> None:
-        self.models.append(model._model.name)
+        self.models.append(model.name)
         self.is_settled.set()
 
     def settle(self) -> None:
