@@ -1,8 +1,7 @@
 """How much a stream may have decoded: sound that says nothing must not cost more than speech.
 
 The unit is the frame of audio, for as many decoder passes as its text may take (`token_rate` in
-`whisper/view.py`). Only audio refills a budget, no clock, so that finals do not
-depend on the speed of the engine.
+`whisper/view.py`). No clock refills a budget: finals do not depend on the speed of the engine.
 """
 
 from streamd.types import N_AUDIO_CTX

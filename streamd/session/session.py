@@ -98,12 +98,10 @@ LEAST_KEPT = 150
 """Frames (3 s) of committed words that stay in every window. With a `--length` of a few frames,
 words are written twice where windows meet (``tests/session/test_hostile.py``); 3 s were enough for
 every cut."""
-AGAIN_RATE = 0.5
-"""For each frame of audio, half a frame may be decoded again for finals, after a whole window in
-reserve. Of 22 minutes of speech, conversation and music, all took at most 24 s, after music."""
-PARTIALS_RATE = 2.0
-"""Partials may take twice the audio; then steps merge, as those that an engine misses. The same 22
-minutes took as much as the audio, and at most 5 s of the reserve."""
+AGAIN_RATE, PARTIALS_RATE = 0.5, 2.0
+"""How much of the audio may be decoded again for finals, and for partials: then steps merge, as
+those that an engine misses. Of 22 minutes of speech, conversation and music, finals took at most 24
+of the 30 s in reserve, after music; partials as much as the audio, and at most 5 s."""
 
 
 class Session:
