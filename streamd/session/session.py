@@ -59,7 +59,6 @@ from streamd.speakers.people import Person
 from streamd.types import (
     FRAME,
     FRAME_MS,
-    N_AUDIO_CTX,
     Encoded,
     Frames,
     Hypothesis,
@@ -99,12 +98,10 @@ LEAST_KEPT = 150
 """Frames (3 s) of committed words that stay in every window. With a `--length` of a few frames,
 words are written twice where windows meet (``tests/session/test_hostile.py``); 3 s were enough for
 every cut."""
-AGAIN_RATE = 0.5
-"""For each frame of audio, half a frame may be decoded again for finals, after a whole window in
-reserve. Of 22 minutes of speech, conversation and music, all took at most 24 s, after music."""
-PARTIALS_RATE, MOST_PARTIALS = 2.0, 500
-"""Partials may take twice the audio, after 10 s in reserve; then steps merge, as those that an
-engine misses. The same 22 minutes took as much as the audio, and at most 5 s of the reserve."""
+AGAIN_RATE, PARTIALS_RATE = 0.5, 2.0
+"""How much of the audio may be decoded again for finals, and for partials: then steps merge, as
+those that an engine misses. Of 22 minutes of speech, conversation and music, finals took at most 24
+of the 30 s in reserve, after music; partials as much as the audio, and at most 5 s."""
 
 
 class Session:
@@ -144,8 +141,8 @@ class Session:
         self._encoded: Encoded | None = None
         self._who = WhoSpeaks()
         self._transcribed = 0  # the end of the last accepted window
-        self._again = Budget(rate=AGAIN_RATE, most=N_AUDIO_CTX)
-        self._partials = Budget(rate=PARTIALS_RATE, most=MOST_PARTIALS)
+        self._again = Budget(AGAIN_RATE)
+        self._partials = Budget(PARTIALS_RATE)
 
     def resume(self, state: ResumeState, finalised_ms: int, seg: int) -> None:
         """Go on with the session of an earlier process; call it before any audio.

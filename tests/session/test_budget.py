@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from streamd.events import Final
 from streamd.session.budget import Budget
-from streamd.session.session import AGAIN_RATE, MOST_PARTIALS, PARTIALS_RATE
+from streamd.session.session import AGAIN_RATE, PARTIALS_RATE
 from streamd.types import N_AUDIO_CTX, Hypothesis, Suspect, Window, Word, Work
 from tests.support.fakes import (
     WORD,
@@ -41,18 +41,17 @@ class Costly(ScriptedRecognizer):
 @given(
     spent=st.lists(st.tuples(st.integers(0, 500), st.integers(0, 2000)), max_size=20),
     rate=st.sampled_from([0.5, 2.0]),
-    most=st.integers(0, 2000),
 )
-def test_a_budget_is_refilled_by_audio_and_knows_when_it_is_repaid(spent, rate, most):
-    budget, now, in_all = Budget(rate=rate, most=most), 0, 0
+def test_a_budget_is_refilled_by_audio_and_knows_when_it_is_repaid(spent, rate):
+    budget, now, in_all = Budget(rate), 0, 0
     for frames, cost in spent:
         now += frames
         before = budget.left(now)
-        assert before <= most
+        assert before <= N_AUDIO_CTX
         budget.spend(now, cost)
         in_all += cost
         assert budget.left(now) == before - cost
-        assert in_all <= most + now * rate - budget.left(now)
+        assert in_all <= N_AUDIO_CTX + now * rate - budget.left(now)
         assert budget.repaid >= now or budget.left(now) >= 0
         if budget.left(now) < 0:
             assert abs(budget.left(budget.repaid)) < 1e-6
@@ -62,7 +61,7 @@ def test_partials_cost_no_more_than_the_audio_warrants():
     frames = scripted_audio(speech_of([(100 * WORD, 60)] * 5))
     recognizer = Costly(cost=1000)
     played(scripted_session(), recognizer, frames, [1])
-    assert recognizer.cost <= MOST_PARTIALS + PARTIALS_RATE * len(frames) + 1000
+    assert recognizer.cost <= N_AUDIO_CTX + PARTIALS_RATE * len(frames) + 1000
 
 
 def test_finals_are_decoded_again_no_more_than_the_audio_warrants():

@@ -105,6 +105,18 @@ def test_after_a_long_pause_it_does_not():
     assert all(window.start >= 33 * WORD for window in windows if window.end > 37 * WORD)
 
 
+@pytest.mark.parametrize(("n_words", "begins_anew"), [(70, False), (90, True)])
+def test_what_was_said_for_20_s_leaves_too_little_of_a_window_for_what_follows(
+    n_words, begins_anew
+):
+    said = spoken((n_words, SHORT), (10, LONG))
+    options = SessionOptions(length=1_400)
+    _, windows = listen(said, ScriptedRecognizer().recognize, options=options)
+    first = next(window for window in windows if window.end > n_words * WORD + SHORT)
+    assert (first.start >= n_words * WORD) is begins_anew
+    assert (not first.before) is begins_anew
+
+
 def test_words_are_not_lost_where_the_decoder_ends_after_the_text_that_it_got():
     honest = ScriptedRecognizer()
     unread = []

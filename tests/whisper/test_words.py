@@ -264,3 +264,12 @@ def test_a_word_does_not_include_the_pause_before_it():
         replace(w, start=0, end=0) for w in words
     ]
     assert tighten(words, np.zeros_like(samples)) == words
+
+
+@pytest.mark.parametrize(("below_db", "end"), [(23, 40), (29, 30)])
+def test_a_faint_ending_belongs_to_its_word_and_an_echo_does_not(below_db, end):
+    loudness = np.full(60, 1e-4)
+    loudness[10:30], loudness[30:40] = 0.2, 0.2 / 10 ** (below_db / 20)
+    samples = loudness.repeat(FRAME).astype(np.float32)
+    (tight,) = tighten([word(" a", 0, 60)], samples)
+    assert (tight.start, tight.end) == (10, end)
