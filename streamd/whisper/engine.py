@@ -21,8 +21,6 @@ Logits = NDArray[np.float32]
 """(m, n_vocab), or of some tokens of the vocabulary."""
 Alignment = NDArray[np.float32]
 """(k, n_heads, n_ctx): raw scaled query-key scores of the alignment heads, before the softmax."""
-
-
 Answer = tuple[Logits, Alignment]
 """What a pass of the decoder gives."""
 

@@ -5,7 +5,6 @@ import sys
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,9 +16,6 @@ from streamd.models.silence import SilenceStates
 from streamd.models.store import load_model
 from streamd.system.processor import memory_bytes
 from streamd.whisper.engine import run_in_order
-
-if TYPE_CHECKING:
-    from streamd.engines.mlx.mlx_engine import MlxEngine
 
 _START_S = 120.0
 """Limit for reading the weights, and for the first window: CUDA compiles kernels for 12 s."""
@@ -77,8 +73,8 @@ def serve(
     arithmetic: Arithmetic,
     on_cpu: bool,
     report: Report,
-) -> "MlxEngine":
-    """Load a model in a worker. Raises `EngineError` without a GPU, unless it may be `on_cpu`."""
+) -> object:
+    """Load an `MlxEngine` there. Raises `EngineError` without a GPU, unless it may be `on_cpu`."""
     import mlx.core as mx
 
     from streamd.engines.mlx.mlx_engine import MlxEngine

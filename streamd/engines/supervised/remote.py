@@ -1,7 +1,4 @@
-"""An engine in a worker: the `Engine` that stands for it in the program.
-
-Features and decoders stay in the worker (`Kept`).
-"""
+"""The `Engine` that stands for one in a worker, where features and decoders stay (`Kept`)."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -62,7 +59,6 @@ class RemoteEngine(Together[Kept]):
         return dict(found)
 
     def close(self) -> None:
-        """End the worker."""
         self.worker.close()
 
 

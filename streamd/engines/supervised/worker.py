@@ -12,6 +12,8 @@ import os
 import pickle
 import select
 import signal
+import socket
+import struct
 import sys
 import time
 from collections import deque
@@ -280,7 +282,13 @@ class Worker:
             data = io.BytesIO()
             _RequestPickler(data).dump(request._replace(dropped=self._dropped.taken()))
             try:
+                if self.answer_s < math.inf:  # for what the pipe cannot hold, too
+                    limit = struct.pack("ll", *divmod(math.ceil(self.answer_s * 1e6), 1_000_000))
+                    with socket.socket(fileno=os.dup(self._connection.fileno())) as pipe:
+                        pipe.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
                 self._connection.send_bytes(data.getbuffer())
+            except BlockingIOError as error:
+                raise self._lost(f"did not answer within {self.answer_s:g} s") from error
             except OSError as error:
                 raise self._lost(self._exit()) from error
             return self._answer(self.answer_s, "did not answer")

@@ -258,7 +258,7 @@ def test_nothing_is_left_to_be_computed_by_the_thread_that_began_it(name, arithm
     for ours, step in zip(found, (tree, behind), strict=True):
         for each, expected in zip(ours, run_pass(same, *step), strict=True):
             np.testing.assert_array_equal(each, expected)
-    begun = elsewhere(lambda: engine.begin(mel[:, :400]))
+    begun = elsewhere(lambda: engine.encode_alone(mel[:, :400]))
     both = [run_pass(engine.decoder(each, 80), *prompt) for each in (begun, first)]
     for each, expected in zip(*both, strict=True):
         np.testing.assert_array_equal(each, expected)

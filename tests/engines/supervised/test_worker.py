@@ -88,6 +88,16 @@ def test_an_error_ends_it_and_is_what_later_calls_raise():
             echo.call("fail")
 
 
+@pytest.mark.parametrize("n_bytes", [1, 1 << 22])
+def test_one_that_is_stopped_while_it_waits_is_lost(n_bytes):
+    """What is larger than the pipe is not even taken by it."""
+    echo = ready()
+    os.kill(echo.pid, signal.SIGSTOP)
+    echo.answer_s = 0.1
+    with pytest.raises(WorkerLostError, match=r"did not answer within 0\.1 s"):
+        echo.call("say", bytes(n_bytes))
+
+
 def test_one_that_is_not_ready_in_time_is_lost():
     echo = Worker(Job(make_slowly, "an echo"))
     with pytest.raises(WorkerLostError, match=r"was not ready within 0\.1 s"):
