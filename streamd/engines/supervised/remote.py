@@ -1,4 +1,4 @@
-"""The `Engine` that stands for one in a worker, where features and decoders stay (`Kept`)."""
+"""The `Engine` that stands for one in a worker, where features and decoders stay (`Handle`)."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamd.engines.supervised.worker import Kept, Worker, WorkerLostError
+from streamd.engines.supervised.worker import Handle, Worker, WorkerLostError
 from streamd.models.silence import Extent
 from streamd.types import Mel
 from streamd.whisper.engine import Answer, Decoder, Pass, Reuse, Together
@@ -16,7 +16,7 @@ Figures = dict[str, str | float]
 were spent on graphs, without what they compute."""
 
 
-class RemoteEngine(Together[Kept]):
+class RemoteEngine(Together[Handle]):
     """An `Engine`, `ProjectingEngine` and `BatchEngine` that a worker has loaded.
 
     Every method raises `WorkerLostError` if the worker is lost; then it cannot be used any more.
@@ -28,21 +28,21 @@ class RemoteEngine(Together[Kept]):
         self.dims, self.n_cheap, self.n_together = about
         self.worker = worker
 
-    def encode(self, mel: Mel, reuse: Reuse[Kept] | None = None, *, audio_ctx: int = 0) -> Kept:
+    def encode(self, mel: Mel, reuse: Reuse[Handle] | None = None, *, audio_ctx: int = 0) -> Handle:
         return self.worker.keep("encode", mel, reuse, options={"audio_ctx": audio_ctx})
 
     def project(
-        self, encoded: NDArray[np.float16], extent: Extent, *, reuse: Reuse[Kept] | None = None
-    ) -> Kept:
+        self, encoded: NDArray[np.float16], extent: Extent, *, reuse: Reuse[Handle] | None = None
+    ) -> Handle:
         return self.worker.keep("project", encoded, extent, options={"reuse": reuse})
 
-    def decoder(self, features: Kept, n_slots: int) -> "RemoteDecoder":
+    def decoder(self, features: Handle, n_slots: int) -> "RemoteDecoder":
         return RemoteDecoder(self, self.worker.keep("decoder", features, n_slots), n_slots)
 
-    def together(self, is_alone: Callable[[], bool]) -> Together[Kept]:
+    def together(self, is_alone: Callable[[], bool]) -> Together[Handle]:
         return self
 
-    def encode_alone(self, mel: Mel) -> Kept:
+    def encode_alone(self, mel: Mel) -> Handle:
         return self.worker.keep("encode_alone", mel)
 
     def run(self, passes: Sequence[Pass]) -> list[Answer]:
@@ -65,7 +65,7 @@ class RemoteEngine(Together[Kept]):
 class RemoteDecoder:
     """A `Decoder` in a worker; in the arguments of a call there, it is that one."""
 
-    def __init__(self, engine: RemoteEngine, there: Kept, n_slots: int) -> None:
+    def __init__(self, engine: RemoteEngine, there: Handle, n_slots: int) -> None:
         self.n_vocab, self.n_text_ctx = engine.dims.n_vocab, engine.dims.n_text_ctx
         self.n_slots, self._there, self._engine = n_slots, there, engine
 

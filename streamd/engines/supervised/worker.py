@@ -74,7 +74,7 @@ a method returned, or ``raised``; ``failed`` with any other error, after which t
 
 
 @dataclass(frozen=True, eq=False)
-class Kept:
+class Handle:
     """Stands for an object that a worker keeps under a number, until nobody has this any more.
 
     In the arguments of a call there, it is that object.
@@ -83,7 +83,7 @@ class Kept:
     number: int
 
 
-class _Request(NamedTuple):
+class _Call(NamedTuple):
     """A call of an object's method; what it returns is kept under a number, unless that is 0."""
 
     on: object
@@ -94,12 +94,12 @@ class _Request(NamedTuple):
     dropped: list[int]
 
 
-class _RequestPickler(pickle.Pickler):
+class _CallPickler(pickle.Pickler):
     def persistent_id(self, obj: object) -> int | None:
-        return obj.number if isinstance(obj, Kept) else None
+        return obj.number if isinstance(obj, Handle) else None
 
 
-class _RequestUnpickler(pickle.Unpickler):
+class _CallUnpickler(pickle.Unpickler):
     def __init__(self, data: bytes, kept: Mapping[int, object]) -> None:
         super().__init__(io.BytesIO(data))
         self._kept = kept
@@ -168,7 +168,7 @@ def answered(request: bytes, kept: dict[int, object]) -> object:
 
     A function, so that no name here refers to an object after it was dropped.
     """
-    asked: _Request = _RequestUnpickler(request, kept).load()
+    asked: _Call = _CallUnpickler(request, kept).load()
     for number in asked.dropped:
         kept.pop(number, None)
     found: object = getattr(asked.on, asked.method)(*asked.arguments, **asked.options)
@@ -190,7 +190,7 @@ def _give_way() -> None:
 
 
 StandInT = TypeVar("StandInT")
-_TARGET = Kept(0)
+_TARGET = Handle(0)
 """What `Job.make` has returned."""
 
 
@@ -259,28 +259,28 @@ class Worker:
                 self._end()
                 raise
 
-    def call(self, method: str, *arguments: object, on: Kept = _TARGET) -> object:
+    def call(self, method: str, *arguments: object, on: Handle = _TARGET) -> object:
         """Call a method of what `Job.make` returned, or of another object; return what it does."""
-        return self._send(_Request(on, method, arguments, {}, 0, []))
+        return self._send(_Call(on, method, arguments, {}, 0, []))
 
     def keep(
         self,
         method: str,
         *arguments: object,
         options: Mapping[str, object] | None = None,
-        on: Kept = _TARGET,
-    ) -> Kept:
+        on: Handle = _TARGET,
+    ) -> Handle:
         """Call a method; what it returns stays in the worker as long as what this returns."""
-        kept = Kept(next(self._numbers))
-        self._send(_Request(on, method, arguments, options or {}, kept.number, []))
+        kept = Handle(next(self._numbers))
+        self._send(_Call(on, method, arguments, options or {}, kept.number, []))
         return self._dropped.watched(kept, kept.number)
 
-    def _send(self, request: _Request) -> object:
+    def _send(self, request: _Call) -> object:
         with self._lock:
             if not self._end.alive:
                 raise WorkerLostError(self._why_lost or "was ended")
             data = io.BytesIO()
-            _RequestPickler(data).dump(request._replace(dropped=self._dropped.taken()))
+            _CallPickler(data).dump(request._replace(dropped=self._dropped.taken()))
             try:
                 if self.answer_s < math.inf:  # for what the pipe cannot hold, too
                     limit = struct.pack("ll", *divmod(math.ceil(self.answer_s * 1e6), 1_000_000))
