@@ -99,8 +99,7 @@ def _write(config: Config, session: str, *, is_shown: bool) -> None:
     segments = has_segments(said)
     if config.export.anonymous:
         phrases = shelf.names_elsewhere(number) + config.decoding.expected.splitlines()
-        names = config.output.called
-        said, names, listed = anonymised(said, names, phrases)
+        said, names, listed = anonymised(said, config.output.called, phrases)
         title = f"session-{number}"
         config = replace(config, output=replace(config.output, names=()))
         config = with_names(config, names)
