@@ -9,7 +9,7 @@ from pathlib import Path
 
 from streamd.config import Config
 from streamd.daemon.display import open_display, open_files, put, tells_who, transcripts, with_names
-from streamd.daemon.phrases import read
+from streamd.daemon.phrases import with_vocabulary
 from streamd.errors import ConfigError, os_error_as
 from streamd.events import encode
 from streamd.library.anonymous import Replaced, anonymised, as_csv
@@ -86,7 +86,7 @@ def export(config: Config, session: str) -> None:
     output = config.output
     if not (output.output or output.output_dir or output.output_format):
         raise ConfigError("name a file: -o talk.srt; streamd library show writes to the screen")
-    _write(config, session, is_shown=False)
+    _write(with_vocabulary(config), session, is_shown=False)
 
 
 def _write(config: Config, session: str, *, is_shown: bool) -> None:
@@ -98,9 +98,8 @@ def _write(config: Config, session: str, *, is_shown: bool) -> None:
     listed: list[Replaced] | None = None
     segments = has_segments(said)
     if config.export.anonymous:
-        phrases = shelf.names_elsewhere(number) + read(config.decoding.vocabulary).splitlines()
-        names = config.output.called
-        said, names, listed = anonymised(said, names, phrases)
+        phrases = shelf.names_elsewhere(number) + config.decoding.expected.splitlines()
+        said, names, listed = anonymised(said, config.output.called, phrases)
         title = f"session-{number}"
         config = replace(config, output=replace(config.output, names=()))
         config = with_names(config, names)

@@ -14,6 +14,7 @@ from typing import cast, get_args
 
 from streamd.config import Config, read_token
 from streamd.daemon.display import open_display, open_files, prints, put, with_names
+from streamd.daemon.phrases import with_vocabulary
 from streamd.errors import ConfigError
 from streamd.events import Final, Notice, SpeakerName
 from streamd.notices import Notices
@@ -46,7 +47,7 @@ async def show(config: Config, url: str) -> int:
     # The server does not say beforehand either whether speakers are told apart.
     config = replace(config, decoding=replace(config.decoding, speakers=True))
     screen = open_display(config, sys.stdout, os.environ, started=started)
-    sinks = (screen, *open_files(config, started=started))
+    sinks = (screen, *open_files(with_vocabulary(config), started=started))
     notices = Notices(config.notices.until)
     for number, name in config.output.called.items():
         notices.take(SpeakerName(speaker=number, name=name))
@@ -108,7 +109,7 @@ def export(config: Config, session: str = "") -> Iterable[str]:
     text = Revised(transcript(folder, session))
     said = [*text.since(0)]
     speaks = any(isinstance(each, Final) and each.speaker for each in said)
-    config = with_names(config, text.names)
+    config = with_names(with_vocabulary(config), text.names)
     config = replace(config, decoding=replace(config.decoding, speakers=speaks))
     started = max((run.started for run in known if run.session == session), default=datetime.min)
     sinks: list[Sink] = open_files(config, whole=True, started=started)

@@ -1,14 +1,19 @@
+import pytest
 import srt
 
 from streamd.cli import main
+from streamd.daemon import translating
 from streamd.events import Final, Gap
+from streamd.library.migration import imported
+from streamd.library.tables import opened
 from streamd.streams.journal.database import Database
+from streamd.translation.translator import Translator
 
 
-def journal(folder) -> None:
+def journal(folder, first="hello there") -> None:
     with Database(folder) as journals:
         talk = journals.open("talk")
-        for seq, text in ((1, "hello there"), (2, "good bye")):
+        for seq, text in ((1, first), (2, "good bye")):
             start_ms, end_ms = seq * 2000, seq * 2000 + 900
             final = Final(
                 seq=seq, seg=seq, start_ms=start_ms, end_ms=end_ms, text=text, language="en"
@@ -49,6 +54,22 @@ def test_the_format_of_a_folder_is_that_of_standard_output_if_there_is_none(
     assert [path.name for path in tmp_path.iterdir()] == ["journal"]
     assert main([*command, "-f", "srt,vtt", "--output-dir", "out"]) == 0
     assert sorted(path.suffix for path in (tmp_path / "out").iterdir()) == [".srt", ".vtt"]
+
+
+@pytest.mark.parametrize("command", ["export --journal", "library export --keep"])
+def test_a_translation_keeps_the_names_of_the_users_own_list(command, tmp_path, monkeypatch):
+    translator = Translator(lambda *_: lambda text: text.replace("Joy", "alegria"), [("en", "pt")])
+    monkeypatch.setattr(translating, "shared", lambda: translator)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    (tmp_path / "streamd").mkdir()
+    (tmp_path / "streamd" / "vocabulary.txt").write_text("Joy\n")
+    journal(tmp_path / "--journal", "hello Joy")
+    with opened(tmp_path / "--keep") as library:
+        assert len([*imported(library, tmp_path / "--journal")]) == 1
+    *words, kept = command.split()
+    options = (f"{kept}={tmp_path / kept}", "--translate-into=pt", f"-o={tmp_path / 'a.pt.txt'}")
+    assert main([*words, *options, "talk"]) == 0
+    assert (tmp_path / "a.pt.txt").read_text().startswith("hello Joy\n")
 
 
 def test_a_damaged_line_is_left_out_and_named(tmp_path, capsys):

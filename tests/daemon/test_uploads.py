@@ -139,7 +139,7 @@ async def test_sounds_are_in_the_answers_that_have_a_place_for_them(
 ):
     made, _ = await uploads(opened)
     data = with_music.read_bytes()
-    async with serving(CountingStreams(), recordings=made) as server, asyncio.timeout(100):
+    async with serving(CountingStreams(), recordings=made) as server:
         for kind, sounds in (("verbose_json", ["music"]), ("json", [])):
             fields = form(("sounds", "true"), ("response_format", kind), file=data)
             status, _, body = await post(server.port, fields)
@@ -297,7 +297,7 @@ async def test_forty_senders_who_hang_up_take_no_place(opened, half_an_hour, mon
     made, _ = await uploads(opened)
     reading = Reading(monkeypatch)
     made.streams.between = reading.between
-    async with serving(CountingStreams(), recordings=made) as server, asyncio.timeout(100):
+    async with serving(CountingStreams(), recordings=made) as server:
         n_open = len(os.listdir("/dev/fd"))
         for _ in range(5):
             reading.pipes.clear()
@@ -321,7 +321,7 @@ async def test_a_recording_over_the_limit_is_refused_though_more_of_it_is_decode
     made, _ = await uploads(opened, set="limits.max_upload_ms=3000")
     reading = Reading(monkeypatch)
     made.streams.between = reading.between
-    async with serving(CountingStreams(), recordings=made) as server, asyncio.timeout(100):
+    async with serving(CountingStreams(), recordings=made) as server:
         reading.may_go.set()
         assert (await post(server.port, half_an_hour))[0] == 413
 

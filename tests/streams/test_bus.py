@@ -177,6 +177,12 @@ async def test_a_listener_of_any_node_hears_the_same(nats):
         assert b.streams.hub("talk").started == stream.hub.started
 
 
+async def until_it_lags(node: Node, stream: Stream, saying: asyncio.Task[object]) -> None:
+    """Wait until all is transcribed, and the node tells for how long it could not store it."""
+    while not (stream.session.idle and node.streams.unready() and stream.lag_ms > 0):
+        await asyncio.wait([saying], timeout=0.05)
+
+
 async def test_nobody_sees_a_final_that_is_not_stored(nats):
     async with nodes(nats, 1) as (a,):
         stream = await a.said()
@@ -185,13 +191,11 @@ async def test_nobody_sees_a_final_that_is_not_stored(nats):
         await nats.kill()
         stream.feed(more(stream))
         saying = asyncio.create_task(stream.flush())
-        while not (stream.session.idle and a.streams.unready()):
-            await asyncio.wait([saying], timeout=0.05)
+        await until_it_lags(a, stream, saying)
         assert stream.finalise() == before_ms
         assert stream.hub.seq == 1
         assert not any(isinstance(event, Final) for event in iter(heard.pop, None))
         assert "the bus nats://127.0.0.1" in a.streams.unready()[0]
-        assert stream.lag_ms > 0
         await nats.start()
         await saying
         assert [final.seq for final in await finals(heard, 1)] == [2]
@@ -300,9 +304,7 @@ async def test_a_node_that_cannot_reach_nats_for_a_while_goes_on(nats):
         part(line)
         stream.feed(more(stream))
         saying = asyncio.create_task(stream.flush())
-        while not (stream.session.idle and a.streams.unready()):
-            await asyncio.wait([saying], timeout=0.05)
-        assert stream.lag_ms > 0
+        await until_it_lags(a, stream, saying)
         assert [final.seq for final in await finals(heard, 1)] == [1]
         with pytest.raises(WireError):  # nobody else can feed it
             await b.open(secret="guess")
