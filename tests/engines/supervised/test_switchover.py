@@ -13,7 +13,7 @@ import pytest
 from streamd.engines.reference import ReferenceEngine
 from streamd.engines.supervised.remote import RemoteEngine
 from streamd.engines.supervised.switchover import NotFasterError, Patience, Switchover
-from streamd.engines.supervised.worker import DroppedNumbers, Worker, _RequestPickler, answered
+from streamd.engines.supervised.worker import DroppedNumbers, Worker, _CallPickler, answered
 from streamd.errors import EngineError
 from streamd.whisper.engine import Reuse, on_one_of, run_in_order
 from tests.support.decoders import run_pass
@@ -387,7 +387,7 @@ def test_what_the_program_drops_the_worker_drops(candidate, monkeypatch):
     def send(worker, request):
         data = io.BytesIO()
         dropped = worker._dropped.taken()
-        _RequestPickler(data).dump(request._replace(dropped=dropped))
+        _CallPickler(data).dump(request._replace(dropped=dropped))
         return answered(data.getvalue(), kept)
 
     engine.close()
