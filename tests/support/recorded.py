@@ -2,6 +2,8 @@
 
 import json
 import re
+from collections.abc import Sequence
+from difflib import SequenceMatcher
 from functools import cache
 from pathlib import Path
 
@@ -81,6 +83,21 @@ def whole() -> np.ndarray:
 def words(text: str) -> list[str]:
     """What was said, without marks and capitals."""
     return re.findall(r"\w+", text.lower())
+
+
+def n_misread(said: Sequence[str], heard: Sequence[str]) -> int:
+    """How many words were heard as others; that none is missing, and none was said twice.
+
+    Which words the model in the box misreads depends on where a window begins, and on how the
+    processor rounds: without VNNI, "Out of" is "How to", and "my" may be "am I".
+    """
+    n, same = 0, SequenceMatcher(None, said, heard, autojunk=False)
+    for kind, i, i_end, j, j_end in same.get_opcodes():
+        if kind != "equal":
+            assert kind == "replace", (said[i:i_end], heard[j:j_end])
+            assert abs((i_end - i) - (j_end - j)) <= 1, (said[i:i_end], heard[j:j_end])
+            n += i_end - i
+    return n
 
 
 def frames(sound: np.ndarray) -> np.ndarray:
