@@ -66,12 +66,13 @@ def test_kill_9_in_the_middle_loses_and_doubles_no_file(tmp_path, clip):
     with daemon(folder) as client:
         while waiting := queue(client):
             assert not [job["error"] for job in waiting if job["error"]]
+        while any((folder / "uploads").iterdir()):  # a job is forgotten before its file
+            pass
     said = texts(Shelf(folder))
     assert set(said) == {f"recording-{name[:-5]}" for name in names}
     assert len(Shelf(folder).sessions()) == 3
     assert len({tuple(each) for each in said.values()}) == 1
     assert said["recording-one"]
-    assert list((folder / "uploads").iterdir()) == []
     sounds = [Shelf(folder).sounds(kept.id) for kept in Shelf(folder).sessions()]
     assert len(list((folder / "audio").iterdir())) == sum(map(len, sounds)) == 3
 
