@@ -221,16 +221,16 @@ class DroppedNumbers:
 class Worker:
     """A handle of a worker process, which ends with it.
 
-    `answer_s` is how long the worker may take for an answer, `most_bytes` how much memory, which is
-    looked at whenever it tells something. `wait` and `call` raise `WorkerLostError` if it died, did
-    not answer in time, took more, or what it computes with failed; and what is raised in it as a
-    `StreamdError`, with which it ends only while it loads. Any thread may call.
+    `most_bytes` is how much memory it may take, which is looked at whenever it tells something.
+    `wait` and `call` raise `WorkerLostError` if it died, did not answer in time, took more, or what
+    it computes with failed; and what is raised in it as a `StreamdError`, with which it ends only
+    while it loads. Any thread may call.
     """
 
     def __init__(self, job: Job, told: Report = lambda text: None) -> None:
         """Start the process; call `wait` before `call`. `told` gets what it does as it loads."""
         ours, theirs = Pipe()
-        self.answer_s = self.most_bytes = math.inf
+        self._answer_s = self.most_bytes = math.inf
         self._name, self._connection, self._lock = job.name, ours, Lock()
         self._why_lost, self._told = "", told
         self._numbers, self._dropped = count(1), DroppedNumbers()
@@ -249,6 +249,20 @@ class Worker:
         with suppress(OSError):  # then it has ended, as `wait` tells
             ours.send(sys.path)
             ours.send(job)
+
+    @property
+    def answer_s(self) -> float:
+        """How long the worker may take for an answer."""
+        return self._answer_s
+
+    @answer_s.setter
+    def answer_s(self, within_s: float) -> None:
+        self._answer_s = within_s
+        # Of what the pipe cannot hold, it has to take the rest in this time, too; 0 is no limit.
+        limit_us = math.ceil(within_s * 1e6) if within_s < math.inf else 0
+        with suppress(OSError), socket.socket(fileno=os.dup(self._connection.fileno())) as pipe:
+            limit = struct.pack("ll", *divmod(limit_us, 1_000_000))
+            pipe.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
 
     def wait(self, start_s: float) -> None:
         """Wait until the worker has loaded, which may take minutes; the log says what it does."""
@@ -282,10 +296,6 @@ class Worker:
             data = io.BytesIO()
             _CallPickler(data).dump(request._replace(dropped=self._dropped.taken()))
             try:
-                if self.answer_s < math.inf:  # for what the pipe cannot hold, too
-                    limit = struct.pack("ll", *divmod(math.ceil(self.answer_s * 1e6), 1_000_000))
-                    with socket.socket(fileno=os.dup(self._connection.fileno())) as pipe:
-                        pipe.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
                 self._connection.send_bytes(data.getbuffer())
             except BlockingIOError as error:
                 raise self._lost(f"did not answer within {self.answer_s:g} s") from error
