@@ -161,7 +161,7 @@ RESULTS = {"json": Result, "json-full": FullResult}
 
 def document_schema(name: str) -> dict[str, Any]:
     """The JSON schema of the output format ``json`` or ``json-full``."""
-    return msgspec.json.schema(RESULTS[name])
+    return _described(msgspec.json.schema(RESULTS[name]))
 
 
 def protocol_schema() -> dict[str, Any]:
@@ -181,9 +181,21 @@ def protocol_schema() -> dict[str, Any]:
                 sender: {"anyOf": [next(of_each) for _ in get_args(messages)]}
                 for sender, messages in sent.items()
             },
-            **definitions,
+            **_described(definitions),
         },
     }
+
+
+def _described(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return a schema whose descriptions are not indented, as msgspec writes them from 0.23 on."""
+
+    def dedented(part: dict[str, Any]) -> dict[str, Any]:
+        if isinstance(text := part.get("description"), str):
+            part["description"] = inspect.cleandoc(text)
+        return part
+
+    made: dict[str, Any] = json.loads(msgspec.json.encode(schema), object_hook=dedented)
+    return made
 
 
 def man_page() -> str:
