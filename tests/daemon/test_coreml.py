@@ -39,7 +39,7 @@ from streamd.engines.onnx import OnnxEngine
 
 
 def shortened(encode):
-    return lambda self, mel, *, audio_ctx=0, **known: encode(self, mel, audio_ctx=384, **known)
+    return lambda self, mel, reuse=None, *, audio_ctx=0: encode(self, mel, reuse, audio_ctx=384)
 
 
 for kind in (OnnxEngine, HybridEngine):

@@ -65,8 +65,8 @@ def encoded(engine) -> list[str]:
 
 def step(engine, name: str, n: int, previous=None, n_before: int = 0):
     """The window's first `n` frames, after another step with fewer."""
-    n_reused = max(0, n_before - RIGHT_CONTEXT)
-    return engine.encode(sound(name, n), Reuse(previous, n_reused) if n_reused else None)
+    reuse = Reuse(previous, max(0, n_before - RIGHT_CONTEXT)) if previous else None
+    return engine.encode(sound(name, n), reuse)
 
 
 @pytest.mark.parametrize(
