@@ -51,7 +51,7 @@ def score(run: Sequence[tuple[Sound, Trace]]) -> dict[str, Any]:
             "unheard": scores.unheard(run),
             "windows/s": f"{spent.windows:.2f}",
             "frames": f"{spent.frames:.0f}",
-            "fallbacks": spent.counts["fallbacks"],
+            "fallbacks": spent.counts["fallback tried"],
         }
     return row | {"CPU s/s": f"{spent.cpu:.2f}"}
 

@@ -8,7 +8,7 @@ the CPU time does. A run whose name begins with "offline" is what ``streamd tran
 import asyncio
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from subprocess import run as command
@@ -18,7 +18,7 @@ import msgspec
 
 from lab.eventlog import Began, Decoded, Ended, Said
 from lab.recordings import read_recording
-from lab.replay import replay
+from lab.replay import encoded_frames, replay
 from sounds import Sound
 from streamd.config import load
 from streamd.daemon import build
@@ -35,7 +35,7 @@ class Decoding(msgspec.Struct, frozen=True, kw_only=True):
     """A window and what the recognizer made of it, `t_ms` after the stream began.
 
     `prompt`, `prefix`, `draft`: what the decoder was given; `words`: text, start_ms, end_ms, prob;
-    `counts`: by how much the recognizer's `Counters` rose, and which attempts were tried and kept.
+    `counts`: the window and its frames that were encoded, and which attempts were tried and kept.
     """
 
     t_ms: float
@@ -201,14 +201,12 @@ class Traced:
     def __init__(self, recognizer: Recognizer[Any], tokenizer: Any) -> None:  # noqa: ANN401
         """`tokenizer`: to write down what the decoder is given."""
         self.windows: list[dict[str, Any]] = []
-        self.counters = recognizer.counters
         self._recognizer, self._tokenizer = build.answering(recognizer), tokenizer
 
     def recognize(self, window: Window) -> Hypothesis:
         """As the recognizer does."""
-        before = asdict(self.counters)
         hypothesis = self._recognizer.recognize(window)
-        counts = {name: n - before[name] for name, n in asdict(self.counters).items()}
+        counts = {"windows": 1, "encoded_frames": encoded_frames(window)}
         for attempt, is_kept in hypothesis.work.attempts:
             counts |= {f"{attempt} tried": 1, f"{attempt} kept": int(is_kept)}
         told = {

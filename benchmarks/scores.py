@@ -173,7 +173,7 @@ class Cost:
 
 
 def cost(run: Scored) -> Cost:
-    """Of all sounds together; `counts` are the sums of the recognizer's counters."""
+    """Of all sounds together; `counts` are the sums of those of the windows."""
     seconds = sum(trace.audio_ms for _, trace in run) / 1000
     counts: Counter[str] = Counter()
     for _, trace in run:

@@ -38,7 +38,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import cycle
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import msgspec
@@ -265,10 +264,7 @@ def by_voices(dialogue: Dialogue, plda: Plda | None = None) -> dict[str, Any]:
 def captioned(dialogue: Dialogue, model: str) -> list[dict[str, Any]]:
     """Return the events of live captions, with the time `shown_ms` at which each comes."""
     config = load({"model": model, "language": "en", "speakers": "true"}, {})
-    recognizer = build.recognizer(config, *open_model(config, wait=True))
-    listener: Any = SimpleNamespace(
-        recognize=Listener(recognizer).recognize, counters=recognizer.counters
-    )
+    listener = Listener(build.recognizer(config, *open_model(config, wait=True)))
     frames = dialogue.sound[: len(dialogue.sound) // FRAME * FRAME].reshape(-1, FRAME)
     began = Began(
         name=dialogue.name,

@@ -199,7 +199,11 @@ class Captioner:
             raise RuntimeError("a Captioner can be entered only once")
         config = self._config = with_context(_with_model(self._config))
         self._opened = open_any(config)
-        ready = self._opened.recognizers()
+        try:
+            ready = self._opened.recognizers()
+        except BaseException:  # or an engine would go on loading for nobody
+            self._opened.close()
+            raise
         self._streams = self._new_streams(max_ingest=sys.maxsize)
         choices = build.default_choices(config)
         self._streams.choices = structs.replace(choices, split=self._split or UNSET)

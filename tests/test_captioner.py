@@ -350,6 +350,17 @@ def test_one_that_is_never_closed_is_warned_of_and_closes(monkeypatch):
     assert closed.is_set(), "or a process of a GPU would stay"
 
 
+@pytest.mark.parametrize("language", ["de", "en"])
+def test_one_that_cannot_be_entered_closes_what_it_opened(language, monkeypatch):
+    closed = threading.Event()
+    monkeypatch.setattr("streamd.daemon.opening.OpenWhisper.close", lambda _: closed.set())
+    if language == "en":
+        monkeypatch.setattr("streamd.daemon.build.tokenizer", lambda *_: int("Ctrl-C"))
+    with pytest.raises((ConfigError, ValueError)):
+        Captioner("tiny.en", language=language).__enter__()
+    assert closed.is_set()
+
+
 def test_a_failed_engine_fails_every_session(monkeypatch):
     class Broken:
         def recognize(self, window: object) -> object:

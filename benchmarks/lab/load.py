@@ -14,9 +14,9 @@ import numpy as np
 
 from lab.eventlog import Began, Decoded, Ended, Log
 from lab.recordings import Recording
-from lab.replay import Recognizer, replay
+from lab.replay import replay
 from streamd.session import Session
-from streamd.types import FRAME_MS
+from streamd.types import FRAME_MS, WindowRecognizer
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,7 +42,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def measure_load(
-    recognizers: Sequence[Recognizer],
+    recognizers: Sequence[WindowRecognizer],
     new_session: Callable[[], Session],
     recording: Recording,
     *,

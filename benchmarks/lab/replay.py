@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from itertools import count
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Literal, cast
 
 import msgspec
 
@@ -20,8 +20,8 @@ from streamd.events import EndReason
 from streamd.session import Session
 from streamd.streams import Streams
 from streamd.streams.stream import Stream
-from streamd.types import FRAME_MS, Frames, Hypothesis, Window, ms_from_frames
-from streamd.whisper.view import Counters
+from streamd.types import FRAME_MS, Frames, Hypothesis, Window, WindowRecognizer, ms_from_frames
+from streamd.whisper.decode import RIGHT_CONTEXT
 
 Clock = Literal["real", "virtual", "cpu", "free"]
 """How time passes: as it does; as it would on a machine that does nothing else, without waiting
@@ -36,18 +36,19 @@ _STOPWATCHES: dict[str, Callable[[], float]] = {
 }
 
 
-class Recognizer(Protocol):
-    """What `Streams` needs, and its counters."""
+def encoded_frames(window: Window) -> int:
+    """Return how many frames the encoder computes: those whose states are not known.
 
-    counters: Counters
-
-    def recognize(self, window: Window) -> Hypothesis:
-        """Transcribe the window."""
-        ...
+    That is without those of windows that are encoded once more, for digits (`_without_commas`).
+    """
+    known, n_known = window.encoded, 0
+    if known is not None and known.start == window.start:
+        n_known = max(0, min(known.end, window.end) - window.start - RIGHT_CONTEXT)
+    return window.end - window.start - n_known
 
 
 def replay(
-    recognizers: Sequence[Recognizer],
+    recognizers: Sequence[WindowRecognizer],
     new_session: Callable[[], Session],
     streams: Sequence[Frames],
     *,
@@ -70,7 +71,7 @@ def replay(
 
 
 async def _replay(
-    recognizers: Sequence[Recognizer],
+    recognizers: Sequence[WindowRecognizer],
     new_session: Callable[[], Session],
     sounds: Sequence[Frames],
     began: Began,
@@ -173,7 +174,7 @@ class _Watched:
 
     def __init__(
         self,
-        recognizer: Recognizer,
+        recognizer: WindowRecognizer,
         now_ms: Callable[[], float],
         stopwatch: Callable[[], float],
         owners: dict[int, int],
@@ -183,14 +184,12 @@ class _Watched:
         self.log: list[tuple[int, Decoded]] = []  # and of which stream
 
     def recognize(self, window: Window) -> Hypothesis:
-        counters, stream = self._recognizer.counters, self._owners.pop(id(window))
-        before = (counters.encoded_frames, counters.drafted, counters.accepted)
+        stream = self._owners.pop(id(window))
         begun_ms = self._now_ms()
         begun_s, cpu_s = self._stopwatch(), time.process_time()
         hypothesis = self._recognizer.recognize(window)
         compute_ms = (self._stopwatch() - begun_s) * 1000
-        after = (counters.encoded_frames, counters.drafted, counters.accepted)
-        n_encoded, n_drafted, n_accepted = (b - a for a, b in zip(before, after, strict=True))
+        is_same = [a == b for a, b in zip(window.draft, hypothesis.tokens, strict=False)]
         decoded = Decoded(
             t_ms=_rounded(begun_ms + compute_ms),
             begun_ms=_rounded(begun_ms),
@@ -199,9 +198,9 @@ class _Watched:
             last=window.last,
             compute_ms=_rounded(compute_ms),
             cpu_ms=_rounded((time.process_time() - cpu_s) * 1000),
-            encoded_frames=n_encoded,
-            drafted=n_drafted,
-            accepted=n_accepted,
+            encoded_frames=encoded_frames(window),
+            drafted=len(window.draft),
+            accepted=[*is_same, False].index(False),
         )
         self.log.append((stream, decoded))
         return hypothesis

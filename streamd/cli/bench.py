@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache, lru_cache
 from itertools import groupby
-from typing import Any, Generic
+from typing import Generic
 
 import msgspec
 import numpy as np
@@ -36,14 +36,13 @@ from streamd.daemon.phrases import with_vocabulary
 from streamd.engines.precision import LIVE_WINDOW, LiveCost, window_timer
 from streamd.engines.prepared import bundled_speech
 from streamd.engines.supervised.remote import RemoteEngine
-from streamd.engines.supervised.switchover import Switchover
 from streamd.errors import ConfigError
 from streamd.models.catalog import dimensions
 from streamd.options import DEFAULT_STEP
 from streamd.streams.auto_step import STEPS_MS
 from streamd.system.processor import fast_cores, machine
 from streamd.types import FRAME, Mel, WindowRecognizer, frames_from_ms, ms_from_frames
-from streamd.whisper.engine import AnyEngine, Decoder, Engine, FeaturesT, Reuse
+from streamd.whisper.engine import AnyEngine, Decoder, Engine, FeaturesT, Reuse, on_one_of
 
 _BLOCK = 5
 """Frames that are fed at once: 100 ms, as of a file that is played in real time."""
@@ -144,7 +143,7 @@ def _clocked(
             return np.array([time.perf_counter(), time.process_time() + family.cpu_s(), 0]) * 1000
 
         return opened.recognizers()[0][0], clocks, family.abilities.device == "CPU"
-    serving = _serving(opened.engine)
+    serving = on_one_of(opened.engine, lambda used: used)
     timed = _TimedEngine(serving)
     recognizers, _ = OpenWhisper(config, opened.model, timed).recognizers()
     return recognizers[0], timed.clocks, not isinstance(serving, RemoteEngine)
@@ -218,7 +217,7 @@ _N_WINDOWS = 10
 
 def gpu_cost(engine: AnyEngine, pause: Callable[[float], object] = time.sleep) -> GpuCost | None:
     """Measure the GPU that runs the model; None if the CPU does."""
-    gpu = _serving(engine)
+    gpu = on_one_of(engine, lambda used: used)
     if not isinstance(gpu, RemoteEngine):
         return None
     window_ms = window_timer(gpu, LIVE_WINDOW)
@@ -235,10 +234,6 @@ def gpu_cost(engine: AnyEngine, pause: Callable[[float], object] = time.sleep) -
         graph_ms=_rounded(np.float64(graphs_s / _N_WINDOWS * 1000)),
         after_pause_ms=_rounded(np.float64(window_ms())),
     )
-
-
-def _serving(engine: AnyEngine) -> Engine[Any]:
-    return engine.current if isinstance(engine, Switchover) else engine  # type: ignore[return-value]  # it is the only switch
 
 
 class _TimedEngine(Generic[FeaturesT]):

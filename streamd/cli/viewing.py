@@ -47,7 +47,7 @@ async def show(config: Config, url: str) -> int:
     # The server does not say beforehand either whether speakers are told apart.
     config = replace(config, decoding=replace(config.decoding, speakers=True))
     screen = open_display(config, sys.stdout, os.environ, started=started)
-    sinks = (screen, *open_files(with_vocabulary(config), started=started))
+    sinks = (screen, *open_files(_for_translation(config), started=started))
     notices = Notices(config.notices.until)
     for number, name in config.output.called.items():
         notices.take(SpeakerName(speaker=number, name=name))
@@ -81,6 +81,11 @@ async def show(config: Config, url: str) -> int:
     return _exit_code(heard, why, config.notices.until)
 
 
+def _for_translation(config: Config) -> Config:
+    """Return the configuration with the words that a translation keeps; nothing else needs them."""
+    return with_vocabulary(config) if config.output.languages else config
+
+
 def _exit_code(heard: Notice | None, why: str, until: Sequence[str]) -> int:
     if heard is not None:
         log.info("heard at %s: %s", clock(heard.start_ms), heard.text)
@@ -109,7 +114,7 @@ def export(config: Config, session: str = "") -> Iterable[str]:
     text = Revised(transcript(folder, session))
     said = [*text.since(0)]
     speaks = any(isinstance(each, Final) and each.speaker for each in said)
-    config = with_names(with_vocabulary(config), text.names)
+    config = with_names(_for_translation(config), text.names)
     config = replace(config, decoding=replace(config.decoding, speakers=speaks))
     started = max((run.started for run in known if run.session == session), default=datetime.min)
     sinks: list[Sink] = open_files(config, whole=True, started=started)

@@ -334,7 +334,8 @@ def vocabularies(
 
     Each thread needs one of its own. Without them, what is expected is compiled, too.
     """
-    return Vocabularies(words, expected or Vocabularies(words).of(config.decoding.expected))
+    known = expected or Vocabularies(words).of(config.decoding.expected)
+    return Vocabularies(words, known, n_sessions=config.limits.max_speakers)
 
 
 def release_small_models() -> None:

@@ -78,7 +78,11 @@ def open_model_file(config: Config, path: Path) -> "OpenFamily":
         log.warning("%s takes no words to expect: vocabulary does not apply", abilities.variant)
     if ignored := whisper_only(config, abilities):
         log.warning("%s: %s does without", ", ".join(ignored), abilities.variant)
-    return OpenFamily(config, family)
+    try:
+        return OpenFamily(config, family)
+    except ConfigError:
+        family.close()
+        raise
 
 
 def whisper_only(config: Config, abilities: Abilities) -> list[str]:

@@ -222,12 +222,16 @@ class OpenWhisper:
     """A Whisper that is open: what sessions and recordings need of it."""
 
     def __init__(self, config: Config, model: Model, engine: AnyEngine) -> None:
-        """Raises `ConfigError`."""
+        """Closes the engine if it raises, as `ConfigError`."""
         self._config, self.model, self.engine = config, model, engine
         self.name = model.name
-        words = build.tokenizer(config, model)
-        # Compiled once for all recognizers.
-        self._expected = Vocabularies(words).of(config.decoding.expected)
+        try:
+            words = build.tokenizer(config, model)
+            # Compiled once for all recognizers.
+            self._expected = Vocabularies(words).of(config.decoding.expected)
+        except BaseException:
+            self.close()
+            raise
 
     def recognizers(self) -> Recognizers:
         """Return recognizers on one engine."""

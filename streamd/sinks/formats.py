@@ -86,19 +86,26 @@ class Paragraphs(Format):
 
     def _final(self, final: Final) -> str:
         before, self._last = self._last, final
-        text = self._plain(final.text)
+        text = self._plain(final.text.strip("\n"))
+        breaks = self._plain(_at_edges(before.text if before else "", final.text))
+        if not text:  # only "new line" was said
+            self._last = before and replace(before, text=before.text + final.text)
+            return ""
         if before is not None and self._goes_on(before, final):
-            return blank_between(before.text, final.text) + text
+            return (breaks or blank_between(before.text, final.text)) + text
         name = self._plain(speaker_name(final.speaker, self.names))
         bold = "**" if self._markdown else ""
         who = f"{bold}{name}:{bold} " if name else ""
         shown = f"{self._plain(self.stamp(final.start_ms))}{who}{text}"
-        return f"{self._between}{shown}" if before else shown
+        return f"{max(self._between, breaks, key=len)}{shown}" if before else shown
 
     def _plain(self, text: str) -> str:
-        """Return what shows a text as it is."""
-        text = clean(text)
-        return _MARKED.sub(_escaped, text) if self._markdown else text
+        """Return what shows a text as it is, with its line breaks."""
+        lines = map(clean, text.split("\n"))
+        if not self._markdown:
+            return "\n".join(lines)
+        text = "\n".join(_MARKED.sub(_escaped, line) for line in lines)
+        return re.sub("\n+", lambda found: "\n\n" if found[0][1:] else "\\\n", text)
 
     @staticmethod
     def _goes_on(before: Final, final: Final) -> bool:
@@ -116,6 +123,11 @@ class Paragraphs(Format):
         """Return a line of its own, after which the next final begins another."""
         end, self._last = self._between if self._last else "", None
         return f"{end}{self._plain(notice)}{self._between}"
+
+
+def _at_edges(before: str, after: str) -> str:
+    """Return the line breaks at the end of a text and at the beginning of the next one."""
+    return before[len(before.rstrip("\n")) :] + after[: -len(after.lstrip("\n")) or None]
 
 
 def _escaped(found: re.Match[str]) -> str:

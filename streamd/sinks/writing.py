@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from copy import deepcopy
 from pathlib import Path
-from typing import NamedTuple, TextIO
+from typing import NamedTuple, TextIO, TypeVar
 
 from msgspec import UNSET
 from msgspec.structs import replace
@@ -24,6 +24,8 @@ from streamd.system.disk import write_all
 from streamd.system.stdio import put
 from streamd.types import ms_from_frames
 
+EventT = TypeVar("EventT", Final, Item, Event)
+
 _MOST_BYTES = 255
 """Of a file's name, on Linux and macOS."""
 _MAX_MS = 30_000
@@ -31,54 +33,52 @@ _MAX_MS = 30_000
 
 
 class SentenceSink(CaptionSink):
-    """Hands finals to `sink` as soon as they end a sentence, joined if they have to be.
-
-    Pauses of 2 s are taken for ends of sentences, too. Finals without words stay as they are, since
-    cues would not know their times.
-    """
+    """Hands finals to `sink` as soon as they end a sentence, joined as by `sentences`."""
 
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
-        self._begun: Final | None = None
+        self._held: list[Event] = []  # a sentence that may go on, and the sounds during it
 
     def write(self, event: Event) -> None:
-        if isinstance(event, Final):
-            if self._begun is not None and goes_on(self._begun, event):
-                event = joined_finals(self._begun, event)
-            else:
-                self._flush()
-            self._begun = event
-            if not ends_sentence(event.text):
-                return
-        # A sound during a sentence does not end it.
-        end_ms = self._begun.end_ms if self._begun is not None else 0
-        if not (isinstance(event, Sound) and event.start_ms < end_ms):
-            self._flush()
-        if not isinstance(event, Final):
-            self._sink.write(event)
+        self._held, at = _joined([*self._held, event])
+        self._flush(at)
 
     def close(self) -> None:
         try:
-            self._flush()
+            self._flush(len(self._held))
         finally:
             self._sink.close()
 
-    def _flush(self) -> None:
-        begun, self._begun = self._begun, None
-        if begun is not None:
-            self._sink.write(begun)
+    def _flush(self, n: int) -> None:
+        ready, self._held = self._held[:n], self._held[n:]
+        for event in ready:
+            self._sink.write(event)
 
 
 def sentences(said: Iterable[ItemT]) -> list[ItemT]:
-    """Return a model's segments as sentences, which nothing interrupts."""
-    whole: list[ItemT] = []
+    """Return a model's segments as sentences; a sound during one is behind it.
+
+    Anything else ends a sentence, and so do pauses of 2 s. Finals without words stay as they are,
+    since cues would not know their times.
+    """
+    return _joined(said)[0]
+
+
+def _joined(said: Iterable[EventT]) -> tuple[list[EventT], int]:
+    """Return `sentences`, and how many events come before the one that may go on."""
+    whole: list[EventT] = []
+    begun: Final | None = None
+    at = 0
     for each in said:
-        last = whole[-1] if whole else None
-        if isinstance(each, Final) and isinstance(last, Final) and goes_on(last, each):
-            whole[-1] = joined_finals(last, each)
+        if begun and isinstance(each, Final) and goes_on(begun, each):
+            whole[at] = begun = joined_finals(begun, each)
         else:
+            if not (begun and isinstance(each, Sound) and each.start_ms < begun.end_ms):
+                at, begun = len(whole), each if isinstance(each, Final) else None
             whole.append(each)
-    return whole
+        if begun is None or ends_sentence(begun.text):
+            at, begun = len(whole), None
+    return whole, at
 
 
 def in_sentences(said: Iterable[Item]) -> list[Item]:

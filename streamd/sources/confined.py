@@ -41,7 +41,7 @@ _Kind = Literal[b"m", b"f", b"p", b"w", b"e"]
 """What confinement misses, frames, the samples of padding in the last one, a warning, the error
 that ends it."""
 _LONGEST = 1 << 20
-"""Bytes of a message; what is read at once, 4 s at most, has 256,000 as frames."""
+"""Bytes of a message; frames that are read at once take several, since a block may be minutes."""
 _MOST_WARNINGS = 10
 """Of a process that was taken over; a damaged file has two or three."""
 _FRAME_BYTES = 4 * FRAME
@@ -198,7 +198,8 @@ async def _read(file: int, languages: Sequence[str], out: BinaryIO) -> None:
         n = 0
         async for item in frames:
             assert not isinstance(item, Lost)  # a file loses nothing
-            _tell(out, b"f", item.tobytes())
+            for at in range(0, len(item), _LONGEST // _FRAME_BYTES):
+                _tell(out, b"f", item[at : at + _LONGEST // _FRAME_BYTES].tobytes())
             n += len(item)
             limit_cpu(_CPU_S + n * FRAME_MS // 1000)
         _tell(out, b"p", bytes(frames.n_padding))

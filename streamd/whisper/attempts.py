@@ -36,8 +36,8 @@ from math import inf
 from streamd.language import MARKS, is_famous
 from streamd.options import DecodingOptions
 from streamd.types import MarksAnswer, MarksQuestion, Suspect, is_probable, text_of, with_marks
-from streamd.whisper.decode import Decoded, needs_fallback, with_fallback
-from streamd.whisper.engine import Search, alone
+from streamd.whisper.decode import needs_fallback, with_fallback
+from streamd.whisper.engine import alone
 from streamd.whisper.punctuation import punctuated
 from streamd.whisper.view import AnyText, WindowText
 
@@ -87,14 +87,9 @@ def _is_poor(text: AnyText) -> bool:
 
 def _at_higher_temperatures(text: AnyText) -> AnyText:
     view = text.view
-
-    def decode_at(temperature: float) -> Search[Decoded]:
-        view.counters.fallbacks += 1
-        return view.search(temperature, view.context.vocabulary)
-
     decoded = alone(
         with_fallback(
-            decode_at,
+            lambda temperature: view.search(temperature, view.context.vocabulary),
             _fallback_options(text),
             first=text.decoded,
             may_retry=lambda: view.effort.may_retry,

@@ -119,8 +119,6 @@ class Decoded:
     compression_ratio: float
     temperature: float
     language: str
-    drafted: int
-    accepted_draft: int
     alignment: tuple[NDArray[np.float32], ...]
     n_given: int
     frames: tuple[int, ...]
@@ -212,7 +210,6 @@ class _WindowSearch:
             refused=context.refused,
             joins_digits=context.joins_digits,
         )
-        self._n_accepted = 0
         given = (*context.before, *context.prefix)
         self._expected = Expected(context.vocabulary, given) if context.vocabulary else None
 
@@ -235,8 +232,6 @@ class _WindowSearch:
             compression_ratio=compression_ratio(tokenizer.decode(path.tokens).strip()),
             temperature=0.0 if self._sampler is None else self._sampler.temperature,
             language=self._context.language,
-            drafted=len(self._draft),
-            accepted_draft=self._n_accepted,
             alignment=path.rows[len(self._prompt) : n_run],
             n_given=len(self._start),
             frames=path.frames[len(self._prompt) : n_run],
@@ -298,8 +293,6 @@ class _WindowSearch:
             stop=lambda path: len(path.tokens) >= max_tokens or self._loop(path) is not None,
             expected=self._expected,
         )
-        pairs = zip(path.tokens, self._draft, strict=False)
-        self._n_accepted = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
         return [path]
 
     def _loop(self, path: Path) -> int | None:

@@ -28,7 +28,7 @@ from streamd.whisper.decode import RIGHT_CONTEXT, Context, detect_language, spok
 from streamd.whisper.engine import Engine, EngineSwitch, FeaturesT, Reuse, on_one_of, urgent
 from streamd.whisper.mel import log_mel, window_log_mel
 from streamd.whisper.tokenizer import Tokenizer
-from streamd.whisper.view import Counters, Effort, States, View, WindowText, token_rate
+from streamd.whisper.view import Effort, States, View, WindowText, token_rate
 from streamd.whisper.vocabulary import Vocabularies
 
 _SPARE_TOKENS = 8
@@ -53,7 +53,6 @@ class Recognizer(Generic[FeaturesT]):
         `vocabularies` have what is expected in all sessions.
         """
         options = options or DecodingOptions()
-        self.counters = Counters()
         self._engine = engine
         self._working = set() if working is None else working
         self._tokenizer = tokenizer
@@ -77,7 +76,6 @@ class Recognizer(Generic[FeaturesT]):
         suspect.
         """
         self._working.add(self)
-        self.counters.windows += 1
         try:
             return on_one_of(self._engine, partial(self._recognize, window))
         finally:
@@ -108,7 +106,6 @@ class Recognizer(Generic[FeaturesT]):
             known=before.columns if isinstance(before, States) else None,
         )
         cached, n_reused = _reusable(window, serving, more)
-        self.counters.encoded_frames += window.end - window.start - n_reused
         reuse = Reuse(cast("FeaturesT", cached.features), n_reused) if cached else None
         features = engine.encode(mel, reuse)
         tokenizer = self._tokenizer.with_task(window.options.task)
@@ -142,7 +139,6 @@ class Recognizer(Generic[FeaturesT]):
             detected,
             np.random.default_rng([0, window.start, window.end]),
             Effort(rate, window.retry.budget if window.last else math.inf),
-            self.counters,
             partial(self._view, serving),
         )
 

@@ -43,21 +43,6 @@ def token_rate(tokenizer: Tokenizer, language: str) -> float:
     return _MOST_TOKENS if tokenizer.written(language) == "en" else 2 * _MOST_TOKENS
 
 
-@dataclass(slots=True)
-class Counters:
-    """What a recognizer did so far.
-
-    `encoded_frames` are the windows' frames whose states were not known; `fallbacks` decodes
-    beyond a window's first temperature; `drafted` and `accepted` tokens.
-    """
-
-    windows: int = 0
-    encoded_frames: int = 0
-    fallbacks: int = 0
-    drafted: int = 0
-    accepted: int = 0
-
-
 class Effort:
     """How much was decoded of a window, in frames of audio, whose text has `rate` tokens a second.
 
@@ -133,7 +118,6 @@ class View(Generic[FeaturesT]):
     detected: DetectedLanguage
     rng: np.random.Generator
     effort: Effort
-    counters: Counters
     anew: Callable[[Window], "View[FeaturesT]"]
 
     def decode(self, temperature: float, vocabulary: Vocabulary | None) -> Decoded:
@@ -152,10 +136,7 @@ class View(Generic[FeaturesT]):
             temperature=temperature,
             rng=self.rng,
         )
-        decoded = yield from self.effort.attempt(search)
-        self.counters.drafted += decoded.drafted
-        self.counters.accepted += decoded.accepted_draft
-        return decoded
+        return (yield from self.effort.attempt(search))
 
     def hypothesis(self, decoded: Decoded) -> Hypothesis:
         """Find the words of what was decoded, and say whether to trust them."""

@@ -72,6 +72,18 @@ def test_a_translation_keeps_the_names_of_the_users_own_list(command, tmp_path, 
     assert (tmp_path / "a.pt.txt").read_text().startswith("hello Joy\n")
 
 
+def test_the_vocabulary_is_read_only_for_a_translation(tmp_path, capsys, monkeypatch):
+    journal(tmp_path)
+    monkeypatch.setattr(translating, "shared", lambda: Translator(lambda *_: str, [("en", "pt")]))
+    monkeypatch.setenv("STREAMD_VOCABULARY", str(tmp_path / "gone.txt"))
+    command = ["export", "talk", "--journal", str(tmp_path)]
+    assert main(command) == 0
+    assert capsys.readouterr().err == ""
+    translated = ("--translate-into=pt", f"-o={tmp_path / 'a.pt.txt'}")
+    assert main([*command, *translated]) == 2
+    assert "gone.txt: cannot read it" in capsys.readouterr().err
+
+
 def test_a_damaged_line_is_left_out_and_named(tmp_path, capsys):
     journal(tmp_path)
     file = tmp_path / "journal.db"

@@ -15,7 +15,7 @@ from streamd.config import load
 from streamd.daemon import opening
 from streamd.daemon.families import open_model_file, whisper_only
 from streamd.engines.families.processes import FamilyProcesses
-from streamd.errors import OneSessionError
+from streamd.errors import ConfigError, OneSessionError
 from streamd.models import families
 from streamd.models.families import FAMILY_MODELS, family_entry
 from streamd.models.store import find, finding
@@ -155,6 +155,16 @@ def test_check_and_bench_open_such_a_model(content, tmp_path, capsys):
         opened.close()
         assert cost.encode_ms == 0
         assert cost.cpu_ms > 0
+
+
+def test_a_model_that_lacks_the_language_leaves_no_process(monkeypatch):
+    pytest.importorskip("transcribe_cpp")
+    path, closed = Path(__file__).parents[1] / "engines/families/moonshine.gguf", []
+    close = FamilyProcesses.close
+    monkeypatch.setattr(FamilyProcesses, "close", lambda own: closed.append(close(own)))
+    with pytest.raises(ConfigError, match="language de"):
+        open_model_file(load({"model": str(path), "language": "de"}, {}), path)
+    assert closed
 
 
 def test_recordings_have_what_is_replaced_and_a_crash_costs_its_file(tmp_path, capsys, monkeypatch):

@@ -13,7 +13,7 @@ from streamd.cli.viewing import UNHEARD, show
 from streamd.config import Config
 from streamd.errors import ConfigError, StreamdError
 from streamd.events import Final
-from streamd.options import BindOptions, NoticeOptions, OutputOptions
+from streamd.options import BindOptions, ModelOptions, NoticeOptions, OutputOptions
 from tests.support.serving import CountingStreams, serving
 
 
@@ -44,7 +44,10 @@ def piped_stdout():
 
 
 async def test_captions_are_shown_and_stored_until_the_session_ends(streams, capsys, tmp_path):
-    config = Config(output=OutputOptions(output=(str(tmp_path / "talk.txt"),)))
+    # Nothing is translated, so nobody needs the words of a vocabulary.
+    vocabulary = ModelOptions(vocabulary=str(tmp_path / "gone.txt"))
+    output = OutputOptions(output=(str(tmp_path / "talk.txt"),))
+    config = Config(output=output, decoding=vocabulary)
     streams.live.close("done")
     async with serving(streams) as server:
         await show(config, f"ws://127.0.0.1:{server.port}?after=0")

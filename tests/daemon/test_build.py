@@ -28,6 +28,7 @@ from streamd.types import (
     ms_from_frames,
 )
 from tests.support import recorded
+from tests.support.decoders import TOKENIZER
 
 
 @dataclass
@@ -347,3 +348,9 @@ def test_a_short_word_in_long_silence_is_final_within_a_second(word):
     sound, [(_, end_ms)] = recorded.single_words(20_000, word)
     [told_ms] = [ms for ms, event in live(sound) if isinstance(event, Final)]
     assert told_ms - end_ms < 1_000
+
+
+def test_no_session_of_a_server_has_its_phrases_compiled_for_each_window():
+    lists = build.vocabularies(load({"max-streams": 100}, {}), TOKENIZER)
+    compiled = [lists.of(f"Ada {n}") for n in range(100)]
+    assert [lists.of(f"Ada {n}") for n in range(100)] == compiled

@@ -18,6 +18,7 @@ import numpy as np
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidMessage
 
+from streamd.cli.bench import spoken
 from streamd.events import Eos, Event, Final, Missed
 from streamd.server.client import watch
 from streamd.streams.journal.tables import transcript
@@ -124,15 +125,13 @@ def check(first: list[Final], second: list[Final], journal: Path, session: str) 
     assert all(a.end_ms <= b.start_ms for a, b in itertools.pairwise(first))
 
 
-def check_words(finals: list[Final], n_rounds: int) -> None:
-    texts = [final.text for final in finals]
-    n_per_round, rest = divmod(len(texts), n_rounds)
-    assert rest == 0, texts
-    # The same words each time, but for those of which the model is not sure.
-    rounds = [texts[at : at + n_per_round] for at in range(0, len(texts), n_per_round)]
-    for again in rounds[1:]:
-        n_same = sum(a == b for a, b in zip(rounds[0], again, strict=True))
-        assert n_same >= 0.8 * n_per_round, (rounds[0], again)
+def check_words(finals: list[Final], n_rounds: int, round_ms: int) -> None:
+    """Each round has the same words, however many finals they are in: that may depend on load."""
+    rounds: list[list[str]] = [[] for _ in range(n_rounds)]
+    for final in finals:
+        rounds[(final.start_ms + final.end_ms) // 2 // round_ms] += spoken(final.text)
+    assert rounds[0]
+    assert rounds == rounds[:1] * n_rounds
 
 
 async def at_random(news: asyncio.Queue[Event], rng: random.Random) -> None:
@@ -199,4 +198,4 @@ async def test_no_final_is_lost_doubled_or_altered(tmp_path):
 
     for session, (first, second) in heard.items():
         check(first, second, tmp_path, session)
-    check_words(heard["talk"][0], n_rounds)
+    check_words(heard["talk"][0], n_rounds, len(sound) * 1000 // SAMPLE_RATE)

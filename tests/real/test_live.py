@@ -19,6 +19,7 @@ from streamd.daemon import build
 from streamd.daemon.opening import open_model
 from streamd.events import Final
 from streamd.types import FRAME, SAMPLE_RATE, Window
+from streamd.whisper.decode import decode
 from tests.real.cases import GOLDEN, LANGUAGES, ROOT
 from tests.real.test_base import BASE, pytestmark
 from tests.support import recorded
@@ -59,6 +60,11 @@ def listen(sound: np.ndarray, **options: str) -> Heard:
     config = load({"model": str(BASE), "threads": "1", **options}, {})
     recognizer = build.recognizer(config, *open_model(config))
     session, heard = build.new_session(config), Heard()
+
+    def counted(*given: object, temperature: float, **options: object) -> object:
+        heard.n_decoded_again += temperature > 0
+        return decode(*given, temperature=temperature, **options)
+
     sound = np.pad(sound, (0, 2 * SAMPLE_RATE + -len(sound) % FRAME))
 
     def drain(events: list) -> None:
@@ -67,10 +73,11 @@ def listen(sound: np.ndarray, **options: str) -> Heard:
             events = events + session.accept(window, recognizer.recognize(window))
         heard.finals += [event for event in events if isinstance(event, Final)]
 
-    for block in np.split(sound.reshape(-1, FRAME), range(25, len(sound) // FRAME, 25)):
-        drain(session.feed(block))
-    drain(session.flush())
-    heard.n_decoded_again = recognizer.counters.fallbacks
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("streamd.whisper.view.decode", counted)
+        for block in np.split(sound.reshape(-1, FRAME), range(25, len(sound) // FRAME, 25)):
+            drain(session.feed(block))
+        drain(session.flush())
     return heard
 
 

@@ -7,6 +7,7 @@ import html5lib
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from msgspec import UNSET
 
 from streamd.events import Details, Gap, GapReason, Partial, TimedWord
 from streamd.sinks.text import clean
@@ -22,9 +23,24 @@ def rows(name, text):
 def test_txt_and_jsonl():
     partial = Partial(seg=1, rev=1, start_ms=0, end_ms=1, text="on", stable=0)
     events = (partial, final("one\ntwo"), GAP, final("", seq=2), final("drei", seq=3))
-    assert written("txt", *events) == "one two\n[1.2 s of audio lost: paused]\ndrei\n"
+    assert written("txt", *events) == "one\ntwo\n[1.2 s of audio lost: paused]\ndrei\n"
     lines = written("jsonl", *events).splitlines()
     assert [json.loads(line)["type"] for line in lines] == ["final", "gap", "final", "final"]
+
+
+@pytest.mark.parametrize(
+    ("form", "speaker", "expected"),
+    [
+        ("txt", UNSET, "Dear Ann,\nthanks.\n\nBye.\nAda\n"),
+        ("txt", 1, "Speaker 1: Dear Ann,\nthanks.\n\nBye.\nAda\n"),
+        ("md", UNSET, "Dear Ann,\\\nthanks.\n\nBye.\n\nAda\n"),
+        ("md", 1, "**Speaker 1:** Dear Ann,\\\nthanks.\n\nBye.\\\nAda\n"),
+    ],
+)
+def test_a_new_line_that_was_said_begins_one(form, speaker, expected):
+    texts = ("\nDear Ann,\nthanks.\n", "\nBye.", "\n", "Ada\n\n")
+    said = [spoken(text, seq=seq, speaker=speaker) for seq, text in enumerate(texts, 1)]
+    assert written(form, *said) == expected
 
 
 @pytest.mark.parametrize("why", GapReason)

@@ -12,7 +12,7 @@ from streamd.sinks.formats import FORMATS, Jsonl, Text
 from streamd.sinks.terminal import TerminalSink
 from streamd.sinks.text import Look
 from streamd.sinks.transcripts import Revised, transcript
-from streamd.sinks.writing import FileSink, SentenceSink, StreamSink
+from streamd.sinks.writing import FileSink, SentenceSink, StreamSink, sentences
 from tests.support import said
 
 
@@ -101,14 +101,23 @@ def test_a_stream_tells_a_sound_once_unless_it_is_for_programs(form, n):
     assert stream.getvalue().count("music") == n
 
 
-def test_a_sound_during_a_sentence_does_not_end_it():
+@pytest.mark.parametrize(
+    ("t_ms", "lines"),
+    [
+        (500, ["The first half.", "[music]"]),  # during the sentence
+        (700, ["The first", "[music]", "half."]),  # in a pause
+    ],
+)
+def test_only_a_sound_during_a_sentence_does_not_end_it(t_ms, lines):
     stream = io.StringIO()
     sink = SentenceSink(StreamSink(stream, Text()))
     second = said.spoken("half.", start_ms=1000, seq=2)
-    for event in (said.spoken("The first"), sound(500, 900), second):
+    events = [said.spoken("The first"), sound(t_ms, 900), second]
+    for event in events:
         sink.write(event)
     sink.close()
-    assert stream.getvalue() == "[music]\nThe first half.\n"
+    assert stream.getvalue().splitlines() == lines
+    assert transcript(sentences(events), Text()).decode().splitlines() == lines
 
 
 def test_a_terminal_shows_a_sound_once_between_paragraphs():

@@ -115,6 +115,21 @@ async def test_other_tracks_need_nothing_that_is_forbidden(tmp_path):
     assert padding == n_padding
 
 
+async def test_a_block_may_be_longer_than_a_message(tmp_path):
+    path = tmp_path / "talk"
+    with av.open(str(path), "w", format="matroska") as film:
+        sound = film.add_stream("pcm_s16le", rate=SAMPLE_RATE, layout="mono")
+        samples = np.tile((SECOND * 32_767).astype(np.int16), 20)[None]
+        frame = av.AudioFrame.from_ndarray(samples, format="s16", layout="mono")
+        frame.sample_rate, frame.pts = SAMPLE_RATE, 0
+        film.mux(sound.encode(frame))
+    expected, n_padding = await everything(FileSource(path, upload="talk"))
+    with opened(path) as file:
+        frames, padding = await everything(ConfinedSource(file, "talk"))
+    assert np.array_equal(frames, expected)
+    assert padding == n_padding
+
+
 async def test_warnings_and_errors_are_those_of_any_file(tmp_path, caplog):
     soundfile.write(path := tmp_path / "talk", SECOND, SAMPLE_RATE, format="AIFF")
     path.write_bytes(path.read_bytes()[:-10_000])

@@ -184,7 +184,7 @@ def decoded(**known: Any) -> Decoded:
     """A result that nothing is wrong with but what is given."""
     tokens = known.setdefault("tokens", (1,))
     scores = {"avg_logprob": -0.3, "no_speech_prob": 0.1, "compression_ratio": 1.2}
-    how = {"temperature": 0.0, "language": "en", "drafted": 0, "accepted_draft": 0, "n_given": 0}
+    how = {"temperature": 0.0, "language": "en", "n_given": 0}
     what = {"frames": (), "ended": True, "loop": None, "token_probs": (0.5,) * len(tokens)}
     return Decoded(
         **{"alignment": np.empty((0, 1, 1), np.float32), **scores, **how, **what, **known}

@@ -85,8 +85,6 @@ def test_a_verified_draft_changes_nothing(data, seed, prompt, prefix, eot_bias):
     draft = data.draw(drafts(plain.tokens))
     drafted = run(predict, Context(20, tuple(prompt), tuple(prefix), tuple(draft)))
     assert outcome(drafted) == outcome(plain)
-    equal = [a == b for a, b in zip(draft, plain.tokens, strict=False)]
-    assert drafted.accepted_draft == (equal.index(False) if False in equal else len(equal))
 
 
 @given(
@@ -249,7 +247,6 @@ def test_timestamps_are_verified_too():
     assert max(plain.tokens) > EOT
     drafted = run(hashed(1), Context(20, draft=plain.tokens), options)
     assert outcome(drafted) == outcome(plain)
-    assert drafted.accepted_draft == len(plain.tokens)
 
 
 def textbook_beam_search(
