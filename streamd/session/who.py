@@ -17,7 +17,7 @@ from streamd.speakers import (
     changes,
 )
 from streamd.speakers.people import Person, recognised
-from streamd.types import Samples, frames_from_ms, ms_from_frames
+from streamd.types import Samples, ms_from_frames
 
 
 class WhoSpeaks:
@@ -103,10 +103,10 @@ class WhoSpeaks:
                 }
             oldest_ms = ms_from_frames(roster.heard - REMEMBERED)
             self._finals = [final for final in self._finals if final.end_ms > oldest_ms]
-            new = [turn for turn in self._turns if turn.speaker not in self._numbers]
-            # What was taken for one voice may turn out to be two.
-            met = (final for final in self._finals if any(_meet(final, turn) for turn in new))
-            self._number(word for final in met for word in with_speakers(final, self._turns).words)
+            if any(turn.speaker not in self._numbers for turn in self._turns):
+                # What was taken for one voice may turn out to be two.
+                said = (with_speakers(final, self._turns) for final in self._finals)
+                self._number(word for final in said for word in final.words)
             events.append(self._tell(since, roster.heard))
         return events
 
@@ -170,8 +170,3 @@ class WhoSpeaks:
                 self._called[number] = name
                 told.append(SpeakerName(speaker=number, name=name))
         return told
-
-
-def _meet(final: Final, turn: SpokenTurn) -> bool:
-    start, end = frames_from_ms(final.start_ms), frames_from_ms(final.end_ms)
-    return turn.start < end and start < turn.end
