@@ -115,10 +115,10 @@ class PeopleFolder:
 
     def delete(self, name: str) -> None:
         """Forget a person. Raises `ConfigError` if there is none, or if that fails."""
-        self._known(name)
-        while (found := self.find(name)) is not None:  # a copy may have another file name
-            with os_error_as(ConfigError, f"{found[0]} cannot be deleted"):
-                found[0].unlink()
+        paths = [path for path, each in self.files() if each.name.casefold() == name.casefold()]
+        for path in paths or [self._known(name)[0]]:  # a copy may have another file name
+            with os_error_as(ConfigError, f"{path} cannot be deleted"):
+                path.unlink()
 
     def rename(self, old: str, new: str) -> None:
         """Call a person by another name. Raises `ConfigError` if that is not possible."""
