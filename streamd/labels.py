@@ -26,14 +26,18 @@ from streamd.events import (
     aligned,
 )
 from streamd.language import belongs
-from streamd.speakers import REMEMBERED, SpokenTurn, speaker_at
+from streamd.speakers import REMEMBERED, SpokenTurn, talking
 from streamd.types import frames_from_ms, ms_from_frames
 
+_ENDS = re.compile("[.?!…。？！][\"'”’)\\]»」』]*$")
+"""The end of a sentence, as the page takes it: an abbreviation harms little here."""
 
-def with_speaker(word: TimedWord, turns: Iterable[SpokenTurn]) -> TimedWord:
-    """Return a word with who talks most while it is said; the same word if nobody does."""
-    speaker = speaker_at(turns, frames_from_ms(word.start_ms), frames_from_ms(word.end_ms))
-    return replace(word, speaker=speaker) if speaker else word
+
+def _talking(word: TimedWord, turns: Sequence[SpokenTurn], since: int) -> dict[int, int]:
+    start, end = frames_from_ms(word.start_ms), frames_from_ms(word.end_ms)
+    if end <= since:
+        return {word.speaker: end - start} if word.speaker else {}
+    return talking(turns, start, end)
 
 
 def numbered(word: TimedWord, numbers: dict[int, int]) -> TimedWord:
@@ -44,20 +48,26 @@ def numbered(word: TimedWord, numbers: dict[int, int]) -> TimedWord:
     return replace(word, speaker=number)
 
 
-def with_speakers(final: Final, turns: Iterable[SpokenTurn], since: int = -1) -> Final:
-    """Return a final whose words after frame `since` have the speakers of `turns`.
+def with_speakers(event: CaptionT, turns: Iterable[SpokenTurn], since: int = -1) -> CaptionT:
+    """Return a caption with the speakers of `turns` after frame `since`, or itself if it has them.
 
-    It is the same object if none of them changes.
+    A word is said by who talks most meanwhile, but a sentence by one person, if that one talks
+    during all of it: where two talk at once, either may have said a word.
     """
-    start, end = frames_from_ms(final.start_ms), frames_from_ms(final.end_ms)
+    start, end = frames_from_ms(event.start_ms), frames_from_ms(event.end_ms)
     near = [
         turn for turn in turns if turn.start < end + REMEMBERED and turn.end > start - REMEMBERED
     ]
-    words = tuple(
-        word if frames_from_ms(word.end_ms) <= since else with_speaker(word, near)
-        for word in final.words
-    )
-    return final if words == final.words else replace(final, words=words)
+    words: list[TimedWord] = []
+    ends: list[int] = [n for n, word in enumerate(event.words, 1) if _ENDS.search(word.text)]
+    for first, after in pairwise(sorted({0, len(event.words), *ends})):
+        each = [(word, _talking(word, near, since)) for word in event.words[first:after]]
+        through = [who for who in each[0][1] if all(who in shares for _, shares in each)]
+        one = max(through, key=lambda who: sum(shares[who] for _, shares in each), default=0)
+        for word, shares in each:
+            speaker = one or max(shares, key=lambda who: shares[who], default=0)
+            words.append(replace(word, speaker=speaker) if speaker else word)
+    return event if (*words,) == event.words else replace(event, words=tuple(words))
 
 
 def revised(turns: Sequence[SpokenTurn], event: SpeakerTurns) -> list[SpokenTurn]:

@@ -155,14 +155,14 @@ export class Transcript {
     const turns = message.turns.map((turn) => moved(turn, this.offsetMs));
     const before = this.turns.filter((turn) => turn.start_ms < from && turn.end_ms > to - REMEMBERED_MS);
     this.turns = [...before.map((turn) => ({ ...turn, end_ms: Math.min(turn.end_ms, from) })), ...turns];
-    const named = (word, n, seq) => (word.end_ms <= from ? word : this.#attributed({ ...word, speaker: speakerAt(this.turns, word) ?? word.speaker }, n, seq));
     const revised = this.items.length;
     let first = revised;
     for (let i = revised - 1; i >= 0 && !(this.items[i].end_ms <= from - REMEMBERED_MS); i--) {
       const { type, words = [], seq } = this.items[i];
       if (type === "divider") break; // times before it are not of this session
       if (type !== "final" || this.items[i].channel !== message.channel) continue;
-      const again = words.map((word, n) => named(word, n, seq));
+      const speakers = speakersOf(words, this.turns, from);
+      const again = words.map((word, n) => (word.end_ms <= from ? word : this.#attributed({ ...word, speaker: speakers[n] }, n, seq)));
       if (again.every(({ speaker }, n) => speaker === words[n].speaker)) continue;
       this.items[i] = { ...this.items[i], words: again };
       first = i;
@@ -292,17 +292,40 @@ export function corrected(final) {
 
 const moved = (timed, ms) => ({ ...timed, start_ms: timed.start_ms + ms, end_ms: timed.end_ms + ms });
 
-/** Who talks most while a word is said, or nearest to it; undefined if nobody does. */
-function speakerAt(turns, { start_ms, end_ms }) {
+/** Who talks while a word is said, and for how many ms, or who talks nearest to it. */
+function talking(turns, { start_ms, end_ms }) {
   const shared = new Map();
   let nearest = { ms: Infinity, speaker: undefined };
   for (const turn of turns) {
     const ms = Math.min(end_ms, turn.end_ms) - Math.max(start_ms, turn.start_ms);
     if (ms > 0) shared.set(turn.speaker, (shared.get(turn.speaker) ?? 0) + ms);
-    if (-ms < nearest.ms) nearest = { ms: -ms, speaker: turn.speaker };
+    if (-ms < nearest.ms || (-ms === nearest.ms && turn.speaker < nearest.speaker)) nearest = { ms: -ms, speaker: turn.speaker };
   }
-  if (shared.size === 0) return nearest.speaker;
-  return [...shared].reduce((most, each) => (each[1] > most[1] ? each : most))[0];
+  if (shared.size === 0 && nearest.speaker !== undefined) shared.set(nearest.speaker, 0);
+  return shared;
+}
+
+const ENDS = /[.?!…。？！]["'”’)\]»」』]*$/u; // a sentence
+
+/** The speaker who has most, or undefined. */
+const most = (shares) => [...shares].reduce((best, each) => (each[1] > (best?.[1] ?? -1) ? each : best), undefined)?.[0];
+
+/**
+ * Returns the speakers of words, of which those until `from` keep theirs: who talks most meanwhile,
+ * but of a sentence one person, if that one talks during all of it.
+ */
+function speakersOf(words, turns, from) {
+  const speakers = [];
+  for (let first = 0; first < words.length; first = speakers.length) {
+    const n = words.slice(first).findIndex(({ text }) => ENDS.test(text));
+    const sentence = n < 0 ? words.slice(first) : words.slice(first, first + n + 1);
+    const shares = sentence.map((word) => (word.end_ms > from ? talking(turns, word) : new Map(word.speaker ? [[word.speaker, word.end_ms - word.start_ms]] : [])));
+    const sum = (who) => shares.reduce((ms, each) => ms + each.get(who), 0);
+    const through = [...shares[0].keys()].filter((who) => shares.every((each) => each.has(who)));
+    const one = most(through.map((who) => [who, sum(who)]));
+    speakers.push(...shares.map((each, i) => one ?? most(each) ?? sentence[i].speaker));
+  }
+  return speakers;
 }
 
 /**

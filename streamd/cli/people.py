@@ -60,7 +60,7 @@ def enroll(config: Config, name: str, file: str) -> None:
     other is no second person. Raises `SourceError` if the recording cannot be read or several
     people speak in it, `ConfigError` if too little is said in it.
     """
-    sound = asyncio.run(_read(file))
+    name, sound = _name(name), asyncio.run(_read(file))
     if not (heard := _heard(config, sound)):
         raise SourceError(f"{file}: nobody speaks in it")
     (n, voiceprint), *others = heard
@@ -69,7 +69,7 @@ def enroll(config: Config, name: str, file: str) -> None:
         raise SourceError(f"{file}: several people speak in it: cut out what {name} says")
     far = _heard(config, in_room(sound[:MOST_KEPT].reshape(-1)).reshape(-1, FRAME))
     in_a_room = next((known for more, known in far if more >= LEAST_KEPT), b"")
-    VoiceKeeper(_folder(config)).keep(_name(name), voiceprint, n, in_a_room)
+    VoiceKeeper(_folder(config)).keep(name, voiceprint, n, in_a_room)
 
 
 def _name(text: str) -> str:

@@ -12,7 +12,7 @@ from typing import NamedTuple, TextIO
 from urllib.parse import unquote, urlsplit
 
 from streamd.config import Config
-from streamd.daemon import translating
+from streamd.daemon import build, translating
 from streamd.errors import ConfigError, os_error_as
 from streamd.events import Event, Final, Item, SpeakerTurns
 from streamd.labels import Names
@@ -99,7 +99,7 @@ def new_format(
         return Document(name, About(title or "Transcript", started, names, numbers))
     form = FORMATS[name](config.cues)
     form.names = config.output.called
-    if isinstance(form, Table) and config.decoding.speakers:
+    if isinstance(form, Table) and (config.decoding.speakers or build.is_split(config)):
         form.add_speakers()
     if isinstance(form, Paragraphs):
         form.stamp = stamper(config.output.timestamps, started or datetime.now(UTC))

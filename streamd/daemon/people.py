@@ -12,12 +12,15 @@ import re
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
+from shlex import quote
+from typing import Annotated
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
 from streamd.errors import ConfigError, os_error_as
+from streamd.labels import MOST_NAME
 from streamd.speakers import VOICEPRINT_BYTES
 from streamd.speakers.people import LEAST_KEPT, Person, with_more
 from streamd.system.disk import put_file, user_folder, warn_of_writers
@@ -34,11 +37,11 @@ log = logging.getLogger(__name__)
 class PersonFile(Struct, frozen=True, kw_only=True):
     """What a file holds: `frames` of 20 ms are what the voiceprint was made of."""
 
-    name: str
+    name: Annotated[str, msgspec.Meta(min_length=1, max_length=MOST_NAME)]
     model: str
     voiceprint: bytes
     in_room: bytes = b""
-    frames: int
+    frames: Annotated[int, msgspec.Meta(ge=1)]
     sessions: int = 1
     written: datetime
 
@@ -98,9 +101,7 @@ class PeopleFolder:
         person, sessions = heard, 1
         if before is not None:
             person, sessions = with_more(before.person, heard), before.sessions + 1
-        path = self.folder / _file_name(heard.name)
-        self._write(
-            path,
+        return self.write(
             PersonFile(
                 name=person.name,
                 model=_MODEL,
@@ -109,24 +110,22 @@ class PeopleFolder:
                 frames=person.n,
                 sessions=sessions,
                 written=datetime.now(UTC).replace(microsecond=0),
-            ),
+            )
         )
-        return path
 
     def delete(self, name: str) -> None:
         """Forget a person. Raises `ConfigError` if there is none, or if that fails."""
-        path, _ = self._known(name)
-        with os_error_as(ConfigError, f"{path} cannot be deleted"):
-            path.unlink()
+        paths = [path for path, each in self.files() if each.name.casefold() == name.casefold()]
+        for path in paths or [self._known(name)[0]]:  # a copy may have another file name
+            with os_error_as(ConfigError, f"{path} cannot be deleted"):
+                path.unlink()
 
     def rename(self, old: str, new: str) -> None:
         """Call a person by another name. Raises `ConfigError` if that is not possible."""
         path, known = self._known(old)
         if old.casefold() != new.casefold() and self.find(new) is not None:
             raise ConfigError(f"{new} is somebody else: delete one of the two first")
-        target = self.folder / _file_name(new)
-        self._write(target, replace(known, name=new))
-        if target != path:
+        if self.write(replace(known, name=new)) != path:
             with os_error_as(ConfigError, f"{path} cannot be deleted"):
                 path.unlink()
 
@@ -135,9 +134,12 @@ class PeopleFolder:
             raise ConfigError(f"nobody is called {name} here: streamd people lists them")
         return found
 
-    def _write(self, path: Path, content: PersonFile) -> None:
+    def write(self, content: PersonFile) -> Path:
+        """Write the file of a person. Raises `ConfigError` if that fails."""
+        path = self.folder / _file_name(content.name)
         with os_error_as(ConfigError, f"{path} cannot be written"):
             put_file(path, msgspec.json.encode(content))
+        return path
 
 
 def _file_name(name: str) -> str:
@@ -151,17 +153,34 @@ class VoiceKeeper:
 
     def __init__(self, folder: PeopleFolder) -> None:
         self._folder = folder
-        self._before: dict[str, PersonFile | None] = {}
+        self._before: dict[str, PersonFile | None] = {}  # by name: what was known of whom it keeps
 
-    def keep(self, name: str, voiceprint: bytes, n: int, in_room: bytes = b"") -> None:
-        """Keep a voice as far as it is known by now, and say so. Raises `ConfigError`."""
-        if name not in self._before:
-            found = self._folder.find(name)
-            self._before[name] = found[1] if found else None
-        path = self._folder.keep(Person(name, voiceprint, n, in_room), self._before[name])
+    def keep(
+        self, name: str, voiceprint: bytes, n: int, in_room: bytes = b"", *, again: bool = False
+    ) -> None:
+        """Keep a voice as far as it is known by now, and say so. Raises `ConfigError`.
+
+        `again` only adds to what was kept: whoever was forgotten meanwhile stays forgotten.
+        """
+        key, found = name.casefold(), self._folder.find(name)
+        if again and found is None and key in self._before:
+            return
+        before = self._before.get(key, found[1]) if found else None
+        path = self._folder.keep(Person(name, voiceprint, n, in_room), before)
+        self._before[key] = before
         heard = ms_from_frames(n) / 1000
         log.info(
             "the voice of %s (%.1f s) is kept in %s, to be known again: only with their consent; "
-            "forget it with: streamd people delete %r",
-            *(name, heard, path, name),
+            "forget it with: streamd people delete %s",
+            *(name, heard, path, quote(name)),
         )
+
+    def take_back(self, name: str) -> None:
+        """Keep of a person what was kept before the session. Raises `ConfigError` if that fails."""
+        key = name.casefold()
+        if key in self._before and self._folder.find(name) is not None:  # nor forgotten meanwhile
+            if (before := self._before.pop(key)) is None:
+                self._folder.delete(name)
+            else:
+                self._folder.write(before)
+            log.info("the voice of %s was somebody else's, and is not kept", name)

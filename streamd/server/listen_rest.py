@@ -6,7 +6,6 @@ import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from http import HTTPStatus
-from itertools import groupby
 from typing import IO
 
 import msgspec
@@ -14,6 +13,7 @@ from websockets.http11 import Request
 
 from streamd.errors import WireError
 from streamd.events import Final, TimedWord
+from streamd.labels import by_speaker
 from streamd.server.dialects.dialect import start_for
 from streamd.server.dialects.results import confidence, listed
 from streamd.server.exchange import Exchange, in_json
@@ -101,16 +101,15 @@ def _facts(words: Iterable[TimedWord]) -> dict[str, object]:
 
 
 def _utterances(final: Final) -> Iterable[Mapping[str, object]]:
-    for speaker, run in groupby(final.words, lambda word: word.speaker):
-        words = list(run)
+    for part in by_speaker(final):
         yield {
             "id": secrets.token_hex(16),
             "channel": 0,
-            "start": words[0].start,
-            "end": words[-1].end,
-            "transcript": " ".join(word.text for word in words),
-            **({"speaker": speaker - 1} if speaker else {}),
-            **_facts(words),
+            "start": part.words[0].start if part.words else part.start,
+            "end": part.words[-1].end if part.words else part.end,
+            "transcript": part.text,
+            **({"speaker": part.speaker - 1} if part.speaker else {}),
+            **_facts(part.words),
         }
 
 

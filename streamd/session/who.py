@@ -6,7 +6,7 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from streamd.events import Final, Partial, SessionEvent, SpeakerName, SpeakerTurns, TimedWord
-from streamd.labels import changed, numbered, with_speaker
+from streamd.labels import changed, numbered, with_speakers
 from streamd.speakers import (
     REMEMBERED,
     VOICEPRINT_BYTES,
@@ -17,7 +17,7 @@ from streamd.speakers import (
     changes,
 )
 from streamd.speakers.people import Person, recognised
-from streamd.types import Samples, frames_from_ms, ms_from_frames
+from streamd.types import Samples, ms_from_frames
 
 
 class WhoSpeaks:
@@ -33,7 +33,7 @@ class WhoSpeaks:
         self._turns: list[SpokenTurn] = []  # under the numbers of the roster, of all voices
         self._told: list[SpokenTurn] = []  # under those that readers see
         self._numbers: dict[int, int] = {}  # from the former to the latter
-        self._words: list[TimedWord] = []  # the final ones of the last minute
+        self._finals: list[Final] = []  # of the last minute
         self._people: tuple[Person, ...] = ()
         self._called: dict[int, str] = {}  # by the numbers that readers see
         self._who_is: dict[int, str] = {}  # by the numbers of the roster
@@ -102,10 +102,11 @@ class WhoSpeaks:
                     for voice, each in enumerate(roster.prints, 1)
                 }
             oldest_ms = ms_from_frames(roster.heard - REMEMBERED)
-            self._words = [word for word in self._words if word.end_ms > oldest_ms]
-            new = [turn for turn in self._turns if turn.speaker not in self._numbers]
-            # What was taken for one voice may turn out to be two.
-            self._number(word for word in self._words if any(_meet(word, turn) for turn in new))
+            self._finals = [final for final in self._finals if final.end_ms > oldest_ms]
+            if any(turn.speaker not in self._numbers for turn in self._turns):
+                # What was taken for one voice may turn out to be two.
+                said = (with_speakers(final, self._turns) for final in self._finals)
+                self._number(word for final in said for word in final.words)
             events.append(self._tell(since, roster.heard))
         return events
 
@@ -113,7 +114,7 @@ class WhoSpeaks:
         """Give numbers to those who say words and have none; return whether there are any."""
         n_known = len(self._numbers)
         for word in words:
-            numbered(with_speaker(word, self._turns), self._numbers)
+            numbered(word, self._numbers)
         return len(self._numbers) > n_known
 
     def _tell(self, since: int, end: int) -> SpeakerTurns:
@@ -137,29 +138,28 @@ class WhoSpeaks:
         if self._roster is None:
             return list(events)
         turns = [event for event in events if isinstance(event, SpeakerTurns)]
-        others = [event for event in events if not isinstance(event, SpeakerTurns)]
-        captions = [event for event in others if isinstance(event, Partial | Final)]
-        self._words += [word for event in captions if event.is_final for word in event.words]
+        said = [
+            with_speakers(event, self._turns) if isinstance(event, Partial | Final) else event
+            for event in events
+            if not isinstance(event, SpeakerTurns)
+        ]
+        captions = [event for event in said if isinstance(event, Partial | Final)]
+        self._finals += [event for event in captions if isinstance(event, Final)]
         words = (word for event in captions for word in event.words)
         if self._number(word for word in words if word.final or self._is_known(word)):
             turns.append(self._tell(self._roster.heard, self._roster.heard))
         numbers = dict(self._numbers)  # words that are not final may vanish again
         told: list[SessionEvent] = [*turns, *self._greeted()]
         return told + [
-            replace(
-                event,
-                words=tuple(
-                    numbered(with_speaker(word, self._turns), numbers) for word in event.words
-                ),
-            )
+            replace(event, words=tuple(numbered(word, numbers) for word in event.words))
             if isinstance(event, Partial | Final)
             else event
-            for event in others
+            for event in said
         ]
 
     def _is_known(self, word: TimedWord) -> bool:
         """Whether who says a word is known: nobody else's cough takes their number."""
-        return bool(self._who_is.get(with_speaker(word, self._turns).speaker or 0))
+        return bool(self._who_is.get(word.speaker or 0))
 
     def _greeted(self) -> list[SpeakerName]:
         """Return who was recognised since, and who is not who they seemed to be."""
@@ -170,8 +170,3 @@ class WhoSpeaks:
                 self._called[number] = name
                 told.append(SpeakerName(speaker=number, name=name))
         return told
-
-
-def _meet(word: TimedWord, turn: SpokenTurn) -> bool:
-    start, end = frames_from_ms(word.start_ms), frames_from_ms(word.end_ms)
-    return turn.start < end and start < turn.end

@@ -181,6 +181,7 @@ class Microphone(Source):
         self._wanted, self._refresh, self._split = device, refresh, split
         self._stream: Any = None
         self._stopping: asyncio.Task[None] | None = None
+        self._received_s = 0.0
         self._items: asyncio.Queue[Block | Lost | SourceError | None] = asyncio.Queue()
         self._thread = ThreadPoolExecutor(1, "microphone")
 
@@ -207,7 +208,10 @@ class Microphone(Source):
     async def _stop_capture(self) -> None:
         # Stopping waits for the callback's thread. The loop keeps the order of what other threads
         # hand to it, so all blocks have arrived when this continues.
-        await self._loop.run_in_executor(self._thread, self._stream.stop)
+        # It would wait for ever if the device delivers nothing, as when its output is suspended.
+        is_dead = self._loop.time() - self._received_s > 1
+        end = self._stream.abort if is_dead else self._stream.stop
+        await self._loop.run_in_executor(self._thread, end)
         self._items.put_nowait(None)
 
     async def _next_block(self) -> Block | Lost | None:
@@ -275,8 +279,8 @@ class Microphone(Source):
         self._loop.call_soon_threadsafe(self._finished)
 
     def _receive(self, block: Block, adc_s: float, overflowed: bool) -> None:
-        n_lost = self._meter.lost(len(block), adc_s, overflowed)
-        if n_lost:
+        self._received_s = self._loop.time()
+        if n_lost := self._meter.lost(len(block), adc_s, overflowed):
             duration_ms = max(1, round(n_lost * 1000 / self._rate_hz))
             self._items.put_nowait(Lost(duration_ms, GapReason.OVERRUN))
         if self._silence is not None:

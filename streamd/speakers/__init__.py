@@ -10,7 +10,7 @@ changes meanwhile (`boundaries`). `Roster` has the voices of a stream, and clust
 from streamd.speakers.boundaries import Activity, Chances, Describe
 from streamd.speakers.roster import VOICEPRINT_BYTES, HeardVoices, HearingRequest, Roster
 from streamd.speakers.steps import HearingStep, HearingSteps
-from streamd.speakers.turns import REMEMBERED, SpokenTurn, changes, speaker_at
+from streamd.speakers.turns import REMEMBERED, SpokenTurn, changes, talking
 
 __all__ = [
     "REMEMBERED",
@@ -25,5 +25,5 @@ __all__ = [
     "Roster",
     "SpokenTurn",
     "changes",
-    "speaker_at",
+    "talking",
 ]

@@ -22,8 +22,8 @@ def changes(turns: Iterable[SpokenTurn]) -> list[int]:
     return [b.start for a, b in pairwise(turns) if a.speaker != b.speaker]
 
 
-def speaker_at(turns: Iterable[SpokenTurn], start: int, end: int) -> int:
-    """Return who talks most in these frames, or next to them; 0 if there are no turns near."""
+def talking(turns: Iterable[SpokenTurn], start: int, end: int) -> dict[int, int]:
+    """Return who talks in these frames, and in how many, or next to them; nobody if it is far."""
     inside: dict[int, int] = {}
     nearest = (REMEMBERED, 0)
     for turn in turns:
@@ -31,4 +31,4 @@ def speaker_at(turns: Iterable[SpokenTurn], start: int, end: int) -> int:
         if shared > 0:
             inside[turn.speaker] = inside.get(turn.speaker, 0) + shared
         nearest = min(nearest, (-shared, turn.speaker))
-    return max(inside, key=lambda each: inside[each]) if inside else nearest[1]
+    return inside or ({nearest[1]: 0} if nearest[1] else {})

@@ -14,6 +14,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from streamd.errors import (
+    ConfigError,
     OneSessionError,
     StreamdError,
     WireError,
@@ -78,8 +79,11 @@ HEARD = "session %s: detected language: %s (set it with --language)"
 class KeepsVoices(Protocol):
     """Keeps voices of one session, to be known in later ones."""
 
-    def keep(self, name: str, voiceprint: bytes, n: int) -> None:
-        """Keep somebody's voice, of which `n` frames were heard; raises `StreamdError`."""
+    def keep(self, name: str, voiceprint: bytes, n: int, *, again: bool) -> None:
+        """Keep somebody's voice, of which `n` frames were heard; raises `ConfigError`."""
+
+    def take_back(self, name: str) -> None:
+        """Keep no more of this person than before the session; raises `ConfigError`."""
 
 
 @dataclass(slots=True)
@@ -259,7 +263,7 @@ class Stream:
 
         With `keep`, their voice is kept, too, to be known in later sessions. Raises `WireError`
         with `bad_option` if that is no name, or if the voice cannot be kept; then they are told
-        the name all the same.
+        the name all the same. A voice that was kept under another name is not kept under that.
         """
         try:
             naming = replace(naming, name=name_from(naming.name))
@@ -269,26 +273,33 @@ class Stream:
         if naming.name != self.hub.named(naming.speaker):
             self._publish([naming])
         self._named_here.add(naming.speaker)
-        self._kept_voices.pop(naming.speaker, None)
+        before = self._kept_voices.pop(naming.speaker, "")
         if keep and naming.name:
             self._kept_voices[naming.speaker] = naming.name
-            self._keep_voice(naming.speaker, naming.name)
+        names = [name.casefold() for name in (naming.name, *self._kept_voices.values())]
+        try:
+            if before and self._keeper is not None and before.casefold() not in names:
+                self._keeper.take_back(before)
+            if keep and naming.name:
+                self._keep_voice(naming.name)
+        except ConfigError as error:
+            log.error("keep: %s", error)  # noqa: TRY400 - no bug
+            raise WireError("bad_option", for_clients("the voice cannot be kept", error)) from error
 
-    def _keep_voice(self, speaker: int, name: str) -> None:
-        """Keep what is known of a voice by now; at the end, more of it is."""
+    def _keep_voice(self, name: str, *, again: bool = False) -> None:
+        """Keep what is known of a voice by now; at the end, more of it is, and so it is `again`."""
         if self._keeper is None:
             raise WireError(
                 "bad_option", "keep: this server keeps no voices: start it with --people"
             )
-        voice = self.session.voice(speaker)
-        if voice is None or voice[1] < LEAST_KEPT:
-            what = f"keep: too little of {name} was heard so far: the voice is kept at the end"
-            raise WireError("bad_option", what)
-        try:
-            self._keeper.keep(name, *voice)
-        except StreamdError as error:
-            log.error("keep: %s", error)  # noqa: TRY400 - no bug
-            raise WireError("bad_option", for_clients("the voice cannot be kept", error)) from error
+        # Of one person who was taken for two, or of two with one name, most was heard of the first.
+        numbers = (number for number, called in self._kept_voices.items() if called == name)
+        voices = filter(None, map(self.session.voice, numbers))
+        voice, n = max(voices, key=lambda each: each[1], default=(b"", 0))
+        if n < LEAST_KEPT:
+            when = "it is not kept" if again else "the voice is kept at the end"
+            raise WireError("bad_option", f"keep: too little of {name} was heard so far: {when}")
+        self._keeper.keep(name, voice, n, again=again)
 
     def _store_choices(self, *, at_once: bool = False) -> None:
         """Store new choices when there was audio enough for those before, or `at_once`.
@@ -586,10 +597,10 @@ class Stream:
         self._notify()
 
     def _close(self, reason: str, *, resumable: bool) -> None:
-        for speaker, name in self._kept_voices.items():
+        for name in dict.fromkeys(self._kept_voices.values()):
             try:
-                self._keep_voice(speaker, name)
-            except WireError as error:
+                self._keep_voice(name, again=True)
+            except (WireError, ConfigError) as error:
                 log.warning("session %s: %s: %s", self.hub.session, name, error)
         journal = self.hub.journal
         try:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from playwright._impl._driver import compute_driver_executable
 
-from streamd.events import Final, TimedWord, encode
+from streamd.events import Final, SpeakerTurn, SpeakerTurns, TimedWord, encode
+from streamd.labels import revise, revised
 from streamd.library.edits import EditedSentence, EditedText, Edits, Speaking
 
 WEB = Path(__file__).parents[2] / "clients" / "web"
@@ -202,6 +203,44 @@ def test_a_correction_stands_for_words_of_this_run_only():
         ["Anna Bottin.", "“Ana Botín,” said Anna."],
         "“Anna Bottin,” said Anna.",
     ]
+
+
+def test_the_page_says_as_the_daemon_who_says_a_word():
+    draw = random.Random(7)
+    cases = []
+    for _ in range(300):
+        texts = [draw.choice(["a", "b", "c.", "d?”"]) for _ in range(8)]
+        ends = sorted(draw.sample(range(1, 60), 8))
+        words = tuple(
+            TimedWord(text=text, start_ms=20 * start, end_ms=20 * end, final=True, speaker=9)
+            for text, start, end in zip(texts, [0, *ends], ends, strict=False)
+        )
+        said = " ".join(texts)
+        final = Final(seg=1, start_ms=0, end_ms=1200, text=said, language="en", words=words, seq=1)
+        turns = []
+        for _ in range(draw.randint(0, 4)):
+            start = draw.randint(0, 50)
+            end = start + draw.randint(1, 30)
+            turns.append(
+                SpeakerTurn(start_ms=20 * start, end_ms=20 * end, speaker=draw.randint(1, 3))
+            )
+        since = 20 * draw.choice([0, 0, 25])
+        told = SpeakerTurns(start_ms=since, end_ms=1600, turns=tuple(turns))
+        cases.append((final, told))
+    heard = [[json.loads(encode(each)) for each in case] for case in cases]
+    found = node(f"""
+    const {{ Transcript }} = await import("{WEB / "transcript.js"}");
+    const speakers = {json.dumps(heard)}.map((events) => {{
+      const transcript = new Transcript();
+      for (const event of [hello, ...events]) transcript.apply(event);
+      return transcript.items.at(-1).words.map(({{ speaker }}) => speaker);
+    }});
+    console.log(JSON.stringify(speakers));
+    """)
+    for (final, told), speakers in zip(cases, found, strict=True):
+        finals = [final]
+        revise(finals, revised([], told), told)
+        assert [word.speaker for word in finals[0].words] == speakers
 
 
 def test_sounds_stand_where_they_began_however_late_they_are_told():

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from streamd.config import Config, load
-from streamd.daemon.display import check_files, open_files, prints, transcripts
+from streamd.daemon.display import check_files, new_format, open_files, prints, transcripts
 from streamd.errors import ConfigError
 from streamd.events import Eos
 from streamd.options import InputOptions, ModelOptions, OutputOptions
@@ -147,6 +147,15 @@ def test_nor_the_sound_of_another_one(tmp_path, monkeypatch):
     Path("a.txt").symlink_to("b.wav")
     with pytest.raises(ConfigError, match=r"^a.txt is the input"):
         check_files(wanted(["x/a.mp3", "b.wav"], output_format=("txt",)))
+
+
+@pytest.mark.parametrize(
+    "source", [InputOptions(device="mic+system"), InputOptions(channels="split"), InputOptions()]
+)
+def test_tables_say_who_speaks_where_each_channel_is_a_person(source):
+    config = Config(input=source)
+    for name in ("csv", "tsv"):
+        assert ("speaker" in new_format(config, name).header) == (source != InputOptions())
 
 
 def test_files_have_the_names_times_and_turns_that_are_asked_for(tmp_path):

@@ -1,7 +1,10 @@
 """The folder of voices that are known again, and what keeps voices of a session."""
 
+import base64
+import contextlib
 import json
 import logging
+import shlex
 import stat
 from functools import partial
 
@@ -52,6 +55,42 @@ def test_what_is_kept_again_in_a_session_replaces_what_that_session_has_kept(tmp
     assert kept.person.n < MOST_KEPT
 
 
+def test_whoever_is_forgotten_while_a_session_goes_on_stays_forgotten(tmp_path):
+    folder = PeopleFolder(str(tmp_path))
+    folder.keep(Person("Ana", voiceprint(2), 1000), None)
+    keeper = VoiceKeeper(folder)
+    keeper.keep("Ana", voiceprint(1), 100)
+    folder.delete("ana")
+    keeper.keep("Ana", voiceprint(1), 300, again=True)
+    assert not folder.people
+    keeper.keep("Ana", voiceprint(1), 300)  # who was asked once more, and agreed
+    assert folder.people == (Person("Ana", voiceprint(1), 300),)
+
+
+def test_a_name_in_other_capitals_is_the_same_person(tmp_path):
+    folder = PeopleFolder(str(tmp_path))
+    keeper = VoiceKeeper(folder)
+    for name, n in (("Ana", 100), ("ANA", 300)):
+        keeper.keep(name, voiceprint(1), n)
+    ((_, kept),) = folder.files()
+    assert (kept.name, kept.frames, kept.sessions) == ("ANA", 300, 1)
+
+
+def test_a_copy_of_a_file_is_forgotten_too(tmp_path):
+    folder = PeopleFolder(str(tmp_path))
+    path = folder.keep(Person("Ana", voiceprint(1), 100), None)
+    (tmp_path / "copy.json").write_bytes(path.read_bytes())
+    folder.delete("Ana")
+    assert not [*tmp_path.iterdir()]
+
+
+def test_how_to_forget_somebody_is_said_as_a_shell_reads_it(tmp_path, caplog):
+    with caplog.at_level(logging.INFO):
+        VoiceKeeper(PeopleFolder(str(tmp_path))).keep('O\'"Neil"', voiceprint(1), 100)
+    command = caplog.messages[-1].partition("forget it with: ")[2]
+    assert shlex.split(command) == ["streamd", "people", "delete", 'O\'"Neil"']
+
+
 def test_too_little_of_a_voice_is_not_kept(tmp_path):
     with pytest.raises(
         ConfigError, match=r"the voice of Ana is known from 1\.0 s of speech: it takes 2"
@@ -60,7 +99,20 @@ def test_too_little_of_a_voice_is_not_kept(tmp_path):
     assert not [*tmp_path.iterdir()]
 
 
-@pytest.mark.parametrize("damaged", [b"", b"{", b"[]", b'{"name":1}', b"\xff"])
+def person_file(**changed) -> bytes:
+    """Return the file of a person as another program may write it."""
+    fields = {"name": "Bob", "model": "community-1", "written": "2026-01-01T00:00:00Z"}
+    known = {"voiceprint": base64.b64encode(voiceprint(3)).decode(), "frames": 100}
+    return json.dumps({**fields, **known, **changed}).encode()
+
+
+FOREIGN = [{"name": ""}, {"name": "B" * 101}, {"frames": 0}, {"frames": -1}]
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [b"", b"{", b"[]", b'{"name":1}', b"\xff", *(person_file(**each) for each in FOREIGN)],
+)
 def test_a_damaged_file_costs_one_person(damaged, tmp_path, caplog):
     folder = PeopleFolder(str(tmp_path))
     folder.keep(Person("Ana", voiceprint(1), 100), None)
@@ -136,35 +188,94 @@ def test_whoever_says_a_word_before_a_person_is_not_kept_as_that_person(tmp_path
     assert PeopleFolder(str(tmp_path / "people")).people[0].in_room == b""
 
 
-class OneVoice:
-    """A session in which speaker 1 has a voice, of which more and more is heard."""
+class Voices:
+    """A session whose speakers have voices, by number, of which more and more is heard."""
 
-    def __init__(self) -> None:
-        self.n = 0
+    def __init__(self, *voices: bytes) -> None:
+        self.voices, self.n = dict(enumerate(voices, 1)), dict.fromkeys(range(1, 3), 0)
 
     def voice(self, speaker: int) -> tuple[bytes, int] | None:
-        return (voiceprint(7), self.n) if speaker == 1 and self.n else None
+        n = self.n.get(speaker)
+        return (self.voices[speaker], n) if n else None
 
 
-def test_a_voice_is_kept_when_it_is_named_and_again_at_the_end(tmp_path, monkeypatch):
-    folder, said = PeopleFolder(str(tmp_path)), OneVoice()
+@pytest.fixture
+def named(tmp_path, monkeypatch):
+    """Give a session that keeps voices, what is heard in it, and the folder."""
+    folder, said = PeopleFolder(str(tmp_path)), Voices(voiceprint(7), voiceprint(8))
     streams = Streams(build.session_factory(load({}, {})), max_backlog=1, max_ingest=1)
     streams.context.new_keeper = partial(VoiceKeeper, folder)
     stream = streams.open("talk")
     monkeypatch.setattr(stream.session, "voice", said.voice)
+    return stream, said, folder
+
+
+def test_a_voice_is_kept_when_it_is_named_and_again_at_the_end(named):
+    stream, said, folder = named
     for n, problem in ((0, "too little of Ana"), (60, "too little of Ana"), (150, "")):
-        said.n = n
-        named = SpeakerName(speaker=1, name="Ana")
+        said.n[1] = n
+        name = SpeakerName(speaker=1, name="Ana")
         if problem:
             with pytest.raises(WireError, match=problem):
-                stream.rename(named, keep=True)
+                stream.rename(name, keep=True)
             assert stream.hub.named(1) == "Ana"
         else:
-            stream.rename(named, keep=True)
+            stream.rename(name, keep=True)
         assert [each.n for each in folder.people] == ([] if problem else [150])
-    said.n = 400
+    said.n[1] = 400
     stream.end("stop", resumable=False)
     assert [(each.name, each.n) for each in folder.people] == [("Ana", 400)]
+
+
+def test_a_voice_of_which_too_little_was_said_is_not_kept_at_the_end(named, caplog):
+    stream, said, folder = named
+    said.n[1] = 60
+    with pytest.raises(WireError, match="the voice is kept at the end"):
+        stream.rename(SpeakerName(speaker=1, name="Ana"), keep=True)
+    stream.end("stop", resumable=False)
+    assert "too little of Ana was heard so far: it is not kept" in caplog.text
+    assert not folder.people
+
+
+@pytest.mark.parametrize("name", ["Bob", ""])
+@pytest.mark.parametrize("keep", [True, False])
+def test_a_voice_that_is_somebody_elses_is_not_kept_under_the_first_name(name, keep, named):
+    stream, said, folder = named
+    known = Person("Ana", voiceprint(1), 500)
+    folder.keep(known, None)
+    said.n[1] = 200
+    stream.rename(SpeakerName(speaker=1, name="Ana"), keep=True)
+    assert [each.n for each in folder.people] == [700]
+    stream.rename(SpeakerName(speaker=1, name=name), keep=keep)
+    bob = [Person("Bob", voiceprint(7), 200)] if name and keep else []
+    assert [*folder.people] == [known, *bob]
+    stream.end("stop", resumable=False)
+    assert [*folder.people] == [known, *bob]
+
+
+@pytest.mark.parametrize("n", [60, 200])
+def test_what_was_not_kept_or_is_forgotten_is_not_taken_back(n, named):
+    stream, said, folder = named
+    known = Person("Ana", voiceprint(1), 500)
+    folder.keep(known, None)
+    said.n[1] = n
+    with contextlib.suppress(WireError):  # too little was heard
+        stream.rename(SpeakerName(speaker=1, name="Ana"), keep=True)
+    if n == 200:
+        folder.delete("Ana")
+    stream.rename(SpeakerName(speaker=1, name="Bob"))
+    assert folder.people == ((known,) if n == 60 else ())
+
+
+def test_of_two_speakers_with_one_name_the_voice_of_whom_more_was_heard_is_kept(named):
+    stream, said, folder = named
+    said.n = {1: 400, 2: 150}
+    for number, name in ((1, "Ana"), (2, "Ana")):
+        stream.rename(SpeakerName(speaker=number, name=name), keep=True)
+    assert folder.people == (Person("Ana", voiceprint(7), 400),)
+    stream.rename(SpeakerName(speaker=1, name="Bob"))
+    stream.end("stop", resumable=False)
+    assert folder.people == (Person("Ana", voiceprint(8), 150),)
 
 
 def test_a_name_that_somebody_gives_is_not_replaced_by_that_of_a_voice(tmp_path):

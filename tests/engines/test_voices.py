@@ -14,7 +14,7 @@ from streamd.engines.voices import (
     listen,
     segment,
 )
-from streamd.speakers import HeardVoices, HearingRequest, HearingStep, Roster, changes, speaker_at
+from streamd.speakers import HeardVoices, HearingRequest, HearingStep, Roster, changes, talking
 from streamd.types import FRAME, Hypothesis, Window
 from tests.support.recorded import samples
 
@@ -78,8 +78,8 @@ def test_the_speakers_of_a_recording_are_told_apart(block):
     for first in range(0, len(sound), block):
         voices.feed(sound[first : first + block], gate[first : first + block])
     turns = voices.turns()
-    who = [speaker_at(turns, middle - 20, middle + 20) for middle in (75, 325, 475)]
-    assert who == [1, 2, 1]
+    who = [[*talking(turns, middle - 20, middle + 20)] for middle in (75, 325, 475)]
+    assert who == [[1], [2], [1]]
     assert all(turn.end <= 150 or turn.start >= 225 for turn in turns)
 
 

@@ -10,13 +10,17 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 
 import pytest
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from streamd.errors import ConfigError, EngineError, SourceError, WireError
 from streamd.events import Final, TimedWord
+from streamd.labels import by_speaker
 from streamd.options import BindOptions
 from streamd.server import Recording, Server, Wanted
+from streamd.server.listen_rest import _utterances
 from tests.support.loop import turn, turns
+from tests.support.said import spoken
 from tests.support.serving import INFO, CountingStreams, joined, serving
 from tests.support.uploads import PATH, answer, exchange, form, head, post
 
@@ -184,6 +188,20 @@ async def test_deepgrams_clients_send_the_recording_alone(echo, server):
     assert [each["transcript"] for each in got["results"]["utterances"]] == ["one", "two"]
     assert got["metadata"]["duration"] == 1.5
     assert got["metadata"]["sha256"] == hashlib.sha256(b"one\ntwo").hexdigest()
+
+
+def test_deepgrams_utterances_are_cut_where_captions_are():
+    said = spoken("It costs 1,000 euros, yes? No.")
+    speakers = [1, 1, 2, UNSET, 1, 2]  # "1,000" is never cut, nor what nobody says
+    texts = ["It", "costs", "1", ",000", "euros, yes?", "No."]
+    words = tuple(
+        TimedWord(text=text, start_ms=n, end_ms=n + 1, final=True, speaker=speaker)
+        for n, (text, speaker) in enumerate(zip(texts, speakers, strict=True))
+    )
+    said = replace(said, words=words)
+    told = [(each["speaker"], each["transcript"]) for each in _utterances(said)]
+    assert told == [(part.speaker - 1, part.text) for part in by_speaker(said)]
+    assert told == [(0, "It costs"), (1, "1,000"), (0, "euros, yes?"), (1, "No.")]
 
 
 async def test_a_listener_may_not_send_deepgrams_recordings_either():

@@ -2,6 +2,7 @@
 
 import msgspec
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import UNSET
@@ -16,11 +17,11 @@ from streamd.events import (
     TimedWord,
     Vad,
 )
-from streamd.labels import by_speaker
+from streamd.labels import by_speaker, with_speakers
 from streamd.options import SessionOptions
 from streamd.session.timeline import Timeline
 from streamd.session.who import WhoSpeaks
-from streamd.speakers import HeardVoices, HearingRequest, HearingStep, Roster
+from streamd.speakers import HeardVoices, HearingRequest, HearingStep, Roster, SpokenTurn
 from streamd.speakers.people import Person
 from streamd.streams.journal.lines import JournalLine, read_line
 from streamd.types import FRAME, ResumeState
@@ -109,6 +110,37 @@ def test_words_have_the_speaker_who_talks_meanwhile():
         ("Me.", 2),
     ]
     assert by_speaker(SAID) == [SAID]
+
+
+@pytest.mark.parametrize(
+    ("text", "turns", "speakers"),
+    [
+        # A turn begins before the sentence that another one's last words go on with.
+        ("to stay. I was lucky", [(0, 66, 1), (50, 160, 2)], [1, 1, 2, 2, 2]),
+        ("This is blackmail.", [(0, 32, 1), (0, 100, 2)], [2, 2, 2]),
+        (
+            "this is mine. Is it not?",
+            [(0, 100, 1), (85, 110, 2), (110, 180, 2)],
+            [1, 1, 1, 2, 2, 2],
+        ),
+        ("We are, you know,", [(0, 60, 1), (60, 120, 2)], [1, 1, 2, 2]),  # nobody says all of it
+        ("We are sorry.", [(0, 90, 1), (0, 90, 2)], [1, 1, 1]),
+        ("We are sorry.", [(0, 90, 1), (0, 95, 2)], [1, 1, 1]),
+        ("We are.", [(100, 190, 3)], [3, 3]),
+        ("We are.", [], [UNSET, UNSET]),
+    ],
+)
+def test_a_sentence_is_not_cut_where_one_person_may_have_said_all_of_it(text, turns, speakers):
+    said = final(*((word, 600 * n, 600 * n + 600) for n, word in enumerate(text.split())))
+    named = with_speakers(said, [SpokenTurn(*turn) for turn in turns])
+    assert [word.speaker for word in named.words] == speakers
+
+
+def test_words_before_a_frame_keep_their_speaker():
+    words = tuple(msgspec.structs.replace(word, speaker=1) for word in SAID.words)
+    named = msgspec.structs.replace(SAID, words=words)
+    again = with_speakers(named, [SpokenTurn(0, 100, 2)], since=30)
+    assert [word.speaker for word in again.words] == [1, 1, 2, 2]
 
 
 def test_a_voice_takes_no_number_before_it_has_words():

@@ -111,6 +111,16 @@ async def test_a_device_that_falls_silent_counts_as_gone(timeout_ms, fake, monke
     assert len(audio(captured)) == 320
 
 
+@pytest.mark.parametrize("is_dead", [False, True])
+async def test_a_device_that_delivers_nothing_any_more_is_not_waited_for(is_dead, fake):
+    async with Microphone() as microphone:
+        fake.streams[0].deliver(np.full(320, 0.5))
+        await anext(aiter(microphone))
+        microphone._received_s -= 2 * is_dead
+    assert fake.streams[0].closed
+    assert fake.streams[0].aborted == is_dead
+
+
 async def collect(microphone, captured):
     async for item in microphone:
         captured.append(item)  # what came before the error counts

@@ -127,3 +127,13 @@ async def test_both_sides_of_a_call_are_two_channels_of_one_stream(null_sink, re
         assert_is_ramp(frames[:, side].reshape(-1))
     first, second = (np.flatnonzero(frames[:, side])[0] for side in (0, 1))
     assert second > first + len(RAMP)  # it was played behind the other
+
+
+async def test_an_output_that_is_suspended_counts_as_gone_and_can_be_left(null_sink, monkeypatch):
+    monkeypatch.setattr("streamd.sources.microphone.TIMEOUT_MS", 1_500)
+    async with Microphone(DEVICE) as microphone:
+        await anext(aiter(microphone))
+        null_sink.suspend(on=True)
+        with pytest.raises(SourceError, match="delivered nothing for 1500 ms"):
+            await consume(microphone)
+    null_sink.suspend(on=False)

@@ -13,7 +13,7 @@ from streamd.speakers import REMEMBERED, HearingStep, HearingSteps, Roster, Spok
 from streamd.speakers.boundaries import runs, shifts
 from streamd.speakers.roster import MOST, MOST_SPARE, SAMPLE, SHARE
 from streamd.speakers.steps import ATTACK, CONTEXT, EVERY, FIRST, QUIET
-from streamd.speakers.turns import speaker_at
+from streamd.speakers.turns import talking
 
 RNG = np.random.default_rng(0)
 VOICES = np.linalg.qr(RNG.standard_normal((256, 40)))[0].T.astype(np.float32)
@@ -89,8 +89,8 @@ def test_a_change_within_an_utterance_and_talk_at_once_are_turns_of_their_own():
     hear(roster, talk(200, a=(10, 110), b=(100, 190)), [0, 1])
     assert roster.turns == [SpokenTurn(10, 110, 1), SpokenTurn(100, 190, 2)]
     assert changes(roster.turns) == [100]
-    who = [speaker_at(roster.turns, *at) for at in ((20, 40), (150, 160), (195, 200))]
-    assert who == [1, 2, 2]
+    who = [talking(roster.turns, *at) for at in ((20, 40), (90, 110), (195, 200))]
+    assert who == [{1: 20}, {1: 20, 2: 10}, {2: 0}]
 
 
 def test_a_voice_goes_on_from_one_step_to_the_next():

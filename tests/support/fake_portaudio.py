@@ -16,7 +16,7 @@ class InputStream:
         self.settings = settings
         self.portaudio = portaudio
         self.n_delivered = 0
-        self.running = self.closed = False
+        self.running = self.closed = self.aborted = False
 
     def start(self):
         if self.portaudio.start_fails:
@@ -26,6 +26,10 @@ class InputStream:
     def stop(self):
         self.running = False
         self.settings["finished_callback"]()
+
+    def abort(self):
+        self.stop()
+        self.aborted = True
 
     def close(self):
         self.closed = True

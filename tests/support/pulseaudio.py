@@ -50,6 +50,11 @@ class NullSink:
             pactl = ["pactl", f"--server={self.server}", *command]
             subprocess.run(pactl, env=self.environment, check=True, stdout=subprocess.DEVNULL)
 
+    def suspend(self, *, on):
+        """Let the sink and its monitor sleep, whoever listens, or wake them."""
+        pactl = ["pactl", f"--server={self.server}", "suspend-sink", SINK, str(int(on))]
+        subprocess.run(pactl, env=self.environment, check=True)
+
     def quit(self):
         """End the server while it is in use."""
         subprocess.run(["pactl", f"--server={self.server}", "exit"], env=self.environment)
