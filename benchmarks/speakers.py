@@ -5,6 +5,7 @@
                                   [--guest]
     python benchmarks/speakers.py --wordless --pipeline PLDA SOUND.flac...
     python benchmarks/speakers.py --wordless --minutes N SOUND.flac...
+    python benchmarks/speakers.py --wordless --copies N SOUND.flac...
 
 A SOUND has its speakers beside it, in SOUND.rttm, and its words in SOUND.json (``segments`` with
 ``speaker`` and ``ref_words``; without SOUND.rttm, their ``start`` and ``end`` say who talks). Of
@@ -13,7 +14,10 @@ dialogues of 2, 4 and 8 speakers are built (`dialogues`); `readers` builds other
 With ``--guest``, somebody else says about ten words once, in the middle of four minutes: `guest` is
 % of these words, live and offline (also of a SOUND whose .json names a ``guest``). With
 ``--minutes``, the sounds are one dialogue, again and again until it is so long. ``--snr`` adds
-white noise. The package meeteval has to be installed (the group ``speakers``).
+white noise. With ``--copies``, each dialogue is measured so often, again with noise at -90 dB that
+nobody hears, but which changes narrow decisions, as rounding does on another machine; the last line
+has the means, live, and the deviations among the copies of a dialogue. The package meeteval has to
+be installed (the group ``speakers``).
 
 Who talks when depends on the audio alone, so it is measured without a recognizer, live in steps and
 offline at once; with ``--wordless`` nothing else is. DER: missed, invented and wrong speaker time,
@@ -149,6 +153,26 @@ def with_noise(dialogue: Dialogue, snr_db: float) -> Dialogue:
     power = float(np.square(sound[np.abs(sound) > 1e-3]).mean()) * 10 ** (-snr_db / 10)
     noise = np.random.default_rng(0).standard_normal(len(sound)) * power**0.5
     return dialogue._replace(sound=(sound + noise).astype(np.float32))
+
+
+def again(dialogue: Dialogue, copy: int) -> Dialogue:
+    """Add noise that nobody hears, another one for each copy after the first (0)."""
+    if not copy:
+        return dialogue
+    noise = 10 ** (-90 / 20) * np.random.default_rng(copy).standard_normal(len(dialogue.sound))
+    return dialogue._replace(sound=(dialogue.sound + noise).astype(np.float32))
+
+
+def among_copies(measured: Sequence[Sequence[dict[str, Any]]]) -> dict[str, list[float]]:
+    """Return the means of `words` and DER, live, and their deviations among copies."""
+    found = {
+        "words": np.array([[each["words"]["live"] for each in copies] for copies in measured]),
+        "live": np.array([[each["live"]["der"] for each in copies] for copies in measured]),
+    }
+    return {
+        name: [round(float(values.mean()), 2), round(float(values.var(1).mean() ** 0.5), 2)]
+        for name, values in found.items()
+    }
 
 
 def spoken(words: Iterable[dict[str, Any]]) -> tuple[list[Talk], dict[str, str]]:
@@ -320,6 +344,7 @@ def main() -> None:
     parser.add_argument("--guest", action="store_true")
     parser.add_argument("--minutes", type=float)
     parser.add_argument("--snr", type=float)
+    parser.add_argument("--copies", type=int, default=1)
     args = parser.parse_args()
     dialogues = [read(path) for path in args.sounds]
     if args.minutes:
@@ -331,12 +356,19 @@ def main() -> None:
     plda = Plda(args.pipeline) if args.pipeline else None
     facts = msgspec.to_builtins(machine())
     print(json.dumps({"machine": facts, "model": args.model, "snr_db": args.snr}))
+    measured: list[list[dict[str, Any]]] = []
     for dialogue in dialogues:
-        noisy = dialogue if args.snr is None else with_noise(dialogue, args.snr)
-        facts = by_voices(noisy, plda)
-        if not args.wordless:
-            facts |= by_program(noisy, args.model)
-        print(json.dumps(facts), flush=True)
+        measured.append([])
+        for copy in range(args.copies):
+            noisy = dialogue if args.snr is None else with_noise(dialogue, args.snr)
+            noisy = again(noisy, copy)
+            facts = by_voices(noisy, plda)
+            if not args.wordless:
+                facts |= by_program(noisy, args.model)
+            measured[-1].append(facts)
+            print(json.dumps(facts), flush=True)
+    if args.copies > 1:
+        print(json.dumps(among_copies(measured)))
 
 
 if __name__ == "__main__":

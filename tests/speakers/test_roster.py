@@ -253,6 +253,26 @@ def test_speakers_that_turn_out_to_be_one_get_the_same_number():
     assert {turn.speaker for turn in roster.turns} == {1}
 
 
+@pytest.mark.parametrize(("halves", "found"), [(1, [1, 2]), (0.35, [1, 1])])
+def test_two_who_were_taken_for_one_long_ago_are_told_apart_when_more_is_heard(halves, found):
+    # but not in a room, where the halves of a sample are less alike
+    def voice(frames, who):
+        is_half, is_second = len(frames) < 50, frames[0] >= 40
+        n, common = (100 + int(is_second), halves) if is_half else (who, 0.3)
+        found = np.zeros(256, np.float32)
+        found[0], found[1 + n] = common**0.5, (1 - common) ** 0.5
+        return found
+
+    roster = Roster()
+    for i in range(2):
+        hear(roster, talk(100, a=(10, 90)), partial(voice, who=i), start=500 * i)
+    assert [turn.speaker for turn in roster.turns] == [1, 1]
+    for i in range(8):
+        start = 2 * REMEMBERED + 200 * i
+        hear(roster, talk(100, a=(10, 90)), partial(voice, who=i % 2), start=start)
+    assert [turn.speaker for turn in roster.turns] == 4 * found
+
+
 def test_a_pause_of_one_speaker_does_not_end_a_turn():
     roster = Roster()
     hear(roster, talk(200, a=(5, 90)) | talk(200, a=(110, 195)), [0])
