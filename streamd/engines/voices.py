@@ -23,6 +23,7 @@ from streamd.speakers import (
     Roster,
     SpokenTurn,
 )
+from streamd.speakers.boundaries import runs
 from streamd.system.disk import asset, in_utf8
 from streamd.types import FRAME, SAMPLE_RATE, Frames, Hypothesis, Samples, Window, WindowRecognizer
 
@@ -34,6 +35,8 @@ _TALKING = np.array(
 """Who talks in each of its classes ("powerset", arXiv 2310.13025)."""
 _SHORTEST = SAMPLE_RATE // 2
 """Samples that it hears at least; fewer are followed by silence."""
+_SILENT = 50
+"""Frames without a voice that are segmented again."""
 _WIDTH, _HOP, _N_FFT, _N_MELS, _LOWEST_HZ = 400, 160, 512, 80, 20
 """Kaldi's filter banks."""
 _BLOCK = 8
@@ -88,13 +91,15 @@ class RecordedVoices:
 
     def _hear(self) -> None:
         for step in self._steps.take(self._end):
-            hear(self._roster, step, self._audio, start=self._begin)
+            hear(self._roster, step, self._audio, start=self._begin, whole=True)
         n_old = self._steps.oldest - self._begin
         self._audio, self._begin = self._audio[FRAME * n_old :], self._begin + n_old
 
 
-def hear(roster: Roster, step: HearingStep, audio: Samples, *, start: int) -> None:
-    """Have a roster hear a step, in audio that begins at frame `start`."""
+def hear(
+    roster: Roster, step: HearingStep, audio: Samples, *, start: int, whole: bool = False
+) -> None:
+    """Have a roster hear a step, in audio that begins at frame `start`, maybe of a `whole` one."""
     part = audio[FRAME * (step.start - start) : FRAME * (step.end - start)]
     levels = 10 * np.log10((part.reshape(-1, FRAME).astype(np.float64) ** 2).mean(1) + 1e-10)
     # Their own mean would take a part of the voice with it. Every eighth bank is enough for that.
@@ -103,7 +108,7 @@ def hear(roster: Roster, step: HearingStep, audio: Samples, *, start: int) -> No
     def listen_to(first: int, end: int) -> Describe:
         return listen(filter_banks(part[FRAME * first : FRAME * end]) - mean())
 
-    roster.hear(step, *segment(part), levels, listen_to)
+    roster.hear(step, *(segment_twice if whole else segment)(part), levels, listen_to)
 
 
 def segment(audio: Samples) -> tuple[Activity, Chances]:
@@ -115,6 +120,19 @@ def segment(audio: Samples) -> tuple[Activity, Chances]:
     log_probs = steps[0, nearest]
     chances: Chances = np.exp(log_probs) @ _TALKING.astype(np.float32)
     return _TALKING[log_probs.argmax(1)], chances
+
+
+def segment_twice(audio: Samples) -> tuple[Activity, Chances]:
+    """Segment audio, and each place of a second and more without a voice once more, by itself.
+
+    In a far room, it is not heard for seconds that somebody talks, unless a piece begins there.
+    """
+    activity, chances = segment(audio)
+    for ((first, end),) in runs(activity.sum(1) == 0):
+        if _SILENT <= end - first < len(activity):
+            place = slice(first, end)
+            activity[place], chances[place] = segment(audio[FRAME * first : FRAME * end])
+    return activity, chances
 
 
 def listen(banks: NDArray[np.float64]) -> Describe:

@@ -58,6 +58,10 @@ AHEAD = 0.2
 speaker by this much. A cosine with nobody counts as 0."""
 CLEAR = 30
 """A voice needs this many embedded frames to become a new speaker."""
+MEANWHILE = 0.5
+"""Of a recording, a voice that is hardly ever alone may be an echo that the segmentation takes for
+one more speaker. Somebody else has it if it is more like them than this share of its likeness to
+who talks meanwhile (for nine in ten of 30 echoes of the design half, it is less than 0.45)."""
 LEAST_SHARE = 0.3
 """A local speaker continues a voice if at least this share of its known frames is the voice's."""
 MOST = 16
@@ -75,7 +79,8 @@ VOICEPRINT_BYTES = 256
 class Voice:
     """What one local speaker says at `places`.
 
-    `total` is the sum of the embeddings of `n` frames (0: none yet).
+    `total` is the sum of the embeddings of `n` frames (0: none yet). Of a recording, a voice
+    that is hardly ever alone is described by all its frames, and counts as one.
     """
 
     places: Places
@@ -208,19 +213,25 @@ class Roster:
     ) -> None:
         """Embed all of a step, and end voices where the embedding changes."""
         n_known, n = step.new - step.start, step.end - step.start
-        spoken = [(each, _usable(step, alone, each)[n_known:]) for each in found]
-        spoken = [(each, usable) for each, usable in spoken if usable.sum() >= LEAST_SAMPLE]
-        if not spoken:
+        heard = []
+        for each in found:
+            usable, every = (
+                _usable(step, among, each)[n_known:] for among in (alone, np.ones_like(alone))
+            )
+            is_alone = usable.sum() >= LEAST_SAMPLE
+            if is_alone or every.sum() >= CLEAR:
+                heard.append((each, usable if is_alone else every, is_alone))
+        if not heard:
             return
         describe = listen(n_known, n)
-        for (number, _, places), usable in spoken:
-            cuts = turning(usable, describe, self._adjacent)
+        for (number, _, places), usable, is_alone in heard:
+            cuts = turning(usable, describe, self._adjacent) if is_alone else []
             parts = np.zeros((len(cuts) + 1, len(usable)), np.bool_)
             for part, first, end in zip(parts, (0, *cuts), (*cuts, len(usable)), strict=True):
                 part[first:end] = usable[first:end]
             bounds = (places[0][0], *(step.new + cut for cut in cuts), places[-1][1])
             for ends, part, voice in zip(pairwise(bounds), parts, describe(parts), strict=True):
-                n_part = int(part.sum())
+                n_part = int(part.sum()) if is_alone else 1
                 self._voices[number] = Voice(_clipped(places, *ends), n_part * voice, n_part)
                 number = self._new_voice()
 
@@ -388,7 +399,10 @@ class Roster:
             if voice.n >= CLEAR:
                 continue
             if voice.n and centres:
-                speaker = max(centres, key=lambda each: likeness(voice.total, centres[each]))
+                alike = {who: likeness(voice.total, centre) for who, centre in centres.items()}
+                for who in _meanwhile(voice, clear) if voice.n == 1 else ():
+                    alike[who] *= MEANWHILE
+                speaker = max(alike, key=lambda who: alike[who])
             else:
                 speaker = self._beside(voice, clear) or voice.speaker or min(centres, default=1)
             self._voices[number] = replace(voice, speaker=speaker)
@@ -400,7 +414,7 @@ class Roster:
         What is too little to be embedded is mostly the beginning or the end of a turn, in which the
         one before or after it is still heard.
         """
-        meanwhile = {each.speaker for each in clear if voice.gap(each) < 0}
+        meanwhile = _meanwhile(voice, clear)
         others = [each for each in clear if each.speaker not in meanwhile]
         return min(others, key=voice.gap).speaker if others else 0
 
@@ -427,6 +441,11 @@ def _in_pieces(voices: Iterable[Voice], most: int = PIECES) -> tuple[Voice, ...]
 def _apart(a: Voice, b: Voice) -> float:
     """Return by how much the error grows if two voices are taken for one (Ward, 1963)."""
     return (1 - likeness(a.total, b.total)) * a.n * b.n / (a.n + b.n)
+
+
+def _meanwhile(voice: Voice, others: Sequence[Voice]) -> set[int]:
+    """Return who of others talks while a voice does."""
+    return {each.speaker for each in others if voice.gap(each) < 0}
 
 
 def _with_halves(frames: NDArray[np.bool_]) -> NDArray[np.bool_]:

@@ -6,6 +6,7 @@ import sys
 import numpy as np
 import pytest
 
+from streamd.engines import voices
 from streamd.engines.voices import (
     Listener,
     RecordedVoices,
@@ -117,3 +118,16 @@ def test_nothing_is_loaded_before_it_is_needed():
     )
     done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=True)
     assert done.stdout == "0\n"
+
+
+def test_of_a_recording_a_place_without_a_voice_is_segmented_by_itself(monkeypatch):
+    def begins_only(audio):
+        activity = np.zeros((len(audio) // FRAME, 3), np.bool_)
+        activity[:100, 1] = True
+        return activity, activity.astype(np.float32)
+
+    monkeypatch.setattr(voices, "segment", begins_only)
+    for n, n_heard in ((100, 100), (149, 100), (150, 150), (260, 200)):
+        activity, chances = voices.segment_twice(np.zeros(FRAME * n, np.float32))
+        assert np.flatnonzero(activity[:, 1]).tolist() == [*range(n_heard)]
+        assert np.array_equal(activity, chances > 0.5)

@@ -63,6 +63,20 @@ def test_two_voices_are_two_people_by_how_alike_each_is_to_itself_in_this_record
     assert len(set(labels[:6])) == len(set(labels[6:])) == 1
 
 
+@pytest.mark.parametrize(("within", "n_speakers"), [(0.25, 2), (0.45, 3)])
+def test_in_a_recording_somebody_may_be_less_like_themselves_than_others_are(within, n_speakers):
+    # The cosines of the other's voices are 0.45, those of two moods 0.2, and `within` in each.
+    cosines = np.zeros((80, 80))
+    cosines[:40, :40], cosines[40:, 40:] = 0.45, 0.2
+    cosines[40:60, 40:60] = cosines[60:, 60:] = within
+    np.fill_diagonal(cosines, 1)
+    found = np.zeros((80, 256), np.float32)
+    found[:, :80] = np.linalg.cholesky(cosines)
+    labels = clustered(FEW * found, np.full(80, FEW))
+    assert len(set(labels)) == n_speakers
+    assert len(set(labels[:40])) == len(set(labels[40:60])) == 1
+
+
 def test_a_number_of_speakers_is_kept_to():
     totals = 100 * np.eye(6, 256, dtype=np.float32)
     assert len(set(clustered(totals, np.full(6, 100)))) == 6

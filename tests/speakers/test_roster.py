@@ -233,6 +233,20 @@ def test_of_a_recording_in_a_far_room_a_voice_does_not_end_where_its_seconds_are
     assert roster.turns == [SpokenTurn(0, 400, 1)]
 
 
+@pytest.mark.parametrize(("is_echo", "speakers"), [(True, [1, 2, 1]), (False, [1, 2, 1, 2])])
+def test_of_a_recording_an_echo_is_of_who_talks_meanwhile(is_echo, speakers):
+    roster = Roster(whole=True)
+    hear(roster, talk(100, a=(0, 100)), [0])
+    hear(roster, talk(100, a=(0, 100)), [1], start=500)
+
+    def voices(frames):
+        return VOICES[0] if is_echo or len(frames) > 40 else VOICES[:2].sum(0) / np.sqrt(2)
+
+    hear(roster, talk(100, a=(0, 100), b=(30, 70)), voices, start=1000)
+    roster.tell_apart()
+    assert [turn.speaker for turn in roster.turns] == speakers
+
+
 def test_of_a_recording_a_voice_may_end_in_a_pause_between_two_steps():
     roster = Roster(whole=True)
     hear(roster, talk(100, a=(0, 97)), [0])
