@@ -205,6 +205,15 @@ def test_what_was_taken_for_one_voice_gets_a_number_when_it_turns_out_to_be_two(
     assert [turn.speaker for turn in told.turns] == [1, 2]
 
 
+def test_whoever_only_coughs_takes_no_number_by_a_word_before_that_is_in_no_turn():
+    who = WhoSpeaks()
+    heard(who, (2, 36, ANA))
+    who.name([final(("Who", 100, 500), ("hm", 1100, 1200))])
+    (told,) = who.hear([after(Roster(), (2, 36, ANA), (68, 98, BEN))])
+    assert told.turns == ()
+    assert len(who.voiceprints) == 1
+
+
 def test_the_next_process_knows_the_speakers():
     who, _ = dialogue()
     who.name([SAID])
