@@ -307,3 +307,15 @@ def test_without_speakers_the_same_words_are_captioned():
     assert len(with_them) > len(without)  # a final ends where another speaker begins
     assert any(word.speaker for final in with_them for word in final.words)
     assert not any(word.speaker for final in without for word in final.words)
+
+
+def test_a_session_that_goes_on_without_speakers_keeps_their_voices_and_no_finals():
+    before, _ = dialogue()
+    before.name([SAID])
+    session = scripted_session(SessionOptions(step=25, length=300))
+    session.resume(ResumeState(voiceprints=before.voiceprints), 0, 1)
+    session.feed(scripted_audio(SPEECH))
+    events = [*session.flush(), *drain(session, ScriptedRecognizer(ending), [])]
+    assert any(isinstance(event, Final) for event in events)
+    assert session._who._finals == []
+    assert session.resume_state.voiceprints == before.voiceprints
