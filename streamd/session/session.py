@@ -412,7 +412,8 @@ class Session:
         """What follows from any change: audio may have been lost, or need no more reading."""
         events += self._pass_over()
         self._forget()
-        return self._timeline.correct(self._who.name(events))
+        named = self._who.name(events) if self._options.speakers else events
+        return self._timeline.correct(named)
 
     def _begun(self) -> Segment | None:
         """Begin with the oldest utterance that is not final yet, unless that was done."""

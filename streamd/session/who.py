@@ -103,9 +103,9 @@ class WhoSpeaks:
                 }
             oldest_ms = ms_from_frames(roster.heard - REMEMBERED)
             self._finals = [final for final in self._finals if final.end_ms > oldest_ms]
-            if any(turn.speaker not in self._numbers for turn in self._turns):
-                # What was taken for one voice may turn out to be two.
-                said = (with_speakers(final, self._turns) for final in self._finals)
+            if new := [turn.start for turn in self._turns if turn.speaker not in self._numbers]:
+                # What was taken for one voice may turn out to be two. Readers keep earlier words.
+                said = (with_speakers(final, self._turns, min(new)) for final in self._finals)
                 self._number(word for final in said for word in final.words)
             events.append(self._tell(since, roster.heard))
         return events

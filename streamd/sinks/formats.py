@@ -80,9 +80,9 @@ class Paragraphs(Format):
         return "\n" if self._last else ""
 
     def rest(self, final: Final) -> str:
-        """Return the end of the line, after which the next one begins."""
-        self._last = None
-        return self._between
+        """Return the end of the line, if there is one, after which the next one begins."""
+        end, self._last = self._between if self._last else "", None
+        return end
 
     def _final(self, final: Final) -> str:
         before, self._last = self._last, final

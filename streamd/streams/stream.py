@@ -276,10 +276,9 @@ class Stream:
         before = self._kept_voices.pop(naming.speaker, "")
         if keep and naming.name:
             self._kept_voices[naming.speaker] = naming.name
-        names = [name.casefold() for name in (naming.name, *self._kept_voices.values())]
         try:
-            if before and self._keeper is not None and before.casefold() not in names:
-                self._keeper.take_back(before)
+            if before and self._keeper and before.casefold() != naming.name.casefold():
+                self._keeper.take_back(before)  # whoever else has that name is kept at the end
             if keep and naming.name:
                 self._keep_voice(naming.name)
         except ConfigError as error:
@@ -293,8 +292,8 @@ class Stream:
                 "bad_option", "keep: this server keeps no voices: start it with --people"
             )
         # Of one person who was taken for two, or of two with one name, most was heard of the first.
-        numbers = (number for number, called in self._kept_voices.items() if called == name)
-        voices = filter(None, map(self.session.voice, numbers))
+        own = (n for n, each in self._kept_voices.items() if each.casefold() == name.casefold())
+        voices = filter(None, map(self.session.voice, own))
         voice, n = max(voices, key=lambda each: each[1], default=(b"", 0))
         if n < LEAST_KEPT:
             when = "it is not kept" if again else "the voice is kept at the end"

@@ -205,6 +205,15 @@ def test_what_was_taken_for_one_voice_gets_a_number_when_it_turns_out_to_be_two(
     assert [turn.speaker for turn in told.turns] == [1, 2]
 
 
+def test_whoever_only_coughs_takes_no_number_by_a_word_before_that_is_in_no_turn():
+    who = WhoSpeaks()
+    heard(who, (2, 36, ANA))
+    who.name([final(("Who", 100, 500), ("hm", 1100, 1200))])
+    (told,) = who.hear([after(Roster(), (2, 36, ANA), (68, 98, BEN))])
+    assert told.turns == ()
+    assert len(who.voiceprints) == 1
+
+
 def test_the_next_process_knows_the_speakers():
     who, _ = dialogue()
     who.name([SAID])
@@ -298,3 +307,15 @@ def test_without_speakers_the_same_words_are_captioned():
     assert len(with_them) > len(without)  # a final ends where another speaker begins
     assert any(word.speaker for final in with_them for word in final.words)
     assert not any(word.speaker for final in without for word in final.words)
+
+
+def test_a_session_that_goes_on_without_speakers_keeps_their_voices_and_no_finals():
+    before, _ = dialogue()
+    before.name([SAID])
+    session = scripted_session(SessionOptions(step=25, length=300))
+    session.resume(ResumeState(voiceprints=before.voiceprints), 0, 1)
+    session.feed(scripted_audio(SPEECH))
+    events = [*session.flush(), *drain(session, ScriptedRecognizer(ending), [])]
+    assert any(isinstance(event, Final) for event in events)
+    assert session._who._finals == []
+    assert session.resume_state.voiceprints == before.voiceprints

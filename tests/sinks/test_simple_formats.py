@@ -10,7 +10,10 @@ from hypothesis import strategies as st
 from msgspec import UNSET
 
 from streamd.events import Details, Gap, GapReason, Partial, TimedWord
+from streamd.options import CueLayout
+from streamd.sinks.formats import FORMATS
 from streamd.sinks.text import clean
+from streamd.sinks.writing import StreamSink
 from tests.support.said import GAP, final, spoken, written
 
 
@@ -41,6 +44,14 @@ def test_a_new_line_that_was_said_begins_one(form, speaker, expected):
     texts = ("\nDear Ann,\nthanks.\n", "\nBye.", "\n", "Ada\n\n")
     said = [spoken(text, seq=seq, speaker=speaker) for seq, text in enumerate(texts, 1)]
     assert written(form, *said) == expected
+
+
+@pytest.mark.parametrize(("form", "between"), [("txt", "\n"), ("md", "\n\n")])
+def test_a_pipe_has_no_empty_line_where_only_a_new_line_was_said(form, between):
+    sink = StreamSink(stream := io.StringIO(), FORMATS[form](CueLayout()), at_once=True)
+    for seq, text in enumerate(("\n", "One.", "\n", "", "Two.\n"), 1):
+        sink.write(final(text, seq=seq))
+    assert stream.getvalue() == f"One.{between}Two.{between}"
 
 
 @pytest.mark.parametrize("why", GapReason)
