@@ -356,7 +356,8 @@ class Connection:
         told: Fault | None = None
         if isinstance(act, Translate):
             return self._translated(act)
-        if isinstance(act, Correct | Name) and act.keep and self._access.rights < Rights.KEEP:
+        may_keep = self._access.rights >= Rights.KEEP
+        if isinstance(act, Correct | Name) and act.keep and not may_keep:
             act, told = msgspec.structs.replace(act, keep=False), _NOT_KEPT
         if isinstance(act, Start):
             model = self._model if act.model is None else self._meant(act.model)
@@ -366,7 +367,7 @@ class Connection:
         if self._own is None or not isinstance(act, Correct | Name):
             only = "a client with role=listen can only send correct, name or translate"
             raise WireError("not_ingest", only)
-        return await noted(self._own, act) or told
+        return await noted(self._own, act, may_keep=may_keep) or told
 
     def _translated(self, wanted: Translate) -> Fault | None:
         """Let the client read another language, or say why not."""

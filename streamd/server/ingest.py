@@ -454,15 +454,18 @@ class Ingests:
             del self._ingests[hub.session]
 
 
-async def noted(session: Stream, note: Correct | Name) -> Fault | None:
-    """Correct words or name a speaker of a session, for all its listeners; return why not."""
+async def noted(session: Stream, note: Correct | Name, *, may_keep: bool = True) -> Fault | None:
+    """Correct words or name a speaker of a session, for all its listeners; return why not.
+
+    Whoever may not keep voices cannot have those forgotten that somebody else has kept, either.
+    """
     if isinstance(note, Correct):
         return await _fault_of(session.correct(note.correction, keep=note.keep))
-    return await _fault_of(_named(session, note))
+    return await _fault_of(_named(session, note, may_keep=may_keep))
 
 
-async def _named(session: Stream, name: Name) -> None:
-    session.rename(name.naming, keep=name.keep)
+async def _named(session: Stream, name: Name, *, may_keep: bool) -> None:
+    session.rename(name.naming, keep=name.keep if may_keep else None)
 
 
 async def _fault_of(updating: Coroutine[Any, Any, None]) -> Fault | None:

@@ -258,12 +258,13 @@ class Stream:
             await self._context.learn(correction.text)
         self._publish([correction])
 
-    def rename(self, naming: SpeakerName, *, keep: bool = False) -> None:
+    def rename(self, naming: SpeakerName, *, keep: bool | None = False) -> None:
         """Tell all listeners what a speaker is called, now and later.
 
         With `keep`, their voice is kept, too, to be known in later sessions. Raises `WireError`
         with `bad_option` if that is no name, or if the voice cannot be kept; then they are told
-        the name all the same. A voice that was kept under another name is not kept under that.
+        the name all the same. A voice that was kept under another name is not kept under that,
+        unless `keep` is None.
         """
         try:
             naming = replace(naming, name=name_from(naming.name))
@@ -273,6 +274,8 @@ class Stream:
         if naming.name != self.hub.named(naming.speaker):
             self._publish([naming])
         self._named_here.add(naming.speaker)
+        if keep is None:
+            return
         before = self._kept_voices.pop(naming.speaker, "")
         if keep and naming.name:
             self._kept_voices[naming.speaker] = naming.name

@@ -253,6 +253,17 @@ def test_a_voice_that_is_somebody_elses_is_not_kept_under_the_first_name(name, k
     assert [*folder.people] == [known, *bob]
 
 
+def test_a_voice_stays_kept_when_somebody_who_may_not_keep_any_gives_another_name(named):
+    stream, said, folder = named
+    said.n[1] = 200
+    stream.rename(SpeakerName(speaker=1, name="Ana"), keep=True)
+    stream.rename(SpeakerName(speaker=1, name="Bob"), keep=None)
+    assert stream.hub.named(1) == "Bob"
+    said.n[1] = 400
+    stream.end("stop", resumable=False)
+    assert [(each.name, each.n) for each in folder.people] == [("Ana", 400)]
+
+
 @pytest.mark.parametrize("n", [60, 200])
 def test_what_was_not_kept_or_is_forgotten_is_not_taken_back(n, named):
     stream, said, folder = named

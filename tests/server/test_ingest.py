@@ -568,6 +568,7 @@ async def test_whoever_may_correct_names_speakers_for_all_readers():
             assert await each.get() == name
             await each.say({**name, "name": "refused"})
             assert (await each.get())["code"] == "bad_option"
+        assert streams.stream.asked_to_keep is None  # a guest has no voice forgotten, either
         assert await reader.get() == name
         await reader.say(name)
         assert (await reader.rest())[-1]["code"] == "not_ingest"

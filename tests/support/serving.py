@@ -50,6 +50,7 @@ class CountingIngest:
         self.finished = ""
         self.corrected: list[tuple[str, bool]] = []
         self.kept: list[str] = []  # names of those whose voices are
+        self.asked_to_keep: bool | None = False
         self.updates: list[Mapping[str, object]] = []
         self._done = 0
         self._seg = 0
@@ -82,11 +83,12 @@ class CountingIngest:
         self.corrected.append((correction.text, keep))
         self.hub.publish(correction)
 
-    def rename(self, naming: SpeakerName, *, keep: bool = False) -> None:
+    def rename(self, naming: SpeakerName, *, keep: bool | None = False) -> None:
         if naming.name == "refused":
             raise WireError("bad_option", "name: not allowed")
         self.hub.publish(naming)
-        self.kept += [naming.name] * keep
+        self.asked_to_keep = keep
+        self.kept += [naming.name] * bool(keep)
 
     def feed(self, frames: Frames) -> None:
         if self.is_over:
