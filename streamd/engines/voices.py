@@ -91,15 +91,13 @@ class RecordedVoices:
 
     def _hear(self) -> None:
         for step in self._steps.take(self._end):
-            hear(self._roster, step, self._audio, start=self._begin, whole=True)
+            hear(self._roster, step, self._audio, start=self._begin)
         n_old = self._steps.oldest - self._begin
         self._audio, self._begin = self._audio[FRAME * n_old :], self._begin + n_old
 
 
-def hear(
-    roster: Roster, step: HearingStep, audio: Samples, *, start: int, whole: bool = False
-) -> None:
-    """Have a roster hear a step, in audio that begins at frame `start`, maybe of a `whole` one."""
+def hear(roster: Roster, step: HearingStep, audio: Samples, *, start: int) -> None:
+    """Have a roster hear a step, in audio that begins at frame `start`."""
     part = audio[FRAME * (step.start - start) : FRAME * (step.end - start)]
     levels = 10 * np.log10((part.reshape(-1, FRAME).astype(np.float64) ** 2).mean(1) + 1e-10)
     # Their own mean would take a part of the voice with it. Every eighth bank is enough for that.
@@ -108,7 +106,7 @@ def hear(
     def listen_to(first: int, end: int) -> Describe:
         return listen(filter_banks(part[FRAME * first : FRAME * end]) - mean())
 
-    roster.hear(step, *(segment_twice if whole else segment)(part), levels, listen_to)
+    roster.hear(step, *(segment_twice if roster.whole else segment)(part), levels, listen_to)
 
 
 def segment(audio: Samples) -> tuple[Activity, Chances]:

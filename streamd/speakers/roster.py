@@ -140,7 +140,8 @@ class Roster:
         self._spare = float(MOST_SPARE)
         self._halves, self._n_samples = 0.0, 0  # cosines of the halves of samples
         self._adjacent = np.zeros(2)  # of a whole recording: see `turning`
-        self._whole = whole
+        self.whole = whole
+        """Whether it is of a recording, of which everything is kept."""
         self.heard = 0
         """The frame up to which audio was heard."""
 
@@ -201,7 +202,7 @@ class Roster:
         alone = activity & (activity.sum(1, keepdims=True) == 1)
         found = self._spoken(step, activity, alone, chances)
         self.heard = step.end
-        if self._whole:
+        if self.whole:
             self._hear_all(step, alone, found, listen)
         else:
             self._hear_some(step, alone, found, levels, listen)
@@ -294,10 +295,10 @@ class Roster:
         voices = []
         for part, local, is_cut in sorted(found):
             before, places = continued.get(local, 0), _moved(part, step.start)
-            goes_on = before > 0 and part[0][0] < n_known and not self._whole
+            goes_on = before > 0 and part[0][0] < n_known and not self.whole
             if goes_on and is_cut:
                 goes_on = not self._end(before, places[0][0])
-            if goes_on or self._whole:
+            if goes_on or self.whole:
                 places = _clipped(places, step.new, step.end)
             if not places:
                 continue  # all of it lies before a pause at the beginning of the step
@@ -355,7 +356,7 @@ class Roster:
         voices = [*self._forgotten, *(self._voices[number] for number in clear)]
         if voices:
             totals, ns = np.stack([voice.total for voice in voices]), [voice.n for voice in voices]
-            if self._whole:
+            if self.whole:
                 labels = clustered(totals, np.array(ns), n_clusters=n_speakers)
             else:
                 labels = clustered(totals, np.array(ns), most=MOST, least_own=own)
@@ -386,7 +387,7 @@ class Roster:
         return speakers
 
     def _new_speaker(self, taken: set[int]) -> int:
-        if self._n_speakers < MOST or self._whole:
+        if self._n_speakers < MOST or self.whole:
             self._n_speakers += 1
             return self._n_speakers
         return next((number for number in range(1, MOST) if number not in taken), MOST)
